@@ -1,0 +1,65 @@
+# fairsched: `make run` shows what it does, `make test` checks all of it; both install into .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+INSTALL := $(PIP) install --constraint constraints.txt --editable
+DECLARED := pyproject.toml constraints.txt Makefile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test nightly lint bench clean
+
+help:
+	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
+	@echo "make test     style, types and every test (slow checks with reduced budgets)"
+	@echo "make lint     style and types only"
+	@echo "make nightly  the slow checks with their full budgets"
+	@echo "make bench    benchmarks; rates and ratios are printed"
+	@echo "make setup    all that the tests need, in .venv"
+	@echo "make clean    remove what make and the tools made, .venv included"
+
+setup: $(VENV)/.installed-test
+
+run: $(VENV)/.installed-run
+	@echo "== Comparing policies on the built-in workload =="
+	@$(BIN)/fairsched compare --report out/report $(ARGS)
+
+test: lint
+	@echo "== Tests =="
+	@$(BIN)/python -m pytest --numprocesses auto --quiet $(ARGS)
+
+nightly: setup
+	@echo "== Slow checks with full budgets =="
+	@$(BIN)/python -m pytest --numprocesses auto -m nightly --full-budget $(ARGS)
+
+lint: setup
+	@echo "== Style (ruff) =="
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@echo "== Types (mypy --strict) =="
+	@$(BIN)/mypy
+
+bench: setup
+	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
+
+clean:
+	rm -rf $(VENV) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fairsched needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 ...")'
+	@echo "== Making a virtual environment in $(VENV) =="
+	@$(PYTHON) -m venv $(VENV)
+
+# What the main job needs: neither torch nor a solver.
+$(VENV)/.installed-run: $(DECLARED) | $(BIN)/python
+	@echo "== Installing fairsched and its command line (once; about a minute) =="
+	@$(INSTALL) '.[cli]'
+	@touch $@
+
+# What the tests need includes what the main job needs.
+$(VENV)/.installed-test: $(DECLARED) | $(BIN)/python
+	@echo "== Installing fairsched, solvers and test tools (once; a minute or two) =="
+	@$(INSTALL) '.[test]'
+	@touch $(VENV)/.installed-run $@
