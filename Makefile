@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # errors only
 INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
@@ -27,7 +27,7 @@ run: $(VENV)/.installed-run
 
 test: lint
 	@echo "== Tests =="
-	@$(BIN)/python -m pytest --numprocesses auto --quiet $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 nightly: setup
 	@echo "== Slow checks with full budgets =="
