@@ -50,7 +50,7 @@ clean:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fairsched needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 ...")'
 	@echo "== Making a virtual environment in $(VENV) =="
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # What the main job needs: neither torch nor a solver.
 $(VENV)/.installed-run: $(DECLARED) | $(BIN)/python
