@@ -1,0 +1,449 @@
+"""What a worker's KV cache holds, as a value: a radix tree over the keys of prompts, with pins and leaf-first LRU.
+
+A node covers blocks `[start, end)` of some prompt that was cached, and shares that prompt's bytes; the path from the
+root to a node spells a cached prefix.  All nodes lie in one persistent map from id to node, so a change replaces the
+nodes it touches and never the path above them.
+
+Two ideas keep every operation short.  An access stamps only the deepest node of its path: a leaf that goes hands its
+stamp to its parent, so whenever a node becomes a leaf, and with that a possible victim, it carries the latest access
+through it.  And `refs` counts a child once, however much is pinned below it, so the walk up from a pin stops at the
+first ancestor that was protected already.
+"""
+
+from base64 import b64decode, b64encode
+from typing import Any
+
+import msgspec
+import numpy as np
+from immutables import Map, MapMutation
+from msgspec.structs import replace
+
+from fairsched.model.request import KEY_BYTES, Prompt
+from fairsched.model.sorted_tuple import SortedTuple
+
+ROOT = 0
+"""Id of the root, which covers no block and is never evicted."""
+
+SCHEMA = 1
+
+_NOBODY = -1
+_NO_CHILDREN: Map[bytes, int] = Map()
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """Blocks `[start, end)` of `prompt`, cached for request `owner`.
+
+    `children` maps the first key of a child to its id.  `pins` counts the pins on this very node, `refs` adds one for
+    each child that is protected: the node is protected exactly when `refs` is positive.
+    """
+
+    parent: int
+    owner: int
+    prompt: Prompt
+    start: int
+    end: int
+    children: Map[bytes, int]
+    stamp: int
+    pins: int
+    refs: int
+
+    @property
+    def first_key(self) -> bytes:
+        """Key of the first block, by which the parent knows this node."""
+        return self.prompt.keys[self.start * KEY_BYTES : (self.start + 1) * KEY_BYTES]
+
+    @property
+    def edge(self) -> bytes:
+        """Keys of all its blocks (a copy)."""
+        return self.prompt.keys[self.start * KEY_BYTES : self.end * KEY_BYTES]
+
+
+class Match(msgspec.Struct, frozen=True):
+    """The longest cached prefix of a prompt: its `blocks`, and the deepest node reached, perhaps only in part."""
+
+    node: int
+    blocks: int
+
+
+class Insertion(msgspec.Struct, frozen=True):
+    """What an insertion did.
+
+    `node` ends exactly where the inserted prefix ends.  `matched_blocks` were cached before, `new_blocks` are new and
+    hang from `base`: only a prompt that matched `base` up to `matched_blocks` can match more than it did.  `split` is
+    (upper, lower) when a node was cut at `matched_blocks`: the lower part keeps id, children and pins, the upper part
+    is new.  `leaf` is the node made for the new blocks; it is None when there are none, and when `base` was an
+    unprotected leaf and was lengthened instead (then `node` is `base`).
+    """
+
+    node: int
+    base: int
+    matched_blocks: int
+    new_blocks: int
+    split: tuple[int, int] | None
+    leaf: int | None
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """The last `blocks` blocks of a leaf were freed: of `prompt`, cached for `owner`, the first `keep_blocks` remain.
+
+    `removed` says that nothing is left of the node `node` itself (its ancestors hold the `keep_blocks`).
+    """
+
+    owner: int
+    prompt: Prompt
+    keep_blocks: int
+    blocks: int
+    node: int
+    removed: bool
+
+
+class PrefixTree(msgspec.Struct, frozen=True):
+    """A path-compressed radix tree over prompts, immutable: every operation returns a new tree and keeps the old.
+
+    Tokens are counted in whole blocks of `block_tokens`.  `cached_tokens` is what all nodes hold, `protected_tokens`
+    what lies on a path from the root to a pinned node (counted once), and `evictable` orders the unprotected leaves,
+    the only possible victims, by (stamp, id).  A node is *protected* when it or a descendant is pinned.
+
+    With d nodes on the path (2 to 4 in practice: an unprotected leaf is lengthened, not chained), N nodes and E
+    evictable leaves: `match` compares the prompt's bytes once, O(blocks) by memcmp, and looks up d children; `insert`
+    is a match plus O(log N + sqrt E); `pin` and `unpin` are O(1 + ancestors that change protection); `evict` is
+    O(log N + sqrt E) a victim; `drop` is a match plus that for each node removed.
+    """
+
+    nodes: Map[int, Node]
+    evictable: SortedTuple[tuple[int, int]]
+    next_id: int
+    block_tokens: int
+    cached_tokens: int
+    protected_tokens: int
+
+    @classmethod
+    def empty(cls, block_tokens: int = 1) -> "PrefixTree":
+        """A tree that holds nothing.  It takes on the block size of the first prompt inserted."""
+        root = Node(_NOBODY, _NOBODY, Prompt(tokens=1), 0, 0, _NO_CHILDREN, 0, 0, 0)
+        return cls(Map({ROOT: root}), SortedTuple(), ROOT + 1, block_tokens, 0, 0)
+
+    def match(self, prompt: Prompt) -> Match:
+        """The longest cached prefix of `prompt`; nothing is stamped.  Another block size matches nothing."""
+        if prompt.block_tokens != self.block_tokens:
+            return Match(ROOT, 0)
+        return Match(*_walk(self.nodes, prompt.keys))
+
+    def prefix(self, node: int) -> tuple[Prompt, int]:
+        """A prompt and how many of its leading blocks the path to `node` spells; `KeyError` if there is none."""
+        known = self.nodes[node]
+        return known.prompt, known.end
+
+    def unprotected_tokens(self, match: Match) -> int:
+        """Tokens of a matched prefix that are cached but not protected: pinning them takes them from what is free."""
+        node = self.nodes[match.node]
+        end, blocks = match.blocks, 0
+        while not node.refs and node.parent != _NOBODY:
+            blocks += end - node.start
+            end = node.start
+            node = self.nodes[node.parent]
+        return blocks * self.block_tokens
+
+    def insert(self, prompt: Prompt, blocks: int, owner: int, stamp: int) -> tuple["PrefixTree", Insertion]:
+        """Cache the first `blocks` blocks of `prompt` for request `owner`, and stamp them all as accessed at `stamp`.
+
+        Raises `ValueError` if the prompt has fewer blocks, or blocks of another size than the tree holds.
+        """
+        if not 0 <= blocks <= prompt.blocks:
+            raise ValueError(f"request {owner}: its prompt has {prompt.blocks} whole blocks, not {blocks}")
+        if blocks and prompt.block_tokens != self.block_tokens and self.cached_tokens:
+            raise ValueError(
+                f"request {owner}: blocks of {prompt.block_tokens} tokens do not fit a tree of {self.block_tokens}"
+            )
+        base, matched = _walk(self.nodes, prompt.keys[: blocks * KEY_BYTES])
+        draft, next_id, split = _Draft(self), self.next_id, None
+        if matched < draft.nodes[base].end:
+            draft.split(base, matched, upper=next_id)
+            split = next_id, base
+            base = next_id
+            next_id += 1
+        node, leaf = base, None
+        if matched == blocks:
+            draft.touch(base, stamp)
+        elif draft.can_grow(base, stamp):
+            draft.grow(base, prompt, blocks, owner, stamp)
+        else:
+            node = leaf = next_id
+            next_id += 1
+            draft.attach(leaf, Node(base, owner, prompt, matched, blocks, _NO_CHILDREN, stamp, 0, 0))
+        block_tokens = prompt.block_tokens if blocks else self.block_tokens
+        cached = self.cached_tokens + (blocks - matched) * block_tokens
+        tree = PrefixTree(draft.nodes.finish(), draft.evictable, next_id, block_tokens, cached, self.protected_tokens)
+        return tree, Insertion(node, base, matched, blocks - matched, split, leaf)
+
+    def pin(self, node: int, stamp: int) -> "PrefixTree":
+        """Keep the path to `node` from eviction until it is unpinned as often, and stamp it.
+
+        Raises `KeyError` if there is no such node.
+        """
+        known = self.nodes[node]
+        pinned = replace(known, stamp=max(known.stamp, stamp), pins=known.pins + 1, refs=known.refs + 1)
+        nodes = self.nodes.set(node, pinned)
+        if known.refs:
+            return replace(self, nodes=nodes)
+        evictable = self.evictable if known.children or node == ROOT else self.evictable.remove((known.stamp, node))
+        nodes, blocks = _climb(nodes, known, 1)
+        protected = self.protected_tokens + blocks * self.block_tokens
+        return replace(self, nodes=nodes, evictable=evictable, protected_tokens=protected)
+
+    def unpin(self, node: int) -> "PrefixTree":
+        """Take back one pin.  Raises `KeyError` if there is no such node, `ValueError` if it has no pin."""
+        known = self.nodes[node]
+        if not known.pins:
+            raise ValueError(f"node {node} (cached for request {known.owner}) has no pin to take back")
+        nodes = self.nodes.set(node, replace(known, pins=known.pins - 1, refs=known.refs - 1))
+        if known.refs > 1:
+            return replace(self, nodes=nodes)
+        evictable = self.evictable if known.children or node == ROOT else self.evictable.add((known.stamp, node))
+        nodes, blocks = _climb(nodes, known, -1)
+        protected = self.protected_tokens - blocks * self.block_tokens
+        return replace(self, nodes=nodes, evictable=evictable, protected_tokens=protected)
+
+    def evict(self, tokens: int) -> tuple["PrefixTree", tuple[Eviction, ...]]:
+        """Free at least `tokens` tokens, or all that is unprotected, from the tails of least recently used leaves.
+
+        Never frees more than `tokens` rounded up to a block: the last victim keeps its head.
+        """
+        needed = max(-(-tokens // self.block_tokens), 0)
+        draft, evictions = _Draft(self), []
+        while needed and draft.evictable:
+            _, victim = draft.evictable.first()
+            eviction = draft.cut(victim, draft.nodes[victim].end - needed)
+            evictions.append(eviction)
+            needed -= eviction.blocks
+        return self._after(draft, evictions), tuple(evictions)
+
+    def drop(self, prompt: Prompt, keep_blocks: int) -> tuple["PrefixTree", tuple[Eviction, ...]]:
+        """Forget whatever of `prompt` lies beyond its first `keep_blocks` blocks, and everything below that.
+
+        This applies an eviction that happened elsewhere to a copy of the tree.  Returns what was forgotten, leaves
+        first; nothing if it is not there.  Raises `ValueError` if part of it is pinned here, or on a negative number.
+        """
+        if keep_blocks < 0:
+            raise ValueError(f"keep_blocks is not negative ({keep_blocks})")
+        match = self.match(prompt)
+        if match.blocks <= keep_blocks:
+            return self, ()
+        top = match.node
+        while self.nodes[top].start > keep_blocks:
+            top = self.nodes[top].parent
+        if self.nodes[top].refs:
+            raise ValueError(f"cannot drop node {top} (cached for request {self.nodes[top].owner}): it is pinned")
+        draft = _Draft(self)
+        evictions = [draft.cut(victim, keep_blocks) for victim in _leaves_first(self.nodes, top)]
+        return self._after(draft, evictions), tuple(evictions)
+
+    def _after(self, draft: "_Draft", evictions: list[Eviction]) -> "PrefixTree":
+        cached = self.cached_tokens - sum(e.blocks for e in evictions) * self.block_tokens
+        return replace(self, nodes=draft.nodes.finish(), evictable=draft.evictable, cached_tokens=cached)
+
+    def to_json(self) -> dict[str, Any]:
+        """The tree as plain lists, numbers and strings, with every id and stamp; keys are written once, in base64."""
+        order = sorted(self.nodes.items(), key=lambda item: (item[1].start, item[0]))
+        prompts: dict[Prompt, int] = {}
+        rows = []
+        for i, n in order:
+            prompt = prompts.setdefault(n.prompt, len(prompts))
+            rows.append([i, n.parent, n.owner, prompt, n.start, n.end, n.stamp, n.pins, _text(n.edge)])
+        return {
+            "schema": SCHEMA,
+            "block_tokens": self.block_tokens,
+            "next_id": self.next_id,
+            "nodes": rows,
+            "prompts": [self._prompt_row(prompt) for prompt in prompts],
+        }
+
+    def _prompt_row(self, prompt: Prompt) -> list[Any]:
+        # A prompt may go on beyond what is still cached of it; only those keys are not in the nodes.
+        match = self.match(prompt)
+        rest = prompt.keys[match.blocks * KEY_BYTES :]
+        return [prompt.tokens, prompt.block_tokens, match.node, match.blocks, _text(rest)]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "PrefixTree":
+        """The tree that `to_json` wrote, equal in value; raises `ValueError` on another schema version."""
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"a prefix tree of schema {data.get('schema')!r} cannot be read, only {SCHEMA}")
+        keys: dict[int, bytes] = {_NOBODY: b""}
+        for i, parent, *_, edge in data["nodes"]:
+            keys[i] = keys[parent] + b64decode(edge)
+        prompts = [
+            Prompt(tokens, block_tokens, keys[node][: blocks * KEY_BYTES] + b64decode(rest))
+            for tokens, block_tokens, node, blocks, rest in data["prompts"]
+        ]
+        nodes = {
+            i: Node(parent, owner, prompts[prompt], start, end, _NO_CHILDREN, stamp, pins, pins)
+            for i, parent, owner, prompt, start, end, stamp, pins, _ in data["nodes"]
+        }
+        return cls._of_nodes(nodes, data["next_id"], data["block_tokens"])
+
+    @classmethod
+    def _of_nodes(cls, nodes: dict[int, Node], next_id: int, block_tokens: int) -> "PrefixTree":
+        # Parents come before their children in `nodes`, so the reverse order knows a node's refs before its parent's.
+        for i, node in reversed(list(nodes.items())):
+            if i != ROOT:
+                parent = nodes[node.parent]
+                children = parent.children.set(node.first_key, i)
+                nodes[node.parent] = replace(parent, children=children, refs=parent.refs + (nodes[i].refs > 0))
+        return cls(
+            nodes=Map(nodes),
+            evictable=SortedTuple.from_sorted(sorted((n.stamp, i) for i, n in nodes.items() if _is_victim(i, n))),
+            next_id=next_id,
+            block_tokens=block_tokens,
+            cached_tokens=sum(n.end - n.start for n in nodes.values()) * block_tokens,
+            protected_tokens=sum(n.end - n.start for n in nodes.values() if n.refs) * block_tokens,
+        )
+
+    def check(self) -> None:
+        """Raise `AssertionError` unless every representation invariant holds.  O(all keys)."""
+        root = self.nodes[ROOT]
+        # The root covers nothing and has no parent.
+        assert (root.parent, root.start, root.end) == (_NOBODY, 0, 0)
+        for i, node in self.nodes.items():
+            # Ids come from the counter.
+            assert ROOT <= i < self.next_id
+            # Every child begins where its parent ends, covers at least a block, and is known by its first key.
+            for key, c in node.children.items():
+                child = self.nodes[c]
+                assert (child.parent, child.start, child.first_key) == (i, node.end, key)
+                assert child.start < child.end <= child.prompt.blocks
+                # Its prompt begins with all that its ancestors spell, and has blocks of the tree's size.
+                assert child.prompt.keys.startswith(node.prompt.keys[: node.end * KEY_BYTES])
+                assert child.prompt.block_tokens == self.block_tokens
+            # A node is referred to by its own pins and once by each protected child.
+            assert node.pins >= 0
+            assert node.refs == node.pins + sum(self.nodes[c].refs > 0 for c in node.children.values())
+        # Every node but the root is the child of exactly one.
+        assert sorted([ROOT, *(c for n in self.nodes.values() for c in n.children.values())]) == sorted(self.nodes)
+        # The counters are the sums over the nodes.
+        assert self.cached_tokens == self.block_tokens * sum(n.end - n.start for n in self.nodes.values())
+        assert self.protected_tokens == self.block_tokens * sum(n.end - n.start for n in self.nodes.values() if n.refs)
+        # Evictable are exactly the leaves with neither a pin nor a protected child, in the order of their stamps.
+        self.evictable.check()
+        assert list(self.evictable) == sorted((n.stamp, i) for i, n in self.nodes.items() if _is_victim(i, n))
+
+
+def _is_victim(i: int, node: Node) -> bool:
+    return i != ROOT and not node.children and not node.refs
+
+
+def _walk(nodes: Map[int, Node], keys: bytes) -> tuple[int, int]:
+    """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
+    at, end = ROOT, 0
+    children = nodes[ROOT].children
+    while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
+        node = nodes[child]
+        known = node.prompt.keys
+        stop = node.end * KEY_BYTES
+        if not keys.startswith(known[end:stop], end):
+            return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
+        at, end, children = child, stop, node.children
+    return at, end // KEY_BYTES
+
+
+def _first_mismatch(a: bytes, b: bytes, start: int, stop: int) -> int:
+    """Byte offset of the first key in which `a` and `b` differ, from `start` on and at most `stop`."""
+    count = (min(len(a), stop) - start) // KEY_BYTES
+    differ = np.frombuffer(a, np.int64, count, start) != np.frombuffer(b, np.int64, count, start)
+    first = int(differ.argmax())
+    return start + KEY_BYTES * (first if differ[first] else count)
+
+
+class _Draft:
+    """A tree being changed: its nodes by mutation, so that one operation copies each inner map node at most once."""
+
+    __slots__ = ("evictable", "nodes")
+
+    def __init__(self, tree: PrefixTree) -> None:
+        self.nodes: MapMutation[int, Node] = tree.nodes.mutate()
+        self.evictable = tree.evictable
+
+    def split(self, lower: int, at: int, upper: int) -> None:
+        """Cut node `lower` at block `at`; node `upper` takes over what lies before."""
+        nodes = self.nodes
+        node = nodes[lower]
+        parent = nodes[node.parent]
+        low = replace(node, parent=upper, start=at)
+        children = _NO_CHILDREN.set(low.first_key, lower)
+        nodes[lower] = low
+        nodes[upper] = replace(node, end=at, children=children, pins=0, refs=int(node.refs > 0))
+        nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
+
+    def touch(self, i: int, stamp: int) -> None:
+        """Stamp node `i`; an older stamp changes nothing."""
+        node = self.nodes[i]
+        if stamp > node.stamp:
+            self.nodes[i] = replace(node, stamp=stamp)
+            if _is_victim(i, node):
+                self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
+
+    def can_grow(self, i: int, stamp: int) -> bool:
+        """Whether a new tail may lengthen node `i`: nothing pins its end, and tail and node will share a stamp.
+
+        Without this the turns of a long conversation would be a chain of nodes, each holding its turn's whole prompt.
+        """
+        node = self.nodes[i]
+        return _is_victim(i, node) and node.stamp <= stamp
+
+    def grow(self, i: int, prompt: Prompt, blocks: int, owner: int, stamp: int) -> None:
+        """Lengthen the unprotected leaf `i`, which becomes `owner`'s."""
+        node = self.nodes[i]
+        self.nodes[i] = replace(node, owner=owner, prompt=prompt, end=blocks, stamp=stamp)
+        self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
+
+    def attach(self, i: int, leaf: Node) -> None:
+        """Hang `leaf`, to be node `i`, from its parent."""
+        parent = self.nodes[leaf.parent]
+        self.nodes[i] = leaf
+        self.nodes[leaf.parent] = replace(parent, children=parent.children.set(leaf.first_key, i))
+        if _is_victim(leaf.parent, parent):
+            self.evictable = self.evictable.remove((parent.stamp, leaf.parent))
+        self.evictable = self.evictable.add((leaf.stamp, i))
+
+    def cut(self, i: int, keep: int) -> Eviction:
+        """Cut the unprotected leaf `i` after block `keep`; if nothing is left of it, it goes and stamps its parent."""
+        leaf = self.nodes[i]
+        if keep > leaf.start:
+            self.nodes[i] = replace(leaf, end=keep)
+            return Eviction(leaf.owner, leaf.prompt, keep, leaf.end - keep, i, False)
+        del self.nodes[i]
+        self.evictable = self.evictable.remove((leaf.stamp, i))
+        old = self.nodes[leaf.parent]
+        parent = replace(old, children=old.children.delete(leaf.first_key), stamp=max(old.stamp, leaf.stamp))
+        self.nodes[leaf.parent] = parent
+        if _is_victim(leaf.parent, parent):
+            self.evictable = self.evictable.add((parent.stamp, leaf.parent))
+        return Eviction(leaf.owner, leaf.prompt, leaf.start, leaf.end - leaf.start, i, True)
+
+
+def _climb(nodes: Map[int, Node], node: Node, step: int) -> tuple[Map[int, Node], int]:
+    """Tell the ancestors that `node` became protected (`step` 1) or unprotected (-1).
+
+    Returns the nodes and the blocks that changed with it, its own included.
+    """
+    blocks = node.end - node.start
+    while node.parent != _NOBODY:
+        i = node.parent
+        node = nodes[i]
+        nodes = nodes.set(i, replace(node, refs=node.refs + step))
+        if node.refs > (step < 0):
+            break
+        blocks += node.end - node.start
+    return nodes, blocks
+
+
+def _leaves_first(nodes: Map[int, Node], top: int) -> list[int]:
+    """The nodes of the subtree under `top`, children before parents, in an order that depends on ids alone."""
+    order = [top]
+    for i in order:
+        order.extend(sorted(nodes[i].children.values()))
+    return order[::-1]
+
+
+def _text(raw: bytes) -> str:
+    return b64encode(raw).decode("ascii")

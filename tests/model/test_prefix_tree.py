@@ -1,0 +1,386 @@
+"""`PrefixTree` against a set of prefixes with brute-force LRU, and its known examples."""
+
+import json
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from fairsched.model.prefix_tree import ROOT, Eviction, Insertion, Match, PrefixTree
+from fairsched.model.request import Prompt
+
+Keys = tuple[int, ...]
+# Few keys and short prompts: prefixes meet, diverge inside a node and end inside a node all the time.
+keys_lists = st.lists(st.integers(0, 2), min_size=0, max_size=9).map(tuple)
+
+
+def prompt_of(keys: Keys, block_tokens: int = 1) -> Prompt:
+    """A prompt of the given keys and one token more."""
+    return Prompt.from_keys(keys, block_tokens=block_tokens, tokens=len(keys) * block_tokens + 1)
+
+
+def keys_of(prompt: Prompt, blocks: int) -> Keys:
+    """The first `blocks` keys of a prompt."""
+    return tuple(int.from_bytes(prompt.keys[8 * i : 8 * i + 8], "little") for i in range(blocks))
+
+
+def prefixes(keys: Keys) -> list[Keys]:
+    """Every nonempty prefix."""
+    return [keys[:n] for n in range(1, len(keys) + 1)]
+
+
+def cached(tree: PrefixTree) -> set[Keys]:
+    """Every nonempty prefix that the tree holds."""
+    return {p for i in tree.nodes for p in prefixes(keys_of(*tree.prefix(i)))}
+
+
+class Naive:
+    """Every cached prefix with its latest access; the victim is the least recent of those nothing extends or pins."""
+
+    def __init__(self) -> None:
+        self.latest: dict[Keys, int] = {}
+        self.pins: Counter[Keys] = Counter()
+
+    def match(self, keys: Keys) -> int:
+        return sum(p in self.latest for p in prefixes(keys))
+
+    def touch(self, keys: Keys, stamp: int) -> None:
+        for p in prefixes(keys):
+            self.latest[p] = max(stamp, self.latest.get(p, stamp))
+
+    def protected(self) -> set[Keys]:
+        return {p for pinned in +self.pins for p in prefixes(pinned)}
+
+    def evict(self, blocks: int) -> None:
+        kept = self.protected()
+        for _ in range(blocks):
+            inner = {p[:-1] for p in self.latest}
+            victims = [p for p in self.latest if p not in inner and p not in kept]
+            if not victims:
+                return
+            del self.latest[min(victims, key=lambda p: self.latest[p])]
+
+    def drop(self, keys: Keys, keep: int) -> None:
+        if len(keys) > keep:
+            self.latest = {p: s for p, s in self.latest.items() if p[: keep + 1] != keys[: keep + 1]}
+
+
+class PrefixTreeMachine(RuleBasedStateMachine):
+    """The tree, its unpinned copy fed by events, and the naive model hold the same after every step."""
+
+    saved = Bundle("saved")
+
+    @initialize(block_tokens=st.sampled_from((1, 3)))
+    def start(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.tree = PrefixTree.empty(block_tokens)
+        self.copy = PrefixTree.empty()
+        self.naive = Naive()
+        self.stamp = 0
+        self.old: list[tuple[PrefixTree, str]] = []
+
+    def tick(self) -> int:
+        self.stamp += 1
+        return self.stamp
+
+    @rule(keys=keys_lists, owner=st.integers(0, 5), data=st.data())
+    def insert(self, keys: Keys, owner: int, data: st.DataObject) -> None:
+        blocks = data.draw(st.one_of(st.just(len(keys)), st.integers(0, len(keys))))
+        prompt, stamp = prompt_of(keys, self.block_tokens), self.tick()
+        matched = min(self.naive.match(keys), blocks)
+        before = self.tree
+        self.tree, done = before.insert(prompt, blocks, owner, stamp)
+        self.copy, _ = self.copy.insert(prompt, blocks, owner, stamp)
+        self.naive.touch(keys[:blocks], stamp)
+        end_prompt, end = self.tree.prefix(done.node)
+        assert keys_of(end_prompt, end) == keys[:blocks]
+        assert (done.matched_blocks, done.new_blocks) == (matched, blocks - matched)
+        assert done.leaf is None or (done.leaf == done.node and self.tree.nodes[done.leaf].owner == owner)
+        self.only_matches_at_base_grew(before, done, data.draw(st.lists(keys_lists, max_size=5)))
+
+    def only_matches_at_base_grew(self, before: PrefixTree, done: Insertion, others: list[Keys]) -> None:
+        for keys in others:
+            prompt = prompt_of(keys, self.block_tokens)
+            old, new = before.match(prompt), self.tree.match(prompt)
+            if new.blocks > old.blocks:
+                assert old == Match(done.split[1] if done.split else done.base, done.matched_blocks)
+
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(sorted(self.tree.nodes)))
+        stamp = self.tick()
+        keys = keys_of(*self.tree.prefix(node))
+        self.tree = self.tree.pin(node, stamp)
+        # The engine tells nobody of pins; a copy learns of the access when the prefix is cached again.
+        self.copy, _ = self.copy.insert(prompt_of(keys, self.block_tokens), len(keys), 0, stamp)
+        self.naive.touch(keys, stamp)
+        self.naive.pins[keys] += 1
+
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(sorted(self.tree.nodes)))
+        keys = keys_of(*self.tree.prefix(node))
+        if self.naive.pins[keys]:
+            self.tree = self.tree.unpin(node)
+            self.naive.pins[keys] -= 1
+        else:
+            with pytest.raises(ValueError, match="no pin"):
+                self.tree.unpin(node)
+
+    @rule(tokens=st.integers(-1, 30))
+    def evict(self, tokens: int) -> None:
+        before = self.tree
+        self.tree, evictions = before.evict(tokens)
+        self.naive.evict(max(-(-tokens // self.block_tokens), 0))
+        free = before.cached_tokens - before.protected_tokens
+        freed = sum(e.blocks for e in evictions) * self.block_tokens
+        assert freed == before.cached_tokens - self.tree.cached_tokens
+        assert freed >= min(tokens, free)
+        assert freed < max(tokens, 0) + self.block_tokens
+        for e in evictions:
+            assert e.removed == (e.node not in self.tree.nodes)
+            self.copy, dropped = self.copy.drop(e.prompt, e.keep_blocks)
+            assert sum(d.blocks for d in dropped) == e.blocks
+
+    @rule(keys=keys_lists, data=st.data())
+    def drop(self, keys: Keys, data: st.DataObject) -> None:
+        keep = data.draw(st.integers(0, len(keys)))
+        prompt, before = prompt_of(keys, self.block_tokens), self.tree
+        gone = {p for p in self.naive.latest if len(keys) > keep and p[: keep + 1] == keys[: keep + 1]}
+        if gone & self.naive.protected():
+            with pytest.raises(ValueError, match="pinned"):
+                before.drop(prompt, keep)
+            return
+        self.tree, dropped = before.drop(prompt, keep)
+        self.copy, _ = self.copy.drop(prompt, keep)
+        self.naive.drop(keys, keep)
+        assert sum(d.blocks for d in dropped) == len(gone)
+        assert all(d.removed == (d.node not in self.tree.nodes) for d in dropped)
+
+    @rule(keys=keys_lists)
+    def match(self, keys: Keys) -> None:
+        match = self.tree.match(prompt_of(keys, self.block_tokens))
+        assert match.blocks == self.naive.match(keys) == self.copy.match(prompt_of(keys, self.block_tokens)).blocks
+        node = self.tree.nodes[match.node]
+        assert node.start < match.blocks <= node.end or match == Match(ROOT, 0)
+        unprotected = set(prefixes(keys[: match.blocks])) - self.naive.protected()
+        assert self.tree.unprotected_tokens(match) == len(unprotected) * self.block_tokens
+
+    @rule()
+    def reload(self) -> None:
+        document = json.dumps(self.tree.to_json())
+        loaded = PrefixTree.from_json(json.loads(document))
+        assert loaded == self.tree
+        assert json.dumps(loaded.to_json()) == document
+        # What follows runs on the loaded tree, so it must behave as the first one.
+        self.tree = loaded
+
+    @rule()
+    def remember(self) -> None:
+        self.old.append((self.tree, json.dumps(self.tree.to_json())))
+
+    @invariant()
+    def same_as_naive(self) -> None:
+        for tree in (self.tree, self.copy):
+            tree.check()
+            assert cached(tree) == set(self.naive.latest)
+        assert self.tree.cached_tokens == len(self.naive.latest) * self.block_tokens
+        assert self.tree.protected_tokens == len(self.naive.protected()) * self.block_tokens
+
+    def teardown(self) -> None:
+        for tree, document in getattr(self, "old", []):
+            tree.check()
+            assert json.dumps(tree.to_json()) == document
+
+
+TestPrefixTreeMachine = PrefixTreeMachine.TestCase
+
+
+def grown(*lists: Keys) -> PrefixTree:
+    """A tree of the given prompts, request n inserted at time n (from 1)."""
+    tree = PrefixTree.empty()
+    for n, keys in enumerate(lists, start=1):
+        tree, _ = tree.insert(prompt_of(keys), len(keys), owner=n, stamp=n)
+    return tree
+
+
+def test_split_keeps_the_id_of_the_lower_part() -> None:
+    """A prompt that leaves a node in its middle cuts it: the lower part keeps id and pins, the upper part is new."""
+    tree, first = PrefixTree.empty().insert(prompt_of((1, 2, 3, 4)), 4, owner=7, stamp=1)
+    tree = tree.pin(first.node, stamp=2)
+    tree, second = tree.insert(prompt_of((1, 2, 8)), 3, owner=9, stamp=3)
+    assert second == Insertion(node=3, base=2, matched_blocks=2, new_blocks=1, split=(2, first.node), leaf=3)
+    lower, upper, leaf = tree.nodes[first.node], tree.nodes[2], tree.nodes[3]
+    assert (lower.start, lower.end, lower.parent, lower.pins, lower.owner) == (2, 4, 2, 1, 7)
+    assert (upper.start, upper.end, upper.parent, upper.pins, upper.refs) == (0, 2, ROOT, 0, 1)
+    assert (leaf.start, leaf.end, leaf.parent, leaf.owner) == (2, 3, 2, 9)
+    assert (tree.cached_tokens, tree.protected_tokens) == (5, 4)
+    assert list(tree.evictable) == [(3, 3)]
+
+
+def test_a_shorter_prefix_gets_a_node_of_its_own() -> None:
+    """Inserting what is cached as part of a node splits it, so that exactly this prefix can be pinned."""
+    tree, done = grown((1, 2, 3)).insert(prompt_of((1, 2, 3)), 2, owner=2, stamp=2)
+    assert done == Insertion(node=2, base=2, matched_blocks=2, new_blocks=0, split=(2, 1), leaf=None)
+    tree, evictions = tree.pin(2, stamp=3).evict(10)
+    assert [(e.owner, e.keep_blocks, e.blocks) for e in evictions] == [(1, 2, 1)]
+    assert cached(tree) == {(1,), (1, 2)}
+
+
+def test_eviction_takes_the_tail_of_the_least_recent_leaf() -> None:
+    """The oldest leaf goes first, the last victim keeps its head, and a match does not count as an access."""
+    tree = grown((1, 1, 1), (2, 2, 2, 2))
+    tree.match(prompt_of((1, 1, 1)))
+    tree, evictions = tree.evict(5)
+    assert evictions == (
+        Eviction(owner=1, prompt=prompt_of((1, 1, 1)), keep_blocks=0, blocks=3, node=1, removed=True),
+        Eviction(owner=2, prompt=prompt_of((2, 2, 2, 2)), keep_blocks=2, blocks=2, node=2, removed=False),
+    )
+    assert cached(tree) == {(2,), (2, 2)}
+
+
+def test_eviction_rounds_up_to_a_block() -> None:
+    """Five tokens are two blocks of four; asking for more than there is frees all; asking for nothing, nothing."""
+    tree, _ = PrefixTree.empty(4).insert(prompt_of((1, 2, 3), block_tokens=4), 3, owner=1, stamp=1)
+    assert [e.blocks for e in tree.evict(5)[1]] == [2]
+    assert [e.blocks for e in tree.evict(1000)[1]] == [3]
+    assert tree.evict(0) == (tree, ())
+
+
+def test_a_parent_is_as_recent_as_its_latest_child() -> None:
+    """A shared prefix outlives an unrelated prompt used before its latest child, though nobody touched it itself."""
+    tree = grown((1, 1), (1, 1, 5), (9, 9), (1, 1, 6))
+    tree, _ = tree.insert(prompt_of((1, 1, 5)), 3, owner=2, stamp=10)
+    tree, evictions = tree.evict(4)
+    assert [(e.owner, e.blocks) for e in evictions] == [(3, 2), (4, 1), (2, 1)]
+    assert [e.owner for e in tree.insert(prompt_of((7,)), 1, owner=8, stamp=9)[0].evict(1)[1]] == [8]
+
+
+def test_pins_count() -> None:
+    """A path stays as long as anything on it is pinned, is counted once, and an unpinned node cannot be unpinned."""
+    tree = grown((1, 1), (1, 1, 5), (1, 1, 6))
+    tree = tree.insert(prompt_of((1, 1)), 2, owner=4, stamp=4)[0]
+    five, six = (tree.match(prompt_of((1, 1, k))).node for k in (5, 6))
+    tree = tree.pin(five, 5).pin(six, 6).pin(six, 7)
+    assert (tree.protected_tokens, tree.evict(9)) == (4, (tree, ()))
+    tree = tree.unpin(six)
+    assert tree.protected_tokens == 4
+    tree = tree.unpin(six)
+    assert tree.protected_tokens == 3
+    assert tree.unprotected_tokens(tree.match(prompt_of((1, 1, 6)))) == 1
+    tree = tree.unpin(five)
+    assert (tree.protected_tokens, tree.cached_tokens) == (0, 4)
+    with pytest.raises(ValueError, match=f"node {five} .* no pin"):
+        tree.unpin(five)
+    with pytest.raises(KeyError):
+        tree.pin(99, 1)
+
+
+def test_a_conversation_stays_one_node_unless_its_turns_are_pinned() -> None:
+    """A turn lengthens the unprotected leaf it continues, so a thousand turns cost one comparison of bytes each."""
+    tree, pinned = PrefixTree.empty(), PrefixTree.empty()
+    for turn in range(1, 1001):
+        prompt = prompt_of(tuple(range(10 * turn)))
+        tree, done = tree.insert(prompt, 10 * turn, owner=turn, stamp=turn)
+        assert (done.matched_blocks, done.new_blocks) == (10 * turn - 10, 10)
+        pinned, kept = pinned.insert(prompt, 10 * turn, owner=turn, stamp=turn)
+        pinned = pinned.pin(kept.node, turn)
+    assert (len(tree.nodes), tree.cached_tokens) == (2, 10_000)
+    assert (len(pinned.nodes), pinned.protected_tokens) == (1001, 10_000)
+    pinned.check()
+
+
+def test_an_older_stamp_makes_nothing_newer() -> None:
+    """A tail cached with an older stamp than the leaf it continues is a node of its own, and goes first."""
+    tree = grown((1, 1), (2,), (3,)).insert(prompt_of((3, 3)), 2, owner=4, stamp=1)[0]
+    tree.check()
+    assert [(e.owner, e.blocks) for e in tree.evict(4)[1]] == [(1, 2), (4, 1), (2, 1)]
+
+
+def test_drop_applies_an_eviction_and_ignores_what_is_not_there() -> None:
+    """A copy forgets the path beyond the kept blocks with all below; nothing happens twice; pins refuse."""
+    tree = grown((1, 2, 3, 4), (1, 2, 3, 5), (1, 7))
+    smaller, gone = tree.drop(prompt_of((1, 2, 9)), 1)
+    assert cached(smaller) == {(1,), (1, 7)}
+    assert sum(e.blocks for e in gone) == 4
+    assert smaller.drop(prompt_of((1, 2, 9)), 1) == (smaller, ())
+    assert smaller.drop(prompt_of((1, 7), block_tokens=2), 0) == (smaller, ())
+    held = tree.pin(tree.match(prompt_of((1, 2, 3, 5))).node, 9)
+    with pytest.raises(ValueError, match="pinned"):
+        held.drop(prompt_of((1, 2)), 0)
+    with pytest.raises(ValueError, match="-1"):
+        tree.drop(prompt_of((1, 2)), -1)
+
+
+def test_block_sizes_do_not_mix() -> None:
+    """An empty tree takes any block size, a tree that holds something only its own; another one matches nothing."""
+    tree, _ = PrefixTree.empty(1).insert(prompt_of((1, 2), block_tokens=16), 2, owner=1, stamp=1)
+    assert (tree.block_tokens, tree.cached_tokens) == (16, 32)
+    assert tree.match(prompt_of((1, 2))) == Match(ROOT, 0)
+    with pytest.raises(ValueError, match="request 2: blocks of 1 tokens do not fit a tree of 16"):
+        tree.insert(prompt_of((1, 2)), 1, owner=2, stamp=2)
+    # A prompt of which nothing is shared (a trace of lengths only) fits every tree.
+    assert tree.insert(Prompt(tokens=500), 0, owner=2, stamp=2)[1].new_blocks == 0
+    emptied, _ = tree.evict(32)
+    assert emptied.insert(prompt_of((1, 2), block_tokens=3), 2, owner=3, stamp=3)[0].cached_tokens == 6
+
+
+@pytest.mark.parametrize("blocks", [-1, 3])
+def test_insert_wants_blocks_that_the_prompt_has(blocks: int) -> None:
+    """More blocks than the prompt has, or fewer than none, are refused with the owner's name."""
+    with pytest.raises(ValueError, match=f"request 5: its prompt has 2 whole blocks, not {blocks}"):
+        PrefixTree.empty().insert(prompt_of((1, 2)), blocks, owner=5, stamp=1)
+
+
+@given(st.integers(1, 300), st.integers(0, 299), st.integers(-(2**63), 2**63 - 1))
+def test_first_mismatch_anywhere(length: int, at: int, key: int) -> None:
+    """Two long prompts share exactly the blocks before the first key in which they differ, if any."""
+    keys = list(range(1000, 1000 + length))
+    other = keys[: at % length] + [key] + keys[at % length + 1 :]
+    tree, _ = PrefixTree.empty().insert(Prompt.from_keys(keys), length, owner=1, stamp=1)
+    expected = length if other == keys else at % length
+    assert tree.match(Prompt.from_keys(other)).blocks == expected
+    longer = tree.match(Prompt.from_keys([*keys, key]))
+    assert (longer.blocks, tree.match(Prompt.from_keys(keys[: at % length + 1])).blocks) == (length, at % length + 1)
+
+
+def test_json_says_its_version() -> None:
+    """A document of another schema is refused."""
+    with pytest.raises(ValueError, match="schema 99"):
+        PrefixTree.from_json({**grown((1, 2)).to_json(), "schema": 99})
+
+
+def test_json_writes_shared_keys_once() -> None:
+    """A thousand prompts that share 1,000 keys take far less room than a thousand copies of them."""
+    tree = grown(*(tuple(range(1000)) + (k,) for k in range(2000, 3000)))
+    assert len(json.dumps(tree.to_json())) < 200_000
+
+
+@pytest.mark.parametrize("field", ["cached_tokens", "protected_tokens", "block_tokens"])
+def test_check_finds_a_wrong_counter(field: str) -> None:
+    """`check` is not empty: a counter off by one does not pass."""
+    tree = grown((1, 2, 3), (1, 2, 4))
+    tree = tree.pin(1, 3)
+    tree.check()
+    with pytest.raises(AssertionError):
+        msgspec.structs.replace(tree, **{field: getattr(tree, field) + 1}).check()
+
+
+def test_check_finds_a_wrong_node() -> None:
+    """`check` is not empty: a victim left out, a reference too many or a key changed does not pass."""
+    tree = grown((1, 2, 3), (1, 2, 4))
+    node = tree.nodes[1]
+    broken = [
+        msgspec.structs.replace(tree, evictable=tree.evictable.remove(tree.evictable.first())),
+        msgspec.structs.replace(tree, nodes=tree.nodes.set(1, msgspec.structs.replace(node, refs=1))),
+        msgspec.structs.replace(
+            tree, nodes=tree.nodes.set(1, msgspec.structs.replace(node, prompt=prompt_of((1, 9, 3))))
+        ),
+        msgspec.structs.replace(tree, next_id=2),
+    ]
+    for one in broken:
+        with pytest.raises(AssertionError):
+            one.check()
