@@ -1,0 +1,1 @@
+"""Workloads: trace files read and written, and generators of the workloads that the papers use."""

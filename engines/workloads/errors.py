@@ -1,0 +1,41 @@
+"""What is wrong with a trace or with the parameters of a workload, in one line that names the place."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+FOUND_CHARS_MAX = 80
+
+
+class WorkloadError(ValueError):
+    """A workload cannot be had as asked; the message is one line for the person who asked."""
+
+
+class TraceError(WorkloadError):
+    """A trace file breaks its format.
+
+    `row` is the 1-based line of the file (None: the file as a whole), `field` the column or key (None: the whole
+    row), `expected` what the format demands and `found` what stands there, cut to `FOUND_CHARS_MAX` characters.
+    """
+
+    def __init__(self, path: Path, row: int | None, field: str | None, expected: str, found: object) -> None:
+        self.path = path
+        self.row = row
+        self.field = field
+        self.expected = expected
+        text = found if isinstance(found, str) else repr(found)
+        self.found = text if len(text) <= FOUND_CHARS_MAX else text[: FOUND_CHARS_MAX - 3] + "..."
+        place = str(path)
+        if row is not None:
+            place += f", row {row}"
+        if field is not None:
+            place += f", field {field}"
+        super().__init__(f"{place}: expected {expected}, found {self.found}")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> WorkloadError:
+    """The error for a name nobody knows, with the nearest known names (all of them when none is near)."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
+    return WorkloadError(f"unknown {kind} {name!r}; {hint}")

@@ -1,0 +1,124 @@
+"""What every trace format is read into: one neutral row a request, and the exact parsing of its fields.
+
+Nothing goes through a float: times are read digit by digit into integer nanoseconds (digits below a nanosecond are
+dropped), lengths are plain decimal integers.  Whatever does not parse is a `TraceError` that names the row.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+
+from fairsched.engines.workloads.errors import TraceError
+from fairsched.model.request import TOKENS_MAX, Prompt, Slo
+
+NS_PER_MS = 10**6
+NS_PER_S = 10**9
+TIME_NS_MAX = 2**63 - 1
+ID_MAX = 2**63 - 1
+
+_DECIMAL = re.compile(r"(\d{1,18})(?:\.(\d*))?", re.ASCII)
+_SCIENTIFIC = re.compile(r"\d+(\.\d*)?[eE][+-]?\d{1,3}", re.ASCII)
+
+
+class TraceRow(msgspec.Struct, frozen=True):
+    """One request as a trace file tells it; `row` is its 1-based line, `parents` are ids of earlier rows.
+
+    None stands for what the file does not say.
+    """
+
+    row: int
+    id: int
+    arrival_ns: int
+    prompt: Prompt
+    output_tokens: int
+    client: str | None = None
+    weight: int | None = None
+    session: str | None = None
+    priority: int = 0
+    slo: Slo | None = None
+    parents: tuple[int, ...] = ()
+    think_ns: int = 0
+    program: int | None = None
+    max_output_tokens: int | None = None
+    predicted_output_tokens: int | None = None
+    cancel_after_ns: int | None = None
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text of each line, without its end.  Raises `TraceError` on unreadable or undecodable."""
+    try:
+        with path.open("rb") as file:
+            for row, raw in enumerate(file, 1):
+                try:
+                    text = raw.decode("utf-8-sig" if row == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise TraceError(path, row, None, "UTF-8 text", f"the bytes {raw[error.start :][:8]!r}") from None
+                yield row, text.rstrip("\r\n")
+    except OSError as error:
+        raise TraceError(path, None, None, "a readable file", (error.strerror or str(error)).lower()) from None
+
+
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Row number and the values of `columns`, in that order, for each data row of a CSV file with a header.
+
+    Raises `TraceError` on a missing, doubled or unknown column, a row of another length, and broken quotes.
+    """
+    reader = csv.reader((text for _, text in lines(path)), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        order = [_column(path, header, name) for name in columns]
+        for name in header:
+            if name not in columns or header.count(name) > 1:
+                raise TraceError(path, 1, name, f"the columns {','.join(columns)}, each once", ",".join(header))
+        in_order = order == list(range(len(header)))
+        for values in reader:
+            if len(values) != len(header):
+                found = f"{len(values)} values" if values else "an empty line"
+                raise TraceError(path, reader.line_num, None, f"{len(header)} values ({','.join(header)})", found)
+            yield reader.line_num, values if in_order else [values[place] for place in order]
+    except csv.Error as error:
+        raise TraceError(path, reader.line_num, None, "comma-separated values", str(error)) from None
+
+
+def _column(path: Path, header: Sequence[str], name: str) -> int:
+    if name not in header:
+        raise TraceError(path, 1, name, f"a column {name}", f"the header {','.join(header)!r}")
+    return header.index(name)
+
+
+def count(path: Path, row: int, field: str, text: str, *, low: int = 1, high: int = TOKENS_MAX) -> int:
+    """A whole number from `low` to `high`, by default a length in tokens."""
+    if text.isdigit() and text.isascii() and len(text) <= 19 and low <= (value := int(text)) <= high:
+        return value
+    what = "number of tokens" if high == TOKENS_MAX else "number"
+    raise TraceError(path, row, field, f"a whole {what} from {low} to {high}", repr(text))
+
+
+def seconds_ns(path: Path, row: int, field: str, text: str) -> int:
+    """Nanoseconds in a decimal number of seconds that is not negative."""
+    match = _DECIMAL.fullmatch(text)
+    if match:
+        value = int(match[1]) * NS_PER_S + int(((match[2] or "") + "000000000")[:9])
+    elif _SCIENTIFIC.fullmatch(text):
+        value = int(Decimal(text).scaleb(9))
+    else:
+        value = -1
+    if not 0 <= value <= TIME_NS_MAX:
+        raise TraceError(path, row, field, "a time in seconds from 0 to 9.2e9", repr(text))
+    return value
+
+
+def ms_ns(path: Path, row: int, field: str, value: int | Decimal) -> int:
+    """Nanoseconds in a number of milliseconds that is not negative."""
+    if isinstance(value, int):
+        ns = value * NS_PER_MS
+    else:
+        # The exponent is looked at first: converting 1e999999 would build all of its digits.
+        ns = int(value.scaleb(6)) if value.is_finite() and value >= 0 and value.adjusted() < 14 else -1
+    if not 0 <= ns <= TIME_NS_MAX:
+        raise TraceError(path, row, field, "a time in milliseconds from 0 to 9.2e12", str(value))
+    return ns

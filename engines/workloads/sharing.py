@@ -1,0 +1,91 @@
+"""Which earlier prompt a prompt shares a prefix with: what an infinite cache would hit, and who continues whom.
+
+Both answers come from one lexicographic sort of the key chains, in which shared prefixes stand side by side:
+O(total bytes) comparisons and O(n log n) of them, so a trace of any block size is analysed in about a second.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairsched.model.request import KEY_BYTES, Prompt
+
+
+def shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
+    """For each prompt the most leading blocks it shares with any earlier one of the sequence."""
+    best = [0] * len(prompts)
+    order = _sorted(prompts)
+    common = [0] * len(order)
+    for place in range(1, len(order)):
+        common[place] = _common_blocks(prompts[order[place - 1]], prompts[order[place]])
+    _nearest_earlier(order, common, best)
+    # From the other side: what stood between a place and its predecessor now stands between it and its successor.
+    order.reverse()
+    common = [0, *reversed(common[1:])] if common else []
+    _nearest_earlier(order, common, best)
+    return best
+
+
+def continued(prompts: Sequence[Prompt]) -> list[int | None]:
+    """For each prompt the earlier one that it continues (None: it continues nobody).
+
+    A prompt continues the longest earlier prompt all of whose blocks it begins with, if those are two or more, and of
+    equal ones the last; a system prompt that everybody shares therefore does not make two prompts one conversation.
+    """
+    result: list[int | None] = [None] * len(prompts)
+    # The prompts that begin the current one, shortest first; equal chains share an entry, in order of the sequence.
+    nested: list[tuple[Prompt, list[int]]] = []
+    for index in _sorted(prompts):
+        prompt = prompts[index]
+        while nested and not _begins(nested[-1][0], prompt):
+            nested.pop()
+        if nested and nested[-1][0].keys == prompt.keys:
+            nested[-1][1].append(index)
+        else:
+            nested.append((prompt, [index]))
+        for shorter, indexes in reversed(nested):
+            earlier = bisect_left(indexes, index)
+            if earlier and shorter.blocks >= 2:
+                result[index] = indexes[earlier - 1]
+                break
+    return result
+
+
+def _sorted(prompts: Sequence[Prompt]) -> list[int]:
+    """Indexes of the prompts that have blocks, by block size, then chain, then place in the sequence."""
+    keyed = [index for index, prompt in enumerate(prompts) if prompt.keys]
+    keyed.sort(key=lambda index: (prompts[index].block_tokens, prompts[index].keys))
+    return keyed
+
+
+def _begins(shorter: Prompt, longer: Prompt) -> bool:
+    return shorter.block_tokens == longer.block_tokens and longer.keys.startswith(shorter.keys)
+
+
+def _common_blocks(left: Prompt, right: Prompt) -> int:
+    """Leading blocks two prompts share."""
+    if left.block_tokens != right.block_tokens:
+        return 0
+    size = min(len(left.keys), len(right.keys))
+    if left.keys[:size] == right.keys[:size]:
+        return size // KEY_BYTES
+    blocks = size // KEY_BYTES
+    differs = np.frombuffer(left.keys, "<i8", blocks) != np.frombuffer(right.keys, "<i8", blocks)
+    return int(differs.argmax())
+
+
+def _nearest_earlier(order: Sequence[int], common: Sequence[int], best: list[int]) -> None:
+    """Raise `best[i]` to what i shares with the nearest prompt before it in `order` that is earlier in the sequence.
+
+    `common[place]` is what the prompts at `place - 1` and `place` share; what two distant places share is the least
+    in between, so the nearest earlier prompt shares the most.  A stack of ever later prompts finds it in O(n).
+    """
+    # (index, least common length between this entry and the entry below it on the stack)
+    stack: list[tuple[int, int]] = []
+    for index, shared in zip(order, common, strict=True):
+        while stack and stack[-1][0] > index:
+            shared = min(shared, stack.pop()[1])
+        if stack:
+            best[index] = max(best[index], shared)
+        stack.append((index, shared))
