@@ -1,0 +1,122 @@
+"""What a proof says, as values: assumptions, theorems, and the certificate that an engine may ask for.
+
+Nothing here proves anything.  A gate lists its `Theorem`s, `verify` decides them and writes a `Certificate`, and an
+engine reads it: the certificate is all that passes between the two.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+
+import attrs
+import msgspec
+
+
+@attrs.frozen
+class Assumption:
+    """A condition under which a theorem holds, as one name and one sentence."""
+
+    name: str
+    sentence: str
+
+
+class Scope(Enum):
+    """For which sizes a statement was decided; a report never mixes them."""
+
+    ALL_N = "all n"
+    """Every number of clients and every sequence of events."""
+    BOUNDED = "n <= k"
+    """Every world up to a size that the statement names."""
+    TESTED = "tested"
+    """Sampled worlds only."""
+
+
+@attrs.frozen
+class Theorem:
+    """One claim about a gate.
+
+    `statement` is one line, `source` the paper and section (and whether it was reconstructed), `bound` the constant as
+    text in the symbols of the statement.  `bound_cost`, where there is one, computes that constant in cost units from
+    the quanta (0 where a gate has none) and the most that may be charged after the gate was passed:
+    ``bound_cost(quantum_f, charge_max_f, quantum_g, charge_max_g)``.
+    """
+
+    id: str
+    statement: str
+    source: str
+    assumptions: tuple[Assumption, ...]
+    bound: str = ""
+    bound_cost: Callable[[int, int, int, int], int] | None = attrs.field(default=None, eq=False)
+    scope: Scope = Scope.ALL_N
+
+
+class ProvedTheorem(msgspec.Struct, frozen=True):
+    """One line of a certificate: a theorem that was decided, with its constant for one configuration.
+
+    `bound_cost` is in cost units, None for a theorem without a constant.
+    """
+
+    id: str
+    statement: str
+    scope: str
+    assumptions: tuple[str, ...]
+    bound: str = ""
+    bound_cost: int | None = None
+
+
+CERTIFICATE_VERSION = 1
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """What was proved about one policy in one configuration, and about which text.
+
+    `configuration_sha256` is the hash of the policy's configuration, `kernel_sha256` that of the source text of its
+    kernels; `solvers` maps each solver that agreed to its version.
+    """
+
+    policy: str
+    configuration_sha256: str
+    kernel_sha256: str
+    theorems: tuple[ProvedTheorem, ...]
+    solvers: dict[str, str]
+    version: int = CERTIFICATE_VERSION
+
+    def to_json(self) -> bytes:
+        """The certificate as JSON, the same bytes for the same certificate."""
+        return msgspec.json.encode(self, order="sorted")
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> "Certificate":
+        """Reads `to_json`'s output; raises `ValueError` on anything else, a newer version included."""
+        try:
+            certificate = msgspec.json.decode(raw, type=cls)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"not a certificate: {error}") from error
+        if certificate.version != CERTIFICATE_VERSION:
+            raise ValueError(f"certificate of version {certificate.version}; this library reads {CERTIFICATE_VERSION}")
+        return certificate
+
+    def covers(self, theorem_id: str) -> bool:
+        """Whether the theorem of this id is among those proved."""
+        return any(theorem.id == theorem_id for theorem in self.theorems)
+
+
+# --- the named assumptions ------------------------------------------------------------------------------------------
+
+MEM_RESERVE = Assumption(
+    "MemReserve",
+    "What an admission is charged, and all that its client may still be charged for requests in flight, is reserved "
+    "at the admission and at most U; nothing is charged later that was not reserved.",
+)
+GATE_RESPECTED = Assumption("GateRespected", "Every admission was let in by the gate.")
+CHARGES_AT_LEAST_ONE = Assumption("ChargesAtLeastOne", "Every admission is charged at least one input token.")
+QUANTUM_POSITIVE = Assumption("QuantumPositive", "Every quantum is at least 1.")
+EQUAL_QUANTA = Assumption("EqualQuanta", "The compared clients have the same quantum.")
+FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
+BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
+REJOIN_KEEPS_DEBT = Assumption("RejoinKeepsDebt", "An arrival never changes a deficit.")
+LIFT_ON_JOIN = Assumption(
+    "LiftOnJoin",
+    "Whoever starts to wait, by an arrival or by a preemption, is lifted to the lowest counter that waits, or to that "
+    "of the last who left.",
+)
+WEIGHTS_ORDERED = Assumption("WeightsOrdered", "An input token costs at most as much as an output token.")

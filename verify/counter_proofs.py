@@ -1,0 +1,255 @@
+"""The counter gate's theorems for any number of clients: V-4.3 (generalised) and V-4.4.
+
+The invariant is about the *pessimistic* counter c + R, where R is what may still be charged to a client for requests
+in flight: c_i + R_i <= c_j + U_i for every i and every j who waits.  When nobody waits the last who left stands in for
+j, which is what the last-leaver branch of the lift is for.  It also holds for a j whose last waiting request has just
+been admitted, so the theorem covers half-open intervals [t1, t2) that end with a client's queue.
+
+`c0` is the counter at the interval's start t1, and `W` the service since: what was charged, less what was given back.
+A lift is no service, and whoever waits is never lifted.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, Theorem
+from fairsched.policies import counter
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same
+
+_BASE = (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN)
+
+
+def _gap(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
+    return charge_max_f + charge_max_g
+
+
+V_43 = Theorem(
+    "V-4.3",
+    "c_i + R_i <= c_j + U_i for every i and every j who waits",
+    "VTC (OSDI'24), lemma 4.3, whose constant is recalled; here for the pessimistic counter and any weights",
+    _BASE,
+    bound="U_i",
+)
+V_44 = Theorem(
+    "V-4.4",
+    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2U",
+    "VTC (OSDI'24), theorem 4.4",
+    (*_BASE, BACKLOGGED_DURING),
+    bound="U_f + U_g",
+    bound_cost=_gap,
+)
+
+
+# --- what may happen ------------------------------------------------------------------------------------------------
+
+_P = {"p": Kind.POINT}
+_ONE = {**_P, "x": Kind.SCALAR}
+_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
+_WAS_RESERVED = Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE)
+_WAITS = Need(lambda o, w: o.pick(w.queued, w.p, True))
+_AWAY = Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True))
+
+
+def _queue_events(kernel: Any) -> tuple[Event, ...]:
+    """Clients start and stop to wait."""
+
+    def join(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"queued": o.put(w.queued, w.p, True)}
+
+    def lifted(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**join(o, w), "c": kernel.lift(o, w.c, w.queued, w.p, w.last)}
+
+    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"queued": o.put(w.queued, w.p, False), "last": w.p}
+
+    def released(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"R": o.bump(w.R, w.p, -w.x)}
+
+    reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
+    return (
+        Event("arrive", lifted, _P, (_AWAY,), (kernel.lift,)),
+        Event("arrive behind one's own", join, _P, (_WAITS,)),
+        Event("arrive without a lift", join, _P, (_AWAY,), excluded_by=LIFT_ON_JOIN),
+        Event("leave the queue", leave, _P, (_WAITS, Need(lambda o, w: o.exists(w.p)))),
+        Event(
+            "preempt, nothing else waits",
+            lambda o, w: {**lifted(o, w), **released(o, w)},
+            _ONE,
+            (*reserved, _AWAY),
+            (kernel.lift,),
+        ),
+        Event("preempt, others of it wait", released, _ONE, (*reserved, _WAITS)),
+        Event(
+            "preempt without a lift",
+            lambda o, w: {**join(o, w), **released(o, w)},
+            _ONE,
+            (*reserved, _AWAY),
+            excluded_by=LIFT_ON_JOIN,
+        ),
+    )
+
+
+def _admission_events(kernel: Any) -> tuple[Event, ...]:
+    """p is admitted, charged x, and r more may be charged to it later; its queue may become empty."""
+
+    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"c": kernel.admit(o, w.c, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
+
+    def admit_last(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**admit(o, w), "queued": o.put(w.queued, w.p, False), "last": w.p}
+
+    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"p": kernel.choose(o, w.c, w.queued)}
+
+    amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
+    needs = (
+        _NOT_NEGATIVE,
+        Need(lambda o, w: w.r >= 0),
+        Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
+    )
+    exists = Need(lambda o, w: o.exists(w.p))
+    kernels = (kernel.choose, kernel.admit)
+    return (
+        Event("admit", admit, amounts, (*needs, exists), kernels, decides=choose),
+        Event("admit the last that waits", admit_last, amounts, (*needs, exists), kernels, decides=choose),
+        Event(
+            "admit past the gate",
+            admit,
+            {**amounts, "p": Kind.POINT},
+            (*needs, _WAITS),
+            (kernel.admit,),
+            excluded_by=GATE_RESPECTED,
+        ),
+    )
+
+
+def _running_events(kernel: Any) -> tuple[Event, ...]:
+    """What happens to requests in flight."""
+
+    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"c": kernel.decode(o, w.c, w.d), "R": w.R - w.d, "W": w.W + w.d}
+
+    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"c": kernel.admit(o, w.c, w.p, w.x), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
+
+    def refund(o: Algebra, w: World) -> Mapping[str, Any]:
+        held = o.pick(w.c, w.p, 0)
+        room = o.maximum(held - o.pick(w.c, o.argmin(w.c, w.queued), held), 0)
+        return {
+            "c": kernel.refund(o, w.c, w.queued, w.p, w.x),
+            "W": o.bump(w.W, w.p, -o.minimum(w.x, room)),
+        }
+
+    reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
+    return (
+        Event(
+            "decode",
+            decode,
+            {"d": Kind.VECTOR},
+            (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
+            (kernel.decode,),
+        ),
+        Event("correct", correct, _ONE, reserved, (kernel.admit,)),
+        Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, _ONE, reserved),
+        Event("refund", refund, _ONE, (_NOT_NEGATIVE,), (kernel.refund,)),
+    )
+
+
+def system(kernel: Any = counter, *, backlogged: tuple[str, ...] = ()) -> System:
+    """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
+
+    def waits(client: str) -> Need:
+        return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
+
+    events = (*_queue_events(kernel), *_admission_events(kernel), *_running_events(kernel))
+    return System(
+        "counter gate",
+        parameters={"U": Kind.VECTOR, "c0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
+        laws=(Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
+        fields={
+            "c": Kind.VECTOR,
+            "queued": Kind.MASK,
+            "was": Kind.MASK,
+            "last": Kind.POINT,
+            "R": Kind.VECTOR,
+            "W": Kind.VECTOR,
+        },
+        events=tuple(event.with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events),
+        derived={"idle": lambda o, w: o.none(w.queued)},
+    )
+
+
+# --- what holds -----------------------------------------------------------------------------------------------------
+
+
+def _close(o: Algebra, w: World, i: Any) -> Any:
+    """c_i + R_i <= c_j + U_i for every j who waits, or waited before the last event."""
+    return implies(o, w.queued | w.was, o.pick(w.c, i, 0) + o.pick(w.R, i, 0) - o.pick(w.U, i, 0) <= w.c)
+
+
+def _close_to_last(o: Algebra, w: World) -> Any:
+    """While nobody waits, the last who left stands in for j (and zero, before anybody left)."""
+    return implies(o, w.idle & (w.c >= 0), w.c + w.R - w.U <= o.pick(w.c, w.last, 0))
+
+
+INVARIANT = (
+    Clause("c_i + R_i <= c_j + U_i for j who waits", _close, points=1),
+    Clause("c_i + R_i <= c_last + U_i when nobody waits", _close_to_last),
+    Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U)),
+    Clause("c >= 0", lambda o, w: w.c >= 0),
+)
+_NOTHING_YET = (
+    Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued | w.was, False) & same(w.R, 0)),
+    Clause("c = 0", lambda o, w: same(w.c, 0)),
+)
+
+
+def _both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
+    """The values of f and of g."""
+    return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
+
+
+def _both_waited(o: Algebra, w: World) -> Any:
+    waited = w.queued | w.was
+    return o.pick(waited, w.f, True) & o.pick(waited, w.g, True)
+
+
+def _started_close(o: Algebra, w: World) -> Any:
+    (start_f, start_g), (charge_f, charge_g) = _both(o, w, "c0"), _both(o, w, "U")
+    return (start_f <= start_g + charge_f) & (start_g <= start_f + charge_g)
+
+
+def _charged_as_served(o: Algebra, w: World) -> Any:
+    (c_f, c_g), (start_f, start_g), (service_f, service_g) = _both(o, w, "c"), _both(o, w, "c0"), _both(o, w, "W")
+    return same(c_f, start_f + service_f) & same(c_g, start_g + service_g)
+
+
+def _gap_within(o: Algebra, w: World) -> Any:
+    (service_f, service_g), (charge_f, charge_g) = _both(o, w, "W"), _both(o, w, "U")
+    return (service_f - service_g <= charge_f + charge_g) & (service_g - service_f <= charge_f + charge_g)
+
+
+def claims(kernel: Any = counter) -> tuple[Claim, ...]:
+    """The theorems about the gate whose kernel functions are `kernel`'s."""
+    both_wait = Clause("f and g waited", _both_waited)
+    return (
+        Claim(V_43, system(kernel), _NOTHING_YET, INVARIANT, INVARIANT[:1]),
+        Claim(
+            V_44,
+            system(kernel, backlogged=("f", "g")),
+            (
+                *INVARIANT,
+                both_wait,
+                Clause("W = 0", lambda o, w: same(w.W, 0)),
+                Clause("c = c0", lambda o, w: same(w.c, w.c0)),
+            ),
+            (
+                *INVARIANT,
+                both_wait,
+                Clause("c0_f and c0_g are close", _started_close),
+                Clause("c = c0 + W for f and g", _charged_as_served),
+            ),
+            (Clause("|W_f - W_g| <= 2U", _gap_within),),
+        ),
+    )

@@ -1,0 +1,332 @@
+"""The deficit gate's theorems for any number of clients: D-range, D-A.1, D-4.1, D-4.2 and D-weighted.
+
+The invariant that makes everything inductive is about the *pessimistic* deficit q - R, where R is what may still be
+charged to a client for requests in flight without another look at the gate: the output tokens reserved for it, and
+extend tokens that were planned as cached and may yet have to be computed.  The queue is the environment's: clients
+start and stop to wait as they like, so the theorems hold for every arrival pattern, order and batching rule.
+
+Over an interval [t1, t2), `q0` is the deficit at t1, `W` the service since t1 (what was charged, less the refunds that
+were granted) and `P` the credit that refills gave since t1.  Every event keeps W + q = q0 + P, for every client.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    EQUAL_QUANTA,
+    GATE_RESPECTED,
+    MEM_RESERVE,
+    QUANTUM_POSITIVE,
+    REJOIN_KEEPS_DEBT,
+    Theorem,
+)
+from fairsched.policies import deficit
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same
+
+_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
+
+
+def _gap(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    return (quantum_f + charge_max_f - 1) + (quantum_g + charge_max_g - 1)
+
+
+def _weighted_gap(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
+
+
+D_RANGE = Theorem(
+    "D-range",
+    "1 - U_i <= q_i - R_i and q_i <= Q_i, so q_i stays in [1 - U_i, Q_i]",
+    "DLPM, the lemma on the deficit's range (reconstructed); here in integers and for the pessimistic deficit",
+    _BASE,
+    bound="[1 - U_i, Q_i]",
+)
+D_A1 = Theorem(
+    "D-A.1",
+    "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1",
+    "DLPM, lemma A.1 (reconstructed), whose constant max(U, Q) holds only from the start",
+    (*_BASE, REJOIN_KEEPS_DEBT),
+    bound="Q_i + U_i - 1",
+)
+D_41 = Theorem(
+    "D-4.1",
+    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
+    "DLPM, theorem 4.1 (reconstructed), which has 2(U + Q)",
+    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=_gap,
+)
+D_42 = Theorem(
+    "D-4.2",
+    "f backlogged over [t1, t2), g anybody: W_f >= W_g - 2(Q + U - 1)",
+    "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
+    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=_gap,
+)
+D_WEIGHTED = Theorem(
+    "D-weighted",
+    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    "new; divided by Q_f Q_g it is |W_f/Q_f - W_g/Q_g| <= 2 + (U_f - 1)/Q_f + (U_g - 1)/Q_g",
+    (*_BASE, BACKLOGGED_DURING),
+    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    bound_cost=_weighted_gap,
+)
+
+
+# --- what may happen ------------------------------------------------------------------------------------------------
+
+_ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
+_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
+_WAS_RESERVED = Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE)
+
+
+def _queue_events(kernel: Any) -> tuple[Event, ...]:
+    """Clients start and stop to wait: the shipped gate runs no kernel then, and no deficit changes."""
+
+    def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
+
+    def rejoin(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**arrive(o, w), "q": kernel.rejoin_printed(o, w.q, w.p)}
+
+    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"queued": o.put(w.queued, w.p, False)}
+
+    return (
+        Event("arrive", arrive, {"p": Kind.POINT}),
+        Event(
+            "arrive as printed, at zero",
+            rejoin,
+            {"p": Kind.POINT},
+            (Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True)),),
+            (kernel.rejoin_printed,),
+            excluded_by=REJOIN_KEEPS_DEBT,
+        ),
+        Event("leave the queue", leave, {"p": Kind.POINT}),
+    )
+
+
+def _refill_event(kernel: Any, backlogged: tuple[str, ...]) -> Event:
+    """One round of credit; `backlogged` names the clients who wait at every refill of the interval."""
+
+    def refill(o: Algebra, w: World) -> Mapping[str, Any]:
+        q = kernel.refill(o, w.q, w.queued, w.known, w.Q)
+        return {"q": q, "P": w.P + (q - w.q)}
+
+    def waits(client: str) -> Need:
+        return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
+
+    return Event(
+        "refill",
+        refill,
+        needs=tuple(waits(client) for client in backlogged),
+        kernels=(kernel.refill_due, kernel.refill),
+        happens=lambda o, w: kernel.refill_due(o, w.q, w.queued),
+    )
+
+
+def _admission_events(kernel: Any) -> tuple[Event, ...]:
+    """p is admitted, charged x, and r more may be charged to it later."""
+
+    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"q": kernel.admit(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
+
+    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"p": kernel.choose(o, w.q, w.queued, w.ready, w.score)}
+
+    amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
+    needs = (
+        _NOT_NEGATIVE,
+        Need(lambda o, w: w.r >= 0),
+        Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
+    )
+    return (
+        Event(
+            "admit",
+            admit,
+            {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
+            needs,
+            (kernel.in_credit, kernel.choose, kernel.admit),
+            decides=choose,
+            happens=lambda o, w: o.exists(w.p),
+        ),
+        Event(
+            "admit past the gate",
+            admit,
+            {**amounts, "p": Kind.POINT},
+            needs,
+            (kernel.admit,),
+            excluded_by=GATE_RESPECTED,
+        ),
+    )
+
+
+def _running_events(kernel: Any) -> tuple[Event, ...]:
+    """What happens to requests in flight."""
+
+    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"q": kernel.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d}
+
+    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"q": kernel.correct(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
+
+    def release(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"R": o.bump(w.R, w.p, -w.x)}
+
+    def preempt(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
+
+    def refund(o: Algebra, w: World) -> Mapping[str, Any]:
+        granted = o.minimum(w.x, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
+        return {"q": kernel.refund(o, w.q, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
+
+    reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
+    return (
+        Event(
+            "decode",
+            decode,
+            {"d": Kind.VECTOR},
+            (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
+            (kernel.decode,),
+        ),
+        Event("correct", correct, _ONE, reserved, (kernel.correct,)),
+        Event("finish", release, _ONE, reserved),
+        Event("preempt", preempt, _ONE, reserved),
+        Event("refund", refund, _ONE, (_NOT_NEGATIVE,), (kernel.refund,)),
+    )
+
+
+def system(kernel: Any = deficit, *, backlogged: tuple[str, ...] = ()) -> System:
+    """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
+    return System(
+        "deficit gate",
+        parameters={"Q": Kind.VECTOR, "U": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
+        laws=(
+            Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
+            Need(lambda o, w: w.U >= 1),
+            Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
+        ),
+        fields={
+            "q": Kind.VECTOR,
+            "queued": Kind.MASK,
+            "known": Kind.MASK,
+            "R": Kind.VECTOR,
+            "W": Kind.VECTOR,
+            "P": Kind.VECTOR,
+        },
+        events=(
+            *_queue_events(kernel),
+            _refill_event(kernel, backlogged),
+            *_admission_events(kernel),
+            *_running_events(kernel),
+        ),
+    )
+
+
+# --- what holds -----------------------------------------------------------------------------------------------------
+
+RANGE = (
+    Clause("1 - U <= q - R", lambda o, w: 1 - w.U <= w.q - w.R),
+    Clause("q <= Q", lambda o, w: w.q <= w.Q),
+    Clause("R >= 0", lambda o, w: w.R >= 0),
+    Clause("who waits is known", lambda o, w: implies(o, w.queued, w.known)),
+)
+_NOTHING_YET = (
+    Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
+    Clause("q = 0", lambda o, w: same(w.q, 0)),
+)
+_INTERVAL_STARTS = (
+    *RANGE,
+    Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
+    Clause("q = q0", lambda o, w: same(w.q, w.q0)),
+)
+_BALANCE = (
+    *RANGE,
+    Clause("1 - U <= q0 <= Q", lambda o, w: (1 - w.U <= w.q0) & (w.q0 <= w.Q)),
+    Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P)),
+)
+
+
+def _both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
+    """The values of f and of g."""
+    return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
+
+
+def _same_credit(o: Algebra, w: World) -> Any:
+    return same(*_both(o, w, "P"))
+
+
+def _at_least_as_much_credit(o: Algebra, w: World) -> Any:
+    credit_f, credit_g = _both(o, w, "P")
+    return credit_f >= credit_g
+
+
+def _same_rounds(o: Algebra, w: World) -> Any:
+    (credit_f, credit_g), (quantum_f, quantum_g) = _both(o, w, "P"), _both(o, w, "Q")
+    return same(product(credit_f, quantum_g), product(credit_g, quantum_f))
+
+
+def _gap_bound(o: Algebra, w: World) -> Any:
+    (quantum_f, quantum_g), (charge_f, charge_g) = _both(o, w, "Q"), _both(o, w, "U")
+    return (quantum_f + charge_f - 1) + (quantum_g + charge_g - 1)
+
+
+def _no_less_than_g(o: Algebra, w: World) -> Any:
+    service_f, service_g = _both(o, w, "W")
+    return service_g - service_f <= _gap_bound(o, w)
+
+
+def _gap_within(o: Algebra, w: World) -> Any:
+    service_f, service_g = _both(o, w, "W")
+    return _no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
+
+
+def _weighted_gap_within(o: Algebra, w: World) -> Any:
+    (service_f, service_g), (quantum_f, quantum_g) = _both(o, w, "W"), _both(o, w, "Q")
+    charge_f, charge_g = _both(o, w, "U")
+    bound = product(quantum_g, quantum_f + charge_f - 1) + product(quantum_f, quantum_g + charge_g - 1)
+    gap = product(quantum_g, service_f) - product(quantum_f, service_g)
+    return (gap <= bound) & (-gap <= bound)
+
+
+def _net(o: Algebra, w: World) -> Any:
+    return (w.P - w.W <= w.Q + w.U - 1) & (w.W - w.P <= w.Q + w.U - 1)
+
+
+def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
+    """The theorems about the gate whose kernel functions are `kernel`'s."""
+    alone = system(kernel)
+    equal = Need(lambda o, w: same(*_both(o, w, "Q")), EQUAL_QUANTA)
+    one = system(kernel, backlogged=("f",))
+    pair = system(kernel, backlogged=("f", "g"))
+
+    def over_interval(theorem: Theorem, of: System, joint: Clause, *conclusions: Clause) -> Claim:
+        return Claim(theorem, of, _INTERVAL_STARTS, (*_BALANCE, joint), conclusions)
+
+    return (
+        Claim(
+            D_RANGE, alone, _NOTHING_YET, RANGE, (Clause("1 - U <= q <= Q", lambda o, w: (1 - w.U <= w.q) & (w.q <= w.Q)),)
+        ),
+        Claim(D_A1, alone, _INTERVAL_STARTS, _BALANCE, (Clause("|P - W| <= Q + U - 1", _net),)),
+        over_interval(
+            D_41,
+            pair.with_laws(equal),
+            Clause("P_f = P_g", _same_credit),
+            Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within),
+        ),
+        over_interval(
+            D_42,
+            one.with_laws(equal),
+            Clause("P_f >= P_g", _at_least_as_much_credit),
+            Clause("W_g - W_f <= 2(Q + U - 1)", _no_less_than_g),
+        ),
+        over_interval(
+            D_WEIGHTED,
+            pair,
+            Clause("P_f Q_g = P_g Q_f", _same_rounds),
+            Clause("|Q_g W_f - Q_f W_g| <= bound", _weighted_gap_within),
+        ),
+    )

@@ -1,0 +1,304 @@
+"""Decides claims: the start implies the invariants, every event keeps them, and they imply the conclusions.
+
+A `Claim` becomes one obligation for its start, one an event, one for its conclusions; each is a quantifier-free
+formula (see `fairsched.verify.z3_algebra`) that says "the hypotheses hold and the goal fails".  A claim is `Proved`
+only if every obligation is unsatisfiable while its hypotheses alone are satisfiable; a model of an obligation becomes
+a concrete world of few clients, is run through the exact and the numpy interpretation of the same kernel text, and
+only if both confirm it the claim is `Refuted`.  Everything else is `Unknown`, which is never success.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product as tuples
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import numpy as np
+import z3
+
+from fairsched.model.algebra import EXACT, NOBODY, NUMPY, ExactVector
+from fairsched.model.theorem import Assumption, Theorem
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, decided, state_after, with_derived
+from fairsched.verify.z3_algebra import CLIENT, Point, Value, Z3Algebra, scalar
+
+RLIMIT = 20_000_000
+"""Budget of one solver call in Z3's deterministic resource units: the same on every machine, unlike seconds."""
+CLIENTS_MAX = 4
+"""Largest world that the search for a small counterexample tries before it takes the solver's own."""
+_MAGNITUDES = (3, 8, 30)
+"""Bounds on the integers of a counterexample, tried in turn."""
+
+
+@attrs.frozen
+class Counterexample:
+    """A concrete world in which an event breaks a clause, confirmed by two interpretations of the kernel.
+
+    `values` are the parameters, the state before the event and the event's facts: a tuple a vector or mask, an int a
+    scalar or point (a client's index, -1 for nobody).
+    """
+
+    system: str
+    obligation: str
+    broken: tuple[str, ...]
+    clients: int
+    values: Mapping[str, int | tuple[int, ...]]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return f"{self.obligation} breaks {'; '.join(self.broken)} with {self.clients} clients: {values}"
+
+
+@attrs.frozen
+class Proved:
+    """Every obligation holds and none is vacuous."""
+
+    theorem: Theorem
+    obligations: int
+    ms: float
+
+
+@attrs.frozen
+class Refuted:
+    """There is a world that breaks the claim (its invariant, or its bound)."""
+
+    theorem: Theorem
+    world: Counterexample
+    ms: float
+
+
+@attrs.frozen
+class Unknown:
+    """Not decided: the budget ran out, a hypothesis contradicts itself, or a countermodel did not replay."""
+
+    theorem: Theorem
+    obligation: str
+    reason: str
+    ms: float
+
+
+Verdict = Proved | Refuted | Unknown
+
+
+@attrs.frozen
+class Obligation:
+    """Hypotheses, and a goal that they must imply, over the clients that `algebra` has named.
+
+    `happens` is what makes it more than a formality: the hypotheses must be satisfiable together with it.
+    """
+
+    name: str
+    algebra: Z3Algebra
+    hypotheses: tuple[Any, ...]
+    goal: Any
+    happens: Any
+    before: Mapping[str, tuple[Kind, Any]]
+    claim: Claim
+    event: Event | None
+    assumed: tuple[Clause, ...]
+    goals: tuple[Clause, ...]
+    dropped: frozenset[Assumption]
+
+
+# --- obligations ----------------------------------------------------------------------------------------------------
+
+
+def obligations(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
+    """What has to be shown for `claim` when the assumptions `dropped` are not made."""
+    yield _obligation("start", claim, None, claim.start, claim.invariants, dropped)
+    for event in claim.system.events:
+        if event.excluded_by is None or event.excluded_by in dropped:
+            yield _obligation(event.name, claim, event, claim.invariants, claim.invariants, dropped)
+    yield _obligation("conclusion", claim, None, claim.invariants, claim.conclusions, dropped)
+
+
+def _obligation(
+    name: str,
+    claim: Claim,
+    event: Event | None,
+    assumed: tuple[Clause, ...],
+    goals: tuple[Clause, ...],
+    dropped: frozenset[Assumption],
+) -> Obligation:
+    o, system = Z3Algebra(), claim.system
+    kinds = {**system.parameters, **system.fields, **(event.facts if event else {})}
+    before = {field: (kind, _symbol(o, field, kind)) for field, kind in kinds.items()}
+    world = with_derived(o, system, SimpleNamespace(**{field: symbol for field, (_, symbol) in before.items()}))
+    after, happens = world, z3.BoolVal(True)
+    needs = _kept(system.laws, dropped)
+    if event:
+        world = decided(o, event, world)
+        needs += _kept(event.needs, dropped)
+        after = state_after(o, system, event, world)
+        happens = event.happens(o, world).at(None) if event.happens else happens
+    held = [need.holds(o, world) for need in needs]
+    clients = [Point(z3.BoolVal(True), o.fresh_client("client")) for _ in range(1 + max(goal.points for goal in goals))]
+    o.sealed = True
+    hypotheses = [term for value in held for term in _everywhere(o, value)]
+    for clause in assumed:
+        for points in tuples(o.clients, repeat=clause.points):
+            hypotheses += _everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
+    goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in goals])
+    return Obligation(
+        name, o, tuple(hypotheses), goal, happens, before, claim, event, assumed, goals, dropped
+    )
+
+
+def _kept(needs: tuple[Need, ...], dropped: frozenset[Assumption]) -> tuple[Need, ...]:
+    return tuple(need for need in needs if need.assumption is None or need.assumption not in dropped)
+
+
+def _symbol(o: Z3Algebra, name: str, kind: Kind) -> Value | Point:
+    match kind:
+        case Kind.VECTOR | Kind.MASK:
+            function = z3.Function(name, CLIENT, z3.IntSort() if kind is Kind.VECTOR else z3.BoolSort())
+            return Value(function, boolean=kind is Kind.MASK, vector=True)
+        case Kind.SCALAR:
+            return scalar(z3.Int(name))
+        case Kind.FLAG:
+            return scalar(z3.Bool(name))
+        case Kind.POINT:
+            return Point(z3.Bool(f"{name} exists"), o.fresh_client(name))
+
+
+def _everywhere(o: Z3Algebra, value: Value) -> list[Any]:
+    return [value.at(client) for client in o.clients] if value.vector else [value.at(None)]
+
+
+# --- deciding -------------------------------------------------------------------------------------------------------
+
+
+def prove(claim: Claim, *, dropped: frozenset[Assumption] = frozenset(), rlimit: int = RLIMIT) -> Verdict:
+    """Decides the claim; `dropped` assumptions are not made (for audits, and for variants that they exclude)."""
+    begun = perf_counter()
+
+    def spent() -> float:
+        return (perf_counter() - begun) * 1e3
+
+    count = 0
+    for obligation in obligations(claim, dropped):
+        count += 1
+        possible = _check(obligation, rlimit, obligation.happens)
+        if possible != z3.sat:
+            reason = "vacuous: its hypotheses contradict each other" if possible == z3.unsat else "budget exhausted"
+            return Unknown(claim.theorem, obligation.name, reason, spent())
+        broken = _check(obligation, rlimit, z3.Not(obligation.goal))
+        if broken == z3.unknown:
+            return Unknown(claim.theorem, obligation.name, "budget exhausted", spent())
+        if broken == z3.sat:
+            world = counterexample(obligation, rlimit)
+            if world is None:
+                return Unknown(claim.theorem, obligation.name, "a countermodel did not replay", spent())
+            return Refuted(claim.theorem, world, spent())
+    return Proved(claim.theorem, count, spent())
+
+
+def audit(claim: Claim, *, rlimit: int = RLIMIT) -> dict[Assumption, Verdict]:
+    """The verdict without each single assumption of the theorem: one that is needed leaves a counterexample."""
+    return {
+        assumption: prove(claim, dropped=frozenset({assumption}), rlimit=rlimit)
+        for assumption in claim.theorem.assumptions
+    }
+
+
+def _solver(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
+    solver = z3.Solver()
+    solver.set("rlimit", rlimit)
+    solver.add(*obligation.algebra.instances(), *obligation.hypotheses, *terms)
+    return solver
+
+
+def _check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
+    return _solver(obligation, rlimit, *terms).check()
+
+
+# --- counterexamples ------------------------------------------------------------------------------------------------
+
+
+def counterexample(obligation: Obligation, rlimit: int = RLIMIT) -> Counterexample | None:
+    """A world, as small as can be had cheaply, in which the goal fails; None if none was confirmed by a replay."""
+    sizes: list[tuple[int, int | None]] = [(n, size) for n in range(1, CLIENTS_MAX + 1) for size in _MAGNITUDES]
+    for n, size in [*sizes, (CLIENTS_MAX, None), (len(obligation.algebra.clients), None)]:
+        solver = _solver(obligation, rlimit, z3.Not(obligation.goal), *_small(obligation, n, size))
+        if solver.check() == z3.sat:
+            world = _replayed(obligation, _concrete(obligation, solver.model()))
+            if world is not None:
+                return world
+    return None
+
+
+def _small(obligation: Obligation, clients: int, size: int | None) -> Iterator[Any]:
+    named = [z3.Const(f"small!{i}", CLIENT) for i in range(clients)]
+    yield from (z3.Or([client == name for name in named]) for client in obligation.algebra.clients)
+    if size is None:
+        return
+    for kind, symbol in obligation.before.values():
+        if kind in (Kind.VECTOR, Kind.SCALAR):
+            terms = [symbol.at(client) for client in obligation.algebra.clients] if symbol.vector else [symbol.at(None)]
+            yield from (z3.And(term <= size, term >= -size) for term in terms)
+
+
+def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
+    """The model's clients numbered from 0, whom a kernel chose first (it takes the first of equals), and its values."""
+
+    def value(term: Any) -> int:
+        found = model.eval(term, model_completion=True)
+        return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
+
+    order: dict[str, Any] = {}
+    for client in [*obligation.algebra.chosen, *obligation.algebra.clients]:
+        order.setdefault(str(model.eval(client, model_completion=True)), client)
+    index = {name: i for i, name in enumerate(order)}
+    values: dict[str, Any] = {}
+    for name, (kind, symbol) in obligation.before.items():
+        if isinstance(symbol, Point):
+            who = index[str(model.eval(symbol.who, model_completion=True))]
+            values[name] = who if value(symbol.found) else NOBODY
+        elif symbol.vector:
+            values[name] = tuple(value(symbol.at(client)) for client in order.values())
+        else:
+            values[name] = value(symbol.at(None))
+    return len(order), values
+
+
+def _replayed(obligation: Obligation, concrete: tuple[int, dict[str, Any]]) -> Counterexample | None:
+    n, values = concrete
+    outcomes = {
+        _broken(obligation, o, _running(obligation, values, vector, mask), n)
+        for o, vector, mask in (
+            (EXACT, ExactVector, lambda entries: ExactVector(map(bool, entries))),
+            (NUMPY, lambda entries: np.array(entries, dtype=np.int64), lambda entries: np.array(entries, dtype=bool)),
+        )
+    }
+    if len(outcomes) != 1 or not (broken := outcomes.pop()):
+        return None
+    return Counterexample(obligation.claim.system.name, obligation.name, broken, n, values)
+
+
+def _running(
+    obligation: Obligation, values: Mapping[str, Any], vector: Callable[[Any], Any], mask: Callable[[Any], Any]
+) -> World:
+    made = {Kind.VECTOR: vector, Kind.MASK: mask, Kind.FLAG: bool}
+    return SimpleNamespace(
+        **{name: made.get(kind, int)(values[name]) for name, (kind, _) in obligation.before.items()}
+    )
+
+
+def _broken(obligation: Obligation, o: Any, world: World, n: int) -> tuple[str, ...]:
+    """Which goals fail after the event in a concrete world; none if the world does not fulfil the hypotheses."""
+    system: System = obligation.claim.system
+    before = with_derived(o, system, world)
+    needs = _kept(system.laws, obligation.dropped)
+    after = before
+    if obligation.event:
+        before = decided(o, obligation.event, before)
+        needs += _kept(obligation.event.needs, obligation.dropped)
+        after = state_after(o, system, obligation.event, before)
+    allowed = all(bool(np.all(need.holds(o, before))) for need in needs)
+    if not allowed or any(not _holds(o, clause, before, n) for clause in obligation.assumed):
+        return ()
+    return tuple(clause.name for clause in obligation.goals if not _holds(o, clause, after, n))
+
+
+def _holds(o: Any, clause: Clause, world: World, n: int) -> bool:
+    return all(bool(np.all(clause.holds(o, world, *points))) for points in tuples(range(n), repeat=clause.points))

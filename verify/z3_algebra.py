@@ -1,0 +1,249 @@
+"""The words of kernels on solver terms, where a vector is a function from an uninterpreted sort of clients.
+
+A proof over this interpretation is a proof for every number of clients.  It stays quantifier-free: no word and no
+field is a function *to* clients, so the clients that an obligation names (its own constants, those that `argmax`,
+`argmin` and `any` introduced) form a closed universe, and a universally quantified fact says exactly what its
+instances at those clients say.  Unsatisfiable instances refute the whole; a model of the instances is a model of the
+whole whose clients are the named ones.  So nothing is lost, and no solver heuristic for quantifiers is involved.
+
+The wrappers refuse whatever Python would answer without an exception and without meaning: truth values, ``==``,
+``in``, iteration, indexing, hashing, and ``/ // % *``.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import z3
+
+CLIENT = z3.DeclareSort("Client")
+
+
+class KernelError(TypeError):
+    """A kernel, or a formula of a proof, did something that has no meaning on solver terms."""
+
+
+class _Term:
+    """Refuses every operation that a kernel must not use."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise KernelError(f"{type(self).__name__}: a kernel uses + - > >= < <= & | and the words of the algebra only")
+
+    __bool__ = __contains__ = __iter__ = __getitem__ = __len__ = _refuse
+    __int__ = __index__ = __float__ = __hash__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = _refuse
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _refuse
+    __mod__ = __rmod__ = __pow__ = __rpow__ = __invert__ = __abs__ = _refuse
+
+
+class Value(_Term):
+    """A scalar (`at` ignores its client) or a vector: a term a client."""
+
+    __slots__ = ("at", "boolean", "vector")
+
+    def __init__(self, at: Callable[[Any], Any], *, boolean: bool, vector: bool) -> None:
+        self.at = at
+        self.boolean = boolean
+        self.vector = vector
+
+    def _combine(self, other: Any, build: Callable[[Any, Any], Any], *, boolean: bool, takes: bool) -> "Value":
+        right = lifted(other)
+        if self.boolean is not takes or right.boolean is not takes:
+            raise KernelError("a truth value where a number belongs, or the other way round")
+        return Value(lambda c: build(self.at(c), right.at(c)), boolean=boolean, vector=self.vector or right.vector)
+
+    def __add__(self, other: Any) -> "Value":
+        return self._combine(other, lambda a, b: a + b, boolean=False, takes=False)
+
+    def __sub__(self, other: Any) -> "Value":
+        return self._combine(other, lambda a, b: a - b, boolean=False, takes=False)
+
+    def __rsub__(self, other: Any) -> "Value":
+        return self._combine(other, lambda a, b: b - a, boolean=False, takes=False)
+
+    def __neg__(self) -> "Value":
+        return self._combine(0, lambda a, b: b - a, boolean=False, takes=False)
+
+    def __gt__(self, other: Any) -> "Value":
+        return self._combine(other, lambda a, b: a > b, boolean=True, takes=False)
+
+    def __ge__(self, other: Any) -> "Value":
+        return self._combine(other, lambda a, b: a >= b, boolean=True, takes=False)
+
+    def __lt__(self, other: Any) -> "Value":
+        return self._combine(other, lambda a, b: a < b, boolean=True, takes=False)
+
+    def __le__(self, other: Any) -> "Value":
+        return self._combine(other, lambda a, b: a <= b, boolean=True, takes=False)
+
+    def __and__(self, other: Any) -> "Value":
+        return self._combine(other, z3.And, boolean=True, takes=True)
+
+    def __or__(self, other: Any) -> "Value":
+        return self._combine(other, z3.Or, boolean=True, takes=True)
+
+    def times(self, other: Any) -> "Value":
+        """The product, for clauses and closed forms: the guard keeps kernels from calling it."""
+        return self._combine(other, lambda a, b: a * b, boolean=False, takes=False)
+
+    __radd__ = __add__
+    __rand__ = __and__
+    __ror__ = __or__
+
+
+class Point(_Term):
+    """The client `who` when `found`, nobody otherwise."""
+
+    __slots__ = ("found", "who")
+
+    def __init__(self, found: Any, who: Any) -> None:
+        self.found = found
+        self.who = who
+
+
+def scalar(term: Any) -> Value:
+    """A solver term (Int or Bool) as a scalar."""
+    return Value(lambda _: term, boolean=z3.is_bool(term), vector=False)
+
+
+def lifted(value: Any) -> Value:
+    """A value as it is, or a Python int or truth value as a constant; anything else is refused."""
+    if isinstance(value, Value):
+        return value
+    if isinstance(value, bool):
+        return scalar(z3.BoolVal(value))
+    if isinstance(value, int):
+        return scalar(z3.IntVal(value))
+    raise KernelError(f"a kernel computes with integers and truth values, not with {value!r}")
+
+
+def _numbers(*values: Any) -> list[Value]:
+    found = [lifted(value) for value in values]
+    if any(value.boolean for value in found):
+        raise KernelError("a truth value where a number belongs")
+    return found
+
+
+def _mask(m: Any) -> Value:
+    value = lifted(m)
+    if not (value.boolean and value.vector):
+        raise KernelError("a mask, one truth value a client, belongs here")
+    return value
+
+
+class Z3Algebra:
+    """One obligation's interpretation: it names the clients, and collects what the words promise about them.
+
+    `facts` are plain formulas, `laws` hold for every client.  Among equals `argmax` and `argmin` may return anyone,
+    so a theorem holds however ties are broken.  While `sealed`, words that would name a new client are refused: a
+    formula that is instantiated client by client must not choose one.
+    """
+
+    def __init__(self) -> None:
+        self.clients: list[Any] = []
+        self.chosen: list[Any] = []
+        self.facts: list[Any] = []
+        self.laws: list[Callable[[Any], Any]] = []
+        self.sealed = False
+        self._names = 0
+
+    def fresh_client(self, name: str) -> Any:
+        """A new constant of the sort of clients."""
+        if self.sealed:
+            raise KernelError("a formula over all clients must not choose a client")
+        client = z3.Const(self._name(name), CLIENT)
+        self.clients.append(client)
+        return client
+
+    def _name(self, name: str) -> str:
+        self._names += 1
+        return f"{name}!{self._names}"
+
+    def instances(self) -> list[Any]:
+        """Every fact, and every law at every client named so far."""
+        return self.facts + [law(client) for law in self.laws for client in self.clients]
+
+    def where(self, m: Any, a: Any, b: Any) -> Value:
+        condition, left, right = lifted(m), lifted(a), lifted(b)
+        if not condition.boolean or left.boolean is not right.boolean:
+            raise KernelError("where(m, a, b) takes a condition and two values of one type")
+        if not condition.vector and (left.vector or right.vector):
+            raise KernelError("where: one truth value chooses between scalars; between vectors choose by a mask")
+        return Value(
+            lambda c: z3.If(condition.at(c), left.at(c), right.at(c)), boolean=left.boolean, vector=condition.vector
+        )
+
+    def any(self, m: Any) -> Value:
+        return scalar(self._exists(_mask(m)))
+
+    def none(self, m: Any) -> Value:
+        return scalar(z3.Not(self._exists(_mask(m))))
+
+    def all(self, m: Any) -> Value:
+        mask = _mask(m)
+        return scalar(z3.Not(self._exists(Value(lambda c: z3.Not(mask.at(c)), boolean=True, vector=True))))
+
+    def _exists(self, mask: Value) -> Any:
+        witness = self.fresh_client("somebody")
+        found = z3.Bool(self._name("any"))
+        self.facts.append(z3.Implies(found, mask.at(witness)))
+        self.laws.append(lambda c: z3.Implies(mask.at(c), found))
+        return found
+
+    def argmax(self, v: Any, m: Any) -> Point:
+        return self._choose(v, m, lambda best, other: best >= other)
+
+    def argmin(self, v: Any, m: Any) -> Point:
+        return self._choose(v, m, lambda best, other: best <= other)
+
+    def _choose(self, v: Any, m: Any, beats: Callable[[Any, Any], Any]) -> Point:
+        (values,), mask = _numbers(v), _mask(m)
+        found = self._exists(mask)
+        best = self.fresh_client("best")
+        self.chosen.append(best)
+        self.facts.append(z3.Implies(found, mask.at(best)))
+        self.laws.append(lambda c: z3.Implies(mask.at(c), beats(values.at(best), values.at(c))))
+        return Point(found, best)
+
+    def exists(self, p: Point) -> Value:
+        return scalar(_point(p).found)
+
+    def pick(self, v: Any, p: Point, default: Any) -> Value:
+        point, values, other = _point(p), lifted(v), lifted(default)
+        if values.boolean is not other.boolean:
+            raise KernelError("pick(v, p, default) takes a default of the vector's type")
+        return scalar(z3.If(point.found, values.at(point.who), other.at(None)))
+
+    def bump(self, v: Any, p: Point, x: Any) -> Value:
+        return self.put(v, p, self.pick(v, p, 0) + x)
+
+    def put(self, v: Any, p: Point, x: Any) -> Value:
+        point, values, new = _point(p), lifted(v), lifted(x)
+        if not values.vector or new.vector or values.boolean is not new.boolean:
+            raise KernelError("put(v, p, x) takes a vector, a point and a scalar of the vector's type")
+        term = new.at(None)
+        return Value(
+            lambda c: z3.If(z3.And(point.found, c == point.who), term, values.at(c)),
+            boolean=values.boolean,
+            vector=True,
+        )
+
+    def maximum(self, a: Any, b: Any) -> Value:
+        left, right = _numbers(a, b)
+        return self._select(left, right, left >= right)
+
+    def minimum(self, a: Any, b: Any) -> Value:
+        left, right = _numbers(a, b)
+        return self._select(left, right, left <= right)
+
+    def _select(self, left: Value, right: Value, condition: Value) -> Value:
+        return Value(
+            lambda c: z3.If(condition.at(c), left.at(c), right.at(c)), boolean=False, vector=left.vector or right.vector
+        )
+
+
+def _point(p: Any) -> Point:
+    if not isinstance(p, Point):
+        raise KernelError(f"a point belongs here, not {p!r}")
+    return p
