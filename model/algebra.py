@@ -1,0 +1,230 @@
+"""The words in which the arithmetic of gates is written, and the interpretations that run.
+
+A *kernel* is a function over vectors (one entry a client), masks (vectors of truth values), scalars and points (one
+client, or nobody).  It uses the operators ``+ - > >= < <= & |`` and the words below, nothing else, so one text runs
+on numpy arrays in production, on exact Python integers in replays, and on solver terms in proofs.
+
+========================  ================================================================================
+``where(m, a, b)``        a where m holds, b elsewhere; a mask chooses between vectors, a truth value between scalars
+``any(m)``, ``all(m)``    whether m holds for somebody, for everybody
+``none(m)``               whether m holds for nobody (there is no ``~``: on Python's own truth values it is wrong)
+``argmax(v, m)``          the point of largest v among m (the first of equals), or nobody
+``argmin(v, m)``          the point of smallest v among m (the first of equals), or nobody
+``exists(p)``             whether p is somebody
+``pick(v, p, default)``   v at p; default when p is nobody
+``bump(v, p, x)``         v with x added at p; v when p is nobody
+``put(v, p, x)``          v with x at p; v when p is nobody
+``maximum``, ``minimum``  of two vectors or two scalars
+========================  ================================================================================
+
+`bump` and `put` consume their vector: a kernel always writes ``v = o.bump(v, p, x)`` and never reads the old v again,
+which lets the owned interpretation write in place.
+"""
+
+import operator
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = Any
+"""A vector over clients: an int64 array, a tuple of ints, or a solver function."""
+Mask = Any
+"""A truth value a client."""
+Scalar = Any
+"""One integer or one truth value."""
+Point = Any
+"""One client, or nobody."""
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NOBODY = -1
+"""How the running interpretations write the point that is no client."""
+NO_SCORE = -(2**63)
+"""The score of a client with nothing waiting: below every score that an order gives."""
+
+
+class Algebra(Protocol):
+    """An interpretation of the words."""
+
+    def where(self, m: Mask, a: Any, b: Any) -> Any: ...
+    def any(self, m: Mask) -> Scalar: ...
+    def all(self, m: Mask) -> Scalar: ...
+    def none(self, m: Mask) -> Scalar: ...
+    def argmax(self, v: Vector, m: Mask) -> Point: ...
+    def argmin(self, v: Vector, m: Mask) -> Point: ...
+    def exists(self, p: Point) -> Scalar: ...
+    def pick(self, v: Vector, p: Point, default: Scalar) -> Scalar: ...
+    def bump(self, v: Vector, p: Point, x: Scalar) -> Vector: ...
+    def put(self, v: Vector, p: Point, x: Scalar) -> Vector: ...
+    def maximum(self, a: Any, b: Any) -> Any: ...
+    def minimum(self, a: Any, b: Any) -> Any: ...
+
+
+_LOWEST = np.int64(NO_SCORE)
+_HIGHEST = np.int64(2**63 - 1)
+
+
+class NumpyAlgebra:
+    """Vectors are int64 arrays, points are ints; every word costs O(clients) except `pick`, and `bump` and `put`
+    when `owned`: then they write into the vector they are given, which the caller must own.
+    """
+
+    def __init__(self, *, owned: bool) -> None:
+        self._owned = owned
+
+    def where(self, m: Any, a: Any, b: Any) -> Any:
+        if isinstance(m, np.ndarray):
+            return np.where(m, a, b)
+        return a if m else b
+
+    def any(self, m: Bools) -> bool:
+        return bool(m.any())
+
+    def all(self, m: Bools) -> bool:
+        return bool(m.all())
+
+    def none(self, m: Bools) -> bool:
+        return not m.any()
+
+    def argmax(self, v: Ints, m: Bools) -> int:
+        best = int(np.where(m, v, _LOWEST).argmax()) if len(v) else NOBODY
+        return best if best >= 0 and m[best] else NOBODY
+
+    def argmin(self, v: Ints, m: Bools) -> int:
+        best = int(np.where(m, v, _HIGHEST).argmin()) if len(v) else NOBODY
+        return best if best >= 0 and m[best] else NOBODY
+
+    def exists(self, p: int) -> bool:
+        return p >= 0
+
+    def pick(self, v: Ints, p: int, default: int) -> int:
+        return int(v[p]) if p >= 0 else default
+
+    def bump(self, v: Ints, p: int, x: int) -> Ints:
+        if p < 0:
+            return v
+        target = v if self._owned else v.copy()
+        target[p] += x
+        return target
+
+    def put(self, v: Ints, p: int, x: int) -> Ints:
+        if p < 0:
+            return v
+        target = v if self._owned else v.copy()
+        target[p] = x
+        return target
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+NUMPY = NumpyAlgebra(owned=False)
+"""Pure: every word returns a new vector."""
+NUMPY_OWNED = NumpyAlgebra(owned=True)
+"""For vectors that the caller has just copied: point updates are O(1)."""
+
+
+class ExactVector(tuple[int, ...]):
+    """A vector or a mask as a tuple of Python ints or truth values, with the operators of kernels."""
+
+    __slots__ = ()
+
+    def _each(self, other: Any, operate: Callable[[Any, Any], Any]) -> "ExactVector":
+        if isinstance(other, ExactVector):
+            return ExactVector([operate(own, theirs) for own, theirs in zip(self, other, strict=True)])
+        return ExactVector([operate(own, other) for own in self])
+
+    def __add__(self, other: Any) -> "ExactVector":
+        return self._each(other, operator.add)
+
+    def __sub__(self, other: Any) -> "ExactVector":
+        return self._each(other, operator.sub)
+
+    def __rsub__(self, other: Any) -> "ExactVector":
+        return self._each(other, lambda own, left: left - own)
+
+    def __neg__(self) -> "ExactVector":
+        return ExactVector([-own for own in self])
+
+    def __gt__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+        return self._each(other, operator.gt)
+
+    def __ge__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+        return self._each(other, operator.ge)
+
+    def __lt__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+        return self._each(other, operator.lt)
+
+    def __le__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+        return self._each(other, operator.le)
+
+    def __and__(self, other: Any) -> "ExactVector":
+        return self._each(other, operator.and_)
+
+    def __or__(self, other: Any) -> "ExactVector":
+        return self._each(other, operator.or_)
+
+    __radd__ = __add__
+    __rand__ = __and__
+    __ror__ = __or__
+
+
+class ExactAlgebra:
+    """Vectors are `ExactVector`s of unbounded ints, points are ints: slow, and exact whatever the numbers."""
+
+    def where(self, m: Any, a: Any, b: Any) -> Any:
+        if not isinstance(m, ExactVector):
+            return a if m else b
+        return ExactVector([x if held else y for held, x, y in zip(m, self._spread(a, m), self._spread(b, m), strict=True)])
+
+    def any(self, m: ExactVector) -> bool:
+        return True in m
+
+    def all(self, m: ExactVector) -> bool:
+        return False not in m
+
+    def none(self, m: ExactVector) -> bool:
+        return True not in m
+
+    def argmax(self, v: ExactVector, m: ExactVector) -> int:
+        return max((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NOBODY)
+
+    def argmin(self, v: ExactVector, m: ExactVector) -> int:
+        return min((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NOBODY)
+
+    def exists(self, p: int) -> bool:
+        return p >= 0
+
+    def pick(self, v: ExactVector, p: int, default: int) -> int:
+        return v[p] if p >= 0 else default
+
+    def bump(self, v: ExactVector, p: int, x: int) -> ExactVector:
+        return ExactVector([own + x if i == p else own for i, own in enumerate(v)])
+
+    def put(self, v: ExactVector, p: int, x: int) -> ExactVector:
+        return ExactVector([x if i == p else own for i, own in enumerate(v)])
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return self._extreme(max, a, b)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        return self._extreme(min, a, b)
+
+    def _extreme(self, best: Callable[[int, int], int], a: Any, b: Any) -> Any:
+        if isinstance(a, ExactVector):
+            return a._each(b, best)
+        return b._each(a, best) if isinstance(b, ExactVector) else best(a, b)
+
+    def _spread(self, value: Any, like: ExactVector) -> Iterable[Any]:
+        return value if isinstance(value, ExactVector) else repeat(value, len(like))
+
+
+EXACT = ExactAlgebra()
+"""The reference: what the words mean, in Python's own integers."""

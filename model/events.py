@@ -1,0 +1,184 @@
+"""The facts that a policy may learn, in the order in which they happened.
+
+Each event names its time (integer nanoseconds) and its worker; clients and requests are dense integers.  An event is
+a fact about what an engine did, never a wish: a plan that was refused leaves no event.
+"""
+
+import msgspec
+
+from fairsched.model.request import Prompt, Request
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """The request joined the queue of the worker."""
+
+    time_ns: int
+    worker: int
+    request: Request
+
+
+class Admitted(msgspec.Struct, frozen=True, gc=False):
+    """The request entered the running batch.
+
+    `extend_tokens` are still to be computed (prompt, and for a preempted request what it had generated, minus
+    `cached_prefix_tokens`); `reserved_output_tokens` is KV promised to its output.
+    """
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    extend_tokens: int
+    cached_prefix_tokens: int
+    reserved_output_tokens: int
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """The true `extend_tokens` of an admission that was planned with another number."""
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    extend_tokens: int
+
+
+class Prefilled(msgspec.Struct, frozen=True, gc=False):
+    """A chunk of `tokens` was computed; `remaining_tokens` of the request's extend tokens are left."""
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    tokens: int
+    remaining_tokens: int
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """`steps` engine steps produced output: `tokens[k]` tokens in all for client `clients[k]` (ascending ids).
+
+    The first output token of a request comes out of the step that completed its prefill, and is counted here.
+    """
+
+    time_ns: int
+    worker: int
+    steps: int
+    clients: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class Preempted(msgspec.Struct, frozen=True, gc=False):
+    """The request lost its KV and waits again; its `generated_tokens` so far will be recomputed.
+
+    `uncomputed_tokens` of its extend tokens had not been computed.
+    """
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    generated_tokens: int
+    uncomputed_tokens: int
+
+
+class Finished(msgspec.Struct, frozen=True, gc=False):
+    """The request produced its last token."""
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    output_tokens: int
+
+
+class Cancelled(msgspec.Struct, frozen=True, gc=False):
+    """The caller gave up.  `uncomputed_tokens` were charged at admission and never computed (0 while waiting)."""
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    was_running: bool
+    uncomputed_tokens: int
+    generated_tokens: int
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """The request will never be served; `reason` says why, with numbers."""
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    reason: str
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """The first `blocks` blocks of `prompt` are now in the worker's prefix cache, computed by request `owner`."""
+
+    time_ns: int
+    worker: int
+    owner: int
+    prompt: Prompt
+    blocks: int
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """Of the path of `prompt` only the first `keep_blocks` blocks are still cached; `blocks` blocks went."""
+
+    time_ns: int
+    worker: int
+    owner: int
+    prompt: Prompt
+    keep_blocks: int
+    blocks: int
+
+
+class ClientConfigured(msgspec.Struct, frozen=True, gc=False):
+    """The client's weight is now `weight`."""
+
+    time_ns: int
+    worker: int
+    client: int
+    weight: int
+
+
+class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
+    """The worker serves from now on."""
+
+    time_ns: int
+    worker: int
+    kv_capacity_tokens: int
+
+
+class WorkerDraining(msgspec.Struct, frozen=True, gc=False):
+    """The worker takes no new requests and finishes what it has."""
+
+    time_ns: int
+    worker: int
+
+
+class WorkerLeft(msgspec.Struct, frozen=True, gc=False):
+    """The worker is gone, with its KV and whatever ran on it."""
+
+    time_ns: int
+    worker: int
+
+
+Event = (
+    Arrived
+    | Admitted
+    | Settled
+    | Prefilled
+    | Decoded
+    | Preempted
+    | Finished
+    | Cancelled
+    | Rejected
+    | Cached
+    | Evicted
+    | ClientConfigured
+    | WorkerJoined
+    | WorkerDraining
+    | WorkerLeft
+)

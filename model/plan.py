@@ -1,0 +1,48 @@
+"""What a policy decides: step plans for a worker, dispatches for a cluster.  Values; whoever receives one applies it."""
+
+import msgspec
+
+
+class Admission(msgspec.Struct, frozen=True, gc=False):
+    """Let one waiting request into the running batch.
+
+    The policy's own copy of the prefix cache says `cached_prefix_tokens`; `extend_tokens` is what remains to be
+    computed.  `reserved_output_tokens` of KV are promised to its output (0: it takes memory as it grows).
+    """
+
+    request_id: int
+    client: int
+    extend_tokens: int
+    cached_prefix_tokens: int
+    reserved_output_tokens: int
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """What a worker does in its next step.
+
+    First the requests in `preempt` lose their KV and wait again, then those in `admit` enter, then `chunks`
+    (request id, tokens) are prefilled, and with `decode` every request whose prefill is complete produces a token.
+
+    `valid_steps` says for how many steps this plan stays what `decide` would return while nothing but decoding
+    happens: 1 by default, None until another event.  Only a plan without preemptions, admissions and chunks may say
+    more than 1.
+    """
+
+    preempt: tuple[int, ...] = ()
+    admit: tuple[Admission, ...] = ()
+    chunks: tuple[tuple[int, int], ...] = ()
+    decode: bool = True
+    valid_steps: int | None = 1
+
+
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
+    """Send the request to the worker."""
+
+    request_id: int
+    worker: int
+
+
+class ClusterPlan(msgspec.Struct, frozen=True):
+    """What a cluster does now: these dispatches; whatever is not dispatched is held."""
+
+    dispatches: tuple[Dispatch, ...] = ()

@@ -1,0 +1,77 @@
+"""What work costs: the one place where tokens become charges.
+
+A charge is an integer number of cost units.  Rates are integers, and a client of weight w pays `lcm / w` times as much
+as one of weight lcm, so that every division is exact and every charge is at least 1 for at least one token.
+"""
+
+from collections.abc import Sequence
+from math import lcm
+
+import attrs
+
+
+def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{attribute.name} is a positive integer, not {value!r}")
+
+
+@attrs.frozen
+class Rates:
+    """Cost units for one input token (extend or prompt, as the gate charges) and for one output token.
+
+    The defaults are those of VTC's published code (OSDI'24): an output token costs twice an input token.
+    """
+
+    input: int = attrs.field(default=1, validator=_positive)
+    output: int = attrs.field(default=2, validator=_positive)
+
+
+COMMON = Rates(1, 2)
+"""The one cost by which policies are compared, whatever each of them charges: computed tokens, 1 in, 2 out."""
+
+
+def multipliers(weights: Sequence[int]) -> tuple[int, ...]:
+    """How many times the basic rate each client pays: lcm of all weights over its own.
+
+    >>> multipliers([4, 1, 2])
+    (1, 4, 2)
+    """
+    common = lcm(*weights) if weights else 1
+    return tuple(common // weight for weight in weights)
+
+
+def price(tokens: int, rate: int, multiplier: int = 1) -> int:
+    """Cost units of `tokens` tokens: monotone in each argument, and at least 1 for at least one token."""
+    return tokens * rate * multiplier
+
+
+def charge_max_exclusive(rates: Rates, kv_capacity_tokens: int, input_tokens_max: int) -> int:
+    """U when every charged token has its own KV: most that one client can be charged after it was last let in.
+
+    Under `MemReserve` the charged input and the reserved outputs of all its requests in flight fit into
+    `kv_capacity_tokens` (M), and each admission has 1 to `input_tokens_max` (L) input tokens.  The value is tight:
+    w_q * M + (w_e - w_q) * (L if w_e >= w_q else 1).
+
+    >>> charge_max_exclusive(Rates(1, 2), kv_capacity_tokens=4, input_tokens_max=3)
+    7
+    """
+    last = input_tokens_max if rates.input >= rates.output else 1
+    return rates.output * kv_capacity_tokens + (rates.input - rates.output) * last
+
+
+def charge_max_shared(rates: Rates, kv_capacity_tokens: int, input_tokens_max: int) -> int:
+    """U when whole prompts are charged but cached prefixes share KV: an admission may be charged `input_tokens_max`
+    (L) tokens while it takes a single token of memory, so U is w_p * L + w_q * (M - 1).
+
+    >>> charge_max_shared(Rates(1, 2), kv_capacity_tokens=4, input_tokens_max=3)
+    9
+    """
+    return rates.input * input_tokens_max + rates.output * (kv_capacity_tokens - 1)
+
+
+def charge_max_optimistic(rates: Rates, input_tokens_max: int, output_tokens_max: int, running_max: int) -> int:
+    """U when outputs are not reserved: at most `running_max` requests of one client decode `output_tokens_max` each.
+
+    It is what an engine without reservation can promise (`U_dyn` of the refuted row *mem*): larger, but a bound.
+    """
+    return rates.input * input_tokens_max + rates.output * running_max * output_tokens_max

@@ -1,0 +1,118 @@
+"""What is asked for: prompts, requests, clients and service level objectives.
+
+A prompt is a chain of blocks of `block_tokens` tokens each; a block is known by an eight-byte key, so token-exact
+prefixes (`block_tokens=1`), vLLM's 16-token blocks and Mooncake's 512-token blocks are one thing.  Whatever tokens
+remain after the last whole block belong to this prompt alone and are never shared.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+KEY_BYTES = 8
+TOKENS_MAX = 1 << 22
+"""Longest prompt or output the library accepts, in tokens: scores and charges stay far inside 64 bits below it."""
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt of `tokens` tokens whose leading blocks are named by `keys`.
+
+    `keys` holds `KEY_BYTES` bytes a block; two prompts share a prefix exactly as long as their keys agree from the
+    start.  An empty `keys` shares nothing with anybody (a trace that carries lengths only).
+    """
+
+    tokens: int
+    block_tokens: int = 1
+    keys: bytes = b""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tokens <= TOKENS_MAX:
+            raise ValueError(f"a prompt has 1 to {TOKENS_MAX} tokens, not {self.tokens}")
+        if self.block_tokens < 1:
+            raise ValueError(f"block_tokens is at least 1, not {self.block_tokens}")
+        if len(self.keys) % KEY_BYTES:
+            raise ValueError(f"keys hold {KEY_BYTES} bytes a block, and {len(self.keys)} is no multiple of that")
+        if self.blocks * self.block_tokens > self.tokens:
+            raise ValueError(
+                f"{self.blocks} blocks of {self.block_tokens} tokens are more than the prompt's {self.tokens} tokens"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Number of whole, shareable blocks."""
+        return len(self.keys) // KEY_BYTES
+
+    @property
+    def reusable_blocks(self) -> int:
+        """Most blocks a cache may serve: at least one token is always computed, since it yields the first output."""
+        return min(self.blocks, (self.tokens - 1) // self.block_tokens)
+
+    @classmethod
+    def from_keys(
+        cls, keys: npt.NDArray[np.integer] | bytes | Iterable[int], *, block_tokens: int = 1, tokens: int | None = None
+    ) -> "Prompt":
+        """A prompt from an integer array (one key a block), raw bytes (`KEY_BYTES` a block) or any iterable of ints.
+
+        `tokens` defaults to the blocks' total; a larger value adds an unshared tail.  An array is several times
+        faster than a list.  Raises `ValueError` on sizes that do not fit together.
+        """
+        if isinstance(keys, bytes):
+            raw = keys
+        else:
+            array = keys if isinstance(keys, np.ndarray) else np.fromiter(keys, dtype=np.int64)
+            raw = np.ascontiguousarray(array, dtype="<i8").tobytes()
+        whole = len(raw) // KEY_BYTES * block_tokens
+        return cls(tokens=whole if tokens is None else tokens, block_tokens=block_tokens, keys=raw)
+
+
+class Slo(msgspec.Struct, frozen=True):
+    """Latency targets of a request in nanoseconds; None where there is no target."""
+
+    ttft_ns: int | None = None
+    tpot_ns: int | None = None
+    latency_ns: int | None = None
+
+
+class Client(msgspec.Struct, frozen=True):
+    """Somebody who shares the service.  `id` is dense (0, 1, 2, ...), `weight` a positive integer share."""
+
+    id: int
+    name: str
+    weight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.weight < 1:
+            raise ValueError(f"client {self.name!r}: a weight is a positive integer, not {self.weight}")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request as a policy may know it: the true output length is not part of it.
+
+    `max_output_tokens` is what the client declared, `predicted_output_tokens` what somebody predicted (None when
+    nobody did).  `session` and `priority` are the client's own labels.
+    """
+
+    id: int
+    client: int
+    arrival_ns: int
+    prompt: Prompt
+    max_output_tokens: int
+    predicted_output_tokens: int | None = None
+    slo: Slo | None = None
+    session: str | None = None
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_output_tokens <= TOKENS_MAX:
+            raise ValueError(f"request {self.id}: max_output_tokens is 1 to {TOKENS_MAX}, not {self.max_output_tokens}")
+        if self.arrival_ns < 0:
+            raise ValueError(f"request {self.id}: arrival_ns is negative ({self.arrival_ns})")
+        if self.id < 0 or self.client < 0:
+            raise ValueError(f"request {self.id} of client {self.client}: ids are not negative")
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.prompt.tokens

@@ -1,0 +1,318 @@
+"""What clients receive and when they wait: the vocabulary in which fairness is stated, over half-open intervals.
+
+**Positions.**  A run is a sequence of events, and event number p happens at position p.  An interval [p, q) holds the
+events p, ..., q - 1; since times never run backwards, every interval [t1, t2) of time is one of positions, and events
+of equal time stay ordered.
+
+**Backlogged.**  A client is backlogged on a worker at p if one of its requests waits in the worker's queue just before
+event p: it joins by `Arrived` or `Preempted` and leaves by `Admitted`, by `Cancelled` while waiting or by `Rejected`.
+So a client is backlogged from the event after its arrival up to and including the admission that empties its queue,
+and that admission's charge counts: it was made while the client waited, which is what the theorems speak about.
+
+**Service** W_i[p, q) is what the gate charged client i during [p, q), divided by the client's weight (`Charging`).  A
+run of decode steps is one event; between its ends each client's service is linear, so nothing larger hides inside.
+
+**The service gap** of a worker is the largest |W_f[p, q) - W_g[p, q)| over all clients f, g and all intervals in which
+both are backlogged throughout: the left side of D-4.1 (DLPM) and of V-4.4 (VTC).  With D = W_f - W_g it is the range of
+D over a maximal interval in which both are backlogged, since every part of such an interval counts.
+"""
+
+from functools import lru_cache
+from typing import Literal
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Preempted, Rejected, Settled
+from fairsched.model.pricing import COMMON, Rates
+from fairsched.model.trace import Ints, Table, Tables
+
+FOREVER = int(np.iinfo(np.int64).max)
+"""Where an interval ends that the run did not end."""
+CLIENTS_MAX = 256
+"""Up to so many clients a service gap is exact; above, it is that of the clients with the most service."""
+
+_BLOCK = 64
+_NONE = -(1 << 60)
+
+
+@attrs.frozen
+class Charging:
+    """How a gate charges: its rates, what an admission pays for, and each client's multiplier (1 where none is given).
+
+    With `input="extend"` an admission pays for the tokens to be computed, corrected when they settle; with "prompt"
+    for those from the cache too.  What was charged for and never computed is given back at a cancellation.
+    `multipliers` are those of `model.pricing` (lcm / weight, or lcm / quantum), so W stays an integer.
+    """
+
+    rates: Rates = COMMON
+    input: Literal["extend", "prompt"] = "extend"
+    multipliers: tuple[int, ...] = ()
+
+
+def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
+    """Rows of several tables in order of position."""
+    whole = {column: np.concatenate([part[column] for part in parts]) for column in columns}
+    order = np.argsort(whole["position"], kind="stable")
+    return {column: values[order] for column, values in whole.items()}
+
+
+def _corrections(trace: Tables) -> Ints:
+    """For each `Settled`, its extend tokens less what was believed before."""
+    admitted, settled = trace[Admitted], trace[Settled]
+    columns = ("position", "request_id", "extend_tokens")
+    rows = _join([admitted, settled], columns)
+    order = np.lexsort((rows["position"], rows["request_id"]))
+    change = np.diff(rows["extend_tokens"][order], prepend=0)
+    by_position = np.empty_like(change)
+    by_position[order] = change
+    return by_position[np.searchsorted(rows["position"], settled["position"])]
+
+
+def charges(trace: Tables, charging: Charging) -> Table:
+    """Every charge of a run: columns position, time_ns, worker, client, amount (cost units; a refund is negative)."""
+    admitted, settled, cancelled, decoded = trace[Admitted], trace[Settled], trace[Cancelled], trace[Decoded]
+    tokens = admitted["extend_tokens"]
+    if charging.input == "prompt":
+        tokens = tokens + admitted["cached_prefix_tokens"]
+    rates = charging.rates
+    parts = [
+        admitted | {"amount": tokens * rates.input},
+        decoded | {"amount": decoded["tokens"] * rates.output},
+        cancelled | {"amount": -cancelled["uncomputed_tokens"] * rates.input},
+    ]
+    if charging.input == "extend" and settled["position"].size:
+        parts.append(settled | {"amount": _corrections(trace) * rates.input})
+    rows = _join(parts, ("position", "time_ns", "worker", "client", "amount"))
+    if charging.multipliers:
+        rows["amount"] *= np.array(charging.multipliers, dtype=np.int64)[rows["client"]]
+    return rows
+
+
+def service(charged: Table, clients: int, start_ns: int = 0, stop_ns: int = FOREVER) -> Ints:
+    """W_i[start_ns, stop_ns) of each of `clients` clients, all workers together: int64, one entry a client."""
+    inside = (charged["time_ns"] >= start_ns) & (charged["time_ns"] < stop_ns)
+    total = np.zeros(clients, dtype=np.int64)
+    np.add.at(total, charged["client"][inside], charged["amount"][inside])
+    return total
+
+
+def backlogs(trace: Tables) -> Table:
+    """The maximal intervals in which a client is backlogged on a worker.
+
+    Columns worker, client, start and stop (positions), start_ns and stop_ns; in order of worker, client and start.  An
+    interval that outlives the run stops at `FOREVER`.
+    """
+    arrived, cancelled, rejected = trace[Arrived], trace[Cancelled], trace[Rejected]
+    columns = ("position", "time_ns", "worker", "client", "change")
+    leaves = [_only(cancelled, cancelled["was_running"] == 0), rejected]
+    # Who is rejected at the door, or gives up before being sent, never joined the queue.
+    leaves = [_only(table, np.isin(table["request_id"], arrived["request_id"])) for table in leaves]
+    parts = [table | {"change": np.ones_like(table["position"])} for table in (arrived, trace[Preempted])]
+    parts += [table | {"change": -np.ones_like(table["position"])} for table in (trace[Admitted], *leaves)]
+    rows = _join(parts, columns)
+    rows = _only(rows, np.lexsort((rows["position"], rows["client"], rows["worker"])))
+    if not rows["position"].size:
+        return dict.fromkeys(("worker", "client", "start", "stop", "start_ns", "stop_ns"), rows["position"])
+
+    last = (np.diff(rows["worker"], append=-1) != 0) | (np.diff(rows["client"], append=-1) != 0)
+    waiting = np.cumsum(rows["change"])
+    base = np.concatenate(([0], waiting[last]))[np.cumsum(last) - last]  # what other clients left behind
+    waiting -= base
+    opens = (waiting == 1) & (rows["change"] == 1)
+    flips = np.flatnonzero(opens | ((waiting == 0) & (rows["change"] == -1)))
+    opened = np.flatnonzero(opens[flips])
+    starts = flips[opened]
+    closes = np.append(flips, flips[-1])[opened + 1]  # the next flip, if it is no other client's opening
+    closed = rows["change"][closes] == -1
+    return {
+        "worker": rows["worker"][starts],
+        "client": rows["client"][starts],
+        "start": rows["position"][starts] + 1,
+        "stop": np.where(closed, rows["position"][closes] + 1, FOREVER),
+        "start_ns": rows["time_ns"][starts],
+        "stop_ns": np.where(closed, rows["time_ns"][closes], FOREVER),
+    }
+
+
+def _only(table: Table, rows: npt.NDArray[np.generic]) -> Table:
+    return {column: values[rows] for column, values in table.items()}
+
+
+@attrs.frozen
+class Gap:
+    """A largest service gap: `ahead` received `cost` more than `behind` while both were backlogged on `worker`.
+
+    It grew in [start_ns, stop_ns]; the two were backlogged together for `together_ns` of the run.  `progress` is the
+    largest gap so far between these two, as rows (time_ns, cost), the last of which is the gap.  With no two clients
+    ever backlogged together, `cost` is 0 and the rest is empty.
+    """
+
+    cost: int = 0
+    worker: int | None = None
+    ahead: int | None = None
+    behind: int | None = None
+    start_ns: int = 0
+    stop_ns: int = 0
+    together_ns: int = 0
+    progress: Ints = attrs.field(factory=lambda: np.empty((0, 2), dtype=np.int64), eq=False)
+
+
+def service_gap(charged: Table, waited: Table, clients: Ints | None = None) -> Gap:
+    """The largest service gap of any worker, between any two of `clients` (all by default), exactly.
+
+    `charged` is from `charges`, `waited` from `backlogs`.  Per worker with P charging events and n clients: O(n^2 P /
+    64) for a bound on each pair, then O(P) for each pair whose bound exceeds the gap found so far.
+    """
+    best = Gap()
+    wanted = waited if clients is None else _only(waited, np.isin(waited["client"], clients))
+    for worker in np.unique(wanted["worker"]).tolist():
+        waits = _only(wanted, wanted["worker"] == worker)
+        if (waits["client"] != waits["client"][0]).any():
+            best = _Ledger(_only(charged, charged["worker"] == worker), waits).largest_gap(worker, best)
+    return best
+
+
+class _Ledger:
+    """One worker's cumulative service S_i, a row a client, and the intervals in which the client waited.
+
+    Column k of a row is the service before the worker's charging event number k; there is one more column than events.
+    """
+
+    def __init__(self, charged: Table, waited: Table) -> None:
+        self.clients: list[int] = np.unique(waited["client"]).tolist()
+        self.position, first = np.unique(charged["position"], return_index=True)
+        self.time_ns = charged["time_ns"][first]
+        column = np.searchsorted(self.position, charged["position"])
+        self.columns = len(self.position) + 1
+        self._charges = [(column[mine] + 1, charged["amount"][mine]) for mine in self._rows_of(charged)]
+        self._waits = [(waited["start"][mine], waited["stop"][mine]) for mine in self._rows_of(waited)]
+        self._waited = waited
+        self.row = lru_cache(maxsize=max(8, (1 << 24) // self.columns))(self._row)
+
+    def _rows_of(self, table: Table) -> list[Ints]:
+        """For each client, where its rows are."""
+        order = np.argsort(table["client"], kind="stable")
+        edges = np.searchsorted(table["client"][order], [self.clients, [c + 1 for c in self.clients]])
+        return [order[a:b] for a, b in edges.T]
+
+    def _row(self, i: int) -> Ints:
+        amount = np.zeros(self.columns, dtype=np.int64)
+        np.add.at(amount, *self._charges[i])
+        return np.cumsum(amount)
+
+    def _bounds(self) -> Ints:
+        """For each two clients at least their gap: from the highest and lowest service in each block of columns."""
+        n = len(self.clients)
+        edges = np.arange(0, self.columns, _BLOCK)
+        high, low = np.empty((2, len(edges), n), dtype=np.int64)
+        change = np.zeros((len(edges) + 1, n), dtype=np.int64)
+        for i, (start, stop) in enumerate(self._waits):
+            row = self.row(i)
+            high[:, i] = np.maximum.reduceat(row, edges)
+            low[:, i] = np.minimum.reduceat(row, edges)
+            np.add.at(change[:, i], np.searchsorted(self.position, start) // _BLOCK, 1)
+            np.add.at(change[:, i], np.searchsorted(self.position, stop) // _BLOCK + 1, -1)
+        waits = np.cumsum(change, axis=0)[:-1] > 0
+
+        bound = np.zeros((n, n), dtype=np.int64)
+        lead = np.full((n, n), _NONE, dtype=np.int64)  # most by which f led g while both waited; the transpose trails
+        for b in range(len(edges)):
+            idle = ~waits[b]
+            if idle.sum() < n - 1:
+                np.maximum(lead, high[b][:, None] - low[b], out=lead)
+                np.maximum(bound, lead + lead.T, out=bound)
+            lead[idle] = _NONE
+            lead[:, idle] = _NONE
+        return bound
+
+    def largest_gap(self, worker: int, best: Gap) -> Gap:
+        """`best`, or a larger gap between two of this worker's clients."""
+        bound = np.triu(self._bounds(), k=1)
+        found: tuple[int, int] | None = None
+        cost = best.cost
+        for flat in np.argsort(-bound, axis=None, kind="stable").tolist():
+            f, g = divmod(flat, len(self.clients))
+            if bound[f, g] <= cost:
+                break
+            gap = self._pair_cost(f, g)
+            if gap > cost:
+                cost, found = gap, (f, g)
+        return best if found is None else self._describe(worker, *found)
+
+    def _together(self, f: int, g: int) -> tuple[Ints, Ints]:
+        """The maximal intervals of positions in which both wait."""
+        (start_f, stop_f), (start_g, stop_g) = self._waits[f], self._waits[g]
+        starts = np.concatenate(
+            (start_f[_inside(start_f, start_g, stop_g)], start_g[_inside(start_g, start_f, stop_f)])
+        )
+        stops = np.concatenate((stop_f[_inside(stop_f - 1, start_g, stop_g)], stop_g[_inside(stop_g, start_f, stop_f)]))
+        return np.sort(starts), np.sort(stops)
+
+    def _segments(self, f: int, g: int) -> tuple[Ints, Ints]:
+        """The same as first and last columns, without those in which nothing was charged."""
+        start, stop = self._together(f, g)
+        first, last = np.searchsorted(self.position, start), np.searchsorted(self.position, stop)
+        return first[last > first], last[last > first]
+
+    def _ranges(self, lead: Ints, first: Ints, last: Ints) -> Ints:
+        """Range of `lead` in each segment."""
+        edges = np.column_stack((first, last + 1)).ravel()
+        padded = np.append(lead, 0)  # reduceat wants every edge to be an index
+        return (np.maximum.reduceat(padded, edges) - np.minimum.reduceat(padded, edges))[::2]
+
+    def _pair_cost(self, f: int, g: int) -> int:
+        first, last = self._segments(f, g)
+        return int(self._ranges(self.row(f) - self.row(g), first, last).max()) if first.size else 0
+
+    def _describe(self, worker: int, f: int, g: int) -> Gap:
+        lead = self.row(f) - self.row(g)
+        first, last = self._segments(f, g)
+        ranges = self._ranges(lead, first, last)
+        worst = int(ranges.argmax())
+        inside = lead[first[worst] : last[worst] + 1]
+        low, high = int(inside.argmin()), int(inside.argmax())
+        start, stop = self._together(f, g)
+        return Gap(
+            cost=int(ranges[worst]),
+            worker=worker,
+            ahead=self.clients[f if low < high else g],
+            behind=self.clients[g if low < high else f],
+            start_ns=int(self.time_ns[first[worst] + min(low, high)]),
+            stop_ns=int(self.time_ns[first[worst] + max(low, high) - 1]),
+            together_ns=int((self._times(stop) - self._times(start)).sum()),
+            progress=self._progress(lead, first, last),
+        )
+
+    def _times(self, positions: Ints) -> Ints:
+        """Times at which somebody began or ceased to wait; what outlives the run ends with its last charge."""
+        known = np.concatenate((self._waited["start"], self._waited["stop"]))
+        times = np.concatenate((self._waited["start_ns"], np.minimum(self._waited["stop_ns"], self.time_ns[-1])))
+        order = np.argsort(known)
+        return times[order][np.searchsorted(known, positions, sorter=order)]
+
+    def _progress(self, lead: Ints, first: Ints, last: Ints) -> Ints:
+        rows: list[Ints] = []
+        gap = 0
+        for a, b in zip(first.tolist(), last.tolist(), strict=True):
+            inside = lead[a : b + 1]
+            spread = np.maximum.accumulate(inside) - np.minimum.accumulate(inside)
+            grown = np.flatnonzero(np.diff(np.maximum(spread, gap)) > 0)
+            rows.append(np.column_stack((self.time_ns[a + grown], spread[grown + 1])))
+            gap = max(gap, int(spread[-1]))
+        return np.concatenate(rows)
+
+
+def _inside(positions: Ints, start: Ints, stop: Ints) -> npt.NDArray[np.bool_]:
+    """Which positions lie in one of the intervals [start, stop); these are sorted and apart."""
+    k = np.searchsorted(start, positions, side="right") - 1
+    return (k >= 0) & (positions < stop[k])
+
+
+def busiest(charged: Table, clients: int, limit: int = CLIENTS_MAX) -> Ints | None:
+    """The `limit` clients with the most service, as ascending ids; None when there are no more than `limit`."""
+    if clients <= limit:
+        return None
+    order = np.argsort(-service(charged, clients), kind="stable")
+    return np.sort(order[:limit])

@@ -1,0 +1,97 @@
+"""The events of a run as columns: a table of integer arrays for each kind of event that metrics ask about.
+
+A row's `position` counts all events of the run in the order in which they happened, so that rows of different tables,
+and events with equal times, stay ordered.  A run is recorded in pieces (`tables` on a batch of events, `concatenate`
+in the end), which keeps its memory at a few integers an event.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Settled,
+)
+
+Ints = npt.NDArray[np.int64]
+Table = dict[str, Ints]
+"""Columns of equal length, rows in order of `position`."""
+Tables = Mapping[type[Event], Table]
+
+_HEAD = ("time_ns", "worker", "request_id", "client")
+_FIELDS: dict[type[Event], dict[str, str]] = {
+    Arrived: {"time_ns": "time_ns", "worker": "worker", "request_id": "request.id", "client": "request.client"},
+    Admitted: {name: name for name in (*_HEAD, "extend_tokens", "cached_prefix_tokens")},
+    Settled: {name: name for name in (*_HEAD, "extend_tokens")},
+    Prefilled: {name: name for name in (*_HEAD, "tokens", "remaining_tokens")},
+    Preempted: {name: name for name in (*_HEAD, "generated_tokens", "uncomputed_tokens")},
+    Finished: {name: name for name in (*_HEAD, "output_tokens")},
+    Cancelled: {name: name for name in (*_HEAD, "was_running", "uncomputed_tokens", "generated_tokens")},
+    Rejected: {name: name for name in _HEAD},
+}
+"""Column and attribute of each kind but `Decoded`, whose table has a row a client."""
+_DECODED = ("position", "time_ns", "worker", "client", "tokens")
+
+
+def _integers(values: Iterable[int], count: int) -> Ints:
+    return np.fromiter(values, dtype=np.int64, count=count)
+
+
+def _decoded(rows: Sequence[Event], position: Ints) -> Table:
+    """One row for each client of each event."""
+    clients = list(map(attrgetter("clients"), rows))
+    sizes = _integers(map(len, clients), len(rows))
+    total = int(sizes.sum())
+    return {
+        "position": np.repeat(position, sizes),
+        "time_ns": np.repeat(_integers(map(attrgetter("time_ns"), rows), len(rows)), sizes),
+        "worker": np.repeat(_integers(map(attrgetter("worker"), rows), len(rows)), sizes),
+        "client": _integers(chain.from_iterable(clients), total),
+        "tokens": _integers(chain.from_iterable(map(attrgetter("tokens"), rows)), total),
+    }
+
+
+def tables(events: Sequence[Event], position: int = 0) -> Tables:
+    """Columns of `events`, the first of which is the run's event number `position`.
+
+    Kinds without a table (`Cached`, `Evicted`, ...) only take up positions.  O(events), about half a microsecond each.
+    """
+    kinds = list(map(type, events))
+    found: dict[type[Event], Table] = {}
+    codes = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
+    code_of = np.fromiter(map(codes.__getitem__, kinds), dtype=np.int8, count=len(events))
+    for kind, code in codes.items():
+        where = np.flatnonzero(code_of == code)
+        rows = [events[i] for i in where.tolist()]
+        if kind is Decoded:
+            found[kind] = _decoded(rows, where + position)
+        elif kind in _FIELDS:
+            found[kind] = {"position": where + position} | {
+                column: _integers(map(attrgetter(name), rows), len(rows)) for column, name in _FIELDS[kind].items()
+            }
+    return found
+
+
+def concatenate(pieces: Sequence[Tables]) -> Tables:
+    """The tables of a whole run from those of its consecutive pieces; every kind that has a table is there."""
+    whole: dict[type[Event], Table] = {}
+    columns = {kind: ("position", *fields) for kind, fields in _FIELDS.items()} | {Decoded: _DECODED}
+    for kind, names in columns.items():
+        parts = [piece[kind] for piece in pieces if kind in piece]
+        whole[kind] = {
+            name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0, dtype=np.int64)
+            for name in names
+        }
+    return whole

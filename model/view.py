@@ -1,0 +1,75 @@
+"""What a policy may see when it decides: resources, never the truth about outputs and never a queue it has to scan."""
+
+import msgspec
+from immutables import Map
+
+from fairsched.model.sorted_tuple import SortedTuple
+
+
+class InFlight(msgspec.Struct, frozen=True, gc=False):
+    """A request in the running batch.
+
+    `rank` counts admissions on this worker, so the youngest has the largest.  `context_tokens` is prompt plus what had
+    been generated before this admission.  `kv_tokens` of KV are promised to it alone, beside its cached prefix and
+    without what it has decoded since; with `reserved` they include room for its whole output.  It decodes since
+    `clock_start` on the worker's clock of decode steps (None: it prefills).
+    """
+
+    request_id: int
+    client: int
+    rank: int
+    context_tokens: int
+    remaining_tokens: int
+    kv_tokens: int
+    reserved: bool
+    clock_start: int | None = None
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """One worker's resources at `now_ns`.
+
+    `kv_free_tokens` is capacity less what is promised and less the protected part of the prefix cache: unprotected
+    cache counts as free, since it is evicted on demand.  `decoding` requests produce a token a step, `growing` of
+    them into memory that was not reserved; `clock` counts decode steps.
+    `prefilling` lists (request id, remaining extend tokens) in order of
+    admission; `decoding_counts[k]` requests of client `decoding_clients[k]` are decoding (ascending ids);
+    `running_ranks` holds (rank, request id), the youngest last.
+    """
+
+    now_ns: int
+    worker: int
+    kv_capacity_tokens: int
+    kv_free_tokens: int
+    running: int
+    decoding: int
+    growing: int
+    prefilling: tuple[tuple[int, int], ...]
+    decoding_clients: tuple[int, ...]
+    decoding_counts: tuple[int, ...]
+    in_flight: Map[int, InFlight]
+    running_ranks: SortedTuple[tuple[int, int]]
+    clock: int
+    credit: Map[int, int] | None = None
+
+    def decoded_tokens(self, request_id: int) -> int:
+        """Output tokens that a running request produced since it was admitted.  O(1)."""
+        start = self.in_flight[request_id].clock_start
+        return 0 if start is None else 1 + self.clock - start
+
+
+class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
+    """What a worker reports to a router: requests waiting and running, tokens waiting to be prefilled, KV in tokens."""
+
+    worker: int
+    waiting_requests: int
+    running_requests: int
+    waiting_tokens: int
+    kv_free_tokens: int
+    kv_capacity_tokens: int
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """The workers that take requests now, in ascending order of their ids."""
+
+    now_ns: int
+    workers: tuple[WorkerLoad, ...]

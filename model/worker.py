@@ -1,0 +1,464 @@
+"""One worker as a pure, untimed transition system: memory, prefix cache, batch and queue, and what a step does to them.
+
+A step has two halves.  `begin` applies a plan's preemptions and admissions and makes room; `finish` computes: chunks
+are prefilled, tokens decoded, requests finish.  A run of pure decode steps is one `finish` over many steps, since every
+decoding request counts its tokens from a clock of decode steps and none is touched before it ends.  Time only labels
+the events; whoever drives the worker (simulator, proof, conformance machine) supplies it.
+
+Memory is counted in tokens.  The cache holds prompts that are complete; beside it each running request is promised
+`kv_tokens` of its own.  Always: cached + used <= capacity, and protected + promised <= capacity.
+"""
+
+from bisect import bisect_left
+
+import msgspec
+from immutables import Map
+
+from fairsched.model.cache import PrefixCache
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cached,
+    Cancelled,
+    Decoded,
+    Event,
+    Evicted,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Settled,
+)
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.request import Request
+from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.model.view import InFlight, WorkerLoad, WorkerView
+
+EVICT_TOKENS_MIN = 1024
+"""An eviction frees at least this much where it can, so that it is rare; a constant keeps leaps and steps equal."""
+
+
+class InfeasiblePlanError(ValueError):
+    """A plan that this worker cannot execute; the message names the request and by how much."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A request in the queue, with the truth about its output and what it had generated before a preemption."""
+
+    request: Request
+    output_tokens: int
+    generated_tokens: int
+
+
+class Running(msgspec.Struct, frozen=True):
+    """What the worker knows about a running request and no policy may see.
+
+    `moved_tokens` of its extend tokens went into the cache; its last token comes at `clock_end` (None: it prefills).
+    """
+
+    waiting: Waiting
+    extend_tokens: int
+    moved_tokens: int = 0
+    clock_end: int | None = None
+
+
+class WorkerState(msgspec.Struct, frozen=True):
+    """Everything about one worker.  Make one by `WorkerState(worker=0, capacity=...)`.
+
+    `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
+    admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.
+    """
+
+    worker: int
+    capacity: int
+    cache: PrefixCache = PrefixCache()
+    queue: Map[int, Waiting] = Map()
+    queue_tokens: int = 0
+    running: Map[int, Running] = Map()
+    in_flight: Map[int, InFlight] = Map()
+    ranks: SortedTuple[tuple[int, int]] = SortedTuple()
+    prefilling: tuple[tuple[int, int], ...] = ()
+    ends: SortedTuple[tuple[int, int]] = SortedTuple()
+    clients: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    decoding: int = 0
+    growing: int = 0
+    context: int = 0
+    used: int = 0
+    promised: int = 0
+    clock: int = 0
+    rank: int = 0
+
+    @property
+    def free(self) -> int:
+        """Tokens that an admission may still be promised."""
+        return self.capacity - self.cache.tree.protected_tokens - self.promised
+
+    @property
+    def room(self) -> int:
+        """Tokens that can be computed before something must be evicted."""
+        return self.capacity - self.cache.tree.cached_tokens - self.used
+
+    def fits_alone(self, request: Request) -> bool:
+        """Whether the request fits into an empty worker of this size."""
+        return request.prompt.tokens + request.max_output_tokens <= self.capacity
+
+    def decode_steps_max(self) -> int:
+        """Most pure decode steps before a request ends or memory must be made: the longest leap.  Decoding only."""
+        steps = min(self.ends.first()[0] - self.clock, self.room // self.decoding)
+        return min(steps, self.free // self.growing) if self.growing else steps
+
+    def chunk_contexts(self, plan: StepPlan) -> list[tuple[int, int]]:
+        """(tokens, context before them) of each chunk of a plan that has begun: what a latency model needs."""
+        rows = []
+        for request_id, tokens in plan.chunks:
+            flight = self.in_flight[request_id]
+            rows.append((tokens, flight.context_tokens - flight.remaining_tokens))
+        return rows
+
+    def view(self, now_ns: int) -> WorkerView:
+        """What a policy may see of this worker.  O(1)."""
+        return WorkerView(
+            now_ns,
+            self.worker,
+            self.capacity,
+            self.free,
+            len(self.in_flight),
+            self.decoding,
+            self.growing,
+            self.prefilling,
+            self.clients,
+            self.counts,
+            self.in_flight,
+            self.ranks,
+            self.clock,
+        )
+
+    def load(self) -> WorkerLoad:
+        """What this worker reports to a router.  O(1)."""
+        return WorkerLoad(
+            self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, self.free, self.capacity
+        )
+
+
+Step = tuple[WorkerState, list[Event]]
+"""A transition's result: the next state and what happened, in order."""
+
+
+def arrive(state: WorkerState, request: Request, output_tokens: int, now_ns: int) -> Step:
+    """The request joins the queue, or is rejected if it could never fit."""
+    if not state.fits_alone(request):
+        need = request.prompt.tokens + request.max_output_tokens
+        reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
+        return state, [Rejected(now_ns, state.worker, request.id, request.client, reason)]
+    state = msgspec.structs.replace(
+        state,
+        queue=state.queue.set(request.id, Waiting(request, output_tokens, 0)),
+        queue_tokens=state.queue_tokens + request.prompt.tokens,
+    )
+    return state, [Arrived(now_ns, state.worker, request)]
+
+
+def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
+    """Apply the plan's preemptions and admissions and evict what its step needs room for.
+
+    Raises `InfeasiblePlanError`, leaving the state as it was, if the plan cannot be executed.
+    """
+    events: list[Event] = []
+    for request_id in plan.preempt:
+        state = _preempt(state, request_id, now_ns, events)
+    for admission in plan.admit:
+        state = _admit(state, admission, now_ns, events)
+    if plan.chunks:
+        _check_chunks(state, plan)
+    growth = state.decoding if plan.decode else 0
+    unreserved = state.growing if plan.decode else 0
+    for request_id, tokens in plan.chunks:
+        growth += tokens + 1
+        unreserved += not state.in_flight[request_id].reserved
+    if unreserved > state.free:
+        raise InfeasiblePlanError(
+            f"worker {state.worker}: the step's output needs {unreserved} tokens and {state.free} are free"
+        )
+    if growth > state.room:
+        state = _evict(state, max(growth - state.room, EVICT_TOKENS_MIN), now_ns, events)
+    return state, events
+
+
+def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
+    """Compute `steps` steps of a plan that has begun; more than one only if it has no chunks.
+
+    The caller keeps `steps <= decode_steps_max()` for pure decode runs.
+    """
+    events: list[Event] = []
+    decoding = state.decoding if plan.decode else 0
+    produced: dict[int, int] = {}
+    if decoding:
+        produced = {client: count * steps for client, count in zip(state.clients, state.counts, strict=True)}
+        grown = decoding * steps
+        state = msgspec.structs.replace(
+            state,
+            clock=state.clock + steps,
+            context=state.context + grown,
+            used=state.used + grown,
+            promised=state.promised + state.growing * steps,
+        )
+    ended: list[int] = []
+    for request_id, tokens in plan.chunks:
+        state = _prefill(state, request_id, tokens, now_ns, events, produced, ended)
+    if produced:
+        clients = tuple(sorted(produced))
+        events.append(Decoded(now_ns, state.worker, steps, clients, tuple(produced[client] for client in clients)))
+    while state.ends.size and state.ends.first()[0] <= state.clock:
+        request_id = state.ends.first()[1]
+        state = _leave_decode(state, request_id)
+        ended.append(request_id)
+    for request_id in ended:
+        run = state.running[request_id]
+        state = _release(state, request_id)
+        events.append(
+            Finished(now_ns, state.worker, request_id, run.waiting.request.client, run.waiting.output_tokens)
+        )
+    return state, events
+
+
+def step(state: WorkerState, plan: StepPlan, now_ns: int, steps: int = 1) -> Step:
+    """Both halves at once, with one label of time: the transition that proofs and conformance machines drive."""
+    state, begun = begin(state, plan, now_ns)
+    state, done = finish(state, plan, steps, now_ns)
+    return state, begun + done
+
+
+def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
+    """The caller gave up on a request of this worker, waiting or running, between two steps."""
+    waiting = state.queue.get(request_id)
+    if waiting is not None:
+        request = waiting.request
+        state = msgspec.structs.replace(
+            state,
+            queue=state.queue.delete(request_id),
+            queue_tokens=state.queue_tokens - request.prompt.tokens - waiting.generated_tokens,
+        )
+        return state, [
+            Cancelled(now_ns, state.worker, request_id, request.client, False, 0, waiting.generated_tokens)
+        ]
+    flight = state.in_flight[request_id]
+    generated = _generated(state, request_id)
+    state = _release(_leave_decode(state, request_id), request_id)
+    cancelled = Cancelled(
+        now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, generated
+    )
+    return state, [cancelled]
+
+
+def _generated(state: WorkerState, request_id: int) -> int:
+    """Output tokens of a running request so far, earlier admissions included."""
+    return state.running[request_id].waiting.generated_tokens + _produced(state, state.in_flight[request_id])
+
+
+def _produced(state: WorkerState, flight: InFlight) -> int:
+    """Output tokens since this admission."""
+    return 0 if flight.clock_start is None else 1 + state.clock - flight.clock_start
+
+
+def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[Event]) -> WorkerState:
+    request_id = admission.request_id
+    waiting = state.queue.get(request_id)
+    if waiting is None:
+        raise InfeasiblePlanError(f"worker {state.worker}: request {request_id} is admitted and does not wait")
+    request = waiting.request
+    context = request.prompt.tokens + waiting.generated_tokens
+    cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns)
+    extend = context - cached_tokens
+    kv_tokens = extend + admission.reserved_output_tokens
+    need = kv_tokens + cache.tree.protected_tokens - state.cache.tree.protected_tokens
+    if need > state.free:
+        raise InfeasiblePlanError(
+            f"worker {state.worker}: request {request_id} needs {need} tokens and {state.free} are free"
+        )
+    reserved = admission.reserved_output_tokens > 0
+    if reserved and admission.reserved_output_tokens < request.max_output_tokens - waiting.generated_tokens:
+        raise InfeasiblePlanError(
+            f"worker {state.worker}: request {request_id} may produce "
+            f"{request.max_output_tokens - waiting.generated_tokens} tokens and is promised only "
+            f"{admission.reserved_output_tokens}"
+        )
+    events.append(
+        Admitted(
+            now_ns,
+            state.worker,
+            request_id,
+            request.client,
+            admission.extend_tokens,
+            context - admission.extend_tokens,
+            admission.reserved_output_tokens,
+        )
+    )
+    if extend != admission.extend_tokens:
+        events.append(Settled(now_ns, state.worker, request_id, request.client, extend))
+    flight = InFlight(request_id, request.client, state.rank, context, extend, kv_tokens, reserved)
+    return msgspec.structs.replace(
+        state,
+        cache=cache,
+        queue=state.queue.delete(request_id),
+        queue_tokens=state.queue_tokens - context,
+        running=state.running.set(request_id, Running(waiting, extend)),
+        in_flight=state.in_flight.set(request_id, flight),
+        ranks=state.ranks.add((state.rank, request_id)),
+        prefilling=(*state.prefilling, (request_id, extend)),
+        promised=state.promised + kv_tokens,
+        rank=state.rank + 1,
+    )
+
+
+def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Event]) -> WorkerState:
+    flight = state.in_flight.get(request_id)
+    if flight is None:
+        raise InfeasiblePlanError(f"worker {state.worker}: request {request_id} is preempted and does not run")
+    run = state.running[request_id]
+    generated = _generated(state, request_id)
+    state = _release(_leave_decode(state, request_id), request_id)
+    events.append(
+        Preempted(now_ns, state.worker, request_id, flight.client, generated, flight.remaining_tokens)
+    )
+    waiting = Waiting(run.waiting.request, run.waiting.output_tokens, generated)
+    return msgspec.structs.replace(
+        state,
+        queue=state.queue.set(request_id, waiting),
+        queue_tokens=state.queue_tokens + waiting.request.prompt.tokens + generated,
+    )
+
+
+def _check_chunks(state: WorkerState, plan: StepPlan) -> None:
+    seen: set[int] = set()
+    for request_id, tokens in plan.chunks:
+        flight = state.in_flight.get(request_id)
+        remaining = 0 if flight is None else flight.remaining_tokens
+        if request_id in seen or not 1 <= tokens <= remaining:
+            raise InfeasiblePlanError(
+                f"worker {state.worker}: a chunk of {tokens} tokens for request {request_id}, "
+                f"which has {remaining} left to prefill{' and two chunks' if request_id in seen else ''}"
+            )
+        seen.add(request_id)
+
+
+def _evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) -> WorkerState:
+    cache, evictions = state.cache.evict(tokens)
+    for e in evictions:
+        events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))
+    return msgspec.structs.replace(state, cache=cache)
+
+
+def _prefill(
+    state: WorkerState,
+    request_id: int,
+    tokens: int,
+    now_ns: int,
+    events: list[Event],
+    produced: dict[int, int],
+    ended: list[int],
+) -> WorkerState:
+    """Compute one chunk; the last one caches the prompt and yields the first output token."""
+    flight = state.in_flight[request_id]
+    remaining = flight.remaining_tokens - tokens
+    events.append(Prefilled(now_ns, state.worker, request_id, flight.client, tokens, remaining))
+    if remaining:
+        flight = msgspec.structs.replace(flight, remaining_tokens=remaining)
+        return msgspec.structs.replace(
+            state,
+            in_flight=state.in_flight.set(request_id, flight),
+            prefilling=tuple((r, remaining if r == request_id else left) for r, left in state.prefilling),
+            used=state.used + tokens,
+        )
+    run = state.running[request_id]
+    request = run.waiting.request
+    cache, moved = state.cache, 0
+    if cache.cacheable(request.prompt):
+        cache, _ = cache.complete(request_id, request.prompt, request.prompt.blocks, now_ns)
+        moved = request.prompt.blocks * request.prompt.block_tokens - (flight.context_tokens - run.extend_tokens)
+        events.append(Cached(now_ns, state.worker, request_id, request.prompt, request.prompt.blocks))
+    produced[flight.client] = produced.get(flight.client, 0) + 1
+    left = run.waiting.output_tokens - run.waiting.generated_tokens - 1
+    if left:
+        state = _join_decode(state, flight, left)
+    else:
+        ended.append(request_id)
+    return msgspec.structs.replace(
+        state,
+        cache=cache,
+        prefilling=tuple(pair for pair in state.prefilling if pair[0] != request_id),
+        in_flight=state.in_flight.set(
+            request_id,
+            msgspec.structs.replace(
+                flight, remaining_tokens=0, kv_tokens=flight.kv_tokens - moved, clock_start=state.clock
+            ),
+        ),
+        running=state.running.set(request_id, Running(run.waiting, run.extend_tokens, moved, state.clock + left)),
+        used=state.used + tokens + 1 - moved,
+        promised=state.promised - moved + (0 if flight.reserved else 1),
+    )
+
+
+def _join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
+    """The request decodes from the next step on, for `left` steps."""
+    clients, counts = _counted(state.clients, state.counts, flight.client, 1)
+    return msgspec.structs.replace(
+        state,
+        ends=state.ends.add((state.clock + left, flight.request_id)),
+        clients=clients,
+        counts=counts,
+        decoding=state.decoding + 1,
+        growing=state.growing + (not flight.reserved),
+        context=state.context + flight.context_tokens + 1,
+    )
+
+
+def _leave_decode(state: WorkerState, request_id: int) -> WorkerState:
+    """The request decodes no more; nothing changes if it was prefilling."""
+    flight = state.in_flight[request_id]
+    clock_end = state.running[request_id].clock_end
+    if clock_end is None or flight.clock_start is None or clock_end == flight.clock_start:
+        return state
+    clients, counts = _counted(state.clients, state.counts, flight.client, -1)
+    return msgspec.structs.replace(
+        state,
+        ends=state.ends.remove((clock_end, request_id)),
+        clients=clients,
+        counts=counts,
+        decoding=state.decoding - 1,
+        growing=state.growing - (not flight.reserved),
+        context=state.context - flight.context_tokens - 1 - (state.clock - flight.clock_start),
+    )
+
+
+def _release(state: WorkerState, request_id: int) -> WorkerState:
+    """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
+    run, flight = state.running[request_id], state.in_flight[request_id]
+    produced = _produced(state, flight)
+    computed = run.extend_tokens - flight.remaining_tokens - run.moved_tokens + produced
+    prefilling = state.prefilling
+    if flight.remaining_tokens:
+        prefilling = tuple(pair for pair in prefilling if pair[0] != request_id)
+    return msgspec.structs.replace(
+        state,
+        cache=state.cache.release(request_id),
+        running=state.running.delete(request_id),
+        in_flight=state.in_flight.delete(request_id),
+        ranks=state.ranks.remove((flight.rank, request_id)),
+        prefilling=prefilling,
+        used=state.used - computed,
+        promised=state.promised - flight.kv_tokens - (0 if flight.reserved else produced),
+    )
+
+
+def _counted(
+    clients: tuple[int, ...], counts: tuple[int, ...], client: int, change: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sorted multiset of clients with `change` more (or fewer) of `client`."""
+    i = bisect_left(clients, client)
+    if i == len(clients) or clients[i] != client:
+        return (*clients[:i], client, *clients[i:]), (*counts[:i], change, *counts[i:])
+    count = counts[i] + change
+    if not count:
+        return clients[:i] + clients[i + 1 :], counts[:i] + counts[i + 1 :]
+    return clients, (*counts[:i], count, *counts[i + 1 :])

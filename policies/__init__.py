@@ -1,0 +1,1 @@
+"""What is decided: one policy, gate, order or batching rule per file."""

@@ -1,0 +1,116 @@
+"""The contract of every policy: configuration is the object, history is the state, a decision is a value.
+
+A policy object is frozen and holds parameters only.  What it has seen is in its state, an immutable value that every
+method takes and returns, so that an old state stays valid, a decision can be replayed, and a restart loses nothing
+that was saved.
+
+`decide` returns the plan together with the state in which the plan has happened: it has already folded the admissions
+and preemptions it asks for.  An engine that executes the whole plan keeps that state and does not send those events
+again; an engine that refuses or changes the plan drops that state and observes what it really did.  Everything else
+that happens (tokens decoded, requests finished, blocks cached) reaches the policy through `observe`.
+
+Source of the shape: optax separates parameters from state in the same way; the reasons are in docs/design.md.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import attrs
+
+from fairsched.model.events import Event
+from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
+from fairsched.model.request import Client, Request
+from fairsched.model.serial import from_json, to_json
+from fairsched.model.theorem import Theorem
+from fairsched.model.view import ClusterView, WorkerView
+
+State = TypeVar("State")
+
+WaitingFor = Literal["gate", "memory", "order", "budget", "prefix", "cap"]
+"""What keeps a waiting request out: its client's credit, KV memory, requests that go first, the step's token or
+request budget, another request that is computing its prefix, its client's in-flight cap."""
+
+
+@attrs.frozen
+class Limits:
+    """What bounds rest on, from the configuration: KV capacity of a worker and the largest request, in tokens.
+
+    `output_tokens_max` matters only where outputs are not reserved; `running_max` is the most requests in a batch.
+    """
+
+    kv_capacity_tokens: int
+    prompt_tokens_max: int
+    output_tokens_max: int
+    running_max: int
+    outputs_reserved: bool
+
+
+class Policy(ABC, Generic[State]):
+    """What all policies have.  Subclasses are `attrs.frozen` classes that name their state's type."""
+
+    state_type: ClassVar[Any]
+    theorems: ClassVar[tuple[Theorem, ...]] = ()
+
+    @abstractmethod
+    def init(self) -> State:
+        """The state before anything happened."""
+
+    @abstractmethod
+    def observe(self, state: State, event: Event) -> State:
+        """The state after `event`.  Unknown or irrelevant events return `state` itself."""
+
+    def check(self, state: State) -> None:  # noqa: B027
+        """Raise `AssertionError` unless every representation invariant of `state` holds.  For tests: may be slow."""
+
+    def state_to_json(self, state: State) -> dict[str, Any]:
+        """A document of plain JSON values, with a schema version, from which `state_from_json` restores the state."""
+        return to_json(state)
+
+    def state_from_json(self, document: dict[str, Any]) -> State:
+        """The state of such a document; raises `StateError` for any other."""
+        restored: State = from_json(self.state_type, document)
+        return restored
+
+
+class LocalPolicy(Policy[State]):
+    """Decides what one worker does in its next step."""
+
+    @abstractmethod
+    def decide(self, state: State, view: WorkerView) -> tuple[StepPlan, State]:
+        """The next step's plan, and the state in which it has happened."""
+
+    def waiting_for(self, state: State, view: WorkerView, request_id: int) -> WaitingFor:
+        """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
+        return "order"
+
+    def refuses(self, request: Request) -> str | None:
+        """Why the policy could never admit the request, however empty the worker, or None."""
+        return None
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """Largest difference of charged service between two clients while both are backlogged on one worker.
+
+        In cost units times lcm / weight.  None when the policy promises nothing.  Computed from the configuration,
+        never from a trace.
+        """
+        return None
+
+
+class ClusterPolicy(Policy[State]):
+    """Decides where requests go."""
+
+    @abstractmethod
+    def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:
+        """Dispatches for the requests that the policy holds, and the state in which they have happened."""
+
+
+class Router(ClusterPolicy[State]):
+    """A cluster policy that places every request when it comes: it holds nothing."""
+
+    @abstractmethod
+    def route(self, state: State, request: Request, view: ClusterView) -> tuple[Dispatch, State]:
+        """A worker of `view` for the request.  `view.workers` is never empty."""
+
+    def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:
+        """Nothing is ever held."""
+        return ClusterPlan(), state

@@ -1,0 +1,149 @@
+"""Batching rules: how much a step does.  Named after the engines that made each rule known.
+
+A rule opens a `Batch` for each step: it continues the prefills that are under way, then says of each further request
+how much of it this step may compute.  Whether memory is promised to outputs when a request enters ("static") or taken
+as they grow ("optimistic", with preemption by recompute) is the rule's `reserve`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import attrs
+
+from fairsched.model.view import WorkerView
+from fairsched.policies.vectors import positive
+
+Reserve = Literal["static", "optimistic"]
+
+
+class Batch:
+    """A step being filled: `chunks` so far, whether running requests `decode`, and what is left of the budgets."""
+
+    __slots__ = ("chunks", "decode", "seats", "tokens")
+
+    def __init__(self, chunks: list[tuple[int, int]], tokens: int, seats: int) -> None:
+        self.chunks = chunks
+        self.tokens = tokens
+        self.seats = seats
+        self.decode = True
+
+
+@attrs.frozen
+class Batching(ABC):
+    """A batching rule.
+
+    `max_batched_tokens` is the token budget of a step (tokens to prefill and requests to decode), `max_running` the
+    most requests in the batch.
+    """
+
+    name: ClassVar[str]
+
+    max_batched_tokens: int = attrs.field(default=2048, validator=positive)
+    max_running: int = attrs.field(default=256, validator=positive)
+    reserve: Reserve = attrs.field(default="static", validator=attrs.validators.in_(["static", "optimistic"]))
+
+    @abstractmethod
+    def open(self, view: WorkerView) -> Batch:
+        """Begin a step: continue what is under way.  O(requests that are prefilling)."""
+
+    @abstractmethod
+    def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
+        """How many of a request's tokens this step may compute if it enters; 0 if it may not enter now."""
+
+    def add(self, batch: Batch, request_id: int, tokens: int) -> None:
+        """The request enters with a first chunk of `tokens`."""
+        batch.chunks.append((request_id, tokens))
+        batch.tokens -= tokens
+        batch.seats -= 1
+
+    def _whole_chunks(self, view: WorkerView) -> list[tuple[int, int]]:
+        return list(view.prefilling)
+
+
+@attrs.frozen
+class Chunked(Batching):
+    """Sarathi-Serve's rule: every step decodes, and prefill chunks fill what is left of the token budget.
+
+    Source: "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (OSDI'24); vLLM's default since.
+    """
+
+    name: ClassVar[str] = "chunked"
+
+    def open(self, view: WorkerView) -> Batch:
+        tokens = self.max_batched_tokens - view.decoding
+        chunks = []
+        for request_id, remaining in view.prefilling:
+            if tokens <= 0:
+                break
+            chunk = min(remaining, tokens)
+            chunks.append((request_id, chunk))
+            tokens -= chunk
+        return Batch(chunks, tokens, self.max_running - view.running)
+
+    def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
+        return min(extend_tokens, batch.tokens) if batch.seats > 0 and batch.tokens > 0 else 0
+
+
+@attrs.frozen
+class IterationLevel(Batching):
+    """Orca's rule: requests enter and leave between any two iterations, prompts are computed whole beside decodes.
+
+    Source: "Orca: A Distributed Serving System for Transformer-Based Generative Models" (OSDI'22).  The batch is
+    limited in requests only; `max_batched_tokens` plays no part.
+    """
+
+    name: ClassVar[str] = "iteration-level"
+
+    def open(self, view: WorkerView) -> Batch:
+        return Batch(self._whole_chunks(view), 0, self.max_running - view.running)
+
+    def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
+        return extend_tokens if batch.seats > 0 else 0
+
+
+@attrs.frozen
+class EagerPrefill(Batching):
+    """The first vLLM's rule: whenever a waiting request fits, a step prefills whole prompts and decodes nothing.
+
+    Source: vLLM before chunked prefill ("Efficient Memory Management for Large Language Model Serving with
+    PagedAttention", SOSP'23).  A prompt longer than the budget goes alone.
+    """
+
+    name: ClassVar[str] = "eager-prefill"
+
+    def open(self, view: WorkerView) -> Batch:
+        batch = Batch(self._whole_chunks(view), self.max_batched_tokens, self.max_running - view.running)
+        batch.decode = not batch.chunks
+        return batch
+
+    def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
+        if batch.seats <= 0 or (batch.chunks and extend_tokens > batch.tokens):
+            return 0
+        return extend_tokens
+
+    def add(self, batch: Batch, request_id: int, tokens: int) -> None:
+        super().add(batch, request_id, tokens)
+        batch.decode = False
+
+
+@attrs.frozen
+class RequestLevel(Batching):
+    """FasterTransformer's rule: a batch is formed when the worker is empty and runs until its last request ends.
+
+    Source: the baseline of the Orca paper.  A request that ends early is answered at once, and its place stays empty.
+    """
+
+    name: ClassVar[str] = "request-level"
+
+    def open(self, view: WorkerView) -> Batch:
+        seats = 0 if view.running else self.max_running
+        return Batch(self._whole_chunks(view), 0, seats)
+
+    def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
+        return extend_tokens if batch.seats > 0 else 0
+
+
+BATCHINGS: dict[str, type[Batching]] = {
+    rule.name: rule for rule in (Chunked, IterationLevel, EagerPrefill, RequestLevel)
+}
+"""Batching rules by name."""

@@ -1,0 +1,227 @@
+"""The counter gate: whoever has been charged least goes first (VTC's gate).
+
+Paper: "Fairness in Serving Large Language Models" (VTC, OSDI'24).  Theorem 4.4's formula was seen, its other constants
+are recalled; the lift uses the last-leaver branch that the paper states and its released code leaves out.
+
+Assumptions: every request's output is reserved when it is admitted (MemReserve), nobody is admitted past the gate
+(GateRespected).
+
+Theorem: between two clients that both wait, charged service differs by at most 2U over any interval, whatever the
+order, where U is the most that one client can be charged after it was let in (V-4.4).
+
+State: one counter c a client, and who left the queue last.  An admission adds the whole prompt, cached or not, a
+decode step the decoded tokens, both times lcm / weight.  A client that comes back is lifted to the lowest counter that
+waits, or to that of the last who left, so that idling earns nothing.
+"""
+
+from collections.abc import Sequence
+from math import lcm
+from typing import Any, ClassVar, Literal
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.model.algebra import (
+    NO_SCORE,
+    NOBODY,
+    NUMPY,
+    NUMPY_OWNED,
+    Algebra,
+    Ints,
+    Mask,
+    Point,
+    Scalar,
+    Vector,
+)
+from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_shared, multipliers, price
+from fairsched.model.request import Client
+from fairsched.policies.base import Limits
+from fairsched.policies.gate import ChargeRule, Gate, Turn
+from fairsched.policies.vectors import dense, grown
+
+# --- kernel ---------------------------------------------------------------------------------------------------------
+# Vectors over clients: c counters, queued who waits; last is the client whose queue emptied last.
+
+
+def lift(o: Algebra, c: Vector, queued: Mask, p: Point, last: Point) -> Vector:
+    """A client whose queue was empty comes back no lower than the lowest who waits, or than the last who left."""
+    lowest = o.pick(c, o.argmin(c, queued), 0)
+    floor = o.where(o.any(queued), lowest, o.pick(c, last, 0))
+    return o.put(c, p, o.maximum(o.pick(c, p, 0), floor))
+
+
+def choose(o: Algebra, c: Vector, queued: Mask) -> Point:
+    """The client of smallest counter among those who wait."""
+    return o.argmin(c, queued)
+
+
+def admit(o: Algebra, c: Vector, p: Point, charge: Scalar) -> Vector:
+    """The chosen client pays for its prompt."""
+    return o.bump(c, p, charge)
+
+
+def decode(o: Algebra, c: Vector, charge: Vector) -> Vector:
+    """Everybody pays for the tokens decoded for it."""
+    return c + charge
+
+
+def refund(o: Algebra, c: Vector, queued: Mask, p: Point, amount: Scalar) -> Vector:
+    """What was charged and never computed is given back, but nobody falls below the lowest who waits."""
+    held = o.pick(c, p, 0)
+    lowest = o.pick(c, o.argmin(c, queued), held)
+    return o.put(c, p, o.minimum(held, o.maximum(held - amount, lowest)))
+
+# --- gate -----------------------------------------------------------------------------------------------------------
+
+COMMON_MAX = 1 << 20
+"""Largest least common multiple of weights: beyond it counters could leave 64 bits on a long run."""
+
+
+class CounterState(msgspec.Struct, frozen=True):
+    """Vectors over clients: counter `c` and `weight`; `common` is the lcm of the weights seen so far, `last` the
+    client whose queue emptied last (NOBODY at first)."""
+
+    c: Ints
+    weight: Ints
+    common: int
+    last: int
+
+
+class _CounterTurn(Turn):
+    """`c` is the state's vector until an admission, then a copy of our own."""
+
+    def __init__(self, gate: "CounterGate", state: CounterState) -> None:
+        self.gate = gate
+        self.state = state
+        self.c = state.c
+        self.last = state.last
+        self.owned = False
+        self.blocked = NOBODY
+        self.queued = np.zeros(0, dtype=np.bool_)
+
+    def choose(self, heads: Ints) -> int:
+        self.queued = heads != NO_SCORE
+        group = int(choose(NUMPY, self.c, self.queued))
+        return NOBODY if group == self.blocked else group
+
+    def skip(self, group: int) -> None:
+        # Serving anybody else while the lowest counter waits would break the invariant: the turn ends.
+        self.blocked = group
+
+    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
+        if not self.owned:
+            self.c = self.c.copy()
+            self.owned = True
+        self.c = admit(NUMPY_OWNED, self.c, group, price(input_tokens, self.gate.rates.input, self._share(group)))
+        if emptied:
+            self.last = group
+
+    def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """The chosen client stays the lowest until its counter, growing faster, passes that of another who waits."""
+        if group == NOBODY:
+            group = self.blocked
+        if group == NOBODY or group not in clients:
+            return None
+        shares = self.state.common // self.state.weight
+        growth = dense(len(self.c), clients, counts, self.gate.rates.output) * shares
+        faster = self.queued & (growth < growth[group])
+        if not faster.any():
+            return None
+        lead = self.c - self.c[group] - (np.arange(len(self.c)) < group)
+        return int((lead[faster] // (growth[group] - growth[faster])).min()) + 1
+
+    def _share(self, group: int) -> int:
+        return self.state.common // int(self.state.weight[group])
+
+
+@attrs.frozen
+class CounterGate(Gate[CounterState]):
+    """Serve the client with the smallest counter.
+
+    `lift` is "last-leaver" (ours, and the paper's text) or "none" (the released code when the queue was momentarily
+    empty, which breaks the theorem).
+    """
+
+    name: ClassVar[str] = "counter"
+    charge_rule: ClassVar[ChargeRule] = "prompt"
+    state_type: ClassVar[Any] = CounterState
+
+    rates: Rates = Rates()
+    lift: Literal["last-leaver", "none"] = attrs.field(
+        default="last-leaver", validator=attrs.validators.in_(["last-leaver", "none"])
+    )
+
+    def init(self) -> CounterState:
+        return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NOBODY)
+
+    def turn(self, state: CounterState, heads: Ints) -> Turn:
+        return _CounterTurn(self, state)
+
+    def after(self, state: CounterState, turn: Turn) -> CounterState:
+        assert isinstance(turn, _CounterTurn)
+        return CounterState(turn.c, state.weight, state.common, turn.last) if turn.owned else state
+
+    def joined(self, state: CounterState, client: int, heads: Ints, waited: bool) -> CounterState:
+        if client >= len(state.c):
+            state = _grown(state, client + 1)
+        if waited:
+            return state
+        queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE
+        if self.lift == "none" and not queued.any():
+            return state
+        return msgspec.structs.replace(state, c=lift(NUMPY, state.c, queued, client, state.last))
+
+    def left(self, state: CounterState, client: int) -> CounterState:
+        return msgspec.structs.replace(state, last=client)
+
+    def decoded(self, state: CounterState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> CounterState:
+        charge = dense(len(state.c), clients, tokens, self.rates.output) * (state.common // state.weight)
+        return CounterState(decode(NUMPY, state.c, charge), state.weight, state.common, state.last)
+
+    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
+        charge = price(abs(input_tokens), self.rates.input, state.common // int(state.weight[client]))
+        if input_tokens >= 0:
+            return msgspec.structs.replace(state, c=admit(NUMPY, state.c, client, charge))
+        queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE
+        return msgspec.structs.replace(state, c=refund(NUMPY, state.c, queued, client, charge))
+
+    def released(self, state: CounterState, client: int, kv_tokens: int) -> CounterState:
+        return state
+
+    def configured(self, state: CounterState, client: int, weight: int) -> CounterState:
+        """Counters are kept in units of 1 / lcm of all weights seen; a new weight may make the unit finer."""
+        if client >= len(state.c):
+            state = _grown(state, client + 1)
+        common = lcm(state.common, weight)
+        if common > COMMON_MAX:
+            raise ValueError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
+        scaled = state.c * (common // state.common)
+        return CounterState(scaled, NUMPY.put(state.weight, client, weight), common, state.last)
+
+    def charge_max(self, limits: Limits) -> int:
+        """U for weight lcm: most that one client can be charged after it was let in, in cost units."""
+        prompt = min(limits.prompt_tokens_max, limits.kv_capacity_tokens - 1)
+        if not limits.outputs_reserved:
+            return charge_max_optimistic(
+                self.rates, prompt + limits.output_tokens_max, limits.output_tokens_max, limits.running_max
+            )
+        return charge_max_shared(self.rates, limits.kv_capacity_tokens, prompt)
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """V-4.4, in service times lcm / weight."""
+        if self.lift == "none" or len(clients) < 2:
+            return None
+        return 2 * self.charge_max(limits) * max(multipliers([client.weight for client in clients]))
+
+    def check(self, state: CounterState) -> None:
+        # Both vectors speak of the same clients, and so does the last leaver.
+        assert len(state.c) == len(state.weight)
+        assert NOBODY <= state.last < len(state.c)
+        # Counters start at zero and never fall below it, and every weight divides the common multiple.
+        assert bool((state.c >= 0).all())
+        assert not (state.common % state.weight).any()
+
+
+def _grown(state: CounterState, size: int) -> CounterState:
+    return CounterState(grown(state.c, size, 0), grown(state.weight, size, 1), state.common, state.last)

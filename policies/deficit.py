@@ -1,0 +1,296 @@
+"""The deficit gate: whoever is served pays, and only who has credit is served (DLPM's gate).
+
+Paper: "Locality-aware Fair Scheduling in LLM Serving" (DLPM and D2LPM).  Its listings were not available to us: rules
+and constants are reconstructed from its proofs, and where its printed rule breaks its theorem (credit is reset when a
+client comes back) ours differs and the printed one is kept as the variant `rejoin="reset"`.
+
+Assumptions: every request's output is reserved when it is admitted (MemReserve), each admission computes at least one
+token (ChargesAtLeastOne), quanta are positive (QuantumPositive), nobody is admitted past the gate (GateRespected).
+
+Theorem: between two clients of equal weight that both wait, charged service differs by at most 2(Q + U - 1) over any
+interval, whatever the order, where U is the most that one client can be charged after it was let in (D-4.1, exact).
+
+State: one deficit q a client.  An admission subtracts the extend tokens, a decode step the decoded tokens; when nobody
+who waits has credit, everybody without credit gets a quantum, as often as it takes to make somebody eligible.  A
+refill is part of the admission that it allows: a decision that admits nothing changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.model.algebra import (
+    NO_SCORE,
+    NOBODY,
+    NUMPY,
+    NUMPY_OWNED,
+    Algebra,
+    Bools,
+    Ints,
+    Mask,
+    Point,
+    Scalar,
+    Vector,
+)
+from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_optimistic, multipliers, price
+from fairsched.model.request import Client
+from fairsched.policies.base import Limits
+from fairsched.policies.gate import ChargeRule, Gate, Turn
+from fairsched.policies.vectors import dense, grown, positive
+
+# --- kernel ---------------------------------------------------------------------------------------------------------
+# Vectors over clients: q deficits, queued who waits, known who was ever seen, quantum credit a round, score the
+# order's best waiting request, ready whose head may go now (cap not reached, prefix not being computed).
+
+
+def in_credit(o: Algebra, q: Vector, queued: Mask) -> Mask:
+    """Who waits and may be served."""
+    return queued & (q > 0)
+
+
+def refill_due(o: Algebra, q: Vector, queued: Mask) -> Scalar:
+    """Somebody waits and nobody who waits has credit (rule 2: who only runs does not count)."""
+    return o.any(queued) & o.none(in_credit(o, q, queued))
+
+
+def refill(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vector) -> Vector:
+    """One round: every known client without credit is topped up once, when a refill is due (rule 3)."""
+    due = refill_due(o, q, queued)
+    return o.where(known & (q <= 0) & due, q + quantum, q)
+
+
+def choose(o: Algebra, q: Vector, queued: Mask, ready: Mask, score: Vector) -> Point:
+    """The client of best score among those who wait, have credit and are ready."""
+    return o.argmax(score, in_credit(o, q, queued) & ready)
+
+
+def admit(o: Algebra, q: Vector, p: Point, charge: Scalar) -> Vector:
+    """The chosen client pays for the extend tokens of its request."""
+    return o.bump(q, p, -charge)
+
+
+def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+    """Everybody pays for the tokens decoded for it."""
+    return q - charge
+
+
+def correct(o: Algebra, q: Vector, p: Point, charge: Scalar) -> Vector:
+    """The engine computed more at an admission than was planned: the difference is charged."""
+    return o.bump(q, p, -charge)
+
+
+def refund(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> Vector:
+    """What was charged and never computed is given back, up to one quantum of credit."""
+    return o.put(q, p, o.minimum(o.pick(q, p, 0) + amount, o.pick(quantum, p, 0)))
+
+
+def rejoin_printed(o: Algebra, q: Vector, p: Point) -> Vector:
+    """The paper's rule, as a variant: who comes back after its queue was empty starts at zero."""
+    return o.put(q, p, 0)
+
+# --- closed form beside the kernel ----------------------------------------------------------------------------------
+
+
+def refill_rounds(q: Ints, queued: Bools, known: Bools, quantum: Ints) -> Ints:
+    """As many rounds of `refill` as it takes to make somebody eligible, at once; at least one is due.
+
+    A client with q <= 0 needs -q // Q + 1 rounds to have credit and gets none beyond that; the fewest that a waiting
+    client needs are given.  Equal to iterating the kernel, which `verify` checks.
+    """
+    needed = np.where(known & (q <= 0), -q // quantum + 1, 0)
+    rounds = needed[queued].min()
+    return q + np.minimum(needed, rounds) * quantum
+
+
+# --- gate -----------------------------------------------------------------------------------------------------------
+
+
+class DeficitState(msgspec.Struct, frozen=True):
+    """Vectors over clients: deficit `q`, `known` (seen before), `weight`, and `in_flight`, the KV tokens
+    promised to running requests (kept only under a cap)."""
+
+    q: Ints
+    known: Bools
+    weight: Ints
+    in_flight: Ints
+
+
+class _DeficitTurn(Turn):
+    """`q` is the state's vector until an admission, then a copy of our own; `refilled` is what `choose` saw."""
+
+    def __init__(self, gate: "DeficitGate", state: DeficitState, heads: Ints) -> None:
+        self.gate = gate
+        self.state = state
+        self.q = self.refilled = state.q
+        self.in_flight = state.in_flight
+        self.owned = False
+        self.ready = np.ones(len(heads), dtype=np.bool_)
+
+    def choose(self, heads: Ints) -> int:
+        queued = heads != NO_SCORE
+        q = self.q
+        if refill_due(NUMPY, q, queued):
+            q = refill_rounds(q, queued, self.state.known, self.state.weight * self.gate.quantum)
+        self.refilled = q
+        return int(choose(NUMPY, q, queued, self.ready, heads))
+
+    def skip(self, group: int) -> None:
+        self.ready[group] = False
+
+    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
+        q = self.refilled
+        if not self.owned:
+            if q is self.state.q:
+                q = q.copy()
+            if self.gate.in_flight_cap_tokens is not None:
+                self.in_flight = self.in_flight.copy()
+            self.owned = True
+        self.q = admit(NUMPY_OWNED, q, group, price(input_tokens, self.gate.rates.input))
+        if self.gate.in_flight_cap_tokens is not None:
+            self.in_flight[group] += kv_tokens
+
+    def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """A chosen client stays the best as long as its credit lasts, refill or not; when nobody was ready, the first
+        of those in credit that runs out may make a refill due."""
+        out = self.gate.rates.output
+        spans = [
+            (int(self.refilled[client]) - 1) // (out * count) + 1
+            for client, count in zip(clients, counts, strict=True)
+            if client == group or (group == NOBODY and not self.ready[client] and self.refilled[client] > 0)
+        ]
+        return min(spans) if spans else None
+
+
+@attrs.frozen
+class DeficitGate(Gate[DeficitState]):
+    """Serve only who has credit; refill when nobody who waits has any.
+
+    `quantum` is the credit of a round for weight 1, in cost units (weights multiply it).  `in_flight_cap_tokens`
+    limits the KV promised to one client's running requests, which shrinks U to the cap; a capped client in credit
+    still holds back the refill.  `rejoin` is "keep" (debt and credit stay) or "reset" (the printed rule, which breaks
+    the theorem).
+    """
+
+    name: ClassVar[str] = "deficit"
+    charge_rule: ClassVar[ChargeRule] = "extend"
+    state_type: ClassVar[Any] = DeficitState
+
+    rates: Rates = Rates()
+    quantum: int = attrs.field(default=4096, validator=positive)
+    in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
+    rejoin: Literal["keep", "reset"] = attrs.field(default="keep", validator=attrs.validators.in_(["keep", "reset"]))
+
+    def init(self) -> DeficitState:
+        return DeficitState(
+            np.zeros(0, np.int64), np.zeros(0, np.bool_), np.ones(0, np.int64), np.zeros(0, np.int64)
+        )
+
+    def turn(self, state: DeficitState, heads: Ints) -> Turn:
+        return _DeficitTurn(self, state, heads)
+
+    def after(self, state: DeficitState, turn: Turn) -> DeficitState:
+        assert isinstance(turn, _DeficitTurn)
+        if not turn.owned:
+            return state
+        return DeficitState(turn.q, state.known, state.weight, turn.in_flight)
+
+    def joined(self, state: DeficitState, client: int, heads: Ints, waited: bool) -> DeficitState:
+        if client >= len(state.q):
+            state = _grown(state, client + 1)
+        if self.rejoin == "reset" and not waited:
+            state = msgspec.structs.replace(state, q=rejoin_printed(NUMPY, state.q, client))
+        if state.known[client]:
+            return state
+        known = state.known.copy()
+        known[client] = True
+        return msgspec.structs.replace(state, known=known)
+
+    def left(self, state: DeficitState, client: int) -> DeficitState:
+        return state
+
+    def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
+        charge = dense(len(state.q), clients, tokens, self.rates.output)
+        return DeficitState(decode(NUMPY, state.q, charge), state.known, state.weight, state.in_flight)
+
+    def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
+        charge = price(abs(input_tokens), self.rates.input)
+        if input_tokens >= 0:
+            q = correct(NUMPY, state.q, client, charge)
+        else:
+            q = refund(NUMPY, state.q, client, charge, state.weight * self.quantum)
+        return msgspec.structs.replace(state, q=q)
+
+    def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
+        if self.in_flight_cap_tokens is None:
+            return state
+        return DeficitState(
+            state.q, state.known, state.weight, NUMPY.bump(state.in_flight, client, -kv_tokens)
+        )
+
+    def configured(self, state: DeficitState, client: int, weight: int) -> DeficitState:
+        """Credit above the new quantum is cut to it, so that q <= Q stays true; debt stays."""
+        if client >= len(state.q):
+            state = _grown(state, client + 1)
+        weights = NUMPY.put(state.weight, client, weight)
+        return msgspec.structs.replace(state, weight=weights, q=np.minimum(state.q, weights * self.quantum))
+
+    def refuses(self, kv_tokens: int) -> str | None:
+        cap = self.in_flight_cap_tokens
+        return f"{kv_tokens} tokens are over the in-flight cap of {cap}" if cap and kv_tokens > cap else None
+
+    def capped(self, turn: Turn, client: int, kv_tokens: int) -> bool:
+        """Whether letting the client's head in would pass the in-flight cap."""
+        assert isinstance(turn, _DeficitTurn)
+        cap = self.in_flight_cap_tokens
+        return cap is not None and int(turn.in_flight[client]) + kv_tokens > cap
+
+    def credit_shortage(self, turn: Turn, client: int) -> bool:
+        assert isinstance(turn, _DeficitTurn)
+        return int(turn.refilled[client]) <= 0
+
+    def charge_max(self, limits: Limits) -> int:
+        """U: most that one client can be charged after it was let in, in cost units."""
+        if not limits.outputs_reserved:
+            return charge_max_optimistic(
+                self.rates,
+                limits.prompt_tokens_max + limits.output_tokens_max,
+                limits.output_tokens_max,
+                limits.running_max,
+            )
+        memory = limits.kv_capacity_tokens
+        if self.in_flight_cap_tokens is not None:
+            memory = min(memory, self.in_flight_cap_tokens)
+        return charge_max_exclusive(self.rates, memory, min(limits.prompt_tokens_max, memory - 1))
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """D-4.1 for equal weights, D-weighted otherwise (service times lcm / weight, as the report shows it)."""
+        if self.rejoin == "reset" or len(clients) < 2:
+            return None
+        charge = self.charge_max(limits)
+        shares = sorted(multipliers([client.weight for client in clients]))
+        if shares[0] == shares[-1]:
+            return 2 * (self.quantum + charge - 1)
+        common = shares[0] * max(client.weight for client in clients)
+        return 2 * self.quantum * common + charge * (shares[-1] + shares[-2]) - 1
+
+    def check(self, state: DeficitState) -> None:
+        # All vectors speak of the same clients.
+        assert len(state.q) == len(state.known) == len(state.weight) == len(state.in_flight)
+        # Nobody ever has more than one quantum of credit.
+        assert bool((state.q <= state.weight * self.quantum).all())
+        # Who was never seen has neither credit nor debt.
+        assert not state.q[~state.known].any()
+        # Weights are positive, and no KV is promised below zero.
+        assert bool((state.weight >= 1).all())
+        assert bool((state.in_flight >= 0).all())
+
+
+def _grown(state: DeficitState, size: int) -> DeficitState:
+    """The state with room for `size` clients: new ones have no credit, weight 1, and are not known yet."""
+    return DeficitState(
+        grown(state.q, size, 0), grown(state.known, size, False), grown(state.weight, size, 1),
+        grown(state.in_flight, size, 0),
+    )

@@ -1,0 +1,406 @@
+"""A local policy is an order, a gate and a batching rule: whom one would pick, who may go, and how much a step does.
+
+The order ranks what waits, the gate chooses among clients by their best rank, the batching rule sets the budget, and
+memory has the last word: the first chosen request that does not fit ends the step's admissions (skipping it would
+let small requests starve a large one).  Everything a theorem needs is in the gate and in the memory check, so a
+theorem of a gate holds for any order.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+import attrs
+import msgspec
+from immutables import Map
+
+from fairsched.model.algebra import NOBODY
+from fairsched.model.cache import PrefixCache
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cached,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Evicted,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Settled,
+)
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.prefix_tree import Insertion
+from fairsched.model.request import KEY_BYTES, Client, Prompt, Request
+from fairsched.model.view import WorkerView
+from fairsched.policies.base import Limits, LocalPolicy, WaitingFor
+from fairsched.policies.batching import Batch, Batching, Chunked
+from fairsched.policies.gate import Gate, Turn
+from fairsched.policies.order import Arrival, Order
+from fairsched.policies.waiting import Entry, Waiting, after_eviction, after_insertion, check_waiting, join, leave
+
+G = TypeVar("G")
+
+LOOKAHEAD = 64
+"""Without a gate, how many requests that wait for a prefix being computed are passed over in one decision."""
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """A running request as the policy knows it: its queue entry, what it must compute, and the KV it may come to
+    hold, as the gate was told."""
+
+    entry: Entry
+    extend_tokens: int
+    kv_tokens: int
+
+
+class LocalState(msgspec.Struct, Generic[G], frozen=True):
+    """What waits, the gate's state, the policy's copy of the prefix cache, what runs, and the prompts of those whose
+    prefill is under way."""
+
+    gate: G
+    waiting: Waiting
+    cache: PrefixCache
+    flights: Map[int, Flight]
+    computing: Map[int, Prompt]
+
+
+@attrs.frozen
+class ComposedPolicy(LocalPolicy[LocalState[Any]]):
+    """`order` x `gate` x `batching`.
+
+    `decide` costs O(clients) when nothing can be admitted, and for each admission O(clients) more, a match of the
+    prompt, and O(log n + sqrt n) for n waiting requests; it never walks the queue.
+    """
+
+    name: str
+    order: Order
+    gate: Gate[Any]
+    batching: Batching = Chunked()
+
+    def init(self) -> LocalState[Any]:
+        return LocalState(self.gate.init(), Waiting(), PrefixCache(), Map(), Map())
+
+    # --- deciding ---------------------------------------------------------------------------------------------------
+
+    def decide(self, state: LocalState[Any], view: WorkerView) -> tuple[StepPlan, LocalState[Any]]:
+        """The next step's plan, and the state in which it has happened."""
+        batch = self.batching.open(view)
+        optimistic = self.batching.reserve == "optimistic"
+        free = view.kv_free_tokens
+        if optimistic:
+            free -= (view.growing if batch.decode else 0) + len(batch.chunks)
+            if free < 0:
+                return self._preempt(state, view, batch, -free)
+        if not state.waiting.entries or not self.batching.first_chunk(batch, 1):
+            return _plan(batch, (), _decode_steps(view) if optimistic else None), state
+        return _Round(self, state, view, batch, free).run()
+
+    def _preempt(
+        self, state: LocalState[Any], view: WorkerView, batch: Batch, short: int
+    ) -> tuple[StepPlan, LocalState[Any]]:
+        """Take the youngest out, one by one, until this step's output fits; nobody enters in such a step."""
+        victims: list[int] = []
+        for _, request_id in reversed(view.running_ranks):
+            if short <= 0 or len(victims) == view.running - 1:
+                break
+            flight = view.in_flight[request_id]
+            decoded = view.decoded_tokens(request_id)
+            cache = state.cache.release(request_id)
+            short -= state.cache.tree.protected_tokens - cache.tree.protected_tokens + flight.kv_tokens
+            short -= 1 + (0 if flight.reserved else decoded)
+            state = self._requeued(state, request_id, decoded)
+            victims.append(request_id)
+        gone = set(victims)
+        batch.chunks = [chunk for chunk in batch.chunks if chunk[0] not in gone]
+        return StepPlan(tuple(victims), (), tuple(batch.chunks), batch.decode, 1), state
+
+    # --- observing --------------------------------------------------------------------------------------------------
+
+    def observe(self, state: LocalState[Any], event: Event) -> LocalState[Any]:
+        """The state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
+        handler = _HANDLERS.get(type(event))
+        return state if handler is None else handler(self, state, event)
+
+    def _arrived(self, state: LocalState[Any], event: Arrived) -> LocalState[Any]:
+        return self._join(state, Entry(event.request, state.waiting.arrivals, 0))
+
+    def _join(self, state: LocalState[Any], entry: Entry) -> LocalState[Any]:
+        client = entry.request.client
+        waiting = state.waiting
+        gate = self.gate.joined(state.gate, client, waiting.heads, client in waiting.queues)
+        waiting = join(waiting, self.order, state.cache, entry, self._group(client))
+        return LocalState(gate, waiting, state.cache, state.flights, state.computing)
+
+    def _admitted(self, state: LocalState[Any], event: Admitted) -> LocalState[Any]:
+        turn = self.gate.turn(state.gate, state.waiting.heads)
+        turn.choose(state.waiting.heads)
+        entry = state.waiting.entries[event.request_id]
+        cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
+        state = self._enter(state, turn, entry, event.extend_tokens, cache, cut)
+        return msgspec.structs.replace(state, gate=self.gate.after(state.gate, turn))
+
+    def _enter(
+        self,
+        state: LocalState[Any],
+        turn: Turn,
+        entry: Entry,
+        extend_tokens: int,
+        cache: PrefixCache,
+        cut: Insertion | None,
+    ) -> LocalState[Any]:
+        """Move an entry from the queue into the batch and charge it to the turn; the gate's state follows later."""
+        request = entry.request
+        group = self._group(request.client)
+        waiting = leave(state.waiting, request.id, group)
+        if cut is not None and self.order.follows_cache:
+            waiting = after_insertion(waiting, self.order, cache, cut, request.prompt, self.gate.grouped)
+        flight = Flight(entry, extend_tokens, extend_tokens + request.max_output_tokens)
+        charged = extend_tokens if self.gate.charge_rule == "extend" else entry.context_tokens
+        turn.admit(group, charged, flight.kv_tokens, group not in waiting.queues)
+        computing = state.computing
+        if self.order.waits_for_prefix and request.prompt.keys:
+            computing = computing.set(request.id, request.prompt)
+        return LocalState(state.gate, waiting, cache, state.flights.set(request.id, flight), computing)
+
+    def _settled(self, state: LocalState[Any], event: Settled) -> LocalState[Any]:
+        flight = state.flights[event.request_id]
+        more = event.extend_tokens - flight.extend_tokens
+        settled = Flight(flight.entry, event.extend_tokens, flight.kv_tokens)
+        gate = state.gate
+        if self.gate.charge_rule == "extend":
+            gate = self.gate.settled(gate, event.client, more, state.waiting.heads)
+        return msgspec.structs.replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
+
+    def _prefilled(self, state: LocalState[Any], event: Prefilled) -> LocalState[Any]:
+        if event.remaining_tokens or event.request_id not in state.computing:
+            return state
+        return msgspec.structs.replace(state, computing=state.computing.delete(event.request_id))
+
+    def _decoded(self, state: LocalState[Any], event: Decoded) -> LocalState[Any]:
+        gate = self.gate.decoded(state.gate, event.clients, event.tokens)
+        if gate is state.gate:
+            return state
+        return LocalState(gate, state.waiting, state.cache, state.flights, state.computing)
+
+    def _finished(self, state: LocalState[Any], event: Finished) -> LocalState[Any]:
+        return self._out(state, event.request_id)
+
+    def _out(self, state: LocalState[Any], request_id: int) -> LocalState[Any]:
+        """The request leaves the batch."""
+        flight = state.flights[request_id]
+        gate = self.gate.released(state.gate, flight.entry.request.client, flight.kv_tokens)
+        computing = state.computing
+        if request_id in computing:
+            computing = computing.delete(request_id)
+        cache = state.cache.release(request_id)
+        return LocalState(gate, state.waiting, cache, state.flights.delete(request_id), computing)
+
+    def _preempted(self, state: LocalState[Any], event: Preempted) -> LocalState[Any]:
+        generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
+        return self._requeued(state, event.request_id, generated)
+
+    def _requeued(self, state: LocalState[Any], request_id: int, decoded: int) -> LocalState[Any]:
+        """A running request waits again, at its old age, with `decoded` more tokens to recompute."""
+        entry = state.flights[request_id].entry
+        entry = Entry(entry.request, entry.age, entry.generated_tokens + decoded)
+        return self._join(self._out(state, request_id), entry)
+
+    def _cancelled(self, state: LocalState[Any], event: Cancelled) -> LocalState[Any]:
+        if event.was_running:
+            state = self._out(state, event.request_id)
+            if not event.uncomputed_tokens:
+                return state
+            gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.waiting.heads)
+            return msgspec.structs.replace(state, gate=gate)
+        return self._gone(state, event.request_id, event.client)
+
+    def _rejected(self, state: LocalState[Any], event: Rejected) -> LocalState[Any]:
+        known = event.request_id in state.waiting.entries
+        return self._gone(state, event.request_id, event.client) if known else state
+
+    def _gone(self, state: LocalState[Any], request_id: int, client: int) -> LocalState[Any]:
+        group = self._group(client)
+        waiting = leave(state.waiting, request_id, group)
+        gate = state.gate if group in waiting.queues else self.gate.left(state.gate, client)
+        return LocalState(gate, waiting, state.cache, state.flights, state.computing)
+
+    def _cached(self, state: LocalState[Any], event: Cached) -> LocalState[Any]:
+        cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
+        waiting = state.waiting
+        if self.order.follows_cache:
+            waiting = after_insertion(waiting, self.order, cache, insertion, event.prompt, self.gate.grouped)
+        return LocalState(state.gate, waiting, cache, state.flights, state.computing)
+
+    def _evicted(self, state: LocalState[Any], event: Evicted) -> LocalState[Any]:
+        cache, evictions = state.cache.evicted(event.prompt, event.keep_blocks)
+        waiting = state.waiting
+        if self.order.follows_cache:
+            waiting = after_eviction(waiting, self.order, cache, evictions, self.gate.grouped)
+        return LocalState(state.gate, waiting, cache, state.flights, state.computing)
+
+    def _configured(self, state: LocalState[Any], event: ClientConfigured) -> LocalState[Any]:
+        return msgspec.structs.replace(state, gate=self.gate.configured(state.gate, event.client, event.weight))
+
+    # --- answering --------------------------------------------------------------------------------------------------
+
+    def _group(self, client: int) -> int:
+        return client if self.gate.grouped else 0
+
+    def refuses(self, request: Request) -> str | None:
+        return self.gate.refuses(request.prompt.tokens + request.max_output_tokens)
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        return self.gate.service_gap_bound(clients, limits)
+
+    def waiting_for(self, state: LocalState[Any], view: WorkerView, request_id: int) -> WaitingFor:
+        """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
+        entry = state.waiting.entries[request_id]
+        client = entry.request.client
+        turn = self.gate.turn(state.gate, state.waiting.heads)
+        chosen = turn.choose(state.waiting.heads)
+        if self.gate.credit_shortage(turn, client):
+            return "gate"
+        if self.gate.capped(turn, client, entry.context_tokens + entry.request.max_output_tokens):
+            return "cap"
+        if _waits_for_prefix(self, state, entry):
+            return "prefix"
+        if chosen != self._group(client) or state.waiting.best(chosen).request.id != request_id:
+            return "order"
+        round_ = _Round(self, state, view, self.batching.open(view), view.kv_free_tokens)
+        return "memory" if self.batching.first_chunk(round_.batch, 1) and not round_.fits(entry) else "budget"
+
+    def check(self, state: LocalState[Any]) -> None:
+        """Every invariant of the gate, the queue and the cache."""
+        self.gate.check(state.gate)
+        check_waiting(state.waiting, self.order, state.cache, self.gate.grouped)
+        state.cache.tree.check()
+        # Nothing runs and waits at once, and only what runs pins or computes.
+        assert not set(state.flights) & set(state.waiting.entries)
+        assert set(state.cache.pins) <= set(state.flights)
+        assert set(state.computing) <= set(state.flights)
+
+
+class _Round:
+    """One decision under way: the state so far, the batch being filled, and the KV that is still free."""
+
+    def __init__(
+        self, policy: ComposedPolicy, state: LocalState[Any], view: WorkerView, batch: Batch, free: int
+    ) -> None:
+        self.policy = policy
+        self.state = state
+        self.view = view
+        self.batch = batch
+        self.free = free
+        self.turn = policy.gate.turn(state.gate, state.waiting.heads)
+        self.admissions: list[Admission] = []
+
+    def run(self) -> tuple[StepPlan, LocalState[Any]]:
+        """Admit until the gate, memory or the budget says stop."""
+        policy, turn = self.policy, self.turn
+        group: int | None = None
+        while policy.batching.first_chunk(self.batch, 1):
+            group = turn.choose(self.state.waiting.heads)
+            if group == NOBODY:
+                break
+            entry = self._head(group)
+            if entry is not None and not self._capped(group, entry):
+                if not self._admit(entry):
+                    break
+            elif policy.gate.grouped:
+                turn.skip(group)
+            else:
+                break
+            group = None
+        if self.admissions:
+            gate = policy.gate.after(self.state.gate, turn)
+            return _plan(self.batch, tuple(self.admissions), 1), msgspec.structs.replace(self.state, gate=gate)
+        return _plan(self.batch, (), self._valid_steps(group)), self.state
+
+    def _valid_steps(self, group: int | None) -> int | None:
+        view = self.view
+        stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
+        if self.policy.batching.reserve == "static":
+            return stays
+        grows = _decode_steps(view)
+        return grows if stays is None else stays if grows is None else min(stays, grows)
+
+    def _head(self, group: int) -> Entry | None:
+        """The group's best request that need not wait for its prefix; a client under a gate offers only its best."""
+        waiting = self.state.waiting
+        if not self.policy.order.waits_for_prefix or not self.state.computing:
+            return waiting.best(group)
+        tries = 1 if self.policy.gate.grouped else LOOKAHEAD
+        for _, entry in zip(range(tries), waiting.ranked(group), strict=False):
+            if not _waits_for_prefix(self.policy, self.state, entry):
+                return entry
+        return None
+
+    def _capped(self, group: int, entry: Entry) -> bool:
+        need = entry.context_tokens + entry.request.max_output_tokens
+        return self.policy.gate.capped(self.turn, group, need)
+
+    def _need(self, entry: Entry, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
+        """KV that the entry would take from what is free, and how much of it is reserved for output."""
+        static = self.policy.batching.reserve == "static"
+        reserved = entry.request.max_output_tokens - entry.generated_tokens if static else 0
+        pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
+        return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
+
+    def fits(self, entry: Entry) -> bool:
+        """Whether memory would hold the entry."""
+        cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
+        return self._need(entry, cached_tokens, cache)[0] <= self.free
+
+    def _admit(self, entry: Entry) -> bool:
+        request = entry.request
+        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
+        extend_tokens = entry.context_tokens - cached_tokens
+        chunk = self.policy.batching.first_chunk(self.batch, extend_tokens)
+        need, reserved = self._need(entry, cached_tokens, cache)
+        if not chunk or need > self.free:
+            return False
+        self.free -= need
+        self.policy.batching.add(self.batch, request.id, chunk)
+        self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
+        self.state = self.policy._enter(self.state, self.turn, entry, extend_tokens, cache, cut)
+        return True
+
+
+def _plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int | None) -> StepPlan:
+    chunks = tuple(batch.chunks)
+    return StepPlan((), admissions, chunks, batch.decode, 1 if chunks else valid_steps)
+
+
+def _decode_steps(view: WorkerView) -> int | None:
+    """For how many steps outputs that grow into free memory still fit."""
+    return max(view.kv_free_tokens // view.growing, 1) if view.growing else None
+
+
+def _waits_for_prefix(policy: ComposedPolicy, state: LocalState[Any], entry: Entry) -> bool:
+    """Whether a running prefill is computing the block that the entry's prompt needs next.  O(prefills under way)."""
+    prompt = entry.request.prompt
+    if not policy.order.waits_for_prefix or not prompt.keys or not state.computing:
+        return False
+    _, blocks = state.waiting.stops[entry.request.id]
+    if blocks >= prompt.reusable_blocks:
+        return False
+    prefix = prompt.keys[: (blocks + 1) * KEY_BYTES]
+    return any(other.keys.startswith(prefix) for other in state.computing.values())
+
+
+_HANDLERS: dict[type, Callable[[ComposedPolicy, LocalState[Any], Any], LocalState[Any]]] = {
+    Arrived: ComposedPolicy._arrived,
+    Admitted: ComposedPolicy._admitted,
+    Settled: ComposedPolicy._settled,
+    Prefilled: ComposedPolicy._prefilled,
+    Decoded: ComposedPolicy._decoded,
+    Preempted: ComposedPolicy._preempted,
+    Finished: ComposedPolicy._finished,
+    Cancelled: ComposedPolicy._cancelled,
+    Rejected: ComposedPolicy._rejected,
+    Cached: ComposedPolicy._cached,
+    Evicted: ComposedPolicy._evicted,
+    ClientConfigured: ComposedPolicy._configured,
+}

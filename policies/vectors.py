@@ -1,0 +1,39 @@
+"""Vectors over clients: how gates make them longer and fill them."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.model.algebra import Ints
+
+Entry = TypeVar("Entry", bound=np.generic)
+
+_FEW = 8
+
+
+def grown(vector: npt.NDArray[Entry], size: int, fill: int | bool) -> npt.NDArray[Entry]:
+    """The vector with at least `size` entries, new ones equal to `fill`; the vector itself if it is long enough."""
+    missing = size - len(vector)
+    if missing <= 0:
+        return vector
+    return np.concatenate([vector, np.full(missing, fill, dtype=vector.dtype)])
+
+
+def dense(size: int, clients: Sequence[int], amounts: Sequence[int], factor: int) -> Ints:
+    """A vector of `size` entries with amounts[k] * factor at clients[k] and 0 elsewhere."""
+    vector = np.zeros(size, dtype=np.int64)
+    if len(clients) < _FEW:
+        for client, amount in zip(clients, amounts, strict=True):
+            vector[client] = amount * factor
+    else:
+        vector[np.array(clients)] = np.array(amounts, dtype=np.int64) * factor
+    return vector
+
+
+def positive(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+    """An attrs validator: a positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{attribute.name} is a positive integer, not {value!r}")

@@ -1,0 +1,242 @@
+"""What waits, in the order in which it would be served: an index that events keep up to date.
+
+`decide` never walks the queue.  For each group (a client under a gate, everybody without one) the index holds the
+scores of its waiting requests in order, and in one vector the best score of each group, which is all that a gate's
+kernel sees.  A score packs the order's rank and the age of the request into one integer, so that scores are distinct
+and the larger goes first.
+
+When the order follows the cache, the index also knows where in the cache each waiting prompt stops matching.  New
+blocks can lengthen only the matches that stopped exactly where they begin and go on with their first key; an eviction
+can shorten only those that stopped in the node it cut.  So the work is proportional to what changed.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from immutables import Map
+
+from fairsched.model.algebra import NO_SCORE, Ints
+from fairsched.model.cache import PrefixCache
+from fairsched.model.prefix_tree import Eviction, Insertion
+from fairsched.model.request import KEY_BYTES, Prompt, Request
+from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.policies.order import Order
+
+AGE_BITS = 40
+AGE_MASK = (1 << AGE_BITS) - 1
+_NO_HEADS = np.zeros(0, dtype=np.int64)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A request as the queue knows it: `age` counts arrivals, `generated_tokens` is what a preemption left to redo."""
+
+    request: Request
+    age: int
+    generated_tokens: int
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens to be in the KV cache before the next token can be produced."""
+        return self.request.prompt.tokens + self.generated_tokens
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The index.  `entries` by request id, `ids` by age, `scores` by request id, `queues` of scores by group.
+
+    `heads[g]` is the best score of group g, NO_SCORE when nothing of it waits.  `stops` says where each waiting
+    prompt stops matching (node, blocks); `stopped` lists them by node and next key.
+    """
+
+    entries: Map[int, Entry] = Map()
+    ids: Map[int, int] = Map()
+    scores: Map[int, int] = Map()
+    queues: Map[int, SortedTuple[int]] = Map()
+    heads: Ints = msgspec.field(default_factory=lambda: _NO_HEADS)
+    arrivals: int = 0
+    stops: Map[int, tuple[int, int]] = Map()
+    stopped: Map[int, Map[bytes, SortedTuple[int]]] = Map()
+
+    def best(self, group: int) -> Entry:
+        """The entry of best score in a group that has one.  O(1)."""
+        return self.entries[self.ids[AGE_MASK - (self.queues[group].last() & AGE_MASK)]]
+
+    def ranked(self, group: int) -> Iterator[Entry]:
+        """The group's entries from the best score down."""
+        queue = self.queues.get(group)
+        for score in reversed(queue) if queue is not None else ():
+            yield self.entries[self.ids[AGE_MASK - (score & AGE_MASK)]]
+
+
+def score_of(rank: int, age: int) -> int:
+    """One integer that orders by rank, then by age, the older first."""
+    return (rank << AGE_BITS) + (AGE_MASK - age)
+
+
+_NO_QUEUE: SortedTuple[int] = SortedTuple()
+_NO_KEYS: Map[bytes, SortedTuple[int]] = Map()
+
+
+def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group: int) -> Waiting:
+    """The index with one more entry.  O(log n + sqrt n), and a match of the prompt if the order follows the cache."""
+    request = entry.request
+    stops, stopped = waiting.stops, waiting.stopped
+    cached_tokens = 0
+    if order.follows_cache and request.prompt.keys:
+        match = cache.tree.match(request.prompt)
+        cached_tokens = _usable(request.prompt, match.blocks)
+        stops = stops.set(request.id, (match.node, match.blocks))
+        stopped = _stop(stopped, request, match.node, match.blocks)
+    score = score_of(order.rank(request, cached_tokens), entry.age)
+    queue = waiting.queues.get(group, _NO_QUEUE).add(score)
+    return Waiting(
+        waiting.entries.set(request.id, entry),
+        waiting.ids.set(entry.age, request.id),
+        waiting.scores.set(request.id, score),
+        waiting.queues.set(group, queue),
+        _with_head(waiting.heads, group, queue),
+        max(waiting.arrivals, entry.age + 1),
+        stops,
+        stopped,
+    )
+
+
+def leave(waiting: Waiting, request_id: int, group: int) -> Waiting:
+    """The index without an entry, which must be in it.  O(log n + sqrt n)."""
+    entry = waiting.entries[request_id]
+    queue = waiting.queues[group].remove(waiting.scores[request_id])
+    stops, stopped = waiting.stops, waiting.stopped
+    stop = stops.get(request_id)
+    if stop is not None:
+        stops = stops.delete(request_id)
+        stopped = _unstop(stopped, entry.request, *stop)
+    return Waiting(
+        waiting.entries.delete(request_id),
+        waiting.ids.delete(entry.age),
+        waiting.scores.delete(request_id),
+        waiting.queues.set(group, queue) if queue.size else waiting.queues.delete(group),
+        _with_head(waiting.heads, group, queue),
+        waiting.arrivals,
+        stops,
+        stopped,
+    )
+
+
+def after_insertion(
+    waiting: Waiting, order: Order, cache: PrefixCache, insertion: Insertion, prompt: Prompt, grouped: bool
+) -> Waiting:
+    """The index after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
+    stopped = waiting.stopped
+    if not stopped:
+        return waiting
+    moved: list[int] = []
+    if insertion.split is not None:
+        at_lower = stopped.get(insertion.split[1], _NO_KEYS)
+        for ids in at_lower.values():
+            moved.extend(i for i in ids if waiting.stops[i][1] <= insertion.matched_blocks)
+    if insertion.new_blocks:
+        start = insertion.matched_blocks * KEY_BYTES
+        key = prompt.keys[start : start + KEY_BYTES]
+        held = insertion.split[1] if insertion.split is not None else insertion.base
+        ids_there = stopped.get(held, _NO_KEYS).get(key)
+        if ids_there is not None:
+            moved.extend(i for i in ids_there if waiting.stops[i][1] == insertion.matched_blocks)
+    return _rescore(waiting, order, cache, moved, grouped) if moved else waiting
+
+
+def after_eviction(
+    waiting: Waiting, order: Order, cache: PrefixCache, evictions: tuple[Eviction, ...], grouped: bool
+) -> Waiting:
+    """The index after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
+    moved: list[int] = []
+    for eviction in evictions:
+        for ids in waiting.stopped.get(eviction.node, _NO_KEYS).values():
+            moved.extend(i for i in ids if waiting.stops[i][1] > eviction.keep_blocks or eviction.removed)
+    return _rescore(waiting, order, cache, moved, grouped) if moved else waiting
+
+
+def _rescore(waiting: Waiting, order: Order, cache: PrefixCache, moved: list[int], grouped: bool) -> Waiting:
+    """Match the moved prompts again and update their scores.  O(moved x (match + log n + sqrt n))."""
+    entries, stopped = waiting.entries, waiting.stopped
+    stops, scores, queues = waiting.stops.mutate(), waiting.scores.mutate(), waiting.queues.mutate()
+    touched: set[int] = set()
+    for request_id in sorted(set(moved)):
+        entry = entries[request_id]
+        request = entry.request
+        match = cache.tree.match(request.prompt)
+        stopped = _stop(_unstop(stopped, request, *stops[request_id]), request, match.node, match.blocks)
+        stops[request_id] = (match.node, match.blocks)
+        score = score_of(order.rank(request, _usable(request.prompt, match.blocks)), entry.age)
+        if score != scores[request_id]:
+            group = request.client if grouped else 0
+            queues[group] = queues[group].remove(scores[request_id]).add(score)
+            scores[request_id] = score
+            touched.add(group)
+    new_queues = queues.finish()
+    heads = waiting.heads.copy()
+    for group in touched:
+        heads[group] = new_queues[group].last()
+    return msgspec.structs.replace(
+        waiting, stops=stops.finish(), stopped=stopped, scores=scores.finish(), queues=new_queues, heads=heads
+    )
+
+
+def _usable(prompt: Prompt, blocks: int) -> int:
+    return min(blocks, prompt.reusable_blocks) * prompt.block_tokens
+
+
+def _stop(
+    stopped: Map[int, Map[bytes, SortedTuple[int]]], request: Request, node: int, blocks: int
+) -> Map[int, Map[bytes, SortedTuple[int]]]:
+    key = request.prompt.keys[blocks * KEY_BYTES : (blocks + 1) * KEY_BYTES]
+    by_key = stopped.get(node, _NO_KEYS)
+    return stopped.set(node, by_key.set(key, by_key.get(key, _NO_QUEUE).add(request.id)))
+
+
+def _unstop(
+    stopped: Map[int, Map[bytes, SortedTuple[int]]], request: Request, node: int, blocks: int
+) -> Map[int, Map[bytes, SortedTuple[int]]]:
+    key = request.prompt.keys[blocks * KEY_BYTES : (blocks + 1) * KEY_BYTES]
+    by_key = stopped[node]
+    ids = by_key[key].remove(request.id)
+    by_key = by_key.set(key, ids) if ids.size else by_key.delete(key)
+    return stopped.set(node, by_key) if by_key else stopped.delete(node)
+
+
+def _with_head(heads: Ints, group: int, queue: SortedTuple[int]) -> Ints:
+    """The vector of best scores after one group's queue changed.  O(groups) to copy, nothing if the best is the same."""
+    best = queue.last() if queue.size else NO_SCORE
+    if group < len(heads):
+        if heads[group] == best:
+            return heads
+        heads = heads.copy()
+    else:
+        heads = np.concatenate([heads, np.full(group + 1 - len(heads), NO_SCORE, dtype=np.int64)])
+    heads[group] = best
+    return heads
+
+
+def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: bool) -> None:
+    """Raise `AssertionError` unless every representation invariant holds.  O(n log n + bytes of prompts)."""
+    entries = waiting.entries
+    # Ages identify requests, and no age is in the future.
+    assert {entry.age: i for i, entry in entries.items()} == dict(waiting.ids.items())
+    assert all(entry.age < waiting.arrivals for entry in entries.values())
+    groups: dict[int, list[int]] = {}
+    for i, entry in entries.items():
+        request = entry.request
+        # Every score is the one that the order gives for what is cached now.
+        cached_tokens = cache.cached_tokens(request.prompt) if order.follows_cache else 0
+        assert waiting.scores[i] == score_of(order.rank(request, cached_tokens), entry.age)
+        groups.setdefault(request.client if grouped else 0, []).append(waiting.scores[i])
+        # A prompt stops where the cache says it does.
+        if i in waiting.stops:
+            match = cache.tree.match(request.prompt)
+            assert waiting.stops[i] == (match.node, match.blocks)
+    # Each group's queue holds exactly its scores, in order, and its head is the best of them.
+    assert {group: list(queue) for group, queue in waiting.queues.items()} == {g: sorted(s) for g, s in groups.items()}
+    for group, head in enumerate(waiting.heads.tolist()):
+        assert head == max(groups.get(group, [NO_SCORE]))
+    # The prompts listed where they stop are exactly those that wait and can be cached.
+    listed = sorted(i for by_key in waiting.stopped.values() for ids in by_key.values() for i in ids)
+    assert listed == sorted(waiting.stops)
