@@ -1,0 +1,346 @@
+"""Service, backlog and the service gap against definitions written out over every pair and every interval."""
+
+from itertools import combinations, pairwise
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Settled,
+)
+from fairsched.model.pricing import Rates
+from fairsched.model.request import Prompt, Request
+from fairsched.model.service import FOREVER, Charging, Gap, backlogs, busiest, charges, service, service_gap
+from fairsched.model.trace import Tables, concatenate, tables
+
+CLIENTS = 4
+
+
+def arrived(time: int, request: int, client: int, worker: int = 0) -> Arrived:
+    """A request of `client` joins the queue."""
+    return Arrived(time, worker, Request(request, client, time, Prompt(8), 16))
+
+
+def admitted(time: int, request: int, client: int, extend: int, cached: int = 0, worker: int = 0) -> Admitted:
+    """The request enters the batch."""
+    return Admitted(time, worker, request, client, extend, cached, 16)
+
+
+def decoded(time: int, tokens: dict[int, int], worker: int = 0) -> Decoded:
+    """One step's output."""
+    return Decoded(time, worker, 1, tuple(sorted(tokens)), tuple(tokens[client] for client in sorted(tokens)))
+
+
+def trace_of(events: list[Event]) -> Tables:
+    """The columns of a run."""
+    return concatenate([tables(events)])
+
+
+def gap_of(events: list[Event], charging: Charging = Charging()) -> Gap:  # noqa: B008
+    """The largest gap of a run."""
+    trace = trace_of(events)
+    return service_gap(charges(trace, charging), backlogs(trace))
+
+
+# --- definitions, written out ---------------------------------------------------------------------------------------
+
+
+def queues(events: list[Event]) -> list[dict[tuple[int, int], set[int]]]:
+    """For each event the requests of each (worker, client) that wait just before it."""
+    waiting: dict[tuple[int, int], set[int]] = {}
+    before = []
+    for event in events:
+        before.append({key: set(ids) for key, ids in waiting.items() if ids})
+        match event:
+            case Arrived(worker=worker, request=request):
+                waiting.setdefault((worker, request.client), set()).add(request.id)
+            case Preempted(worker=worker, client=client, request_id=request_id):
+                waiting.setdefault((worker, client), set()).add(request_id)
+            case Admitted() | Cancelled() | Rejected():
+                waiting.get((event.worker, event.client), set()).discard(event.request_id)
+    return before
+
+
+def ledger(events: list[Event], charging: Charging) -> list[dict[tuple[int, int], int]]:
+    """For each event what it charges each (worker, client)."""
+    extend: dict[int, int] = {}
+    rows = []
+    for event in events:
+        row: dict[tuple[int, int], int] = {}
+        rates = charging.rates
+        match event:
+            case Admitted():
+                extend[event.request_id] = event.extend_tokens
+                cached = event.cached_prefix_tokens if charging.input == "prompt" else 0
+                row[event.worker, event.client] = rates.input * (event.extend_tokens + cached)
+            case Settled():
+                change = event.extend_tokens - extend[event.request_id]
+                extend[event.request_id] = event.extend_tokens
+                row[event.worker, event.client] = rates.input * change if charging.input == "extend" else 0
+            case Cancelled():
+                row[event.worker, event.client] = -rates.input * event.uncomputed_tokens
+            case Decoded():
+                for client, tokens in zip(event.clients, event.tokens, strict=True):
+                    row[event.worker, client] = rates.output * tokens
+        multipliers = charging.multipliers or (1,) * CLIENTS
+        rows.append({key: cost * multipliers[key[1]] for key, cost in row.items()})
+    return rows
+
+
+def largest_gap(events: list[Event], charging: Charging) -> int:
+    """Over every worker, every two clients and every interval of events in which both wait throughout."""
+    before, charged = queues(events), ledger(events, charging)
+    largest = 0
+    for worker in (0, 1):
+        for f, g in combinations(range(CLIENTS), 2):
+            for start in range(len(events)):
+                lead = 0
+                for p in range(start, len(events)):
+                    if (worker, f) not in before[p] or (worker, g) not in before[p]:
+                        break
+                    lead += charged[p].get((worker, f), 0) - charged[p].get((worker, g), 0)
+                    largest = max(largest, abs(lead))
+    return largest
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Event]:
+    """A run of up to 60 events in which each of some requests waits, runs, and is preempted or leaves in any order."""
+    events: list[Event] = []
+    time = 0
+    where: dict[int, str] = {}
+    owner: dict[int, tuple[int, int]] = {}
+    for _ in range(draw(st.integers(0, 60))):
+        time += draw(st.integers(0, 3))
+        kind = draw(st.sampled_from(["arrive", "arrive", "admit", "admit", "decode", "other"]))
+        if kind == "arrive":
+            request = len(where)
+            worker, client = draw(st.integers(0, 1)), draw(st.integers(0, CLIENTS - 1))
+            owner[request] = (worker, client)
+            if draw(st.integers(0, 9)) == 0:
+                where[request] = "gone"
+                events.append(Rejected(time, worker, request, client, "too large"))
+            else:
+                where[request] = "waits"
+                events.append(arrived(time, request, client, worker))
+        elif kind == "decode":
+            worker = draw(st.integers(0, 1))
+            tokens = draw(st.dictionaries(st.integers(0, CLIENTS - 1), st.integers(1, 9), min_size=1))
+            events.append(decoded(time, tokens, worker))
+        else:
+            state = "waits" if kind == "admit" else draw(st.sampled_from(["waits", "runs"]))
+            chosen = [request for request, now in where.items() if now == state]
+            if chosen:
+                request = draw(st.sampled_from(chosen))
+                events += _move(draw, time, request, *owner[request], state, kind, where)
+    return events
+
+
+def _move(
+    draw: st.DrawFn, time: int, request: int, worker: int, client: int, state: str, kind: str, where: dict[int, str]
+) -> list[Event]:
+    if kind == "admit":
+        where[request] = "runs"
+        extend, cached = draw(st.integers(1, 9)), draw(st.integers(0, 9))
+        events: list[Event] = [admitted(time, request, client, extend, cached, worker)]
+        if draw(st.booleans()):
+            events.append(Settled(time, worker, request, client, draw(st.integers(1, 9))))
+        return events
+    if state == "waits":
+        where[request] = "gone"
+        return [draw(st.sampled_from([Cancelled(time, worker, request, client, False, 0, 0)]))]
+    if draw(st.booleans()):
+        where[request] = "waits"
+        return [Preempted(time, worker, request, client, 1, 0)]
+    where[request] = "gone"
+    uncomputed = draw(st.integers(0, 4))
+    return [Cancelled(time, worker, request, client, True, uncomputed, 0)]
+
+
+CHARGINGS = st.builds(
+    Charging,
+    rates=st.builds(Rates, st.integers(1, 4), st.integers(1, 4)),
+    input=st.sampled_from(["extend", "prompt"]),
+    multipliers=st.sampled_from([(), (1, 2, 3, 6), (5, 1, 1, 1)]),
+)
+
+
+# --- properties -----------------------------------------------------------------------------------------------------
+
+
+@given(runs(), CHARGINGS)
+def test_gap_is_the_largest_over_all_pairs_and_intervals(events: list[Event], charging: Charging) -> None:
+    """The gap computed from columns equals the one found by trying every pair of clients and every interval."""
+    assert gap_of(events, charging).cost == largest_gap(events, charging)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=200, max_size=500))
+def test_gap_is_exact_over_many_blocks(services: list[tuple[int, int]]) -> None:
+    """Pairs that the blocks' bound rules out are no loss: with everybody waiting throughout, the gap is the range."""
+    events: list[Event] = [arrived(0, client, client) for client in range(CLIENTS)]
+    events += [decoded(1 + i, {client: tokens}) for i, (client, tokens) in enumerate(services)]
+    cumulative = np.zeros((len(services) + 1, CLIENTS), dtype=np.int64)
+    for i, (client, tokens) in enumerate(services):
+        cumulative[i + 1] = cumulative[i]
+        cumulative[i + 1, client] += 2 * tokens
+    expected = max(np.ptp(cumulative[:, f] - cumulative[:, g]) for f, g in combinations(range(CLIENTS), 2))
+    assert gap_of(events).cost == expected
+
+
+@given(runs(), CHARGINGS)
+def test_witness_of_the_gap_shows_it(events: list[Event], charging: Charging) -> None:
+    """In the interval that the gap names both wait, and the one received so much more; the progress ends there."""
+    events = [msgspec.structs.replace(event, time_ns=p) for p, event in enumerate(events)]
+    gap = gap_of(events, charging)
+    if gap.worker is None or gap.ahead is None or gap.behind is None:
+        assert gap == Gap()
+        return
+    named = range(gap.start_ns, gap.stop_ns + 1)
+    ahead, behind = (gap.worker, gap.ahead), (gap.worker, gap.behind)
+    before, charged = queues(events), ledger(events, charging)
+    together = [p for p in range(len(events)) if ahead in before[p] and behind in before[p]]
+    assert set(named) <= set(together)
+    assert sum(charged[p].get(ahead, 0) - charged[p].get(behind, 0) for p in named) == gap.cost
+    assert gap.progress[-1].tolist() == [gap.stop_ns, gap.cost]
+    assert (np.diff(gap.progress, axis=0) > 0).all()
+    # The first moment of an interval is its opening event, one position earlier; one that stays open ends early.
+    assert gap.together_ns <= len(together)
+
+
+@given(runs(), CHARGINGS, st.integers(0, 40), st.integers(0, 40))
+def test_service_is_additive_over_adjacent_intervals(
+    events: list[Event], charging: Charging, t: int, length: int
+) -> None:
+    """W[0, t) + W[t, u) + W[u, ...) is the service of the run, and that is what the events charge."""
+    charged = charges(trace_of(events), charging)
+    u = t + length
+    parts = service(charged, CLIENTS, 0, t) + service(charged, CLIENTS, t, u) + service(charged, CLIENTS, u)
+    written_out = [
+        sum(cost for row in ledger(events, charging) for (_, who), cost in row.items() if who == client)
+        for client in range(CLIENTS)
+    ]
+    assert parts.tolist() == service(charged, CLIENTS).tolist() == written_out
+
+
+@given(runs())
+def test_backlogs_are_the_maximal_intervals_of_waiting(events: list[Event]) -> None:
+    """A position lies in a client's interval exactly if one of its requests waits there; intervals do not touch."""
+    waited = backlogs(trace_of(events))
+    before = queues(events)
+    rows = list(zip(*(waited[name].tolist() for name in ("worker", "client", "start", "stop")), strict=True))
+    for p, waiting in enumerate(before):
+        assert sorted(waiting) == sorted((w, c) for w, c, start, stop in rows if start <= p < stop)
+    for (w1, c1, _, stop), (w2, c2, start, _) in pairwise(rows):
+        assert (w1, c1) < (w2, c2) or stop < start
+
+
+@given(runs(), st.lists(st.integers(0, 60), max_size=4))
+def test_pieces_of_a_run_give_the_same_columns(events: list[Event], cuts: list[int]) -> None:
+    """Recording a run in pieces loses nothing and keeps the order."""
+    edges = [0, *sorted(min(cut, len(events)) for cut in cuts), len(events)]
+    pieces = [tables(events[a:b], a) for a, b in pairwise(edges)]
+    whole, joined = trace_of(events), concatenate(pieces)
+    assert whole.keys() == joined.keys()
+    for kind, columns in whole.items():
+        assert {name: values.tolist() for name, values in columns.items()} == {
+            name: values.tolist() for name, values in joined[kind].items()
+        }
+
+
+# --- examples -------------------------------------------------------------------------------------------------------
+
+
+def test_charge_of_the_last_admission_counts() -> None:
+    """A client still waits when its last request is admitted, so that charge is inside; what follows is not."""
+    events: list[Event] = [arrived(0, 0, 0), arrived(0, 1, 1), admitted(1, 0, 0, extend=5), decoded(2, {0: 100})]
+    assert gap_of(events).cost == 5
+
+
+def test_service_before_the_arrival_does_not_count() -> None:
+    """What one client received before the other began to wait is not held against it."""
+    events: list[Event] = [
+        arrived(0, 0, 0),
+        arrived(0, 1, 0),
+        admitted(0, 0, 0, extend=50),
+        decoded(1, {0: 1}),
+        arrived(1, 2, 1),
+        decoded(2, {0: 1}),
+        decoded(3, {0: 1}),
+    ]
+    gap = gap_of(events)
+    assert (gap.cost, gap.ahead, gap.behind, gap.start_ns, gap.stop_ns) == (4, 0, 1, 2, 3)
+    assert gap.together_ns == 2
+    assert gap.progress.tolist() == [[2, 2], [3, 4]]
+
+
+def test_gap_of_an_inner_interval_counts() -> None:
+    """An advantage that is later paid back was a gap all the same."""
+    events: list[Event] = [arrived(0, 0, 0), arrived(0, 1, 1)]
+    events += [decoded(1, {0: 3}), decoded(2, {1: 5}), decoded(3, {0: 2})]
+    gap = gap_of(events)
+    assert (gap.cost, gap.ahead, gap.behind) == (10, 1, 0)
+
+
+def test_a_break_in_the_waiting_ends_the_interval() -> None:
+    """The two sides of a moment at which one client did not wait are never added up."""
+    events: list[Event] = [arrived(0, 0, 0), arrived(0, 1, 1), decoded(1, {0: 3})]
+    events += [admitted(2, 1, 1, extend=1), decoded(3, {0: 50}), arrived(4, 2, 1), decoded(5, {0: 4})]
+    assert gap_of(events).cost == 8
+
+
+def test_workers_are_never_added_up() -> None:
+    """The gap is that of the worst worker."""
+    events: list[Event] = []
+    for worker in (0, 1):
+        events += [arrived(0, 2 * worker, 0, worker), arrived(0, 2 * worker + 1, 1, worker)]
+    events += [decoded(1, {0: 3}, 0), decoded(1, {0: 4}, 1)]
+    gap = gap_of(events)
+    assert (gap.cost, gap.worker) == (8, 1)
+
+
+def test_only_the_asked_clients_are_compared() -> None:
+    """With more than the limit of clients the gap is over the busiest, by service, ties to the smaller id."""
+    events: list[Event] = [arrived(0, client, client) for client in range(3)]
+    events += [decoded(1, {0: 1, 2: 9}), decoded(2, {1: 1})]
+    trace = trace_of(events)
+    charged, waited = charges(trace, Charging()), backlogs(trace)
+    chosen = busiest(charged, 3, limit=2)
+    assert chosen is not None
+    assert chosen.tolist() == [0, 2]
+    assert busiest(charged, 3, limit=3) is None
+    assert service_gap(charged, waited, chosen).cost == 16
+    assert service_gap(charged, waited).cost == 18
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("extend", 7 - 2 - 2 + 2), ("prompt", 7 + 8 - 2 + 2)])
+def test_what_an_admission_pays(rule: str, expected: int) -> None:
+    """Extend tokens are corrected when they settle, prompt tokens are known; uncomputed tokens are given back."""
+    charging = Charging(Rates(1, 2), "prompt" if rule == "prompt" else "extend")
+    events: list[Event] = [
+        arrived(0, 0, 0),
+        admitted(0, 0, 0, extend=7, cached=8),
+        Settled(0, 0, 0, 0, 5),
+        Prefilled(1, 0, 0, 0, 3, 2),
+        Cancelled(1, 0, 0, 0, True, 2, 0),
+        decoded(2, {0: 1}),
+    ]
+    assert service(charges(trace_of(events), charging), 1).tolist() == [expected]
+
+
+def test_an_empty_run_has_no_gap() -> None:
+    """Without events there is nothing to compare, and a client alone has nobody to be compared with."""
+    assert gap_of([]) == Gap()
+    assert gap_of([arrived(0, 0, 0), Finished(1, 0, 0, 0, 1)]) == Gap()
+    assert backlogs(trace_of([arrived(0, 0, 0)]))["stop"].tolist() == [FOREVER]
