@@ -171,9 +171,18 @@ class ExactVector(tuple[int, ...]):
     def __or__(self, other: Any) -> "ExactVector":
         return self._each(other, operator.or_)
 
+    # Closed forms beside a kernel may multiply and divide; kernels do not.
+
+    def __mul__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+        return self._each(other, operator.mul)
+
+    def __floordiv__(self, other: Any) -> "ExactVector":
+        return self._each(other, operator.floordiv)
+
     __radd__ = __add__
     __rand__ = __and__
     __ror__ = __or__
+    __rmul__ = __mul__  # type: ignore[assignment]
 
 
 class ExactAlgebra:

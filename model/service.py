@@ -58,7 +58,7 @@ def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
     return {column: values[order] for column, values in whole.items()}
 
 
-def _corrections(trace: Tables) -> Ints:
+def corrections(trace: Tables) -> Ints:
     """For each `Settled`, its extend tokens less what was believed before."""
     admitted, settled = trace[Admitted], trace[Settled]
     columns = ("position", "request_id", "extend_tokens")
@@ -83,7 +83,7 @@ def charges(trace: Tables, charging: Charging) -> Table:
         cancelled | {"amount": -cancelled["uncomputed_tokens"] * rates.input},
     ]
     if charging.input == "extend" and settled["position"].size:
-        parts.append(settled | {"amount": _corrections(trace) * rates.input})
+        parts.append(settled | {"amount": corrections(trace) * rates.input})
     rows = _join(parts, ("position", "time_ns", "worker", "client", "amount"))
     if charging.multipliers:
         rows["amount"] *= np.array(charging.multipliers, dtype=np.int64)[rows["client"]]

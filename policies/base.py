@@ -105,7 +105,13 @@ class ClusterPolicy(Policy[State]):
 
 
 class Router(ClusterPolicy[State]):
-    """A cluster policy that places every request when it comes: it holds nothing."""
+    """A cluster policy that places every request when it comes: it holds nothing, and most need no events."""
+
+    name: ClassVar[str]
+
+    def observe(self, state: State, event: Event) -> State:
+        """The state after `event`: unchanged, unless a router has something to learn."""
+        return state
 
     @abstractmethod
     def route(self, state: State, request: Request, view: ClusterView) -> tuple[Dispatch, State]:

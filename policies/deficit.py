@@ -94,15 +94,15 @@ def rejoin_printed(o: Algebra, q: Vector, p: Point) -> Vector:
 # --- closed form beside the kernel ----------------------------------------------------------------------------------
 
 
-def refill_rounds(q: Ints, queued: Bools, known: Bools, quantum: Ints) -> Ints:
+def refill_rounds(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vector) -> Vector:
     """As many rounds of `refill` as it takes to make somebody eligible, at once; at least one is due.
 
     A client with q <= 0 needs -q // Q + 1 rounds to have credit and gets none beyond that; the fewest that a waiting
-    client needs are given.  Equal to iterating the kernel, which `verify` checks.
+    client needs are given.  Equal to iterating the kernel until no refill is due, which `verify` proves.
     """
-    needed = np.where(known & (q <= 0), -q // quantum + 1, 0)
-    rounds = needed[queued].min()
-    return q + np.minimum(needed, rounds) * quantum
+    needed = o.where(known & (q <= 0), -q // quantum + 1, 0)
+    rounds = o.pick(needed, o.argmin(needed, queued), 0)
+    return q + o.minimum(needed, rounds) * quantum
 
 
 # --- gate -----------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class _DeficitTurn(Turn):
         queued = heads != NO_SCORE
         q = self.q
         if refill_due(NUMPY, q, queued):
-            q = refill_rounds(q, queued, self.state.known, self.state.weight * self.gate.quantum)
+            q = refill_rounds(NUMPY, q, queued, self.state.known, self.state.weight * self.gate.quantum)
         self.refilled = q
         return int(choose(NUMPY, q, queued, self.ready, heads))
 

@@ -1,13 +1,13 @@
-"""The policies that ship, by name, with their parameters: what the command line lists and builds."""
+"""The policies that ship, by name: what the command line lists, and how it sets their parameters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
 import attrs
 
 from fairsched.policies.base import LocalPolicy, Router
-from fairsched.policies.batching import BATCHINGS, Batching
+from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import Gate, OpenGate
