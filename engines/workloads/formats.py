@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from fairsched.engines.workloads import arena, azure, mooncake, own
+from fairsched.engines.workloads import arena, azure, mooncake
 from fairsched.engines.workloads.errors import TraceError, unknown
 from fairsched.engines.workloads.rows import TraceRow, lines
 
@@ -36,9 +36,13 @@ FORMATS: dict[str, TraceFormat] = {
         TraceFormat("azure", "Azure LLM inference trace, CSV", azure.COLUMNS, azure.read, "TIMESTAMP", None),
         TraceFormat("arena", "VTC artifact's arena workload, CSV", arena.COLUMNS, arena.read, "arrival_s", "req_id"),
         TraceFormat(
-            "mooncake", "Mooncake trace, JSON lines", mooncake.COLUMNS, mooncake.read, "timestamp", "timestamp"
+            "mooncake",
+            "JSON lines, Mooncake's keys and our optional ones",
+            mooncake.COLUMNS,
+            mooncake.read,
+            "timestamp",
+            "id",
         ),
-        TraceFormat("fairsched", "our own format, JSON lines", own.COLUMNS, own.read, "timestamp", "id"),
     )
 }
 """All formats by name; of two that fit a file equally well the earlier is taken."""

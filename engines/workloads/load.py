@@ -5,15 +5,14 @@ figure on the second.  Whatever is decided is said in the workload's notes.
 """
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 
 from fairsched.engines.workloads.clients import ClientSpec, assign
 from fairsched.engines.workloads.errors import TraceError, WorkloadError
 from fairsched.engines.workloads.formats import TraceFormat, format_of
 from fairsched.engines.workloads.rows import TraceRow
+from fairsched.engines.workloads.scaling import check_limit, rate_notes, rate_ratio, scaled_ns
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.workload import Job, Workload
 
@@ -71,31 +70,6 @@ def load_trace(
     origin = f"{part} requests of {path.name}, read as {form.name} ({form.summary})."
     notes = (origin, *client_notes, *output_notes, *rate_notes(ratio))
     return Workload(name=path.name, jobs=jobs, clients=the_clients, notes=notes)
-
-
-def check_limit(limit: int | None) -> None:
-    """Raise `WorkloadError` unless `limit` is None or a positive number of requests."""
-    if limit is not None and limit < 1:
-        raise WorkloadError(f"limit: expected a number of requests of at least 1, found {limit}")
-
-
-def rate_ratio(rate_scale: float) -> Fraction:
-    """The factor exactly as its decimal is written.  Raises `WorkloadError` unless it is positive and finite."""
-    if not (isfinite(rate_scale) and rate_scale > 0):
-        raise WorkloadError(f"rate scale: expected a positive finite number, found {rate_scale}")
-    return Fraction(repr(float(rate_scale)))
-
-
-def scaled_ns(time_ns: int, ratio: Fraction) -> int:
-    """A time at `ratio` times the rate, rounded down to a nanosecond."""
-    return time_ns * ratio.denominator // ratio.numerator
-
-
-def rate_notes(ratio: Fraction) -> tuple[str, ...]:
-    """What a report must say about a scaled rate: nothing when it is 1."""
-    if ratio == 1:
-        return ()
-    return (f"Arrival rates are multiplied by {float(ratio):g}; think times and cancellations are as they were.",)
 
 
 def _checked(path: Path, form: TraceFormat) -> Iterator[TraceRow]:

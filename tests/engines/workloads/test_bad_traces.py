@@ -1,0 +1,169 @@
+"""Whatever is wrong with a trace is said in one line that names file, row and field."""
+
+from pathlib import Path
+
+import pytest
+
+from fairsched.engines.workloads.errors import TraceError, WorkloadError
+from fairsched.engines.workloads.load import load_trace
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+AZURE_ROW = "2023-11-16 18:15:46.6805900,374,44\n"
+ARENA = "req_id,arrival_s,client,input_tokens,output_tokens\n"
+ARENA_ROW = "0,0.5,a,13,199\n"
+MOONCAKE_ROW = '{"timestamp": 5, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
+
+
+def own(**keys: str) -> str:
+    """A row with optional keys: a sound one, but for the given keys (as JSON text; the empty text leaves one out)."""
+    row = {"timestamp": "5", "input_length": "40", "output_length": "5", "client": '"a"'} | keys
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in row.items() if value) + "}\n"
+
+
+BAD: dict[str, tuple[str, int | None, str | None, str]] = {
+    # name: (text of the file, row, field, part of what is expected or found)
+    "empty file": ("", None, None, "at least one request"),
+    "header only": (AZURE, None, None, "at least one request"),
+    "unknown header": ("a,b,c\n1,2,3\n", 1, None, "known format"),
+    "no format at all": ("hello\n", 1, None, "known format"),
+    "first line is broken JSON": ('{"timestamp": 5,\n', 1, None, "JSON object"),
+    "azure: missing column": ("TIMESTAMP,ContextTokens\n", 1, "GeneratedTokens", "a column GeneratedTokens"),
+    "azure: unknown column": ("TIMESTAMP,ContextTokens,GeneratedTokens,Model\n", 1, "Model", "columns"),
+    "azure: column twice": ("TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n", 1, "ContextTokens", "once"),
+    "azure: too few values": (AZURE + AZURE_ROW + "2023-11-16 18:15:47,3\n", 3, None, "2 values"),
+    "azure: too many values": (AZURE + AZURE_ROW.replace("44", "44,1"), 2, None, "4 values"),
+    "azure: empty line": (AZURE + AZURE_ROW + "\n" + AZURE_ROW, 3, None, "an empty line"),
+    "azure: bad time": (AZURE + "yesterday,374,44\n", 2, "TIMESTAMP", "yesterday"),
+    "azure: no such day": (AZURE + "2023-02-30 18:15:46.68,374,44\n", 2, "TIMESTAMP", "2023-02-30"),
+    "azure: no such hour": (AZURE + "2023-02-03 24:15:46.68,374,44\n", 2, "TIMESTAMP", "24:15"),
+    "azure: time goes back": (AZURE + AZURE_ROW + AZURE_ROW.replace("46.68", "46.67"), 3, "TIMESTAMP", "not before"),
+    "azure: time goes back later": (
+        AZURE + AZURE_ROW + AZURE_ROW.replace("46.68", "48.68") + AZURE_ROW.replace("46.68", "47.68"),
+        4,
+        "TIMESTAMP",
+        "not before the previous row's",
+    ),
+    "azure: zero prompt": (AZURE + AZURE_ROW.replace("374", "0"), 2, "ContextTokens", "from 1"),
+    "azure: zero output": (AZURE + AZURE_ROW.replace("44", "0"), 2, "GeneratedTokens", "from 1"),
+    "azure: negative length": (AZURE + AZURE_ROW.replace("374", "-374"), 2, "ContextTokens", "'-374'"),
+    "azure: huge length": (AZURE + AZURE_ROW.replace("374", "4194305"), 2, "ContextTokens", "4194305"),
+    "azure: absurd length": (AZURE + AZURE_ROW.replace("374", "9" * 5000), 2, "ContextTokens", "..."),
+    "azure: fractional length": (AZURE + AZURE_ROW.replace("374", "3.5"), 2, "ContextTokens", "whole number"),
+    "azure: length nan": (AZURE + AZURE_ROW.replace("374", "NaN"), 2, "ContextTokens", "'NaN'"),
+    "azure: foreign digits": (AZURE + AZURE_ROW.replace("374", "٣٧٤"), 2, "ContextTokens", "whole number"),
+    "azure: underscore in length": (AZURE + AZURE_ROW.replace("374", "3_7"), 2, "ContextTokens", "3_7"),
+    "azure: missing value": (AZURE + AZURE_ROW.replace("44", ""), 2, "GeneratedTokens", "''"),
+    "azure: open quote": (AZURE + '"2023-11-16,374,44\n', 2, None, "comma-separated"),
+    "arena: missing column": ("req_id,arrival_s,client,input_tokens\n", 1, "output_tokens", "a column"),
+    "arena: id twice": (ARENA + ARENA_ROW + ARENA_ROW, 3, "req_id", "no earlier row has"),
+    "arena: negative id": (ARENA + ARENA_ROW.replace("0,0.5", "-1,0.5"), 2, "req_id", "'-1'"),
+    "arena: no client": (ARENA + ARENA_ROW.replace("a", " "), 2, "client", "name"),
+    "arena: negative time": (ARENA + ARENA_ROW.replace("0.5", "-0.5"), 2, "arrival_s", "-0.5"),
+    "arena: time nan": (ARENA + ARENA_ROW.replace("0.5", "nan"), 2, "arrival_s", "'nan'"),
+    "arena: time inf": (ARENA + ARENA_ROW.replace("0.5", "inf"), 2, "arrival_s", "'inf'"),
+    "arena: endless time": (ARENA + ARENA_ROW.replace("0.5", "1e999"), 2, "arrival_s", "1e999"),
+    "arena: time goes back": (ARENA + ARENA_ROW + ARENA_ROW.replace("0,0.5", "1,0.4"), 3, "arrival_s", "not before"),
+    "arena: zero output": (ARENA + ARENA_ROW.replace("199", "0"), 2, "output_tokens", "from 1"),
+    "mooncake: empty line": (MOONCAKE_ROW + "\n", 2, None, "an empty line"),
+    "mooncake: broken JSON": (MOONCAKE_ROW + '{"timestamp": 5\n', 2, None, "JSON object"),
+    "mooncake: a list": (MOONCAKE_ROW + "[1, 2]\n", 2, None, "object"),
+    "mooncake: missing key": (MOONCAKE_ROW.replace('"input_length": 600, ', ""), 1, "input_length", "a key"),
+    "mooncake: unknown key": (MOONCAKE_ROW + MOONCAKE_ROW.replace("{", '{"user": 3, '), 2, "user", "knows"),
+    "mooncake: negative time": (MOONCAKE_ROW.replace("5,", "-5,", 1), 1, "timestamp", "-5"),
+    "mooncake: NaN time": (MOONCAKE_ROW.replace("5,", '"NaN",', 1), 1, "timestamp", "NaN"),
+    "mooncake: infinite time": (MOONCAKE_ROW.replace("5,", '"Infinity",', 1), 1, "timestamp", "Infinity"),
+    "mooncake: endless time": (MOONCAKE_ROW.replace("5,", "1e99999,", 1), 1, "timestamp", "E+99999"),
+    "mooncake: time goes back": (MOONCAKE_ROW + MOONCAKE_ROW.replace("5,", "4,", 1), 2, "timestamp", "not before"),
+    "mooncake: zero prompt": (MOONCAKE_ROW.replace("600", "0"), 1, "input_length", ">= 1"),
+    "mooncake: huge output": (MOONCAKE_ROW.replace('h": 5', 'h": 9999999'), 1, "output_length", "9999999"),
+    "mooncake: length as text": (MOONCAKE_ROW.replace("600", '"600"'), 1, "input_length", "'600'"),
+    "mooncake: too many ids": (MOONCAKE_ROW.replace("[1, 2]", "[1, 2, 3]"), 1, "hash_ids", "at most 2 ids"),
+    "mooncake: negative hash": (MOONCAKE_ROW.replace("[1, 2]", "[1, -2]"), 1, "hash_ids", ">= 0"),
+    "mooncake: huge hash": (MOONCAKE_ROW.replace("[1, 2]", f"[{2**63}]"), 1, "hash_ids", "<="),
+    "own: unknown key": (own() + own(wieght="2"), 2, "wieght", "keys that this format knows"),
+    "own: unknown target": (own(slo='{"ttft": 5}'), 1, "slo.ttft", "keys that this format knows"),
+    "own: id twice": (own(id="7") + own(id="7"), 2, "id", "no earlier row has"),
+    "own: default id taken": (own(id="1") + own(), 2, "id", "no earlier row has"),
+    "own: unknown parent": (own(parent="5"), 1, "parent", "earlier row"),
+    "own: later parent": (own(parent="[1]") + own(), 1, "parent", "earlier row"),
+    "own: its own parent": (own() + own(id="1", parent="1"), 2, "parent", "earlier row"),
+    "own: one of two parents unknown": (own() + own(parent="[0, 9]"), 2, "parent", "found 9"),
+    "own: thinks after nobody": (own(think_ms="3"), 1, "think_ms", "a parent"),
+    "own: declares too little": (own(max_output_tokens="4"), 1, "max_output_tokens", "at least"),
+    "own: client missing": (own() + own(client=""), 2, "client", "a client"),
+    "own: client unexpected": (own(client="", session='"s"') + own(), 2, "client", "no client"),
+    "own: empty client": (own(client='""'), 1, "client", "''"),
+    "own: weight zero": (own(weight="0"), 1, "weight", ">= 1"),
+    "own: weights differ": (own(weight="2") + own(weight="3"), 2, "weight", "the client's weight 2"),
+    "own: weight of nobody": (own(client="", weight="2"), 1, "weight", "a client"),
+    "own: block of nothing": (own(block_tokens="0"), 1, "block_tokens", ">= 1"),
+    "own: cancelled before": (own(cancel_after_ms="-1"), 1, "cancel_after_ms", "-1"),
+    "own: negative target": (own(slo='{"ttft_ms": -5}'), 1, "slo", "-5"),
+    "own: negative priority text": (own(priority='"high"'), 1, "priority", "high"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_trace_is_refused_where_it_is_bad(name: str, tmp_path: Path) -> None:
+    """The error has path, row and field as attributes and in its message, on one line."""
+    text, row, field, part = BAD[name]
+    path = tmp_path / "some.trace"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(TraceError) as caught:
+        load_trace(path)
+    error, message = caught.value, str(caught.value)
+    assert (error.path, error.row, error.field) == (path, row, field), message
+    assert message.startswith(str(path))
+    assert part in message
+    assert "\n" not in message
+    assert (f", row {row}" in message) == (row is not None)
+    assert (f", field {field}" in message) == (field is not None)
+    assert "expected" in message
+    assert "found" in message
+
+
+@pytest.mark.parametrize("row", [1, 2, 3])
+def test_undecodable_bytes_are_located(row: int, tmp_path: Path) -> None:
+    """A byte that is no UTF-8 is reported at its own line, not at the end of a buffer."""
+    lines = [AZURE.encode(), AZURE_ROW.encode(), AZURE_ROW.encode()]
+    lines[row - 1] = lines[row - 1][:5] + b"\xff" + lines[row - 1][5:]
+    path = tmp_path / "azure.csv"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(TraceError, match=rf"azure\.csv, row {row}: expected UTF-8 text, found the bytes b'\\xff"):
+        load_trace(path)
+
+
+def test_a_file_that_is_not_there_is_a_trace_error(tmp_path: Path) -> None:
+    """A missing file and a folder are bad input like any other."""
+    with pytest.raises(TraceError, match=r"nowhere\.csv: expected a readable file, found no such file"):
+        load_trace(tmp_path / "nowhere.csv")
+    with pytest.raises(TraceError, match="expected a readable file, found is a directory"):
+        load_trace(tmp_path)
+
+
+@pytest.mark.parametrize("rate_scale", [float("nan"), float("inf"), 0.0, -1.0])
+def test_rates_that_mean_nothing_are_refused(rate_scale: float, tmp_path: Path) -> None:
+    """A rate is positive and finite."""
+    with pytest.raises(WorkloadError, match="positive finite number"):
+        load_trace(tmp_path / "unread.csv", rate_scale=rate_scale)
+
+
+@pytest.mark.parametrize("rule", ["", "trace max", "0", "-5", "4194305", "1.5", "nan", "²", 0, -1])
+def test_output_rules_that_mean_nothing_are_refused(rule: str | int, tmp_path: Path) -> None:
+    """`max_output_tokens` is trace-max, oracle, or a number of tokens."""
+    path = tmp_path / "azure.csv"
+    path.write_text(AZURE + AZURE_ROW)
+    with pytest.raises(WorkloadError, match="expected trace-max, oracle or 1 to 4194304"):
+        load_trace(path, max_output_tokens=rule)
+
+
+def test_a_limit_and_a_format_are_checked_too(tmp_path: Path) -> None:
+    """A limit is at least 1; an unknown format gets the nearest names."""
+    path = tmp_path / "azure.csv"
+    path.write_text(AZURE + AZURE_ROW)
+    with pytest.raises(WorkloadError, match="at least 1, found 0"):
+        load_trace(path, limit=0)
+    with pytest.raises(WorkloadError, match=r"unknown trace format 'mooncak'; did you mean mooncake"):
+        load_trace(path, format="mooncak")
+    with pytest.raises(TraceError, match=r"azure\.csv, row 1, field req_id: expected a column req_id"):
+        load_trace(path, format="arena")

@@ -1,0 +1,209 @@
+"""What a sound trace becomes: exact times, whole blocks, declared outputs, and clients that stay together."""
+
+from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.engines.workloads.clients import ClientSpec
+from fairsched.engines.workloads.errors import WorkloadError
+from fairsched.engines.workloads.formats import FORMATS, recognise
+from fairsched.engines.workloads.load import load_trace
+from fairsched.engines.workloads.rows import ms_ns, seconds_ns
+from fairsched.engines.workloads.scaling import rate_ratio, scaled_ns
+from fairsched.model.request import Slo
+from fairsched.model.workload import Workload
+
+SOME = Path("some.trace")
+AZURE = """\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r
+2023-11-16 23:59:59.9999999,374,44\r
+2023-11-17 00:00:00,396,109\r
+2023-11-17 00:00:00.5+00:00,2,7"""
+MOONCAKE = """{"timestamp": 0, "input_length": 1030, "output_length": 500, "hash_ids": [0, 1, 2]}
+{"timestamp": 2.000000001, "input_length": 1024, "output_length": 5, "hash_ids": [0, 3]}
+"""
+OWN = """{"timestamp": 1, "input_length": 40, "output_length": 5, "hash_ids": [5, 6], "block_tokens": 16, "weight": 3, \
+"client": "b"}
+{"timestamp": 1, "input_length": 3, "output_length": 9, "client": "a", "session": "s", "priority": -1, \
+"slo": {"ttft_ms": 0.5}}
+{"timestamp": 1, "input_length": 3, "output_length": 2, "client": "b", "id": 9, "parent": [0, 1], "think_ms": 2, \
+"max_output_tokens": 30, "cancel_after_ms": 7}
+{"timestamp": 4, "input_length": 3, "output_length": 2, "client": "b", "parent": 9, "predicted_output_tokens": 8}
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """A file with this text."""
+    path = tmp_path / "some.trace"
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def test_azure_times_count_from_the_first_row(tmp_path: Path) -> None:
+    """Wall-clock times become exact nanoseconds across midnight, whatever the line ends and a byte-order mark."""
+    workload = load_trace(written(tmp_path, AZURE))
+    assert [job.request.arrival_ns for job in workload.jobs] == [0, 100, 500_000_100]
+    assert [job.request.prompt_tokens for job in workload.jobs] == [374, 396, 2]
+    assert [job.output_tokens for job in workload.jobs] == [44, 109, 7]
+    assert {job.request.max_output_tokens for job in workload.jobs} == {109}
+    assert not any(job.request.prompt.keys for job in workload.jobs)
+
+
+def test_mooncake_blocks_are_whole_blocks(tmp_path: Path) -> None:
+    """The id of a block that the prompt fills only partly is dropped, that of a full last block is kept."""
+    first, second = (job.request for job in load_trace(written(tmp_path, MOONCAKE)).jobs)
+    assert np.frombuffer(first.prompt.keys, "<i8").tolist() == [0, 1]
+    assert np.frombuffer(second.prompt.keys, "<i8").tolist() == [0, 3]
+    assert (first.prompt.tokens, first.prompt.block_tokens) == (1030, 512)
+    assert second.arrival_ns == 2_000_000
+
+
+def test_optional_keys_say_all_that_a_workload_says(tmp_path: Path) -> None:
+    """Clients, weights, labels, targets, parents, programs and cancellations arrive where they belong."""
+    workload = load_trace(written(tmp_path, OWN))
+    one, two, three, four = workload.jobs
+    assert [(client.name, client.weight) for client in workload.clients] == [("b", 3), ("a", 1)]
+    assert [job.request.client for job in workload.jobs] == [0, 1, 0, 0]
+    assert (one.request.prompt.block_tokens, one.request.prompt.blocks) == (16, 2)
+    assert (two.request.session, two.request.priority) == ("s", -1)
+    assert two.request.slo == Slo(ttft_ns=500_000)
+    assert (three.request.id, three.after, three.think_ns) == (9, (0, 1), 2_000_000)
+    assert (three.request.max_output_tokens, three.cancel_after_ns) == (30, 7_000_000)
+    assert (four.request.max_output_tokens, four.request.predicted_output_tokens) == (9, 8)
+    # Linked calls are one program, named after the root; the second root belongs to nobody's program.
+    assert [job.program for job in workload.jobs] == [0, None, 0, 0]
+
+
+def test_the_first_line_says_the_format(tmp_path: Path) -> None:
+    """Each format is recognised by its header or keys."""
+    arena = "req_id,arrival_s,client,input_tokens,output_tokens\n0,0,a,1,1\n"
+    for text, name in ((AZURE, "azure"), (arena, "arena"), (MOONCAKE, "mooncake"), (OWN, "mooncake")):
+        assert recognise(written(tmp_path, text)) is FORMATS[name]
+
+
+@given(ns=st.integers(0, 10**18))
+def test_decimal_times_are_exact(ns: int) -> None:
+    """Every whole nanosecond survives being written as decimal seconds or milliseconds."""
+    assert seconds_ns(SOME, 1, "t", f"{ns // 10**9}.{ns % 10**9:09d}") == ns
+    assert seconds_ns(SOME, 1, "t", f"{Decimal(ns).scaleb(-9):.20e}") == ns
+    assert ms_ns(SOME, 1, "t", Decimal(ns).scaleb(-6)) == ns
+
+
+@given(ns=st.integers(0, 10**15), scale=st.floats(1e-3, 1e3))
+def test_a_rate_is_scaled_exactly(ns: int, scale: float) -> None:
+    """A scaled time is the quotient by the factor's decimal, rounded down."""
+    assert scaled_ns(ns, rate_ratio(scale)) == Fraction(ns) / Fraction(str(scale)) // 1
+
+
+def test_a_scaled_limited_trace_says_so(tmp_path: Path) -> None:
+    """`rate_scale` divides times, `limit` keeps the first rows, and notes say both."""
+    workload = load_trace(written(tmp_path, AZURE), rate_scale=0.1, limit=2)
+    assert [job.request.arrival_ns for job in workload.jobs] == [0, 1000]
+    assert any("First 2 requests" in note for note in workload.notes)
+    assert any("multiplied by 0.1" in note for note in workload.notes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "declared", "outputs", "note"),
+    [
+        ("trace-max", [109, 109, 109], [44, 109, 7], "is 109, the largest output read"),
+        ("oracle", [44, 109, 7], [44, 109, 7], "oracle"),
+        ("50", [50, 50, 50], [44, 50, 7], "1 longer outputs were cut"),
+        (200, [200, 200, 200], [44, 109, 7], "0 longer outputs were cut"),
+    ],
+)
+def test_declared_outputs_follow_the_rule(
+    rule: str | int, declared: list[int], outputs: list[int], note: str, tmp_path: Path
+) -> None:
+    """Each rule declares what it says, cuts what an engine would cut, and is noted."""
+    workload = load_trace(written(tmp_path, AZURE), max_output_tokens=rule)
+    assert [job.request.max_output_tokens for job in workload.jobs] == declared
+    assert [job.output_tokens for job in workload.jobs] == outputs
+    assert any(note in said for said in workload.notes)
+
+
+def counts(workload: Workload) -> list[int]:
+    """Requests of each client."""
+    found = Counter(job.request.client for job in workload.jobs)
+    return [found[client.id] for client in workload.clients]
+
+
+def rows_of_ms(count: int, keys: str = "") -> str:
+    """That many rows without a client."""
+    return "".join(f'{{"timestamp": {n}, "input_length": 64, "output_length": 1{keys}}}\n' for n in range(count))
+
+
+def test_clients_are_dealt_by_share_and_seed(tmp_path: Path) -> None:
+    """Shares follow Zipf's law, and the same seed deals the same."""
+    path = written(tmp_path, rows_of_ms(4000))
+    first = load_trace(path, seed=3)
+    assert [client.name for client in first.clients] == [f"client-{index}" for index in range(8)]
+    shares = 1 / np.arange(1, 9)
+    expected = 4000 * shares / shares.sum()
+    # Four standard deviations: the chance that a right dealer fails is below one in a thousand.
+    assert np.all(np.abs(np.array(counts(first)) - expected) < 4 * np.sqrt(expected))
+    assert load_trace(path, seed=3) == first
+    assert counts(load_trace(path, seed=4)) != counts(first)
+    assert any("zipf:8:1 (the default mix), seed 3" in note for note in first.notes)
+    equal = np.array(counts(load_trace(path, clients=ClientSpec.parse("4"))))
+    assert len(equal) == 4
+    assert np.all(np.abs(equal - 1000) < 4 * np.sqrt(1000))
+
+
+def test_what_belongs_together_stays_with_one_client(tmp_path: Path) -> None:
+    """A session, a family of calls, and prompts that continue one another have one client each."""
+    sessions = [rows_of_ms(1, f', "session": "s{n % 7}"') for n in range(200)]
+    workload = load_trace(written(tmp_path, "".join(sessions)), clients=ClientSpec.parse("50"))
+    by_session = {(job.request.session, job.request.client) for job in workload.jobs}
+    assert len(by_session) == 7
+
+    family = rows_of_ms(1) + "".join(rows_of_ms(1, f', "parent": {n}') for n in range(60))
+    assert len({job.request.client for job in load_trace(written(tmp_path, family)).jobs}) == 1
+
+    chats = [
+        rows_of_ms(1, f', "block_tokens": 4, "hash_ids": [1, {chat}, {",".join(map(str, range(turn + 1)))}]')
+        for turn in range(8)
+        for chat in range(100, 130)
+    ]
+    jobs = load_trace(written(tmp_path, "".join(chats)), clients=ClientSpec.parse("50")).jobs
+    owners = {(index % 30, job.request.client) for index, job in enumerate(jobs)}
+    assert len(owners) == 30
+    # One shared first block does not make all chats one.
+    assert len({client for _, client in owners}) > 5
+
+
+def test_a_traces_own_clients_are_kept(tmp_path: Path) -> None:
+    """Weights can be set by name; a mix without names replaces the clients and says so."""
+    path = written(tmp_path, OWN)
+    weighted = load_trace(path, clients=ClientSpec.parse("weights:a=7"))
+    assert [(client.name, client.weight) for client in weighted.clients] == [("b", 1), ("a", 7)]
+    with pytest.raises(WorkloadError, match="unknown client 'c'; known: a, b"):
+        load_trace(path, clients=ClientSpec.parse("weights:c=7"))
+    replaced = load_trace(path, clients=ClientSpec.parse("2"))
+    assert [client.name for client in replaced.clients] == ["client-0", "client-1"]
+    assert any("own clients were replaced" in note for note in replaced.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "-3", "1.5", "zipf", "zipf:", "zipf:0", "zipf:4:", "zipf:4:-1", "zipf:4:nan", "uniform:3", "٣"]
+    + ["weights:", "weights:a", "weights:a=0", "weights:a=1.5", "weights:a=1,a=2", "weights:a=1,,b=2", "9999999"],
+)
+def test_mixes_outside_the_grammar_are_refused(text: str) -> None:
+    """The message gives the grammar."""
+    with pytest.raises(WorkloadError, match=r"zipf:N\[:S\]"):
+        ClientSpec.parse(text)
+
+
+@given(clients=st.integers(1, 300), exponent=st.integers(0, 3))
+def test_shares_of_a_mix_sum_to_one(clients: int, exponent: int) -> None:
+    """Shares are positive, fall with the rank, and sum to one."""
+    spec = ClientSpec.parse(f"zipf:{clients}:{exponent}")
+    assert abs(sum(spec.shares) - 1) < 1e-9
+    assert list(spec.shares) == sorted(spec.shares, reverse=True)
+    assert spec.shares[-1] > 0
