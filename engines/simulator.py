@@ -29,7 +29,6 @@ from fairsched.model.events import (
 )
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import StepPlan
-from fairsched.model.request import Request
 from fairsched.model.view import ClusterView
 from fairsched.model.worker import WorkerState
 from fairsched.model.workload import Job, Workload
@@ -311,6 +310,3 @@ def simulate(
     events: list[Event] = []
     Simulator(workload, policy, router, latency, on_event=events.append, **options).run()
     return events
-
-
-__all__ = ["Lane", "PolicyStallError", "Request", "Simulator", "simulate"]

@@ -42,9 +42,7 @@ class PrefixCache(msgspec.Struct, frozen=True):
         cache = PrefixCache(tree.pin(node, stamp), self.pins.set(request_id, node))
         return cache, _usable(prompt, match.blocks), insertion
 
-    def complete(
-        self, request_id: int, prompt: Prompt, blocks: int, stamp: int
-    ) -> tuple["PrefixCache", Insertion]:
+    def complete(self, request_id: int, prompt: Prompt, blocks: int, stamp: int) -> tuple["PrefixCache", Insertion]:
         """Cache the first `blocks` blocks, computed by this request, and pin them for it.  O(depth)."""
         tree, insertion = self.tree.insert(prompt, blocks, request_id, stamp)
         tree = tree.pin(insertion.node, stamp)

@@ -6,7 +6,7 @@ equal documents.
 """
 
 import hashlib
-from typing import Any, TypeVar, cast, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -57,7 +57,7 @@ def from_json(kind: type[T], document: dict[str, Any]) -> T:
     if document["type"] != name:
         raise StateError(f"expected the state of a {name}, and the document holds a {document['type']!r}")
     try:
-        return cast(T, msgspec.convert(document["state"], kind, dec_hook=_decode))
+        return msgspec.convert(document["state"], kind, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise StateError(f"{name}: {error}") from error
 

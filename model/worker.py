@@ -216,9 +216,7 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
     for request_id in ended:
         run = state.running[request_id]
         state = _release(state, request_id)
-        events.append(
-            Finished(now_ns, state.worker, request_id, run.waiting.request.client, run.waiting.output_tokens)
-        )
+        events.append(Finished(now_ns, state.worker, request_id, run.waiting.request.client, run.waiting.output_tokens))
     return state, events
 
 
@@ -239,15 +237,11 @@ def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
             queue=state.queue.delete(request_id),
             queue_tokens=state.queue_tokens - request.prompt.tokens - waiting.generated_tokens,
         )
-        return state, [
-            Cancelled(now_ns, state.worker, request_id, request.client, False, 0, waiting.generated_tokens)
-        ]
+        return state, [Cancelled(now_ns, state.worker, request_id, request.client, False, 0, waiting.generated_tokens)]
     flight = state.in_flight[request_id]
     generated = _generated(state, request_id)
     state = _release(_leave_decode(state, request_id), request_id)
-    cancelled = Cancelled(
-        now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, generated
-    )
+    cancelled = Cancelled(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, generated)
     return state, [cancelled]
 
 
@@ -318,9 +312,7 @@ def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Even
     run = state.running[request_id]
     generated = _generated(state, request_id)
     state = _release(_leave_decode(state, request_id), request_id)
-    events.append(
-        Preempted(now_ns, state.worker, request_id, flight.client, generated, flight.remaining_tokens)
-    )
+    events.append(Preempted(now_ns, state.worker, request_id, flight.client, generated, flight.remaining_tokens))
     waiting = Waiting(run.waiting.request, run.waiting.output_tokens, generated)
     return msgspec.structs.replace(
         state,

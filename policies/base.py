@@ -59,7 +59,7 @@ class Policy(ABC, Generic[State]):
     def observe(self, state: State, event: Event) -> State:
         """The state after `event`.  Unknown or irrelevant events return `state` itself."""
 
-    def check(self, state: State) -> None:  # noqa: B027
+    def check(self, state: State) -> None:
         """Raise `AssertionError` unless every representation invariant of `state` holds.  For tests: may be slow."""
 
     def state_to_json(self, state: State) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import attrs
 
 from fairsched.model.view import WorkerView
-from fairsched.policies.vectors import positive
+from fairsched.policies.validators import one_of, positive
 
 Reserve = Literal["static", "optimistic"]
 
@@ -40,7 +40,7 @@ class Batching(ABC):
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
     max_running: int = attrs.field(default=256, validator=positive)
-    reserve: Reserve = attrs.field(default="static", validator=attrs.validators.in_(["static", "optimistic"]))
+    reserve: Reserve = attrs.field(default="static", validator=one_of("static", "optimistic"))
 
     @abstractmethod
     def open(self, view: WorkerView) -> Batch:

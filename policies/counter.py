@@ -38,6 +38,7 @@ from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_sha
 from fairsched.model.request import Client
 from fairsched.policies.base import Limits
 from fairsched.policies.gate import ChargeRule, Gate, Turn
+from fairsched.policies.validators import one_of
 from fairsched.policies.vectors import dense, grown
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -71,6 +72,7 @@ def refund(o: Algebra, c: Vector, queued: Mask, p: Point, amount: Scalar) -> Vec
     held = o.pick(c, p, 0)
     lowest = o.pick(c, o.argmin(c, queued), held)
     return o.put(c, p, o.minimum(held, o.maximum(held - amount, lowest)))
+
 
 # --- gate -----------------------------------------------------------------------------------------------------------
 
@@ -147,10 +149,8 @@ class CounterGate(Gate[CounterState]):
     charge_rule: ClassVar[ChargeRule] = "prompt"
     state_type: ClassVar[Any] = CounterState
 
-    rates: Rates = Rates()
-    lift: Literal["last-leaver", "none"] = attrs.field(
-        default="last-leaver", validator=attrs.validators.in_(["last-leaver", "none"])
-    )
+    rates: Rates = attrs.field(factory=Rates)
+    lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))
 
     def init(self) -> CounterState:
         return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NOBODY)

@@ -39,7 +39,8 @@ from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_opti
 from fairsched.model.request import Client
 from fairsched.policies.base import Limits
 from fairsched.policies.gate import ChargeRule, Gate, Turn
-from fairsched.policies.vectors import dense, grown, positive
+from fairsched.policies.validators import one_of, positive
+from fairsched.policies.vectors import dense, grown
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued who waits, known who was ever seen, quantum credit a round, score the
@@ -90,6 +91,7 @@ def refund(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> 
 def rejoin_printed(o: Algebra, q: Vector, p: Point) -> Vector:
     """The paper's rule, as a variant: who comes back after its queue was empty starts at zero."""
     return o.put(q, p, 0)
+
 
 # --- closed form beside the kernel ----------------------------------------------------------------------------------
 
@@ -178,15 +180,13 @@ class DeficitGate(Gate[DeficitState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
 
-    rates: Rates = Rates()
+    rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)
     in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
-    rejoin: Literal["keep", "reset"] = attrs.field(default="keep", validator=attrs.validators.in_(["keep", "reset"]))
+    rejoin: Literal["keep", "reset"] = attrs.field(default="keep", validator=one_of("keep", "reset"))
 
     def init(self) -> DeficitState:
-        return DeficitState(
-            np.zeros(0, np.int64), np.zeros(0, np.bool_), np.ones(0, np.int64), np.zeros(0, np.int64)
-        )
+        return DeficitState(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.ones(0, np.int64), np.zeros(0, np.int64))
 
     def turn(self, state: DeficitState, heads: Ints) -> Turn:
         return _DeficitTurn(self, state, heads)
@@ -226,9 +226,7 @@ class DeficitGate(Gate[DeficitState]):
     def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
         if self.in_flight_cap_tokens is None:
             return state
-        return DeficitState(
-            state.q, state.known, state.weight, NUMPY.bump(state.in_flight, client, -kv_tokens)
-        )
+        return DeficitState(state.q, state.known, state.weight, NUMPY.bump(state.in_flight, client, -kv_tokens))
 
     def configured(self, state: DeficitState, client: int, weight: int) -> DeficitState:
         """Credit above the new quantum is cut to it, so that q <= Q stays true; debt stays."""
@@ -291,6 +289,8 @@ class DeficitGate(Gate[DeficitState]):
 def _grown(state: DeficitState, size: int) -> DeficitState:
     """The state with room for `size` clients: new ones have no credit, weight 1, and are not known yet."""
     return DeficitState(
-        grown(state.q, size, 0), grown(state.known, size, False), grown(state.weight, size, 1),
+        grown(state.q, size, 0),
+        grown(state.known, size, False),
+        grown(state.weight, size, 1),
         grown(state.in_flight, size, 0),
     )

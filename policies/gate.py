@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import NO_SCORE, NOBODY, Ints
-from fairsched.model.pricing import COMMON, Rates
+from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
@@ -107,7 +107,7 @@ class Gate(ABC, Generic[GateState]):
         """Bound of the gap in charged service between two clients backlogged together; None without a promise."""
         return None
 
-    def check(self, state: GateState) -> None:  # noqa: B027
+    def check(self, state: GateState) -> None:
         """Raise `AssertionError` unless every representation invariant holds."""
 
 
@@ -142,7 +142,7 @@ class OpenGate(Gate[NoState]):
     name: ClassVar[str] = "open"
     grouped: ClassVar[bool] = False
     state_type: ClassVar[Any] = NoState
-    rates: Rates = COMMON
+    rates: Rates = attrs.field(factory=Rates)
 
     def init(self) -> NoState:
         return _NOTHING

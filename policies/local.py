@@ -7,7 +7,7 @@ theorem of a gate holds for any order.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -37,7 +37,7 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import Limits, LocalPolicy, WaitingFor
 from fairsched.policies.batching import Batch, Batching, Chunked
 from fairsched.policies.gate import Gate, Turn
-from fairsched.policies.order import Arrival, Order
+from fairsched.policies.order import Order
 from fairsched.policies.waiting import Entry, Waiting, after_eviction, after_insertion, check_waiting, join, leave
 
 G = TypeVar("G")
@@ -77,7 +77,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     name: str
     order: Order
     gate: Gate[Any]
-    batching: Batching = Chunked()
+    batching: Batching = attrs.field(factory=Chunked)
 
     def init(self) -> LocalState[Any]:
         return LocalState(self.gate.init(), Waiting(), PrefixCache(), Map(), Map())

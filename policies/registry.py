@@ -1,16 +1,110 @@
-"""The policies that ship, by name: what the command line lists, and how it sets their parameters."""
+"""The policies that ship, by name: what a command line lists, and how it sets their parameters.
 
-from collections.abc import Mapping
+A policy's parameters are the fields of its gate and of its batching rule, by their names; `input_rate` and
+`output_rate` are the gate's rates, `batching` names the rule itself.
+"""
+
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
-from fairsched.policies.base import LocalPolicy, Router
-from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate, OpenGate
+from fairsched.model.pricing import Rates
+from fairsched.policies.base import Router
+from fairsched.policies.batching import BATCHINGS, Batching
+from fairsched.policies.dlpm import DLPM, DLPMPrinted
+from fairsched.policies.fcfs import FCFS
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
+from fairsched.policies.lpm import LPM
 from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
+from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
+from fairsched.policies.vtc import VTC
+
+LOCAL_POLICIES: dict[str, ComposedPolicy] = {
+    policy.name: policy for policy in (FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted())
+}
+"""Local policies by name, with their defaults."""
+
+ROUTERS: dict[str, Router[Any]] = {
+    router.name: router for router in (RoundRobin(), PerClientRoundRobin(), JoinShortestQueue())
+}
+"""Routers by name, with their defaults."""
+
+
+class UnknownNameError(ValueError):
+    """A name that is not there; the message lists the nearest ones."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name that is not among `known`."""
+    names = list(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+    return UnknownNameError(f"unknown {what} {name!r}; {hint}")
+
+
+def parameters(policy: ComposedPolicy) -> dict[str, Any]:
+    """The policy's parameters and their values."""
+    values: dict[str, Any] = {"batching": policy.batching.name}
+    for part in (policy.gate, policy.batching):
+        for name in _fields(type(part)):
+            value = getattr(part, name)
+            if isinstance(value, Rates):
+                values |= {"input_rate": value.input, "output_rate": value.output}
+            else:
+                values[name] = value
+    return values
+
+
+def _fields(kind: type) -> list[str]:
+    return [field.name for field in attrs.fields(cast("type[attrs.AttrsInstance]", kind))]
+
+
+def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> ComposedPolicy:
+    """The policy with parameters set from text.
+
+    A deficit gate's `quantum` that is not given is twice the step's token budget.  Raises `UnknownNameError` for a
+    parameter that the policy does not have, `ValueError` for a value that it cannot have.
+    """
+    known = parameters(policy)
+    for name in given:
+        if name not in known:
+            raise unknown(f"parameter of policy {policy.name}", name, known)
+    batching = _batching(policy, given)
+    gate_values = {name: _parsed(policy, name, text, known[name]) for name, text in given.items()}
+    gate: Any = policy.gate
+    changes: dict[str, Any] = {name: gate_values[name] for name in _fields(type(gate)) if name in gate_values}
+    rates = {"input_rate": "input", "output_rate": "output"}
+    if any(name in gate_values for name in rates):
+        changes["rates"] = attrs.evolve(
+            gate.rates, **{part: gate_values[name] for name, part in rates.items() if name in gate_values}
+        )
+    if "quantum" in known and "quantum" not in given:
+        changes["quantum"] = 2 * batching.max_batched_tokens
+    return attrs.evolve(policy, gate=attrs.evolve(gate, **changes), batching=batching)
+
+
+def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
+    kind = type(policy.batching)
+    if "batching" in given:
+        if given["batching"] not in BATCHINGS:
+            raise unknown("batching rule", given["batching"], BATCHINGS)
+        kind = BATCHINGS[given["batching"]]
+    values = {name: getattr(policy.batching, name) for name in _fields(kind)}
+    for name in values:
+        if name in given:
+            values[name] = _parsed(policy, name, given[name], values[name])
+    return kind(**values)
+
+
+def _parsed(policy: ComposedPolicy, name: str, text: str, default: Any) -> Any:
+    """`text` as a value like `default`; a whole number where the default is one or None."""
+    if isinstance(default, str):
+        return text
+    if default is None and text == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{policy.name}.{name} is a whole number, not {text!r}") from None

@@ -10,6 +10,7 @@ from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
+from fairsched.policies.validators import one_of
 
 
 class TurnState(msgspec.Struct, frozen=True):
@@ -52,9 +53,7 @@ class PerClientRoundRobin(Router[ClientTurnState]):
     def init(self) -> ClientTurnState:
         return ClientTurnState()
 
-    def route(
-        self, state: ClientTurnState, request: Request, view: ClusterView
-    ) -> tuple[Dispatch, ClientTurnState]:
+    def route(self, state: ClientTurnState, request: Request, view: ClusterView) -> tuple[Dispatch, ClientTurnState]:
         turn = state.placed.get(request.client, request.client)
         worker = view.workers[turn % len(view.workers)].worker
         return Dispatch(request.id, worker), ClientTurnState(state.placed.set(request.client, turn + 1))
@@ -82,9 +81,7 @@ class JoinShortestQueue(Router[NoRouterState]):
     name: ClassVar[str] = "join-shortest-queue"
     state_type: ClassVar[Any] = NoRouterState
 
-    measure: Literal["requests", "tokens"] = attrs.field(
-        default="requests", validator=attrs.validators.in_(["requests", "tokens"])
-    )
+    measure: Literal["requests", "tokens"] = attrs.field(default="requests", validator=one_of("requests", "tokens"))
 
     def init(self) -> NoRouterState:
         return NoRouterState()

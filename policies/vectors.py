@@ -1,9 +1,8 @@
 """Vectors over clients: how gates make them longer and fill them."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -31,9 +30,3 @@ def dense(size: int, clients: Sequence[int], amounts: Sequence[int], factor: int
     else:
         vector[np.array(clients)] = np.array(amounts, dtype=np.int64) * factor
     return vector
-
-
-def positive(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
-    """An attrs validator: a positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{attribute.name} is a positive integer, not {value!r}")

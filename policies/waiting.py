@@ -204,7 +204,7 @@ def _unstop(
 
 
 def _with_head(heads: Ints, group: int, queue: SortedTuple[int]) -> Ints:
-    """The vector of best scores after one group's queue changed.  O(groups) to copy, nothing if the best is the same."""
+    """The vector of best scores after one group's queue changed.  O(groups), or O(1) if the best is the same."""
     best = queue.last() if queue.size else NO_SCORE
     if group < len(heads):
         if heads[group] == best:
