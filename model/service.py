@@ -182,8 +182,8 @@ class _Ledger:
 
     def __init__(self, charged: Table, waited: Table) -> None:
         self.clients: list[int] = np.unique(waited["client"]).tolist()
-        self.position, first = np.unique(charged["position"], return_index=True)
-        self.time_ns = charged["time_ns"][first]
+        first = np.flatnonzero(np.diff(charged["position"], prepend=-1))
+        self.position, self.time_ns = charged["position"][first], charged["time_ns"][first]
         column = np.searchsorted(self.position, charged["position"])
         self.columns = len(self.position) + 1
         self._charges = [(column[mine] + 1, charged["amount"][mine]) for mine in self._rows_of(charged)]

@@ -1,0 +1,187 @@
+"""What a run was like for those who waited: every figure of a comparison, from the run's events alone.
+
+A `Recorder` takes the events in the order in which they happened (about a microsecond each, one integer row kept) and
+computes everything vectorised in the end.  Times and costs stay integers until the last division, percentiles are
+samples that occurred (nearest rank), so a replay gives the same figures bit by bit.
+`engines.outcomes` says what each figure of a request means, `model.service` what service and its gaps are.  Jain's
+index is (sum x)^2 / (n sum x^2) of the clients' service, each divided by its weight, over the interval in which all
+clients are active.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fairsched.engines.outcomes import Measures, Outcomes
+from fairsched.engines.series import KvSamples, Series
+from fairsched.model.events import Event
+from fairsched.model.pricing import COMMON, multipliers
+from fairsched.model.service import CLIENTS_MAX, Charging, Gap, backlogs, busiest, charges, service, service_gap
+from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
+from fairsched.model.workload import Workload
+
+_PIECE = 1 << 15
+
+
+@attrs.frozen
+class RunResult:
+    """One policy over one workload.  `gap` and `common_gap` carry their witnesses, `series` what plots need."""
+
+    policy: str
+    router: str
+    params: Mapping[str, Any]
+    measures: Measures
+    jain_client: float | None
+    jain_charged: float | None
+    gap: Gap
+    service_gap_bound: int | None
+    gap_scope: str
+    bound_over_busiest: float | None
+    common_gap: Gap
+    clients: Mapping[str, Measures]
+    wall_s: float
+    log_sha256: str
+    notes: tuple[str, ...]
+    names: tuple[str, ...]
+    series: Series = attrs.field(eq=False, repr=False)
+
+    @property
+    def is_binding(self) -> bool | None:
+        """Whether anything could break the bound at all: it is below the busiest client's service on a worker."""
+        return None if self.bound_over_busiest is None else self.bound_over_busiest < 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The run's entry in a comparison's JSON document."""
+        measures = attrs.asdict(self.measures)
+        if measures["slo_attainment"] is None:
+            del measures["slo_attainment"]
+        entry = {"policy": self.policy, "router": self.router, "params": dict(self.params)} | measures
+        entry |= {
+            "jain_client": self.jain_client,
+            "jain_charged": self.jain_charged,
+            "service_gap_max": self.gap.cost,
+            "service_gap_bound": self.service_gap_bound,
+            "gap_scope": self.gap_scope,
+            "bound_over_busiest": self.bound_over_busiest,
+            "service_gap_common_max": self.common_gap.cost,
+            "clients": {name: attrs.asdict(measures) for name, measures in self.clients.items()},
+            "wall_s": self.wall_s,
+            "log_sha256": self.log_sha256,
+        }
+        if "slo_attainment" not in measures:
+            for client in entry["clients"].values():
+                del client["slo_attainment"]
+        return entry
+
+
+class Recorder:
+    """Takes a run's events and turns them into a `RunResult`."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._pending: list[Event] = []
+        self._pieces: list[Tables] = []
+        self._position = 0
+        self._kv: dict[int, KvSamples] = {}
+
+    def record(self, event: Event) -> None:
+        """The next event, in order."""
+        self._pending.append(event)
+        if len(self._pending) >= _PIECE:
+            self._flush()
+
+    def sample_kv(self, time_ns: int, used: int, cached: int, capacity: int, worker: int = 0) -> None:
+        """KV tokens of a worker that requests hold, and that the prefix cache holds beside them, at some time."""
+        if worker not in self._kv:
+            self._kv[worker] = KvSamples()
+        self._kv[worker].add(time_ns, used, cached, capacity)
+
+    def _flush(self) -> None:
+        self._pieces.append(tables(self._pending, self._position))
+        self._position += len(self._pending)
+        self._pending = []
+
+    def result(
+        self,
+        *,
+        policy: str,
+        router: str = "",
+        params: Mapping[str, Any] | None = None,
+        charging: Charging | None = None,
+        service_gap_bound: int | None = None,
+        gap_scope: str = "worker",
+        wall_s: float = 0.0,
+        log_sha256: str = "",
+    ) -> RunResult:
+        """All figures of what was recorded so far, also of a run that was interrupted.
+
+        `charging` is how the policy's gate charges (default: computed tokens at rates 1 and 2, by weight), and
+        `service_gap_bound` is in the same cost units.
+        """
+        self._flush()
+        trace = concatenate(self._pieces)
+        clients = self._workload.clients
+        shares = multipliers([client.weight for client in clients])
+        common = Charging(COMMON, "extend", shares)
+        charging = charging or common
+        outcomes = Outcomes(self._workload, trace)
+        charged, waited = charges(trace, charging), backlogs(trace)
+        compared = busiest(charged, len(clients))
+        gap = common_gap = service_gap(charged, waited, compared)
+        if charging != common:
+            costs = charges(trace, common)
+            common_gap = service_gap(costs, waited, busiest(costs, len(clients)))
+        most = _busiest_on_a_worker(charged)
+        notes = [f"Service gaps are over the {CLIENTS_MAX} busiest of {len(clients)} clients."]
+        return RunResult(
+            policy=policy,
+            router=router,
+            params=params or {},
+            measures=outcomes.measures(None),
+            jain_client=_jain_while_all_active(outcomes, outcomes.client_service, shares),
+            jain_charged=_jain_while_all_active(outcomes, charged, ()),
+            gap=gap,
+            service_gap_bound=service_gap_bound,
+            gap_scope=gap_scope,
+            bound_over_busiest=service_gap_bound / most if service_gap_bound is not None and most else None,
+            common_gap=common_gap,
+            clients={client.name: outcomes.measures(client.id) for client in clients},
+            wall_s=wall_s,
+            log_sha256=log_sha256,
+            notes=() if compared is None else tuple(notes),
+            names=tuple(client.name for client in clients),
+            series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
+        )
+
+
+def _jain_while_all_active(outcomes: Outcomes, served: Table, shares: tuple[int, ...]) -> float | None:
+    """Jain's index of service times each client's share, while all who sent something are active."""
+    interval = outcomes.all_active()
+    if interval is None:
+        return None
+    received = service(served, outcomes.n_clients, *interval)
+    if shares:
+        received *= np.array(shares, dtype=np.int64)
+    return jain(received[outcomes.senders])
+
+
+def jain(values: Ints) -> float | None:
+    """Jain's index of fairness, 1/n to 1; None when nobody received anything.
+
+    >>> jain(np.array([3, 3, 0]))
+    0.6666666666666666
+    """
+    rows: list[int] = values.tolist()  # squares of large services pass 64 bits
+    squares = sum(value * value for value in rows)
+    return sum(rows) ** 2 / (len(rows) * squares) if squares else None
+
+
+def _busiest_on_a_worker(charged: Table) -> int:
+    """The most that one client was charged on one worker."""
+    if not charged["client"].size:
+        return 0
+    total = np.zeros((int(charged["worker"].max()) + 1, int(charged["client"].max()) + 1), dtype=np.int64)
+    np.add.at(total, (charged["worker"], charged["client"]), charged["amount"])
+    return int(total.max())

@@ -1,0 +1,276 @@
+"""What became of each request, and what that was like: latencies, rates and shares, for a run and for each client.
+
+Definitions
+-----------
+TTFT        first completed prefill less arrival; *normalised* by the prompt's tokens.
+TPOT        (finish - first token) / (output tokens - 1), for outputs of two tokens or more.
+Latency     finish less arrival.  *Program latency*: the finish of a program's last call less the arrival of its first.
+Arrival     when the caller sent the request: for one that follows others, when it reached a worker.
+Client service   prompt + 2 output tokens as the client sees them: the prompt at the first token, outputs as decoded.
+Active      a client is active from its first arrival to the end of its last request, whether finished or cancelled.
+Percentiles, rates and ratios are None where there is nothing to measure.
+"""
+
+from collections.abc import Mapping
+from math import fsum
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.engines.series import CLIENTS_MAX, Series, cumulative, responses, thinned
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Settled,
+)
+from fairsched.model.pricing import COMMON
+from fairsched.model.service import Gap, corrections
+from fairsched.model.trace import Ints, Table, Tables
+from fairsched.model.workload import Workload
+
+_NEVER = -1
+
+
+@attrs.frozen
+class Summary:
+    """Mean and nearest-rank percentiles of some samples, in the samples' unit; all None without samples."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@attrs.frozen
+class Measures:
+    """What is measured of a whole run and of each client alone; a client's rates are over its own makespan."""
+
+    requests: int
+    finished: int
+    rejected: int
+    cancelled: int
+    makespan_us: float
+    throughput_rps: float | None
+    output_tokens_per_s: float | None
+    client_service_rate: float | None
+    ttft_us: Summary
+    normalized_ttft_us: Summary
+    tpot_us: Summary
+    latency_us: Summary
+    program_latency_us: Summary
+    prefix_hit_ratio: float | None
+    preemptions: int
+    slo_attainment: float | None
+
+
+def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: float = 1e3) -> Summary:
+    """Mean and percentiles of samples, divided by `scale` (1,000: nanoseconds to microseconds)."""
+    count = len(samples)
+    if not count:
+        return Summary()
+    ordered = np.sort(samples)
+    ranks = (ordered[(percent * count + 99) // 100 - 1].item() / scale for percent in (50, 95, 99))
+    total = int(ordered.sum()) if ordered.dtype.kind == "i" else fsum(ordered)
+    return Summary(total / count / scale, *ranks)
+
+
+class Outcomes:
+    """The requests of a workload, one row each, with what became of them; times since the first arrival."""
+
+    def __init__(self, workload: Workload, trace: Tables) -> None:
+        jobs = workload.jobs
+        count = len(jobs)
+        self.n_clients = len(workload.clients)
+        self.trace = trace
+        ids = np.fromiter((job.request.id for job in jobs), np.int64, count)
+        self._order = np.argsort(ids, kind="stable")
+        self._ids = ids[self._order]
+        self.client = np.fromiter((job.request.client for job in jobs), np.int64, count)
+        self.prompt = np.fromiter((job.request.prompt.tokens for job in jobs), np.int64, count)
+        self.output = np.fromiter((job.output_tokens for job in jobs), np.int64, count)
+        self.arrival = np.fromiter((job.request.arrival_ns for job in jobs), np.int64, count)
+        self.origin = int(self.arrival.min(initial=np.iinfo(np.int64).max)) if count else 0
+        follows = np.fromiter((bool(job.after) for job in jobs), np.bool_, count)
+        sent = self._times(Arrived)
+        self.program = np.fromiter((-1 if job.program is None else job.program for job in jobs), np.int64, count)
+        self.started = self.arrival - self.origin  # of the program, for a request that follows others
+        self.arrival = np.where(follows & (sent != _NEVER), sent, self.started)
+        done = trace[Prefilled]["remaining_tokens"] == 0
+        self.first = self._times(Prefilled, done)
+        self.finish = self._times(Finished)
+        self.rejected = self._times(Rejected) != _NEVER
+        self.cancelled = self._times(Cancelled) != _NEVER
+        self.ended = np.maximum(self.finish, self._times(Cancelled))
+        self.finished = self.finish != _NEVER
+        self.slos = [(i, job.request.slo) for i, job in enumerate(jobs) if job.request.slo is not None]
+        self.senders = np.unique(self.client[~self.rejected])
+        self._by_client = np.argsort(self.client, kind="stable")
+        self._edges = np.searchsorted(self.client[self._by_client], np.arange(self.n_clients + 1))
+        self.last_ns = self._last_ns()
+        self.client_service = self._client_service()
+        self._totals = self._sums()
+
+    def _row(self, request_ids: Ints) -> Ints:
+        return self._order[np.searchsorted(self._ids, request_ids)]
+
+    def _times(self, kind: type[Event], chosen: npt.NDArray[np.bool_] | None = None) -> Ints:
+        """For each request the time of its first (chosen) event of this kind, or `_NEVER`."""
+        table = self.trace[kind]
+        times = np.full(len(self.client), _NEVER, dtype=np.int64)
+        rows, when = self._row(table["request_id"]), table["time_ns"] - self.origin
+        if chosen is not None:
+            rows, when = rows[chosen], when[chosen]
+        times[rows[::-1]] = when[::-1]  # of equal rows the last write stays
+        return times
+
+    def _last_ns(self) -> int:
+        latest = [int(table["time_ns"].max(initial=self.origin)) for table in self.trace.values()]
+        return max(latest) - self.origin
+
+    def _client_service(self) -> Table:
+        """Client service as columns time_ns, client, amount."""
+        seen = np.flatnonzero(self.first != _NEVER)
+        decoded = self.trace[Decoded]
+        return {
+            "time_ns": np.concatenate((self.first[seen] + self.origin, decoded["time_ns"])),
+            "client": np.concatenate((self.client[seen], decoded["client"])),
+            "amount": np.concatenate((self.prompt[seen] * COMMON.input, decoded["tokens"] * COMMON.output)),
+        }
+
+    def _sums(self) -> dict[str, Ints]:
+        """Totals a client."""
+        admitted = self.trace[Admitted]
+        context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
+        settled = self.trace[Settled]
+        rows = {
+            "output": (self.trace[Decoded]["client"], self.trace[Decoded]["tokens"]),
+            "service": (self.client_service["client"], self.client_service["amount"]),
+            "context": (admitted["client"], context),
+            "cached": (admitted["client"], admitted["cached_prefix_tokens"]),
+            "corrected": (settled["client"], corrections(self.trace)),
+            "preemptions": (self.trace[Preempted]["client"], np.ones_like(self.trace[Preempted]["client"])),
+        }
+        totals = {name: np.zeros(self.n_clients, dtype=np.int64) for name in rows}
+        for name, (client, amount) in rows.items():
+            np.add.at(totals[name], client, amount)
+        return totals
+
+    def all_active(self) -> tuple[int, int] | None:
+        """The interval [t1, t2) of the run's clock in which all clients that sent something are active, if any.
+
+        The last finish is inside: the step that ended then served before.
+        """
+        start, stop = 0, self.last_ns
+        for client in self.senders.tolist():
+            rows = self._rows(client)
+            rows = rows[~self.rejected[rows]]
+            start = max(start, int(self.arrival[rows].min()))
+            if (self.ended[rows] != _NEVER).all():
+                stop = min(stop, int(self.ended[rows].max()))
+        return (self.origin + start, self.origin + stop + 1) if start < stop else None
+
+    def _rows(self, client: int | None) -> Ints:
+        if client is None:
+            return self._by_client
+        return self._by_client[self._edges[client] : self._edges[client + 1]]
+
+    def measures(self, client: int | None) -> Measures:
+        """What is measured of one client's requests, or of all."""
+        rows = self._rows(client)
+        done = rows[self.finished[rows]]
+        begun = rows[self.first[rows] != _NEVER]
+        several = done[self.output[done] > 1]
+        ttft = self.first[begun] - self.arrival[begun]
+        ended = rows[self.ended[rows] != _NEVER]
+        span = int(self.ended[ended].max() - self.arrival[rows].min()) if ended.size else 0
+        totals = {
+            name: int(values.sum() if client is None else values[client]) for name, values in self._totals.items()
+        }
+        hits = totals["cached"] - totals["corrected"]
+        return Measures(
+            requests=len(rows),
+            finished=len(done),
+            rejected=int(self.rejected[rows].sum()),
+            cancelled=int(self.cancelled[rows].sum()),
+            makespan_us=span / 1e3,
+            throughput_rps=_rate(len(done), span),
+            output_tokens_per_s=_rate(totals["output"], span),
+            client_service_rate=_rate(totals["service"], span),
+            ttft_us=summary(ttft),
+            normalized_ttft_us=summary(ttft / self.prompt[begun]),
+            tpot_us=summary((self.finish[several] - self.first[several]) / (self.output[several] - 1)),
+            latency_us=summary(self.finish[done] - self.arrival[done]),
+            program_latency_us=summary(self._program_latencies(rows)),
+            prefix_hit_ratio=hits / totals["context"] if totals["context"] else None,
+            preemptions=totals["preemptions"],
+            slo_attainment=self._slo_attainment(client),
+        )
+
+    def _program_latencies(self, rows: Ints) -> Ints:
+        """Latency of each program all of whose calls finished."""
+        rows = rows[self.program[rows] >= 0]
+        programs, index = np.unique(self.program[rows], return_inverse=True)
+        start = np.full(len(programs), np.iinfo(np.int64).max)
+        finish = np.zeros(len(programs), dtype=np.int64)
+        whole = np.ones(len(programs), dtype=np.bool_)
+        np.minimum.at(start, index, self.started[rows])
+        np.maximum.at(finish, index, self.finish[rows])
+        np.logical_and.at(whole, index, self.finished[rows])
+        latencies: Ints = (finish - start)[whole]
+        return latencies
+
+    def _slo_attainment(self, client: int | None) -> float | None:
+        """Share of the requests with targets that met all of them; one that did not finish met none."""
+        met = [
+            bool(
+                self.finished[i]
+                and (slo.ttft_ns is None or self.first[i] - self.arrival[i] <= slo.ttft_ns)
+                and (slo.latency_ns is None or self.finish[i] - self.arrival[i] <= slo.latency_ns)
+                and (slo.tpot_ns is None or self.finish[i] - self.first[i] <= slo.tpot_ns * (self.output[i] - 1))
+            )
+            for i, slo in self.slos
+            if client is None or self.client[i] == client
+        ]
+        return sum(met) / len(met) if met else None
+
+    def series(self, gap: Gap, kv: Mapping[int, Ints]) -> Series:
+        """What the plots show."""
+        demand = np.zeros(self.n_clients, dtype=np.int64)
+        np.add.at(demand, self.client, self.prompt * COMMON.input + self.output * COMMON.output)
+        shown = tuple(np.argsort(-demand, kind="stable")[:CLIENTS_MAX].tolist())
+        seen = self.client_service
+        begun = np.flatnonzero(self.first != _NEVER)
+        ttft = self.first[begun] - self.arrival[begun]
+        span = self.last_ns
+        service_s, received = cumulative(seen["time_ns"] - self.origin, seen["client"], seen["amount"], shown, span)
+        response_s, response_us = responses(self.arrival[begun], self.client[begun], ttft, shown, span)
+        progress = thinned(gap.progress)
+        return Series(
+            clients=shown,
+            service_s=service_s,
+            service=received,
+            response_s=response_s,
+            response_us=response_us,
+            gap_s=(progress[:, 0] - self.origin) / 1e9,
+            gap=progress[:, 1],
+            ttft_us=thinned(np.sort(ttft)) / 1e3,
+            kv={worker: self._kv_rows(rows) for worker, rows in kv.items()},
+        )
+
+    def _kv_rows(self, rows: Ints) -> npt.NDArray[np.float64]:
+        columns = thinned(rows).astype(np.float64)
+        columns[:, 0] = (columns[:, 0] - self.origin) / 1e9
+        return columns
+
+
+def _rate(amount: int, span_ns: int) -> float | None:
+    """A second's share of an amount."""
+    return amount * 1e9 / span_ns if span_ns else None
