@@ -43,7 +43,7 @@ def multi_turn(
     seed: int = 0,
     clients: Annotated[
         int, msgspec.Meta(ge=1, le=len(ARENA_REQUESTS), description="clients, the busiest of the arena's 27")
-    ] = 27,
+    ] = 10,
     sessions: Annotated[Number, msgspec.Meta(description="chats in all (at least one a client)")] = 300,
     turns: Annotated[Number, msgspec.Meta(description="mean turns of a chat (geometric, at most 16)")] = 4,
     rate: Annotated[Rate, msgspec.Meta(description="chats a second, when nobody sends more")] = 4.0,

@@ -2,13 +2,14 @@
 
 Source: DLPM (Cao et al.), evaluation: GSM8K questions, tree height 4, Gamma arrivals of trees, 2 branches (30
 requests a tree) against 4 (340) for a client that sends more, and longer questions for S2.  Thoughts of at most 256
-tokens, asked for with about 80 words in mind, are SGLang's tree_of_thought_deep benchmark, as is the shape: siblings
-ask the same prompt, and a prompt is the client's header, the question, and on the way down each thought with the
-instruction that follows it.  Ours, where the paper gives no figure: all other lengths, rates and the coefficient of
-variation.  A question here means GSM8K's with worked examples of its own, hence the length.
+tokens are SGLang's tree_of_thought_deep benchmark, as is the shape: siblings ask the same prompt, and a prompt is the
+client's header, the question, and on the way down each thought with the instruction that follows it.  Ours, where the
+paper gives no figure: all other lengths, rates and the coefficient of variation.  A question here means GSM8K's with
+worked examples of its own, hence the length.
 
-The default 48 trees hold about 210 k tokens when all are explored, 300 k with the longer prefix: more than a worker
-of 132 k tokens keeps.  Scale `trees` or `question_tokens` up for a larger one.
+The default 64 trees hold about 375 k tokens when all are explored, 470 k with the longer prefix: more than a worker of
+132 k tokens keeps, so the order of service decides what is computed again.  For a worker of 427 k tokens, 24 trees a
+client at a rate of 4 do the same.
 """
 
 from typing import Annotated
@@ -39,7 +40,7 @@ def tree_of_thoughts(
     misbehave: Misbehave = "none",
     seed: int = 0,
     clients: Annotated[Number, msgspec.Meta(description="clients")] = 8,
-    trees: Annotated[Number, msgspec.Meta(description="trees of each client")] = 6,
+    trees: Annotated[Number, msgspec.Meta(description="trees of each client")] = 8,
     rate: Annotated[Rate, msgspec.Meta(description="trees a second, of all clients together")] = 2.0,
     arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process")] = "gamma",
     cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
@@ -47,10 +48,10 @@ def tree_of_thoughts(
     branches: Annotated[Few, msgspec.Meta(description="thoughts tried at each node")] = 2,
     more_branches: Annotated[Few, msgspec.Meta(description="more-requests: client 0's branches")] = 4,
     header_tokens: Annotated[Size, msgspec.Meta(description="few-shot header that a client's trees share")] = 256,
-    question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a question")] = 2_048,
+    question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a question")] = 4_096,
     longer_question_tokens: Annotated[Size, msgspec.Meta(description="longer-prefix: the same of client 0")] = 16_384,
     instruction_tokens: Annotated[Size, msgspec.Meta(description="instruction between two levels")] = 32,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of a thought")] = 107,
+    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of a thought")] = 64,
     max_output_tokens: Annotated[Size, msgspec.Meta(description="longest thought")] = 256,
 ) -> Workload:
     """The workload; `clients * trees` trees of `branches + ... + branches^height` requests."""
