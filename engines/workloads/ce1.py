@@ -6,8 +6,8 @@ token with an answer of three, and sends the next only when that has finished.  
 output, so that no two of them fit side by side, and then stops after the first.
 
 Where a rejoin sets the deficit to 0, each four steps are three of g and one of f: g gains 1 + 2 * 3 = 7 and f gains
-1 + 2 * 1 = 3, so the gap grows without end: simulated, it
-reaches 403 within 400 steps.  Where debt is kept, g pays before it is served again, and the gap stays within 7.
+1 + 2 * 1 = 3, so the gap grows without end (403 within 400 steps, simulated).  Where debt is kept, g pays before it is
+served again, and the gap stays within 7.
 """
 
 from typing import Annotated

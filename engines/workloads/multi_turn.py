@@ -5,6 +5,7 @@ shares and the mean lengths (136 tokens asked, 256 answered) are those of the VT
 requests are single turns, so the number of turns, think times, the system prompt and the spreads are ours, as is how
 much more client 0 sends (S1: `more_factor` times the sessions in the same time) or how long its system prompt is (S2).
 Sessions start uniformly over the same span for every client: Poisson arrivals, given how many there are.
+The default takes the ten busiest clients, so that there is a time at which all of them are active.
 """
 
 from typing import Annotated
