@@ -182,27 +182,26 @@ class PrefixTree(msgspec.Struct, frozen=True):
         Raises `KeyError` if there is no such node.
         """
         known = self.nodes[node]
-        pinned = replace(known, stamp=max(known.stamp, stamp), pins=known.pins + 1, refs=known.refs + 1)
-        nodes = self.nodes.set(node, pinned)
-        if known.refs:
-            return replace(self, nodes=nodes)
-        evictable = self.evictable if known.children or node == ROOT else self.evictable.remove((known.stamp, node))
-        nodes, blocks = _climb(nodes, known, 1)
+        nodes, evictable = self.nodes.mutate(), self.evictable
+        nodes[node] = replace(known, stamp=max(known.stamp, stamp), pins=known.pins + 1, refs=known.refs + 1)
+        blocks = 0 if known.refs else _climb(nodes, known, 1)
+        if _is_victim(node, known):
+            evictable = evictable.remove((known.stamp, node))
         protected = self.protected_tokens + blocks * self.block_tokens
-        return replace(self, nodes=nodes, evictable=evictable, protected_tokens=protected)
+        return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected)
 
     def unpin(self, node: int) -> "PrefixTree":
         """Take back one pin.  Raises `KeyError` if there is no such node, `ValueError` if it has no pin."""
         known = self.nodes[node]
         if not known.pins:
             raise ValueError(f"node {node} (cached for request {known.owner}) has no pin to take back")
-        nodes = self.nodes.set(node, replace(known, pins=known.pins - 1, refs=known.refs - 1))
-        if known.refs > 1:
-            return replace(self, nodes=nodes)
-        evictable = self.evictable if known.children or node == ROOT else self.evictable.add((known.stamp, node))
-        nodes, blocks = _climb(nodes, known, -1)
+        nodes, evictable = self.nodes.mutate(), self.evictable
+        nodes[node] = unpinned = replace(known, pins=known.pins - 1, refs=known.refs - 1)
+        blocks = 0 if unpinned.refs else _climb(nodes, known, -1)
+        if _is_victim(node, unpinned):
+            evictable = evictable.add((known.stamp, node))
         protected = self.protected_tokens - blocks * self.block_tokens
-        return replace(self, nodes=nodes, evictable=evictable, protected_tokens=protected)
+        return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected)
 
     def evict(self, tokens: int) -> tuple["PrefixTree", tuple[Eviction, ...]]:
         """Free at least `tokens` tokens, or all that is unprotected, from the tails of least recently used leaves.
@@ -211,7 +210,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
         """
         needed = max(-(-tokens // self.block_tokens), 0)
         draft, evictions = _Draft(self), []
-        while needed and draft.evictable:
+        while needed and draft.evictable.size:
             _, victim = draft.evictable.first()
             eviction = draft.cut(victim, draft.nodes[victim].end - needed)
             evictions.append(eviction)
@@ -421,20 +420,20 @@ class _Draft:
         return Eviction(leaf.owner, leaf.prompt, leaf.start, leaf.end - leaf.start, i, True)
 
 
-def _climb(nodes: Map[int, Node], node: Node, step: int) -> tuple[Map[int, Node], int]:
+def _climb(nodes: MapMutation[int, Node], node: Node, step: int) -> int:
     """Tell the ancestors that `node` became protected (`step` 1) or unprotected (-1).
 
-    Returns the nodes and the blocks that changed with it, its own included.
+    Returns the blocks that changed with it, its own included.
     """
     blocks = node.end - node.start
     while node.parent != _NOBODY:
         i = node.parent
         node = nodes[i]
-        nodes = nodes.set(i, replace(node, refs=node.refs + step))
+        nodes[i] = replace(node, refs=node.refs + step)
         if node.refs > (step < 0):
             break
         blocks += node.end - node.start
-    return nodes, blocks
+    return blocks
 
 
 def _leaves_first(nodes: Map[int, Node], top: int) -> list[int]:
