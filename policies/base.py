@@ -19,6 +19,7 @@ import attrs
 
 from fairsched.model.events import Event
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
+from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Request
 from fairsched.model.serial import from_json, to_json
 from fairsched.model.theorem import Theorem
@@ -29,6 +30,18 @@ State = TypeVar("State")
 WaitingFor = Literal["gate", "memory", "order", "budget", "prefix", "cap"]
 """What keeps a waiting request out: its client's credit, KV memory, requests that go first, the step's token or
 request budget, another request that is computing its prefix, its client's in-flight cap."""
+
+
+ChargeRule = Literal["extend", "prompt"]
+"""What of an input is charged: the tokens that must be computed, or the whole prompt."""
+
+
+@attrs.frozen
+class ChargingRule:
+    """Rates, and what of an input is charged."""
+
+    rates: Rates
+    input: ChargeRule
 
 
 @attrs.frozen
@@ -82,6 +95,15 @@ class LocalPolicy(Policy[State]):
     def waiting_for(self, state: State, view: WorkerView, request_id: int) -> WaitingFor:
         """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
         return "order"
+
+    @property
+    def charging(self) -> ChargingRule | None:
+        """How the policy charges for service; None when it charges nobody."""
+        return None
+
+    def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
+        """What the policy's bound rests on, on a worker of this size with this limit of output tokens."""
+        return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, kv_capacity_tokens, True)
 
     def refuses(self, request: Request) -> str | None:
         """Why the policy could never admit the request, however empty the worker, or None."""

@@ -36,8 +36,8 @@ from fairsched.model.algebra import (
 )
 from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_shared, multipliers, price
 from fairsched.model.request import Client
-from fairsched.policies.base import Limits
-from fairsched.policies.gate import ChargeRule, Gate, Turn
+from fairsched.policies.base import ChargeRule, Limits
+from fairsched.policies.gate import Gate, Turn
 from fairsched.policies.validators import one_of
 from fairsched.policies.vectors import dense, grown
 

@@ -6,7 +6,7 @@ owner of copies of the state's vectors, so that several admissions of one step c
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -15,12 +15,9 @@ from fairsched.model.algebra import NO_SCORE, NOBODY, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
 from fairsched.model.theorem import Theorem
-from fairsched.policies.base import Limits
+from fairsched.policies.base import ChargeRule, Limits
 
 GateState = TypeVar("GateState")
-
-ChargeRule = Literal["extend", "prompt"]
-"""What of an input is charged: the tokens that must be computed, or the whole prompt."""
 
 
 class Turn(ABC):

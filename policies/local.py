@@ -7,13 +7,12 @@ theorem of a gate holds for any order.
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
 from immutables import Map
 
-from fairsched.model.algebra import NOBODY
 from fairsched.model.cache import PrefixCache
 from fairsched.model.events import (
     Admitted,
@@ -30,40 +29,18 @@ from fairsched.model.events import (
     Rejected,
     Settled,
 )
-from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.prefix_tree import Insertion
-from fairsched.model.request import KEY_BYTES, Client, Prompt, Request
+from fairsched.model.plan import StepPlan
+from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
-from fairsched.policies.base import Limits, LocalPolicy, WaitingFor
+from fairsched.policies.base import ChargingRule, Limits, LocalPolicy, WaitingFor
 from fairsched.policies.batching import Batch, Batching, Chunked
-from fairsched.policies.gate import Gate, Turn
+from fairsched.policies.gate import Gate
+from fairsched.policies.local_state import Flight, LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
+from fairsched.policies.round import Round, growth_steps, step_plan
 from fairsched.policies.waiting import Entry, Waiting, after_eviction, after_insertion, check_waiting, join, leave
 
 G = TypeVar("G")
-
-LOOKAHEAD = 64
-"""Without a gate, how many requests that wait for a prefix being computed are passed over in one decision."""
-
-
-class Flight(msgspec.Struct, frozen=True):
-    """A running request as the policy knows it: its queue entry, what it must compute, and the KV it may come to
-    hold, as the gate was told."""
-
-    entry: Entry
-    extend_tokens: int
-    kv_tokens: int
-
-
-class LocalState(msgspec.Struct, Generic[G], frozen=True):
-    """What waits, the gate's state, the policy's copy of the prefix cache, what runs, and the prompts of those whose
-    prefill is under way."""
-
-    gate: G
-    waiting: Waiting
-    cache: PrefixCache
-    flights: Map[int, Flight]
-    computing: Map[int, Prompt]
 
 
 @attrs.frozen
@@ -94,8 +71,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             if free < 0:
                 return self._preempt(state, view, batch, -free)
         if not state.waiting.entries or not self.batching.first_chunk(batch, 1):
-            return _plan(batch, (), _decode_steps(view) if optimistic else None), state
-        return _Round(self, state, view, batch, free).run()
+            return step_plan(batch, (), growth_steps(view) if optimistic else None), state
+        return Round(self.order, self.gate, self.batching, state, view, batch, free).run()
 
     def _preempt(
         self, state: LocalState[Any], view: WorkerView, batch: Batch, short: int
@@ -130,7 +107,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         client = entry.request.client
         waiting = state.waiting
         gate = self.gate.joined(state.gate, client, waiting.heads, client in waiting.queues)
-        waiting = join(waiting, self.order, state.cache, entry, self._group(client))
+        waiting = join(waiting, self.order, state.cache, entry, group_of(self.gate, client))
         return LocalState(gate, waiting, state.cache, state.flights, state.computing)
 
     def _admitted(self, state: LocalState[Any], event: Admitted) -> LocalState[Any]:
@@ -138,31 +115,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         turn.choose(state.waiting.heads)
         entry = state.waiting.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
-        state = self._enter(state, turn, entry, event.extend_tokens, cache, cut)
+        state = enter(self.order, self.gate, state, turn, entry, event.extend_tokens, cache, cut)
         return msgspec.structs.replace(state, gate=self.gate.after(state.gate, turn))
-
-    def _enter(
-        self,
-        state: LocalState[Any],
-        turn: Turn,
-        entry: Entry,
-        extend_tokens: int,
-        cache: PrefixCache,
-        cut: Insertion | None,
-    ) -> LocalState[Any]:
-        """Move an entry from the queue into the batch and charge it to the turn; the gate's state follows later."""
-        request = entry.request
-        group = self._group(request.client)
-        waiting = leave(state.waiting, request.id, group)
-        if cut is not None and self.order.follows_cache:
-            waiting = after_insertion(waiting, self.order, cache, cut, request.prompt, self.gate.grouped)
-        flight = Flight(entry, extend_tokens, extend_tokens + request.max_output_tokens)
-        charged = extend_tokens if self.gate.charge_rule == "extend" else entry.context_tokens
-        turn.admit(group, charged, flight.kv_tokens, group not in waiting.queues)
-        computing = state.computing
-        if self.order.waits_for_prefix and request.prompt.keys:
-            computing = computing.set(request.id, request.prompt)
-        return LocalState(state.gate, waiting, cache, state.flights.set(request.id, flight), computing)
 
     def _settled(self, state: LocalState[Any], event: Settled) -> LocalState[Any]:
         flight = state.flights[event.request_id]
@@ -221,7 +175,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return self._gone(state, event.request_id, event.client) if known else state
 
     def _gone(self, state: LocalState[Any], request_id: int, client: int) -> LocalState[Any]:
-        group = self._group(client)
+        group = group_of(self.gate, client)
         waiting = leave(state.waiting, request_id, group)
         gate = state.gate if group in waiting.queues else self.gate.left(state.gate, client)
         return LocalState(gate, waiting, state.cache, state.flights, state.computing)
@@ -245,11 +199,23 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     # --- answering --------------------------------------------------------------------------------------------------
 
-    def _group(self, client: int) -> int:
-        return client if self.gate.grouped else 0
-
     def refuses(self, request: Request) -> str | None:
         return self.gate.refuses(request.prompt.tokens + request.max_output_tokens)
+
+    @property
+    def charging(self) -> ChargingRule | None:
+        """The gate's rates and rule; None for an open gate, which charges nobody."""
+        return ChargingRule(self.gate.rates, self.gate.charge_rule) if self.gate.grouped else None
+
+    def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
+        """Limits under this batching rule."""
+        return Limits(
+            kv_capacity_tokens,
+            kv_capacity_tokens - 1,
+            output_tokens_max,
+            self.batching.max_running,
+            self.batching.reserve == "static",
+        )
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         return self.gate.service_gap_bound(clients, limits)
@@ -264,11 +230,11 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return "gate"
         if self.gate.capped(turn, client, entry.context_tokens + entry.request.max_output_tokens):
             return "cap"
-        if _waits_for_prefix(self, state, entry):
+        if waits_for_prefix(self.order, state, entry):
             return "prefix"
-        if chosen != self._group(client) or state.waiting.best(chosen).request.id != request_id:
+        if chosen != group_of(self.gate, client) or state.waiting.best(chosen).request.id != request_id:
             return "order"
-        round_ = _Round(self, state, view, self.batching.open(view), view.kv_free_tokens)
+        round_ = Round(self.order, self.gate, self.batching, state, view, self.batching.open(view), view.kv_free_tokens)
         return "memory" if self.batching.first_chunk(round_.batch, 1) and not round_.fits(entry) else "budget"
 
     def check(self, state: LocalState[Any]) -> None:
@@ -280,114 +246,6 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         assert not set(state.flights) & set(state.waiting.entries)
         assert set(state.cache.pins) <= set(state.flights)
         assert set(state.computing) <= set(state.flights)
-
-
-class _Round:
-    """One decision under way: the state so far, the batch being filled, and the KV that is still free."""
-
-    def __init__(
-        self, policy: ComposedPolicy, state: LocalState[Any], view: WorkerView, batch: Batch, free: int
-    ) -> None:
-        self.policy = policy
-        self.state = state
-        self.view = view
-        self.batch = batch
-        self.free = free
-        self.turn = policy.gate.turn(state.gate, state.waiting.heads)
-        self.admissions: list[Admission] = []
-
-    def run(self) -> tuple[StepPlan, LocalState[Any]]:
-        """Admit until the gate, memory or the budget says stop."""
-        policy, turn = self.policy, self.turn
-        group: int | None = None
-        while policy.batching.first_chunk(self.batch, 1):
-            group = turn.choose(self.state.waiting.heads)
-            if group == NOBODY:
-                break
-            entry = self._head(group)
-            if entry is not None and not self._capped(group, entry):
-                if not self._admit(entry):
-                    break
-            elif policy.gate.grouped:
-                turn.skip(group)
-            else:
-                break
-            group = None
-        if self.admissions:
-            gate = policy.gate.after(self.state.gate, turn)
-            return _plan(self.batch, tuple(self.admissions), 1), msgspec.structs.replace(self.state, gate=gate)
-        return _plan(self.batch, (), self._valid_steps(group)), self.state
-
-    def _valid_steps(self, group: int | None) -> int | None:
-        view = self.view
-        stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
-        if self.policy.batching.reserve == "static":
-            return stays
-        grows = _decode_steps(view)
-        return grows if stays is None else stays if grows is None else min(stays, grows)
-
-    def _head(self, group: int) -> Entry | None:
-        """The group's best request that need not wait for its prefix; a client under a gate offers only its best."""
-        waiting = self.state.waiting
-        if not self.policy.order.waits_for_prefix or not self.state.computing:
-            return waiting.best(group)
-        tries = 1 if self.policy.gate.grouped else LOOKAHEAD
-        for _, entry in zip(range(tries), waiting.ranked(group), strict=False):
-            if not _waits_for_prefix(self.policy, self.state, entry):
-                return entry
-        return None
-
-    def _capped(self, group: int, entry: Entry) -> bool:
-        need = entry.context_tokens + entry.request.max_output_tokens
-        return self.policy.gate.capped(self.turn, group, need)
-
-    def _need(self, entry: Entry, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
-        """KV that the entry would take from what is free, and how much of it is reserved for output."""
-        static = self.policy.batching.reserve == "static"
-        reserved = entry.request.max_output_tokens - entry.generated_tokens if static else 0
-        pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
-        return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
-
-    def fits(self, entry: Entry) -> bool:
-        """Whether memory would hold the entry."""
-        cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
-        return self._need(entry, cached_tokens, cache)[0] <= self.free
-
-    def _admit(self, entry: Entry) -> bool:
-        request = entry.request
-        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
-        extend_tokens = entry.context_tokens - cached_tokens
-        chunk = self.policy.batching.first_chunk(self.batch, extend_tokens)
-        need, reserved = self._need(entry, cached_tokens, cache)
-        if not chunk or need > self.free:
-            return False
-        self.free -= need
-        self.policy.batching.add(self.batch, request.id, chunk)
-        self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
-        self.state = self.policy._enter(self.state, self.turn, entry, extend_tokens, cache, cut)
-        return True
-
-
-def _plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int | None) -> StepPlan:
-    chunks = tuple(batch.chunks)
-    return StepPlan((), admissions, chunks, batch.decode, 1 if chunks else valid_steps)
-
-
-def _decode_steps(view: WorkerView) -> int | None:
-    """For how many steps outputs that grow into free memory still fit."""
-    return max(view.kv_free_tokens // view.growing, 1) if view.growing else None
-
-
-def _waits_for_prefix(policy: ComposedPolicy, state: LocalState[Any], entry: Entry) -> bool:
-    """Whether a running prefill is computing the block that the entry's prompt needs next.  O(prefills under way)."""
-    prompt = entry.request.prompt
-    if not policy.order.waits_for_prefix or not prompt.keys or not state.computing:
-        return False
-    _, blocks = state.waiting.stops[entry.request.id]
-    if blocks >= prompt.reusable_blocks:
-        return False
-    prefix = prompt.keys[: (blocks + 1) * KEY_BYTES]
-    return any(other.keys.startswith(prefix) for other in state.computing.values())
 
 
 _HANDLERS: dict[type, Callable[[ComposedPolicy, LocalState[Any], Any], LocalState[Any]]] = {

@@ -1,0 +1,118 @@
+"""One run of a comparison: a policy and a router over a workload, with every figure, the bound and the log's hash."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from fairsched.engines.log import CanonicalLog
+from fairsched.engines.metrics import Recorder, RunResult
+from fairsched.engines.simulator import Simulator
+from fairsched.model.events import Event
+from fairsched.model.latency import LatencyModel
+from fairsched.model.pricing import multipliers
+from fairsched.model.service import Charging
+from fairsched.model.workload import Workload
+from fairsched.policies.base import Limits, LocalPolicy, Router
+
+KV_SAMPLE_EVERY = 64
+"""Every so many events of the run, the KV use of the event's worker is sampled for the plot."""
+
+
+@attrs.frozen
+class Cluster:
+    """The workers of a comparison: how many, how fast, and how much KV each holds (None: the model's own figure)."""
+
+    latency: LatencyModel
+    workers: int = 1
+    kv_capacity_tokens: int | None = None
+
+    @property
+    def capacity(self) -> int:
+        """KV tokens of one worker."""
+        return self.latency.kv_capacity_tokens if self.kv_capacity_tokens is None else self.kv_capacity_tokens
+
+
+@attrs.frozen
+class Run:
+    """What is run: a policy with the parameters that were set, and a router."""
+
+    policy: LocalPolicy[Any]
+    name: str
+    params: Mapping[str, str]
+    router: Router[Any]
+
+    @property
+    def title(self) -> str:
+        """The run in one word or two."""
+        params = ", ".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.name} ({params})" if params else self.name
+
+
+def limits_of(workload: Workload, cluster: Cluster, policy: LocalPolicy[Any]) -> Limits:
+    """What the policy's bound rests on: the declared output limits, the KV capacity, and the batching rule.
+
+    The longest prompt is whatever fits a worker beside one output token; no maximum of the trace's prompts enters.
+    """
+    declared = max((job.request.max_output_tokens for job in workload.jobs), default=1)
+    return policy.limits(cluster.capacity, declared)
+
+
+def run_one(
+    workload: Workload,
+    run: Run,
+    cluster: Cluster,
+    *,
+    progress: Callable[[int], None] | None = None,
+    sink: Callable[[Event, bytes], None] | None = None,
+) -> tuple[RunResult, Simulator, bool]:
+    """Simulate one run.  Returns its figures, the simulator in its last state, and whether it was completed: an
+    interrupted run (KeyboardInterrupt) keeps the figures of what happened until then."""
+    recorder, log = Recorder(workload), CanonicalLog(sink)
+    seen = 0
+
+    def on_event(event: Event) -> None:
+        nonlocal seen
+        log.record(event)
+        recorder.record(event)
+        seen += 1
+        if not seen % KV_SAMPLE_EVERY and event.worker >= 0:
+            state = simulator.lanes[event.worker].state
+            cached = state.cache.tree.cached_tokens
+            recorder.sample_kv(simulator.now_ns, state.used, cached, state.capacity, event.worker)
+
+    simulator = Simulator(
+        workload,
+        run.policy,
+        run.router,
+        cluster.latency,
+        workers=cluster.workers,
+        kv_capacity_tokens=cluster.kv_capacity_tokens,
+        on_event=on_event,
+        progress=progress,
+    )
+    started, complete = time.perf_counter(), True
+    try:
+        simulator.run()
+    except KeyboardInterrupt:
+        complete = False
+    sha256 = log.sha256()
+    result = recorder.result(
+        policy=run.name,
+        router=run.router.name,
+        params=run.params,
+        charging=charging_of(workload, run.policy),
+        service_gap_bound=run.policy.service_gap_bound(workload.clients, limits_of(workload, cluster, run.policy)),
+        wall_s=0.0,
+        log_sha256=sha256,
+    )
+    return attrs.evolve(result, wall_s=time.perf_counter() - started), simulator, complete
+
+
+def charging_of(workload: Workload, policy: LocalPolicy[Any]) -> Charging | None:
+    """How the policy charges, for the figures of charged service; None for a policy that charges nobody."""
+    rule = policy.charging
+    if rule is None:
+        return None
+    return Charging(rule.rates, rule.input, multipliers([client.weight for client in workload.clients]))

@@ -1,0 +1,124 @@
+"""One decision under way: admit what order, gate and budget choose, until memory or one of them says stop."""
+
+from typing import Any
+
+import msgspec
+
+from fairsched.model.algebra import NOBODY
+from fairsched.model.cache import PrefixCache
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.view import WorkerView
+from fairsched.policies.batching import Batch, Batching
+from fairsched.policies.gate import Gate
+from fairsched.policies.local_state import LocalState, enter, waits_for_prefix
+from fairsched.policies.order import Order
+from fairsched.policies.waiting import Entry
+
+LOOKAHEAD = 64
+"""Without a gate, how many requests that wait for a prefix being computed are passed over in one decision."""
+
+
+class Round:
+    """One decision under way: the state so far, the batch being filled, and the KV that is still free."""
+
+    def __init__(
+        self,
+        order: Order,
+        gate: Gate[Any],
+        batching: Batching,
+        state: LocalState[Any],
+        view: WorkerView,
+        batch: Batch,
+        free: int,
+    ) -> None:
+        self.order = order
+        self.gate = gate
+        self.batching = batching
+        self.state = state
+        self.view = view
+        self.batch = batch
+        self.free = free
+        self.turn = gate.turn(state.gate, state.waiting.heads)
+        self.admissions: list[Admission] = []
+
+    def run(self) -> tuple[StepPlan, LocalState[Any]]:
+        """Admit until the gate, memory or the budget says stop."""
+        turn = self.turn
+        group: int | None = None
+        while self.batching.first_chunk(self.batch, 1):
+            group = turn.choose(self.state.waiting.heads)
+            if group == NOBODY:
+                break
+            entry = self._head(group)
+            if entry is not None and not self._capped(group, entry):
+                if not self._admit(entry):
+                    break
+            elif self.gate.grouped:
+                turn.skip(group)
+            else:
+                break
+            group = None
+        if self.admissions:
+            gate = self.gate.after(self.state.gate, turn)
+            return step_plan(self.batch, tuple(self.admissions), 1), msgspec.structs.replace(self.state, gate=gate)
+        return step_plan(self.batch, (), self._valid_steps(group)), self.state
+
+    def _valid_steps(self, group: int | None) -> int | None:
+        view = self.view
+        stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
+        if self.batching.reserve == "static":
+            return stays
+        grows = growth_steps(view)
+        return grows if stays is None else stays if grows is None else min(stays, grows)
+
+    def _head(self, group: int) -> Entry | None:
+        """The group's best request that need not wait for its prefix; a client under a gate offers only its best."""
+        waiting = self.state.waiting
+        if not self.order.waits_for_prefix or not self.state.computing:
+            return waiting.best(group)
+        tries = 1 if self.gate.grouped else LOOKAHEAD
+        for _, entry in zip(range(tries), waiting.ranked(group), strict=False):
+            if not waits_for_prefix(self.order, self.state, entry):
+                return entry
+        return None
+
+    def _capped(self, group: int, entry: Entry) -> bool:
+        need = entry.context_tokens + entry.request.max_output_tokens
+        return self.gate.capped(self.turn, group, need)
+
+    def _need(self, entry: Entry, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
+        """KV that the entry would take from what is free, and how much of it is reserved for output."""
+        static = self.batching.reserve == "static"
+        reserved = entry.request.max_output_tokens - entry.generated_tokens if static else 0
+        pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
+        return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
+
+    def fits(self, entry: Entry) -> bool:
+        """Whether memory would hold the entry."""
+        cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
+        return self._need(entry, cached_tokens, cache)[0] <= self.free
+
+    def _admit(self, entry: Entry) -> bool:
+        request = entry.request
+        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
+        extend_tokens = entry.context_tokens - cached_tokens
+        chunk = self.batching.first_chunk(self.batch, extend_tokens)
+        need, reserved = self._need(entry, cached_tokens, cache)
+        if not chunk or need > self.free:
+            return False
+        self.free -= need
+        self.batching.add(self.batch, request.id, chunk)
+        self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
+        self.state = enter(self.order, self.gate, self.state, self.turn, entry, extend_tokens, cache, cut)
+        return True
+
+
+def step_plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int | None) -> StepPlan:
+    """The plan of a filled batch; with chunks it holds for one step only."""
+    chunks = tuple(batch.chunks)
+    return StepPlan((), admissions, chunks, batch.decode, 1 if chunks else valid_steps)
+
+
+def growth_steps(view: WorkerView) -> int | None:
+    """For how many steps outputs that grow into free memory still fit."""
+    return max(view.kv_free_tokens // view.growing, 1) if view.growing else None
