@@ -1,0 +1,141 @@
+"""What several commands share: how a workload, a cluster and a policy are named in arguments."""
+
+import importlib
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
+from fairsched.engines.workloads.generate import WORKLOADS, generate
+from fairsched.engines.workloads.load import load_trace
+from fairsched.model.latency import LatencyModel
+from fairsched.model.presets import PRESETS
+from fairsched.model.workload import Workload
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES, unknown, with_parameters
+
+DEFAULT_WORKLOAD = "demo"
+
+
+def positive_int(text: str) -> int:
+    """A positive whole number."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ArgumentTypeError(f"expected a positive whole number, found {text!r}")
+    return value
+
+
+def names(text: str) -> list[str]:
+    """Names separated by commas."""
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise ArgumentTypeError("expected names separated by commas")
+    if len(set(found)) < len(found):
+        raise ArgumentTypeError(f"a name is given twice in {text!r}")
+    return found
+
+
+def output_limit(text: str) -> str | int:
+    """`trace-max`, `oracle` or a positive whole number."""
+    return text if text in ("trace-max", "oracle") else positive_int(text)
+
+
+def add_workload_arguments(command: ArgumentParser) -> None:
+    """The arguments that name a workload."""
+    source = command.add_mutually_exclusive_group()
+    source.add_argument("--trace", metavar="FILE", help="a trace: Azure CSV, Mooncake JSONL, VTC arena CSV or our JSONL")
+    source.add_argument(
+        "--workload",
+        metavar="NAME[:PARAM=VALUE,...]",
+        default=DEFAULT_WORKLOAD,
+        help=f"a generated workload: {', '.join(WORKLOADS)} (default: %(default)s)",
+    )
+    command.add_argument(
+        "--misbehave",
+        choices=("none", "more-requests", "longer-prefix"),
+        help="how client 0 of a generated workload misbehaves (default: the workload's own)",
+    )
+    command.add_argument("--format", help="the trace's format, if it should not be recognised")
+    command.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the arrival rate by X")
+    command.add_argument("--limit", type=positive_int, metavar="N", help="only the first N requests")
+    command.add_argument(
+        "--clients", metavar="SPEC", help=f"client mix of a trace without clients, or weights: {GRAMMAR}"
+    )
+    command.add_argument(
+        "--max-output-tokens",
+        type=output_limit,
+        default="trace-max",
+        metavar="trace-max|N|oracle",
+        help="declared output limit of a trace's requests; every bound rests on it (default: %(default)s)",
+    )
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of whatever is drawn (default: 0)")
+
+
+def workload_of(arguments: Namespace) -> Workload:
+    """The workload that the arguments name; raises `ValueError` on anything that does not fit."""
+    if arguments.trace is not None:
+        if arguments.misbehave is not None:
+            raise ValueError("--misbehave is for generated workloads, not for a trace")
+        return load_trace(
+            arguments.trace,
+            format=arguments.format,
+            limit=arguments.limit,
+            rate_scale=arguments.rate_scale,
+            clients=None if arguments.clients is None else ClientSpec.parse(arguments.clients),
+            max_output_tokens=arguments.max_output_tokens,
+            seed=arguments.seed,
+        )
+    if arguments.clients is not None or arguments.max_output_tokens != "trace-max" or arguments.format is not None:
+        raise ValueError("--clients, --max-output-tokens and --format are for traces; a generated workload has its own")
+    name, _, text = arguments.workload.partition(":")
+    return generate(
+        name,
+        misbehave=arguments.misbehave,
+        seed=arguments.seed,
+        rate_scale=arguments.rate_scale,
+        limit=arguments.limit,
+        **_pairs(text),
+    )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        if not equals or not key or key in pairs:
+            raise ValueError(f"expected PARAM=VALUE once each after the workload's name, found {part!r}")
+        pairs[key.strip().replace("-", "_")] = value.strip()
+    return pairs
+
+
+def latency_of(name: str) -> LatencyModel:
+    """The latency preset of that name."""
+    if name not in PRESETS:
+        raise unknown("latency model", name, PRESETS)
+    return PRESETS[name]
+
+
+def policy_of(name: str, params: Mapping[str, str]) -> ComposedPolicy:
+    """A shipped policy by name, or one of your own as `module:attribute`, with parameters set from text."""
+    if ":" in name:
+        policy = _imported(name)
+    elif name in LOCAL_POLICIES:
+        policy = LOCAL_POLICIES[name]
+    else:
+        raise unknown("policy", name, LOCAL_POLICIES)
+    return with_parameters(policy, params)
+
+
+def _imported(name: str) -> ComposedPolicy:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"policy {name!r} cannot be imported: {error}") from None
+    policy = found() if isinstance(found, type) else found
+    if not isinstance(policy, ComposedPolicy):
+        raise ValueError(f"policy {name!r} is a {type(policy).__name__}, not a composed local policy")
+    return policy

@@ -1,0 +1,182 @@
+"""`fairsched compare`: run policies over one workload and see who waits, who starves, what it costs, and how far each
+policy stays inside its bound."""
+
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairsched import __version__
+from fairsched.cli_common import add_workload_arguments, latency_of, names, policy_of, positive_int, workload_of
+from fairsched.engines.compare import Cluster, Run, run_one
+from fairsched.engines.comparison import Comparison
+from fairsched.engines.metrics import RunResult
+from fairsched.engines.workloads.info import trace_info
+from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.model.workload import Workload
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, unknown
+
+DEFAULT_POLICIES = ["fcfs", "lpm", "vtc", "dlpm"]
+
+
+def add_compare(commands: Any) -> None:
+    """Declare the command."""
+    command: ArgumentParser = commands.add_parser(
+        "compare",
+        help="run policies over a workload and compare them",
+        description="Run policies over one workload; lists of policies, routers and parameter values are multiplied.",
+    )
+    add_workload_arguments(command)
+    command.add_argument(
+        "--policies",
+        type=names,
+        default=DEFAULT_POLICIES,
+        metavar="A,B,...",
+        help=f"of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: {','.join(DEFAULT_POLICIES)})",
+    )
+    command.add_argument(
+        "--routers", type=names, default=["round-robin"], metavar="A,B,...", help=f"of {', '.join(ROUTERS)}"
+    )
+    command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="number of workers (default: 1)")
+    command.add_argument(
+        "--latency-model", default=DEFAULT_PRESET, metavar="NAME", help=f"of {', '.join(PRESETS)} (default: %(default)s)"
+    )
+    command.add_argument(
+        "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="POLICY.PARAM=VALUE[,VALUE...]",
+        help="set a parameter (repeat for more); several values are runs of their own; see `fairsched policies`",
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
+    command.add_argument("--log", type=Path, metavar="DIR", help="write each run's event log, for replay and explain")
+    command.set_defaults(run=compare)
+
+
+def compare(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    workload = workload_of(arguments)
+    cluster = Cluster(latency_of(arguments.latency_model), arguments.workers, arguments.kv_capacity_tokens)
+    runs = list(_runs(arguments))
+    for target in (arguments.report, arguments.log):
+        if target is not None:
+            target.mkdir(parents=True, exist_ok=True)
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    results, complete = _run_all(workload, cluster, runs, arguments)
+    comparison = Comparison(
+        version=__version__, command=_command(), trace=_facts(workload, cluster, complete), runs=results
+    )
+    _show(comparison, arguments)
+    if not complete:
+        print(f"Interrupted: {len(results)} of {len(runs)} runs are shown, the last one in part.", file=sys.stderr)
+    return 0 if complete else 130
+
+
+def _runs(arguments: Namespace) -> Iterator[Run]:
+    """Every policy with every combination of its parameter values, behind every router."""
+    settings = _settings(arguments.set)
+    for policy in settings:
+        if policy not in arguments.policies:
+            raise unknown("policy in --set (it is not among --policies)", policy, arguments.policies)
+    for name in arguments.routers:
+        if name not in ROUTERS:
+            raise unknown("router", name, ROUTERS)
+    for name, router in product(arguments.policies, arguments.routers):
+        given = settings.get(name, {})
+        for values in product(*given.values()):
+            params = dict(zip(given, values, strict=True))
+            yield Run(policy_of(name, params), name, params, ROUTERS[router])
+
+
+def _settings(texts: list[str]) -> dict[str, dict[str, list[str]]]:
+    settings: dict[str, dict[str, list[str]]] = {}
+    for text in texts:
+        target, equals, values = text.partition("=")
+        policy, dot, param = target.rpartition(".")
+        if not equals or not dot or not policy or not param:
+            raise ValueError(f"--set {text!r}: expected POLICY.PARAM=VALUE[,VALUE...]")
+        if param in settings.get(policy, {}):
+            raise ValueError(f"--set {text!r}: {target} is set twice")
+        settings.setdefault(policy, {})[param] = names(values) if values else [""]
+    return settings
+
+
+def _run_all(
+    workload: Workload, cluster: Cluster, runs: list[Run], arguments: Namespace
+) -> tuple[list[RunResult], bool]:
+    """Run them one after the other with a progress bar; an interrupt ends the list with a run in part."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    results: list[RunResult] = []
+    jobs = len(workload.jobs)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        every = bar.add_task("all runs", total=jobs * len(runs))
+        for number, run in enumerate(runs):
+            task = bar.add_task(run.title[:24], total=jobs)
+
+            def progress(ended: int, task: Any = task, number: int = number) -> None:
+                bar.update(task, completed=ended)
+                bar.update(every, completed=number * jobs + ended)
+
+            with ExitStack() as stack:
+                sink = _log_sink(stack, arguments, workload, cluster, run, number)
+                result, simulator, complete = run_one(workload, run, cluster, progress=progress, sink=sink)
+                if sink is not None and complete:
+                    sink.close(simulator)
+            results.append(result)
+            bar.remove_task(task)
+            if not complete:
+                return results, False
+    return results, True
+
+
+def _log_sink(
+    stack: ExitStack, arguments: Namespace, workload: Workload, cluster: Cluster, run: Run, number: int
+) -> Any:
+    if arguments.log is None:
+        return None
+    raise NotImplementedError
+
+
+def _command() -> str:
+    return shlex.join(["fairsched", *sys.argv[1:]])
+
+
+def _facts(workload: Workload, cluster: Cluster, complete: bool) -> dict[str, Any]:
+    """What the report says of the trace and of the workers."""
+    facts = trace_info(workload)
+    facts["workers"] = cluster.workers
+    facts["latency_model"] = cluster.latency.name
+    facts["latency_source"] = cluster.latency.source
+    facts["kv_capacity_tokens"] = cluster.capacity
+    facts["complete"] = complete
+    return facts
+
+
+def _show(comparison: Comparison, arguments: Namespace) -> None:
+    """The table on the terminal, and the files that were asked for."""
+    from fairsched.engines.table import print_comparison
+
+    print_comparison(comparison)
+    if arguments.json is not None:
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(comparison.to_json()), indent=2))
+        print(f"Figures: {arguments.json}")
+    if arguments.report is not None:
+        from fairsched.engines.report import write_report
+
+        print(f"Report: {write_report(arguments.report, comparison)}")
+    if arguments.log is not None:
+        print(f"Logs: {arguments.log}")
