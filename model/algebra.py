@@ -173,7 +173,7 @@ class ExactVector(tuple[int, ...]):
 
     # Closed forms beside a kernel may multiply and divide; kernels do not.
 
-    def __mul__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+    def __mul__(self, other: Any) -> "ExactVector":
         return self._each(other, operator.mul)
 
     def __floordiv__(self, other: Any) -> "ExactVector":
@@ -182,7 +182,7 @@ class ExactVector(tuple[int, ...]):
     __radd__ = __add__
     __rand__ = __and__
     __ror__ = __or__
-    __rmul__ = __mul__  # type: ignore[assignment]
+    __rmul__ = __mul__
 
 
 class ExactAlgebra:
@@ -191,7 +191,8 @@ class ExactAlgebra:
     def where(self, m: Any, a: Any, b: Any) -> Any:
         if not isinstance(m, ExactVector):
             return a if m else b
-        return ExactVector([x if held else y for held, x, y in zip(m, self._spread(a, m), self._spread(b, m), strict=True)])
+        chosen = zip(m, self._spread(a, m), self._spread(b, m), strict=True)
+        return ExactVector([x if held else y for held, x, y in chosen])
 
     def any(self, m: ExactVector) -> bool:
         return True in m

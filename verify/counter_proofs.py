@@ -15,12 +15,13 @@ from typing import Any
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, Theorem
 from fairsched.policies import counter
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same, spread
 
 _BASE = (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN)
 
 
-def _gap(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
+def gap(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
+    """The bound of V-4.4 in cost units; the gate has no quanta."""
     return charge_max_f + charge_max_g
 
 
@@ -31,13 +32,19 @@ V_43 = Theorem(
     _BASE,
     bound="U_i",
 )
+V_DEBT = Theorem(
+    "V-debt",
+    "over any interval c_i grows at least by W_i: no rejoin forgives what was charged",
+    "this library; needed wherever one client of a comparison is not backlogged",
+    (),
+)
 V_44 = Theorem(
     "V-4.4",
     "f and g backlogged over [t1, t2): |W_f - W_g| <= 2U",
     "VTC (OSDI'24), theorem 4.4",
     (*_BASE, BACKLOGGED_DURING),
     bound="U_f + U_g",
-    bound_cost=_gap,
+    bound_cost=gap,
 )
 
 
@@ -190,7 +197,7 @@ def _close(o: Algebra, w: World, i: Any) -> Any:
 
 def _close_to_last(o: Algebra, w: World) -> Any:
     """While nobody waits, the last who left stands in for j (and zero, before anybody left)."""
-    return implies(o, w.idle & (w.c >= 0), w.c + w.R - w.U <= o.pick(w.c, w.last, 0))
+    return implies(o, spread(w.idle, w.c), w.c + w.R - w.U <= o.pick(w.c, w.last, 0))
 
 
 INVARIANT = (
@@ -202,6 +209,12 @@ INVARIANT = (
 _NOTHING_YET = (
     Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued | w.was, False) & same(w.R, 0)),
     Clause("c = 0", lambda o, w: same(w.c, 0)),
+)
+
+
+_INTERVAL_STARTS = (
+    Clause("W = 0", lambda o, w: same(w.W, 0)),
+    Clause("c = c0", lambda o, w: same(w.c, w.c0)),
 )
 
 
@@ -236,13 +249,19 @@ def claims(kernel: Any = counter) -> tuple[Claim, ...]:
     return (
         Claim(V_43, system(kernel), _NOTHING_YET, INVARIANT, INVARIANT[:1]),
         Claim(
+            V_DEBT,
+            system(kernel),
+            _INTERVAL_STARTS,
+            (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
+            (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
+        ),
+        Claim(
             V_44,
             system(kernel, backlogged=("f", "g")),
             (
                 *INVARIANT,
                 both_wait,
-                Clause("W = 0", lambda o, w: same(w.W, 0)),
-                Clause("c = c0", lambda o, w: same(w.c, w.c0)),
+                *_INTERVAL_STARTS,
             ),
             (
                 *INVARIANT,

@@ -7,20 +7,21 @@ a concrete world of few clients, is run through the exact and the numpy interpre
 only if both confirm it the claim is `Refuted`.  Everything else is `Unknown`, which is never success.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product as tuples
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
-import numpy as np
 import z3
 
-from fairsched.model.algebra import EXACT, NOBODY, NUMPY, ExactVector
+from fairsched.model.algebra import NOBODY, Algebra
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, decided, state_after, with_derived
-from fairsched.verify.z3_algebra import CLIENT, Point, Value, Z3Algebra, scalar
+from fairsched.verify.concrete import INTERPRETATIONS, Values, holds, hypotheses, permitted
+from fairsched.verify.guard import violations
+from fairsched.verify.system import Claim, Clause, Event, Kind, World, decided, state_after, with_derived
+from fairsched.verify.z3_algebra import CLIENT, ClosedFormValue, Point, Value, Z3Algebra, scalar
 
 RLIMIT = 20_000_000
 """Budget of one solver call in Z3's deterministic resource units: the same on every machine, unlike seconds."""
@@ -42,7 +43,7 @@ class Counterexample:
     obligation: str
     broken: tuple[str, ...]
     clients: int
-    values: Mapping[str, int | tuple[int, ...]]
+    values: Values
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.values.items())
@@ -105,6 +106,8 @@ class Obligation:
 
 def obligations(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
     """What has to be shown for `claim` when the assumptions `dropped` are not made."""
+    if claim.system.hints:
+        yield _obligation("hints", claim, None, (), claim.system.hints, dropped)
     yield _obligation("start", claim, None, claim.start, claim.invariants, dropped)
     for event in claim.system.events:
         if event.excluded_by is None or event.excluded_by in dropped:
@@ -122,37 +125,32 @@ def _obligation(
 ) -> Obligation:
     o, system = Z3Algebra(), claim.system
     kinds = {**system.parameters, **system.fields, **(event.facts if event else {})}
-    before = {field: (kind, _symbol(o, field, kind)) for field, kind in kinds.items()}
+    before = {field: (kind, _symbol(o, field, kind, system.closed_forms)) for field, kind in kinds.items()}
     world = with_derived(o, system, SimpleNamespace(**{field: symbol for field, (_, symbol) in before.items()}))
     after, happens = world, z3.BoolVal(True)
-    needs = _kept(system.laws, dropped)
+    if goals is not system.hints:
+        assumed = (*assumed, *system.hints)
     if event:
         world = decided(o, event, world)
-        needs += _kept(event.needs, dropped)
         after = state_after(o, system, event, world)
         happens = event.happens(o, world).at(None) if event.happens else happens
-    held = [need.holds(o, world) for need in needs]
+    held = [need.holds(o, world) for need in hypotheses(system, event, dropped)]
     clients = [Point(z3.BoolVal(True), o.fresh_client("client")) for _ in range(1 + max(goal.points for goal in goals))]
     o.sealed = True
-    hypotheses = [term for value in held for term in _everywhere(o, value)]
+    terms = [term for value in held for term in _everywhere(o, value)]
     for clause in assumed:
         for points in tuples(o.clients, repeat=clause.points):
-            hypotheses += _everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
+            terms += _everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
     goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in goals])
-    return Obligation(
-        name, o, tuple(hypotheses), goal, happens, before, claim, event, assumed, goals, dropped
-    )
+    return Obligation(name, o, tuple(terms), goal, happens, before, claim, event, assumed, goals, dropped)
 
 
-def _kept(needs: tuple[Need, ...], dropped: frozenset[Assumption]) -> tuple[Need, ...]:
-    return tuple(need for need in needs if need.assumption is None or need.assumption not in dropped)
-
-
-def _symbol(o: Z3Algebra, name: str, kind: Kind) -> Value | Point:
+def _symbol(o: Z3Algebra, name: str, kind: Kind, closed_form: bool) -> Value | Point:
     match kind:
         case Kind.VECTOR | Kind.MASK:
             function = z3.Function(name, CLIENT, z3.IntSort() if kind is Kind.VECTOR else z3.BoolSort())
-            return Value(function, boolean=kind is Kind.MASK, vector=True)
+            made = ClosedFormValue if closed_form and kind is Kind.VECTOR else Value
+            return made(function, boolean=kind is Kind.MASK, vector=True)
         case Kind.SCALAR:
             return scalar(z3.Int(name))
         case Kind.FLAG:
@@ -175,6 +173,9 @@ def prove(claim: Claim, *, dropped: frozenset[Assumption] = frozenset(), rlimit:
     def spent() -> float:
         return (perf_counter() - begun) * 1e3
 
+    breaches = violations(claim.system.kernels())
+    if breaches:
+        return Unknown(claim.theorem, "guard", "; ".join(breaches), spent())
     count = 0
     for obligation in obligations(claim, dropped):
         count += 1
@@ -250,7 +251,7 @@ def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
         order.setdefault(str(model.eval(client, model_completion=True)), client)
     index = {name: i for i, name in enumerate(order)}
     values: dict[str, Any] = {}
-    for name, (kind, symbol) in obligation.before.items():
+    for name, (_, symbol) in obligation.before.items():
         if isinstance(symbol, Point):
             who = index[str(model.eval(symbol.who, model_completion=True))]
             values[name] = who if value(symbol.found) else NOBODY
@@ -263,42 +264,21 @@ def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
 
 def _replayed(obligation: Obligation, concrete: tuple[int, dict[str, Any]]) -> Counterexample | None:
     n, values = concrete
-    outcomes = {
-        _broken(obligation, o, _running(obligation, values, vector, mask), n)
-        for o, vector, mask in (
-            (EXACT, ExactVector, lambda entries: ExactVector(map(bool, entries))),
-            (NUMPY, lambda entries: np.array(entries, dtype=np.int64), lambda entries: np.array(entries, dtype=bool)),
-        )
-    }
+    kinds = {name: kind for name, (kind, _) in obligation.before.items()}
+    outcomes = {_broken(obligation, run.o, run.world(kinds, values), n) for run in INTERPRETATIONS}
     if len(outcomes) != 1 or not (broken := outcomes.pop()):
         return None
     return Counterexample(obligation.claim.system.name, obligation.name, broken, n, values)
 
 
-def _running(
-    obligation: Obligation, values: Mapping[str, Any], vector: Callable[[Any], Any], mask: Callable[[Any], Any]
-) -> World:
-    made = {Kind.VECTOR: vector, Kind.MASK: mask, Kind.FLAG: bool}
-    return SimpleNamespace(
-        **{name: made.get(kind, int)(values[name]) for name, (kind, _) in obligation.before.items()}
-    )
-
-
-def _broken(obligation: Obligation, o: Any, world: World, n: int) -> tuple[str, ...]:
+def _broken(obligation: Obligation, o: Algebra, world: World, n: int) -> tuple[str, ...]:
     """Which goals fail after the event in a concrete world; none if the world does not fulfil the hypotheses."""
-    system: System = obligation.claim.system
+    system, event = obligation.claim.system, obligation.event
     before = with_derived(o, system, world)
-    needs = _kept(system.laws, obligation.dropped)
-    after = before
-    if obligation.event:
-        before = decided(o, obligation.event, before)
-        needs += _kept(obligation.event.needs, obligation.dropped)
-        after = state_after(o, system, obligation.event, before)
-    allowed = all(bool(np.all(need.holds(o, before))) for need in needs)
-    if not allowed or any(not _holds(o, clause, before, n) for clause in obligation.assumed):
+    before = decided(o, event, before) if event else before
+    if not permitted(o, hypotheses(system, event, obligation.dropped), before):
         return ()
-    return tuple(clause.name for clause in obligation.goals if not _holds(o, clause, after, n))
-
-
-def _holds(o: Any, clause: Clause, world: World, n: int) -> bool:
-    return all(bool(np.all(clause.holds(o, world, *points))) for points in tuples(range(n), repeat=clause.points))
+    if any(not holds(o, clause, before, n) for clause in obligation.assumed):
+        return ()
+    after = state_after(o, system, event, before) if event else before
+    return tuple(clause.name for clause in obligation.goals if not holds(o, clause, after, n))

@@ -46,6 +46,11 @@ def implies(o: Algebra, a: Any, b: Any) -> Any:
     return o.where(a, b, True)
 
 
+def spread(flag: Any, like: Any) -> Any:
+    """One truth value as a mask over the clients of the vector `like`."""
+    return (like <= like) & flag
+
+
 class Kind(Enum):
     """What a name stands for."""
 
@@ -108,7 +113,9 @@ class Event:
 class System:
     """A gate together with everything that may happen to it.
 
-    `derived` are scalars of a state (such as whether anybody waits) that clauses use; they are computed once a state.
+    `derived` are values of a state (such as whether anybody waits) that clauses use; they are computed once a state.
+    `hints` follow from the laws by arithmetic alone and spare the solver a search: each is proved before it is used.
+    With `closed_forms` vectors may be multiplied and divided, which kernels must not and closed forms beside them do.
     """
 
     name: str
@@ -117,6 +124,8 @@ class System:
     fields: Mapping[str, Kind]
     events: tuple[Event, ...]
     derived: Mapping[str, Formula] = attrs.field(factory=dict)
+    hints: tuple[Clause, ...] = ()
+    closed_forms: bool = False
 
     def with_laws(self, *laws: Need) -> "System":
         """This system with more known about its parameters."""

@@ -31,7 +31,7 @@ class _Term:
         raise KernelError(f"{type(self).__name__}: a kernel uses + - > >= < <= & | and the words of the algebra only")
 
     __bool__ = __contains__ = __iter__ = __getitem__ = __len__ = _refuse
-    __int__ = __index__ = __float__ = __hash__ = _refuse  # type: ignore[assignment]
+    __int__ = __index__ = __float__ = __hash__ = _refuse
     __eq__ = __ne__ = _refuse
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _refuse
     __mod__ = __rmod__ = __pow__ = __rpow__ = __invert__ = __abs__ = _refuse
@@ -51,7 +51,9 @@ class Value(_Term):
         right = lifted(other)
         if self.boolean is not takes or right.boolean is not takes:
             raise KernelError("a truth value where a number belongs, or the other way round")
-        return Value(lambda c: build(self.at(c), right.at(c)), boolean=boolean, vector=self.vector or right.vector)
+        return _made(self, right)(
+            lambda c: build(self.at(c), right.at(c)), boolean=boolean, vector=self.vector or right.vector
+        )
 
     def __add__(self, other: Any) -> "Value":
         return self._combine(other, lambda a, b: a + b, boolean=False, takes=False)
@@ -90,6 +92,26 @@ class Value(_Term):
     __radd__ = __add__
     __rand__ = __and__
     __ror__ = __or__
+
+
+class ClosedFormValue(Value):
+    """A number that may also be multiplied and divided, for closed forms that live beside a kernel.
+
+    ``//`` is Python's for positive divisors only, so whoever proves something about it assumes that they are.
+    """
+
+    __slots__ = ()
+
+    def __mul__(self, other: Any) -> Value:  # type: ignore[override]
+        return self.times(other)
+
+    def __floordiv__(self, other: Any) -> Value:  # type: ignore[override]
+        return self._combine(other, lambda a, b: a / b, boolean=False, takes=False)
+
+
+def _made(*values: Value) -> type[Value]:
+    """The class of what is computed from `values`."""
+    return ClosedFormValue if any(isinstance(value, ClosedFormValue) for value in values) else Value
 
 
 class Point(_Term):
@@ -170,7 +192,7 @@ class Z3Algebra:
             raise KernelError("where(m, a, b) takes a condition and two values of one type")
         if not condition.vector and (left.vector or right.vector):
             raise KernelError("where: one truth value chooses between scalars; between vectors choose by a mask")
-        return Value(
+        return _made(left, right)(
             lambda c: z3.If(condition.at(c), left.at(c), right.at(c)), boolean=left.boolean, vector=condition.vector
         )
 
@@ -238,7 +260,7 @@ class Z3Algebra:
         return self._select(left, right, left <= right)
 
     def _select(self, left: Value, right: Value, condition: Value) -> Value:
-        return Value(
+        return _made(left, right)(
             lambda c: z3.If(condition.at(c), left.at(c), right.at(c)), boolean=False, vector=left.vector or right.vector
         )
 

@@ -1,0 +1,104 @@
+"""Every theorem about the shipped gates is proved, not vacuous, and needs each of its assumptions."""
+
+import pytest
+
+from fairsched.model.theorem import BACKLOGGED_DURING, LIFT_ON_JOIN, MEM_RESERVE, REJOIN_KEEPS_DEBT, Scope
+from fairsched.policies import counter, deficit
+from fairsched.verify import counter_proofs, deficit_proofs, prover
+from fairsched.verify.prover import Proved, Refuted, Unknown
+from fairsched.verify.suite import gate_claims
+from fairsched.verify.system import Claim, Event, Kind, Need, System
+
+CLAIMS = {claim.theorem.id: claim for claim in gate_claims()}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_theorem_holds_for_every_number_of_clients(name: str) -> None:
+    """Start, every event and conclusion are decided, and the hypotheses of each are satisfiable."""
+    claim = CLAIMS[name]
+    verdict = prover.prove(claim)
+    assert isinstance(verdict, Proved), verdict
+    assert verdict.obligations >= len([event for event in claim.system.events if not event.excluded_by]) + 2
+    assert claim.theorem.scope is Scope.ALL_N
+
+
+@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if claim.theorem.assumptions])
+def test_each_assumption_is_needed(name: str) -> None:
+    """Without any single assumption there is a counterexample of at most 3 clients that replays."""
+    for assumption, verdict in prover.audit(CLAIMS[name]).items():
+        assert isinstance(verdict, Refuted), (assumption.name, verdict)
+        assert 1 <= verdict.world.clients <= 3
+
+
+def test_the_printed_rejoin_rule_breaks_the_balance() -> None:
+    """Starting at zero forgives debt, which is a debit without service: D-A.1 and D-4.2 fall, D-4.1 does not."""
+    printed = frozenset({REJOIN_KEEPS_DEBT})
+    for name in ("D-A.1", "D-4.2"):
+        verdict = prover.prove(CLAIMS[name], dropped=printed)
+        assert isinstance(verdict, Refuted)
+        assert verdict.world.obligation == "arrive as printed, at zero"
+        assert "W + q = q0 + P" in verdict.world.broken
+
+
+def test_a_counter_gate_without_the_lift_breaks_its_invariant() -> None:
+    """The released code's rule, no lift, lets a counter fall arbitrarily far behind."""
+    verdict = prover.prove(CLAIMS["V-4.3"], dropped=frozenset({LIFT_ON_JOIN}))
+    assert isinstance(verdict, Refuted)
+    assert verdict.world.obligation == "arrive without a lift"
+
+
+def test_a_contradiction_in_the_hypotheses_is_no_proof() -> None:
+    """An event that can never happen makes the claim Unknown, however many clauses it would keep."""
+    claim = CLAIMS["D-range"]
+    never = Event("never", lambda o, w: {}, {"p": Kind.POINT}, (Need(lambda o, w: w.U <= 0),))
+    verdict = prover.prove(_with_event(claim, never))
+    assert isinstance(verdict, Unknown)
+    assert "vacuous" in verdict.reason
+
+
+def test_an_exhausted_budget_is_no_proof() -> None:
+    """With next to no budget the answer is Unknown, neither Proved nor Refuted."""
+    assert isinstance(prover.prove(CLAIMS["V-4.4"], rlimit=1), Unknown)
+
+
+def test_an_event_that_writes_what_is_no_field_is_an_error() -> None:
+    """A state field that no clause could speak about cannot slip in."""
+    stray = Event("stray", lambda o, w: {"secret": w.q})
+    with pytest.raises(ValueError, match="secret is no field"):
+        prover.prove(_with_event(CLAIMS["D-range"], stray))
+
+
+def test_every_kernel_function_is_run_by_some_event() -> None:
+    """The event tables are complete: each kernel is declared, closed forms are proved equal to one."""
+    for module, proofs in ((deficit, deficit_proofs), (counter, counter_proofs)):
+        declared = {kernel.__name__ for kernel in proofs.system().kernels()}
+        shipped = {
+            name
+            for name, function in vars(module).items()
+            if getattr(function, "__annotations__", {}).get("o") is not None and function.__module__ == module.__name__
+        }
+        assert shipped - {"refill_rounds"} == declared
+
+
+def test_a_bound_is_a_number_once_quanta_and_charges_are_known() -> None:
+    """2(Q + U - 1) and 2U for one configuration."""
+    of = {name: claim.theorem.bound_cost for name, claim in CLAIMS.items()}
+    assert (cost := of["D-4.1"]) is not None
+    assert cost(2, 3, 2, 3) == 8
+    assert (cost := of["V-4.4"]) is not None
+    assert cost(0, 6, 0, 6) == 12
+
+
+def test_backlogged_during_is_about_the_refill_alone_for_the_deficit_gate() -> None:
+    """The hypothesis is attached where it is used."""
+    events = CLAIMS["D-4.1"].system.events
+    using = {event.name for event in events for need in event.needs if need.assumption is BACKLOGGED_DURING}
+    reserving = {event.name for event in events for need in event.needs if need.assumption is MEM_RESERVE}
+    assert using == {"refill"}
+    assert {"admit", "decode", "correct", "finish", "preempt"} <= reserving
+
+
+def _with_event(claim: Claim, event: Event) -> Claim:
+    system = claim.system
+    widened = System(system.name, system.parameters, system.laws, system.fields, (*system.events, event))
+    return Claim(claim.theorem, widened, claim.start, claim.invariants, claim.conclusions)

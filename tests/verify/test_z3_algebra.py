@@ -1,0 +1,137 @@
+"""The solver's words mean what the running words mean, and refuse what would be answered without a meaning."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import z3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.model.algebra import EXACT, NOBODY, ExactVector
+from fairsched.verify.z3_algebra import CLIENT, ClosedFormValue, KernelError, Point, Value, Z3Algebra, scalar
+
+N = 3
+_row = st.lists(st.integers(-4, 4), min_size=N, max_size=N)
+_mask = st.lists(st.booleans(), min_size=N, max_size=N)
+_point = st.integers(NOBODY, N - 1)
+
+WORDS: list[Callable[[Any, Any], Any]] = [
+    lambda o, w: o.where(w.m, w.v, w.u),
+    lambda o, w: o.where(w.m, w.v, w.x),
+    lambda o, w: o.bump(w.v, w.p, w.x),
+    lambda o, w: o.put(w.v, w.p, w.x),
+    lambda o, w: o.put(w.m, w.p, w.x > 0),
+    lambda o, w: o.maximum(w.v, w.u),
+    lambda o, w: o.minimum(w.v, w.x),
+    lambda o, w: 2 + w.v - w.u,
+    lambda o, w: 2 - w.v,
+    lambda o, w: -w.v,
+    lambda o, w: (w.v > w.u) | ((w.v <= w.x) & w.m),
+    lambda o, w: (w.v < w.u) & (w.v >= 0),
+    lambda o, w: o.any(w.m),
+    lambda o, w: o.all(w.m),
+    lambda o, w: o.none(w.m),
+    lambda o, w: o.exists(w.p),
+    lambda o, w: o.pick(w.v, w.p, w.x),
+    lambda o, w: o.where(w.x > 0, w.x, 5),
+    lambda o, w: o.pick(w.v, o.argmax(w.v, w.m), 9),
+    lambda o, w: o.pick(w.v, o.argmin(w.v, w.m), 9),
+    lambda o, w: -w.v // 3 * w.u,
+]
+
+
+def _symbolic(o: Z3Algebra, w: SimpleNamespace) -> tuple[SimpleNamespace, list[Any], list[Any]]:
+    """The case `w` as solver terms over exactly N clients, with the facts that say so."""
+    clients = [o.fresh_client("c") for _ in range(N)]
+    universe: list[Any] = [z3.Distinct(*clients)]
+    functions = {name: z3.Function(name, CLIENT, sort) for name, sort in _SORTS.items()}
+    for name, function in functions.items():
+        universe += [function(client) == entry for client, entry in zip(clients, getattr(w, name), strict=True)]
+    made = {name: ClosedFormValue(functions[name], boolean=False, vector=True) for name in ("v", "u")}
+    mask = Value(functions["m"], boolean=True, vector=True)
+    point = Point(z3.BoolVal(w.p != NOBODY), clients[max(w.p, 0)])
+    return SimpleNamespace(**made, m=mask, p=point, x=scalar(z3.IntVal(w.x))), clients, universe
+
+
+_SORTS = {"v": z3.IntSort(), "u": z3.IntSort(), "m": z3.BoolSort()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(_row, _row, _mask, _point, st.integers(-4, 4))
+def test_every_word_means_on_terms_what_it_means_on_integers(
+    v: list[int], u: list[int], m: list[bool], p: int, x: int
+) -> None:
+    """With all clients named and all values fixed, the solver's word can have the exact word's value and no other."""
+    case = SimpleNamespace(v=ExactVector(v), u=ExactVector(u), m=ExactVector(m), p=p, x=x)
+    for number, word in enumerate(WORDS):
+        expected = word(EXACT, case)
+        o = Z3Algebra()
+        world, clients, universe = _symbolic(o, case)
+        value = word(o, world)
+        terms = [value.at(client) for client in clients] if value.vector else [value.at(None)]
+        wanted = list(expected) if value.vector else [expected]
+        agrees = z3.And([term == want for term, want in zip(terms, wanted, strict=True)])
+        for client in o.clients:
+            universe.append(z3.Or([client == named for named in clients]))
+        for goal, answer in ((agrees, z3.sat), (z3.Not(agrees), z3.unsat)):
+            solver = z3.Solver()
+            solver.add(*o.instances(), *universe, goal)
+            assert solver.check() == answer, number
+
+
+def test_any_of_the_equals_may_be_chosen() -> None:
+    """Two clients tie: each can be the choice, so no theorem rests on how ties are broken."""
+    o = Z3Algebra()
+    first, second = o.fresh_client("c"), o.fresh_client("c")
+    everybody = Value(lambda c: z3.BoolVal(True), boolean=True, vector=True)
+    chosen = o.argmax(Value(lambda c: z3.IntVal(0), boolean=False, vector=True), everybody)
+    for who in (first, second):
+        solver = z3.Solver()
+        solver.add(*o.instances(), first != second, chosen.who == who)
+        assert solver.check() == z3.sat
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        bool,
+        hash,
+        iter,
+        len,
+        int,
+        float,
+        lambda v: v == 0,
+        lambda v: v != 0,
+        lambda v: 0 in v,
+        lambda v: v[0],
+        lambda v: v / 2,
+        lambda v: v // 2,
+        lambda v: v % 2,
+        lambda v: v * 2,
+        lambda v: 2 * v,
+        lambda v: ~v,
+        lambda v: v + 0.5,
+        lambda v: v + True,
+        lambda v: v & v,
+        lambda v: Z3Algebra().where(v, 1, 2),
+        lambda v: Z3Algebra().any(v),
+        lambda v: Z3Algebra().where(scalar(z3.Bool("b")), v, v),
+        lambda v: Z3Algebra().pick(v, 0, 0),  # type: ignore[arg-type]
+    ],
+)
+def test_what_has_no_meaning_on_terms_is_refused(misuse: Callable[[Value], Any]) -> None:
+    """Python answers some of these without an exception on raw solver terms; the wrappers answer none."""
+    vector = Value(z3.Function("v", CLIENT, z3.IntSort()), boolean=False, vector=True)
+    with pytest.raises(KernelError):
+        misuse(vector)
+
+
+def test_a_formula_over_all_clients_must_not_choose_one() -> None:
+    """A sealed algebra names no new client, which is what keeps every obligation quantifier-free."""
+    o = Z3Algebra()
+    mask = Value(z3.Function("m", CLIENT, z3.BoolSort()), boolean=True, vector=True)
+    o.sealed = True
+    with pytest.raises(KernelError, match="must not choose"):
+        o.any(mask)

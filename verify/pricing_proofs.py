@@ -1,0 +1,228 @@
+"""That U, as `fairsched.model.pricing` computes it, is what the gates' theorems need: enough, and not more.
+
+The gates assume MemReserve in cost units: an admission's charge and all that may still be charged to its client are at
+most U.  Here it follows from MemReserve in tokens, for every capacity, length and rate, by running the shipped
+functions on symbolic integers; and each U is attained, so no smaller constant would do.
+"""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import z3
+
+from fairsched.model import pricing
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Assumption, Theorem
+from fairsched.verify.prover import RLIMIT, Counterexample, Proved, Refuted, Unknown, Verdict
+from fairsched.verify.symbolic import Paths, explore
+
+_SOURCE = "this library; the papers' constants are loose (w_e L + w_q M) or false (max(w_p L, w_q M) if w_p > w_q)"
+
+
+@attrs.frozen
+class Condition:
+    """A hypothesis about named integers, which an audit may drop if it is an assumption."""
+
+    holds: Callable[[SimpleNamespace], Any]
+    assumption: Assumption | None = None
+
+
+@attrs.frozen
+class ArithmeticClaim:
+    """For all integers `names` under `conditions`, every statement of `shows` is true."""
+
+    theorem: Theorem
+    names: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    shows: Callable[[SimpleNamespace], Mapping[str, Any]]
+
+
+_RATES = (Condition(lambda w: w.w_e >= 1), Condition(lambda w: w.w_q >= 1))
+_INPUT = (
+    Condition(lambda w: w.computed >= 0),
+    Condition(lambda w: w.computed <= w.input),
+    Condition(lambda w: w.input >= 1),
+    Condition(lambda w: w.input <= w.L),
+    Condition(lambda w: w.L <= w.M - 1),
+    Condition(lambda w: w.outputs >= 0),
+)
+_SOMETHING_COMPUTED = Condition(lambda w: w.computed >= 1, CHARGES_AT_LEAST_ONE)
+_FITS = Condition(lambda w: w.computed + w.outputs <= w.M, MEM_RESERVE)
+
+
+def _charged(functions: Any, w: SimpleNamespace, input_tokens: Any, output_tokens: Any) -> Any:
+    return functions.price(input_tokens, w.w_e) + functions.price(output_tokens, w.w_q)
+
+
+def _rates(w: SimpleNamespace) -> Any:
+    return SimpleNamespace(input=w.w_e, output=w.w_q)
+
+
+def _exclusive(functions: Any) -> ArithmeticClaim:
+    """Only computed tokens are charged, and each has its own KV."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        charge_max = functions.charge_max_exclusive(_rates(w), w.M, w.L)
+        last = w.L if w.w_e >= w.w_q else 1
+        return {
+            "charge + R <= U": _charged(functions, w, w.computed, w.outputs) <= charge_max,
+            "U is attained": _charged(functions, w, last, w.M - last) == charge_max,
+        }
+
+    return ArithmeticClaim(
+        Theorem(
+            "U-exclusive",
+            "w_e e + w_q O <= U for an admission of e computed tokens and O reserved outputs, and U is attained",
+            _SOURCE,
+            (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
+            bound="w_q M + (w_e - w_q) (L if w_e >= w_q else 1)",
+        ),
+        ("M", "L", "w_e", "w_q", "input", "computed", "outputs"),
+        (*_RATES, *_INPUT, _SOMETHING_COMPUTED, _FITS),
+        shows,
+    )
+
+
+def _shared(functions: Any) -> ArithmeticClaim:
+    """The whole prompt is charged, and may share all of its KV but one token."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        charge_max = functions.charge_max_shared(_rates(w), w.M, w.L)
+        return {
+            "charge + R <= U": _charged(functions, w, w.input, w.outputs) <= charge_max,
+            "U is attained": _charged(functions, w, w.L, w.M - 1) == charge_max,
+        }
+
+    return ArithmeticClaim(
+        Theorem(
+            "U-shared",
+            "w_p p + w_q O <= U for an admission of p prompt tokens, cached or not, and O reserved outputs; attained",
+            _SOURCE,
+            (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
+            bound="w_p L + w_q (M - 1)",
+        ),
+        ("M", "L", "w_e", "w_q", "input", "computed", "outputs"),
+        (*_RATES, *_INPUT, _SOMETHING_COMPUTED, _FITS),
+        shows,
+    )
+
+
+def _optimistic(functions: Any) -> ArithmeticClaim:
+    """Outputs are not reserved, and `k` requests of the client run, each with at most `longest` output tokens."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        charge_max = functions.charge_max_optimistic(_rates(w), w.L, w.longest, w.k)
+        return {
+            "charge + R <= U": _charged(functions, w, w.input, w.outputs) <= charge_max,
+            "U is attained": _charged(functions, w, w.L, w.k * w.longest) == charge_max,
+        }
+
+    return ArithmeticClaim(
+        Theorem(
+            "U-optimistic",
+            "w_p p + w_q O <= U when at most k requests of the client run, of at most O_max outputs each; attained",
+            _SOURCE,
+            (),
+            bound="w_p L + w_q k O_max",
+        ),
+        ("L", "w_e", "w_q", "input", "outputs", "longest", "k"),
+        (
+            *_RATES,
+            Condition(lambda w: w.input <= w.L),
+            Condition(lambda w: w.longest >= 1),
+            Condition(lambda w: w.k >= 1),
+            Condition(lambda w: w.outputs <= w.k * w.longest),
+        ),
+        shows,
+    )
+
+
+def _price(functions: Any) -> ArithmeticClaim:
+    """A price is fit for theorems that only know it as an integer of at least 1 under a bound."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        charge = functions.price(w.tokens, w.rate, w.multiplier)
+        return {
+            "at least 1": charge >= 1,
+            "monotone in tokens": charge <= functions.price(w.tokens + w.more, w.rate, w.multiplier),
+            "monotone in the rate": charge <= functions.price(w.tokens, w.rate + w.more, w.multiplier),
+            "proportional to the multiplier": charge == w.multiplier * functions.price(w.tokens, w.rate),
+            "additive in tokens": charge + functions.price(w.more, w.rate, w.multiplier)
+            == functions.price(w.tokens + w.more, w.rate, w.multiplier),
+        }
+
+    return ArithmeticClaim(
+        Theorem(
+            "price",
+            "a price is at least 1 for at least one token, monotone, additive, and proportional to the multiplier",
+            "this library; a public port prices int(tokens * 0.1), which makes short requests free",
+            (CHARGES_AT_LEAST_ONE,),
+        ),
+        ("tokens", "rate", "multiplier", "more"),
+        (
+            Condition(lambda w: w.tokens >= 0),
+            Condition(lambda w: w.tokens >= 1, CHARGES_AT_LEAST_ONE),
+            Condition(lambda w: w.rate >= 1),
+            Condition(lambda w: w.multiplier >= 1),
+            Condition(lambda w: w.more >= 0),
+        ),
+        shows,
+    )
+
+
+def claims(functions: Any = pricing) -> tuple[ArithmeticClaim, ...]:
+    """The theorems about the pricing functions of `functions`."""
+    return (_price(functions), _exclusive(functions), _shared(functions), _optimistic(functions))
+
+
+# --- deciding -------------------------------------------------------------------------------------------------------
+
+
+def prove(claim: ArithmeticClaim, *, dropped: frozenset[Assumption] = frozenset(), rlimit: int = RLIMIT) -> Verdict:
+    """Decides the claim on every path through the code that it runs."""
+    begun = perf_counter()
+
+    def spent() -> float:
+        return (perf_counter() - begun) * 1e3
+
+    kept = [condition for condition in claim.conditions if condition.assumption not in dropped]
+    count, reached = 0, False
+    for path, (assumed, shown) in explore(lambda paths: _run(paths, claim, kept)):
+        reached = reached or _model(rlimit, *path, *assumed) is not None
+        for name, goal in shown.items():
+            count += 1
+            solver = z3.Solver()
+            solver.set("rlimit", rlimit)
+            solver.add(*path, *assumed, z3.Not(goal))
+            answer = solver.check()
+            if answer == z3.unknown:
+                return Unknown(claim.theorem, name, "budget exhausted", spent())
+            if answer == z3.sat:
+                return _refuted(claim, kept, name, solver.model(), spent())
+    if not reached:
+        return Unknown(claim.theorem, "conditions", "vacuous: its hypotheses contradict each other", spent())
+    return Proved(claim.theorem, count, spent())
+
+
+def _run(paths: Paths, claim: ArithmeticClaim, kept: list[Condition]) -> tuple[list[Any], dict[str, Any]]:
+    w = SimpleNamespace(**{name: paths.integer(name) for name in claim.names})
+    shown = claim.shows(w)
+    return [condition.holds(w).term for condition in kept], {name: goal.term for name, goal in shown.items()}
+
+
+def _model(rlimit: int, *terms: Any) -> Any:
+    solver = z3.Solver()
+    solver.set("rlimit", rlimit)
+    solver.add(*terms)
+    return solver.model() if solver.check() == z3.sat else None
+
+
+def _refuted(claim: ArithmeticClaim, kept: list[Condition], name: str, model: Any, ms: float) -> Verdict:
+    """The countermodel, once the functions confirm it on Python's own integers."""
+    values = {n: model.eval(z3.Int(n), model_completion=True).as_long() for n in claim.names}
+    w = SimpleNamespace(**values)
+    if not all(condition.holds(w) for condition in kept) or claim.shows(w)[name]:
+        return Unknown(claim.theorem, name, "a countermodel did not replay", ms)
+    return Refuted(claim.theorem, Counterexample("pricing", "arithmetic", (name,), 0, values), ms)

@@ -1,0 +1,9 @@
+"""Which claims there are about the shipped gates."""
+
+from fairsched.verify import counter_proofs, deficit_proofs
+from fairsched.verify.system import Claim
+
+
+def gate_claims() -> tuple[Claim, ...]:
+    """Every claim about a shipped gate, in the order of the report."""
+    return (*deficit_proofs.claims(), *counter_proofs.claims())
