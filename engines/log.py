@@ -6,7 +6,6 @@ worker in between are summed.  So a simulator that leaps over steps and one that
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -16,20 +15,20 @@ _encode = msgspec.json.Encoder().encode
 _BATCH = 512
 
 
-def fields(event: Event) -> tuple[Any, ...]:
+def line_of(event: Event) -> bytes:
     """An event as the log writes it: kind, time, worker, and its numbers.  Prompts are named by their request."""
     kind = type(event)
     if kind is Arrived:
         assert isinstance(event, Arrived)
         r = event.request
-        return ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
+        return _encode(("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens))
     if kind is Cached:
         assert isinstance(event, Cached)
-        return ("Cached", event.time_ns, event.worker, event.owner, event.blocks)
+        return _encode(("Cached", event.time_ns, event.worker, event.owner, event.blocks))
     if kind is Evicted:
         assert isinstance(event, Evicted)
-        return ("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks)
-    return (kind.__name__, *(getattr(event, name) for name in event.__struct_fields__))
+        return _encode(("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks))
+    return _encode(event)
 
 
 class CanonicalLog:
@@ -41,23 +40,24 @@ class CanonicalLog:
     def __init__(self, sink: Callable[[Event, bytes], None] | None = None) -> None:
         self._hash = hashlib.sha256()
         self._lines: list[bytes] = []
-        self._decoding: dict[int, Decoded] = {}
+        self._decoding: dict[int, Decoded | None] = {}
         self._sink = sink
         self.count = 0
 
     def record(self, event: Event) -> None:
         """The next event of the run."""
         worker = event.worker
-        pending = self._decoding.pop(worker, None)
+        pending = self._decoding.get(worker)
         if type(event) is Decoded:
             self._decoding[worker] = event if pending is None else merged(pending, event)
             return
         if pending is not None:
             self._write(pending)
+            self._decoding[worker] = None
         self._write(event)
 
     def _write(self, event: Event) -> None:
-        line = _encode(fields(event))
+        line = line_of(event)
         self.count += 1
         self._lines.append(line)
         if len(self._lines) >= _BATCH:
@@ -73,7 +73,9 @@ class CanonicalLog:
     def sha256(self) -> str:
         """The hash of all lines; open decode runs are written first, in order of their workers."""
         for worker in sorted(self._decoding):
-            self._write(self._decoding[worker])
+            pending = self._decoding[worker]
+            if pending is not None:
+                self._write(pending)
         self._decoding.clear()
         self._flush()
         return self._hash.hexdigest()

@@ -9,7 +9,7 @@ import msgspec
 from fairsched.model.request import Prompt, Request
 
 
-class Arrived(msgspec.Struct, frozen=True):
+class Arrived(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The request joined the queue of the worker."""
 
     time_ns: int
@@ -17,7 +17,7 @@ class Arrived(msgspec.Struct, frozen=True):
     request: Request
 
 
-class Admitted(msgspec.Struct, frozen=True, gc=False):
+class Admitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The request entered the running batch.
 
     `extend_tokens` are still to be computed (prompt, and for a preempted request what it had generated, minus
@@ -33,7 +33,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
     reserved_output_tokens: int
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class Settled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The true `extend_tokens` of an admission that was planned with another number."""
 
     time_ns: int
@@ -43,7 +43,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     extend_tokens: int
 
 
-class Prefilled(msgspec.Struct, frozen=True, gc=False):
+class Prefilled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """A chunk of `tokens` was computed; `remaining_tokens` of the request's extend tokens are left."""
 
     time_ns: int
@@ -54,7 +54,7 @@ class Prefilled(msgspec.Struct, frozen=True, gc=False):
     remaining_tokens: int
 
 
-class Decoded(msgspec.Struct, frozen=True):
+class Decoded(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """`steps` engine steps produced output: `tokens[k]` tokens in all for client `clients[k]` (ascending ids).
 
     The first output token of a request comes out of the step that completed its prefill, and is counted here.
@@ -67,7 +67,7 @@ class Decoded(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
-class Preempted(msgspec.Struct, frozen=True, gc=False):
+class Preempted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The request lost its KV and waits again; its `generated_tokens` so far will be recomputed.
 
     `uncomputed_tokens` of its extend tokens had not been computed.
@@ -81,7 +81,7 @@ class Preempted(msgspec.Struct, frozen=True, gc=False):
     uncomputed_tokens: int
 
 
-class Finished(msgspec.Struct, frozen=True, gc=False):
+class Finished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The request produced its last token."""
 
     time_ns: int
@@ -91,7 +91,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
 
 
-class Cancelled(msgspec.Struct, frozen=True, gc=False):
+class Cancelled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The caller gave up.  `uncomputed_tokens` were charged at admission and never computed (0 while waiting)."""
 
     time_ns: int
@@ -103,7 +103,7 @@ class Cancelled(msgspec.Struct, frozen=True, gc=False):
     generated_tokens: int
 
 
-class Rejected(msgspec.Struct, frozen=True, gc=False):
+class Rejected(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The request will never be served; `reason` says why, with numbers."""
 
     time_ns: int
@@ -113,7 +113,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class Cached(msgspec.Struct, frozen=True):
+class Cached(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The first `blocks` blocks of `prompt` are now in the worker's prefix cache, computed by request `owner`."""
 
     time_ns: int
@@ -123,7 +123,7 @@ class Cached(msgspec.Struct, frozen=True):
     blocks: int
 
 
-class Evicted(msgspec.Struct, frozen=True):
+class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """Of the path of `prompt` only the first `keep_blocks` blocks are still cached; `blocks` blocks went."""
 
     time_ns: int
@@ -134,7 +134,7 @@ class Evicted(msgspec.Struct, frozen=True):
     blocks: int
 
 
-class ClientConfigured(msgspec.Struct, frozen=True, gc=False):
+class ClientConfigured(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The client's weight is now `weight`."""
 
     time_ns: int
@@ -143,7 +143,7 @@ class ClientConfigured(msgspec.Struct, frozen=True, gc=False):
     weight: int
 
 
-class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
+class WorkerJoined(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The worker serves from now on."""
 
     time_ns: int
@@ -151,14 +151,14 @@ class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
     kv_capacity_tokens: int
 
 
-class WorkerDraining(msgspec.Struct, frozen=True, gc=False):
+class WorkerDraining(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The worker takes no new requests and finishes what it has."""
 
     time_ns: int
     worker: int
 
 
-class WorkerLeft(msgspec.Struct, frozen=True, gc=False):
+class WorkerLeft(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The worker is gone, with its KV and whatever ran on it."""
 
     time_ns: int

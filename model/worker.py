@@ -4,17 +4,12 @@ A step has two halves.  `begin` applies a plan's preemptions and admissions and 
 are prefilled, tokens decoded, requests finish.  A run of pure decode steps is one `finish` over many steps, since every
 decoding request counts its tokens from a clock of decode steps and none is touched before it ends.  Time only labels
 the events; whoever drives the worker (simulator, proof, conformance machine) supplies it.
-
-Memory is counted in tokens.  The cache holds prompts that are complete; beside it each running request is promised
-`kv_tokens` of its own.  Always: cached + used <= capacity, and protected + promised <= capacity.
 """
 
 from bisect import bisect_left
 
-import msgspec
-from immutables import Map
+from msgspec.structs import replace
 
-from fairsched.model.cache import PrefixCache
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -31,8 +26,8 @@ from fairsched.model.events import (
 )
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
-from fairsched.model.sorted_tuple import SortedTuple
-from fairsched.model.view import InFlight, WorkerLoad, WorkerView
+from fairsched.model.view import InFlight
+from fairsched.model.worker_state import Running, Waiting, WorkerState
 
 EVICT_TOKENS_MIN = 1024
 """An eviction frees at least this much where it can, so that it is rare; a constant keeps leaps and steps equal."""
@@ -40,105 +35,6 @@ EVICT_TOKENS_MIN = 1024
 
 class InfeasiblePlanError(ValueError):
     """A plan that this worker cannot execute; the message names the request and by how much."""
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """A request in the queue, with the truth about its output and what it had generated before a preemption."""
-
-    request: Request
-    output_tokens: int
-    generated_tokens: int
-
-
-class Running(msgspec.Struct, frozen=True):
-    """What the worker knows about a running request and no policy may see.
-
-    `moved_tokens` of its extend tokens went into the cache; its last token comes at `clock_end` (None: it prefills).
-    """
-
-    waiting: Waiting
-    extend_tokens: int
-    moved_tokens: int = 0
-    clock_end: int | None = None
-
-
-class WorkerState(msgspec.Struct, frozen=True):
-    """Everything about one worker.  Make one by `WorkerState(worker=0, capacity=...)`.
-
-    `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
-    admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.
-    """
-
-    worker: int
-    capacity: int
-    cache: PrefixCache = PrefixCache()
-    queue: Map[int, Waiting] = Map()
-    queue_tokens: int = 0
-    running: Map[int, Running] = Map()
-    in_flight: Map[int, InFlight] = Map()
-    ranks: SortedTuple[tuple[int, int]] = SortedTuple()
-    prefilling: tuple[tuple[int, int], ...] = ()
-    ends: SortedTuple[tuple[int, int]] = SortedTuple()
-    clients: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
-    decoding: int = 0
-    growing: int = 0
-    context: int = 0
-    used: int = 0
-    promised: int = 0
-    clock: int = 0
-    rank: int = 0
-
-    @property
-    def free(self) -> int:
-        """Tokens that an admission may still be promised."""
-        return self.capacity - self.cache.tree.protected_tokens - self.promised
-
-    @property
-    def room(self) -> int:
-        """Tokens that can be computed before something must be evicted."""
-        return self.capacity - self.cache.tree.cached_tokens - self.used
-
-    def fits_alone(self, request: Request) -> bool:
-        """Whether the request fits into an empty worker of this size."""
-        return request.prompt.tokens + request.max_output_tokens <= self.capacity
-
-    def decode_steps_max(self) -> int:
-        """Most pure decode steps before a request ends or memory must be made: the longest leap.  Decoding only."""
-        steps = min(self.ends.first()[0] - self.clock, self.room // self.decoding)
-        return min(steps, self.free // self.growing) if self.growing else steps
-
-    def chunk_contexts(self, plan: StepPlan) -> list[tuple[int, int]]:
-        """(tokens, context before them) of each chunk of a plan that has begun: what a latency model needs."""
-        rows = []
-        for request_id, tokens in plan.chunks:
-            flight = self.in_flight[request_id]
-            rows.append((tokens, flight.context_tokens - flight.remaining_tokens))
-        return rows
-
-    def view(self, now_ns: int) -> WorkerView:
-        """What a policy may see of this worker.  O(1)."""
-        return WorkerView(
-            now_ns,
-            self.worker,
-            self.capacity,
-            self.free,
-            len(self.in_flight),
-            self.decoding,
-            self.growing,
-            self.prefilling,
-            self.clients,
-            self.counts,
-            self.in_flight,
-            self.ranks,
-            self.clock,
-        )
-
-    def load(self) -> WorkerLoad:
-        """What this worker reports to a router.  O(1)."""
-        return WorkerLoad(
-            self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, self.free, self.capacity
-        )
 
 
 Step = tuple[WorkerState, list[Event]]
@@ -151,7 +47,7 @@ def arrive(state: WorkerState, request: Request, output_tokens: int, now_ns: int
         need = request.prompt.tokens + request.max_output_tokens
         reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
         return state, [Rejected(now_ns, state.worker, request.id, request.client, reason)]
-    state = msgspec.structs.replace(
+    state = replace(
         state,
         queue=state.queue.set(request.id, Waiting(request, output_tokens, 0)),
         queue_tokens=state.queue_tokens + request.prompt.tokens,
@@ -164,6 +60,8 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
 
     Raises `InfeasiblePlanError`, leaving the state as it was, if the plan cannot be executed.
     """
+    if not (plan.chunks or plan.admit or plan.preempt or state.growing) and state.decoding <= state.room:
+        return state, []
     events: list[Event] = []
     for request_id in plan.preempt:
         state = _preempt(state, request_id, now_ns, events)
@@ -191,32 +89,35 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
     The caller keeps `steps <= decode_steps_max()` for pure decode runs.
     """
     events: list[Event] = []
+    ended: list[int] = []
     decoding = state.decoding if plan.decode else 0
-    produced: dict[int, int] = {}
     if decoding:
-        produced = {client: count * steps for client, count in zip(state.clients, state.counts, strict=True)}
         grown = decoding * steps
-        state = msgspec.structs.replace(
+        state = replace(
             state,
             clock=state.clock + steps,
             context=state.context + grown,
             used=state.used + grown,
             promised=state.promised + state.growing * steps,
         )
-    ended: list[int] = []
-    for request_id, tokens in plan.chunks:
-        state = _prefill(state, request_id, tokens, now_ns, events, produced, ended)
-    if produced:
-        clients = tuple(sorted(produced))
-        events.append(Decoded(now_ns, state.worker, steps, clients, tuple(produced[client] for client in clients)))
+    if plan.chunks:
+        clients, counts = (state.clients, state.counts) if decoding else ((), ())
+        produced = dict(zip(clients, counts, strict=True))
+        for request_id, tokens in plan.chunks:
+            state = _prefill(state, request_id, tokens, now_ns, events, produced, ended)
+        if produced:
+            clients = tuple(sorted(produced))
+            events.append(Decoded(now_ns, state.worker, 1, clients, tuple([produced[c] for c in clients])))
+    elif decoding:
+        tokens_by_client = state.counts if steps == 1 else tuple([count * steps for count in state.counts])
+        events.append(Decoded(now_ns, state.worker, steps, state.clients, tokens_by_client))
     while state.ends.size and state.ends.first()[0] <= state.clock:
-        request_id = state.ends.first()[1]
-        state = _leave_decode(state, request_id)
-        ended.append(request_id)
+        ended.append(state.ends.first()[1])
+        state = _leave_decode(state, ended[-1])
     for request_id in ended:
-        run = state.running[request_id]
+        waiting = state.running[request_id].waiting
         state = _release(state, request_id)
-        events.append(Finished(now_ns, state.worker, request_id, run.waiting.request.client, run.waiting.output_tokens))
+        events.append(Finished(now_ns, state.worker, request_id, waiting.request.client, waiting.output_tokens))
     return state, events
 
 
@@ -232,7 +133,7 @@ def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
     waiting = state.queue.get(request_id)
     if waiting is not None:
         request = waiting.request
-        state = msgspec.structs.replace(
+        state = replace(
             state,
             queue=state.queue.delete(request_id),
             queue_tokens=state.queue_tokens - request.prompt.tokens - waiting.generated_tokens,
@@ -291,7 +192,7 @@ def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[E
     if extend != admission.extend_tokens:
         events.append(Settled(now_ns, state.worker, request_id, request.client, extend))
     flight = InFlight(request_id, request.client, state.rank, context, extend, kv_tokens, reserved)
-    return msgspec.structs.replace(
+    return replace(
         state,
         cache=cache,
         queue=state.queue.delete(request_id),
@@ -314,7 +215,7 @@ def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Even
     state = _release(_leave_decode(state, request_id), request_id)
     events.append(Preempted(now_ns, state.worker, request_id, flight.client, generated, flight.remaining_tokens))
     waiting = Waiting(run.waiting.request, run.waiting.output_tokens, generated)
-    return msgspec.structs.replace(
+    return replace(
         state,
         queue=state.queue.set(request_id, waiting),
         queue_tokens=state.queue_tokens + waiting.request.prompt.tokens + generated,
@@ -338,7 +239,7 @@ def _evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) ->
     cache, evictions = state.cache.evict(tokens)
     for e in evictions:
         events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))
-    return msgspec.structs.replace(state, cache=cache)
+    return replace(state, cache=cache)
 
 
 def _prefill(
@@ -355,8 +256,8 @@ def _prefill(
     remaining = flight.remaining_tokens - tokens
     events.append(Prefilled(now_ns, state.worker, request_id, flight.client, tokens, remaining))
     if remaining:
-        flight = msgspec.structs.replace(flight, remaining_tokens=remaining)
-        return msgspec.structs.replace(
+        flight = replace(flight, remaining_tokens=remaining)
+        return replace(
             state,
             in_flight=state.in_flight.set(request_id, flight),
             prefilling=tuple((r, remaining if r == request_id else left) for r, left in state.prefilling),
@@ -375,15 +276,13 @@ def _prefill(
         state = _join_decode(state, flight, left)
     else:
         ended.append(request_id)
-    return msgspec.structs.replace(
+    return replace(
         state,
         cache=cache,
         prefilling=tuple(pair for pair in state.prefilling if pair[0] != request_id),
         in_flight=state.in_flight.set(
             request_id,
-            msgspec.structs.replace(
-                flight, remaining_tokens=0, kv_tokens=flight.kv_tokens - moved, clock_start=state.clock
-            ),
+            replace(flight, remaining_tokens=0, kv_tokens=flight.kv_tokens - moved, clock_start=state.clock),
         ),
         running=state.running.set(request_id, Running(run.waiting, run.extend_tokens, moved, state.clock + left)),
         used=state.used + tokens + 1 - moved,
@@ -394,7 +293,7 @@ def _prefill(
 def _join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
     """The request decodes from the next step on, for `left` steps."""
     clients, counts = _counted(state.clients, state.counts, flight.client, 1)
-    return msgspec.structs.replace(
+    return replace(
         state,
         ends=state.ends.add((state.clock + left, flight.request_id)),
         clients=clients,
@@ -412,7 +311,7 @@ def _leave_decode(state: WorkerState, request_id: int) -> WorkerState:
     if clock_end is None or flight.clock_start is None or clock_end == flight.clock_start:
         return state
     clients, counts = _counted(state.clients, state.counts, flight.client, -1)
-    return msgspec.structs.replace(
+    return replace(
         state,
         ends=state.ends.remove((clock_end, request_id)),
         clients=clients,
@@ -431,7 +330,7 @@ def _release(state: WorkerState, request_id: int) -> WorkerState:
     prefilling = state.prefilling
     if flight.remaining_tokens:
         prefilling = tuple(pair for pair in prefilling if pair[0] != request_id)
-    return msgspec.structs.replace(
+    return replace(
         state,
         cache=state.cache.release(request_id),
         running=state.running.delete(request_id),

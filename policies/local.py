@@ -37,7 +37,7 @@ from fairsched.policies.batching import Batch, Batching, Chunked
 from fairsched.policies.gate import Gate
 from fairsched.policies.local_state import Flight, LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
-from fairsched.policies.round import Round, growth_steps, step_plan
+from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
 from fairsched.policies.waiting import Entry, Waiting, after_eviction, after_insertion, check_waiting, join, leave
 
 G = TypeVar("G")
@@ -63,8 +63,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def decide(self, state: LocalState[Any], view: WorkerView) -> tuple[StepPlan, LocalState[Any]]:
         """The next step's plan, and the state in which it has happened."""
-        batch = self.batching.open(view)
         optimistic = self.batching.reserve == "optimistic"
+        if not state.waiting.entries and not view.prefilling and not optimistic:
+            return DECODE_ONLY, state
+        batch = self.batching.open(view)
         free = view.kv_free_tokens
         if optimistic:
             free -= (view.growing if batch.decode else 0) + len(batch.chunks)
@@ -206,6 +208,12 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def charging(self) -> ChargingRule | None:
         """The gate's rates and rule; None for an open gate, which charges nobody."""
         return ChargingRule(self.gate.rates, self.gate.charge_rule) if self.gate.grouped else None
+
+    @property
+    def promises_bound(self) -> bool:
+        """Whether the gate bounds the gap between clients."""
+        two = (Client(0, "a"), Client(1, "b"))
+        return self.service_gap_bound(two, self.limits(2, 1)) is not None
 
     def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
         """Limits under this batching rule."""

@@ -17,6 +17,9 @@ from fairsched.policies.waiting import Entry
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed are passed over in one decision."""
 
+DECODE_ONLY = StepPlan(valid_steps=None)
+"""Nothing waits and nothing is being prefilled: decode until something happens."""
+
 
 class Round:
     """One decision under way: the state so far, the batch being filled, and the KV that is still free."""

@@ -1,0 +1,116 @@
+"""One worker's state: its queue, batch, prefix cache and memory, and what others may see of it.
+
+Memory is counted in tokens.  The cache holds prompts that are complete; beside it each running request is promised
+`kv_tokens` of its own.  Always: cached + used <= capacity, and protected + promised <= capacity.
+"""
+
+import msgspec
+from immutables import Map
+
+from fairsched.model.cache import PrefixCache
+from fairsched.model.plan import StepPlan
+from fairsched.model.request import Request
+from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.model.view import InFlight, WorkerLoad, WorkerView
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A request in the queue, with the truth about its output and what it had generated before a preemption."""
+
+    request: Request
+    output_tokens: int
+    generated_tokens: int
+
+
+class Running(msgspec.Struct, frozen=True):
+    """What the worker knows about a running request and no policy may see.
+
+    `moved_tokens` of its extend tokens went into the cache; its last token comes at `clock_end` (None: it prefills).
+    """
+
+    waiting: Waiting
+    extend_tokens: int
+    moved_tokens: int = 0
+    clock_end: int | None = None
+
+
+class WorkerState(msgspec.Struct, frozen=True):
+    """Everything about one worker.  Make one by `WorkerState(worker=0, capacity=...)`.
+
+    `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
+    admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.
+    """
+
+    worker: int
+    capacity: int
+    cache: PrefixCache = PrefixCache()
+    queue: Map[int, Waiting] = Map()
+    queue_tokens: int = 0
+    running: Map[int, Running] = Map()
+    in_flight: Map[int, InFlight] = Map()
+    ranks: SortedTuple[tuple[int, int]] = SortedTuple()
+    prefilling: tuple[tuple[int, int], ...] = ()
+    ends: SortedTuple[tuple[int, int]] = SortedTuple()
+    clients: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    decoding: int = 0
+    growing: int = 0
+    context: int = 0
+    used: int = 0
+    promised: int = 0
+    clock: int = 0
+    rank: int = 0
+
+    @property
+    def free(self) -> int:
+        """Tokens that an admission may still be promised."""
+        return self.capacity - self.cache.tree.protected_tokens - self.promised
+
+    @property
+    def room(self) -> int:
+        """Tokens that can be computed before something must be evicted."""
+        return self.capacity - self.cache.tree.cached_tokens - self.used
+
+    def fits_alone(self, request: Request) -> bool:
+        """Whether the request fits into an empty worker of this size."""
+        return request.prompt.tokens + request.max_output_tokens <= self.capacity
+
+    def decode_steps_max(self) -> int:
+        """Most pure decode steps before a request ends or memory must be made: the longest leap.  Decoding only."""
+        steps = self.ends.first()[0] - self.clock
+        room = self.room
+        if steps * self.decoding > room:
+            steps = room // self.decoding
+        return min(steps, self.free // self.growing) if self.growing else steps
+
+    def chunk_contexts(self, plan: StepPlan) -> list[tuple[int, int]]:
+        """(tokens, context before them) of each chunk of a plan that has begun: what a latency model needs."""
+        rows = []
+        for request_id, tokens in plan.chunks:
+            flight = self.in_flight[request_id]
+            rows.append((tokens, flight.context_tokens - flight.remaining_tokens))
+        return rows
+
+    def view(self, now_ns: int) -> WorkerView:
+        """What a policy may see of this worker.  O(1)."""
+        return WorkerView(
+            now_ns,
+            self.worker,
+            self.capacity,
+            self.free,
+            len(self.in_flight),
+            self.decoding,
+            self.growing,
+            self.prefilling,
+            self.clients,
+            self.counts,
+            self.in_flight,
+            self.ranks,
+            self.clock,
+        )
+
+    def load(self) -> WorkerLoad:
+        """What this worker reports to a router.  O(1)."""
+        return WorkerLoad(
+            self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, self.free, self.capacity
+        )
