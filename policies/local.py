@@ -31,6 +31,7 @@ from fairsched.model.events import (
 )
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Request
+from fairsched.model.serial import from_json
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import ChargingRule, Limits, LocalPolicy, WaitingFor
 from fairsched.policies.batching import Batch, Batching, Chunked
@@ -38,7 +39,16 @@ from fairsched.policies.gate import Gate
 from fairsched.policies.local_state import Flight, LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
 from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
-from fairsched.policies.waiting import Entry, Waiting, after_eviction, after_insertion, check_waiting, join, leave
+from fairsched.policies.waiting import (
+    Entry,
+    Waiting,
+    after_eviction,
+    after_insertion,
+    check_waiting,
+    join,
+    leave,
+    with_groups,
+)
 
 G = TypeVar("G")
 
@@ -58,6 +68,11 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def init(self) -> LocalState[Any]:
         return LocalState(self.gate.init(), Waiting(), PrefixCache(), Map(), Map())
+
+    def state_from_json(self, document: dict[str, Any]) -> LocalState[Any]:
+        """The state of such a document, with this policy's gate; raises `StateError` for any other."""
+        restored: LocalState[Any] = from_json(LocalState.__class_getitem__(self.gate.state_type), document)
+        return restored
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +212,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return LocalState(state.gate, waiting, cache, state.flights, state.computing)
 
     def _configured(self, state: LocalState[Any], event: ClientConfigured) -> LocalState[Any]:
-        return msgspec.structs.replace(state, gate=self.gate.configured(state.gate, event.client, event.weight))
+        """A weight may be set before the client's first request: then its head is none yet."""
+        gate = self.gate.configured(state.gate, event.client, event.weight)
+        waiting = with_groups(state.waiting, event.client + 1) if self.gate.grouped else state.waiting
+        return msgspec.structs.replace(state, gate=gate, waiting=waiting)
 
     # --- answering --------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from fairsched.model.prefix_tree import Eviction, Insertion
 from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.policies.order import Order
+from fairsched.policies.vectors import grown
 
 AGE_BITS = 40
 AGE_MASK = (1 << AGE_BITS) - 1
@@ -203,6 +204,11 @@ def _unstop(
     return stopped.set(node, by_key) if by_key else stopped.delete(node)
 
 
+def with_groups(waiting: Waiting, size: int) -> Waiting:
+    """The index with a head for each of at least `size` groups, so that it and a gate's vectors have one length."""
+    return msgspec.structs.replace(waiting, heads=grown(waiting.heads, size, NO_SCORE))
+
+
 def _with_head(heads: Ints, group: int, queue: SortedTuple[int]) -> Ints:
     """The vector of best scores after one group's queue changed.  O(groups), or O(1) if the best is the same."""
     best = queue.last() if queue.size else NO_SCORE
@@ -211,7 +217,7 @@ def _with_head(heads: Ints, group: int, queue: SortedTuple[int]) -> Ints:
             return heads
         heads = heads.copy()
     else:
-        heads = np.concatenate([heads, np.full(group + 1 - len(heads), NO_SCORE, dtype=np.int64)])
+        heads = grown(heads, group + 1, NO_SCORE)
     heads[group] = best
     return heads
 
