@@ -36,10 +36,43 @@ from fairsched.model.algebra import (
 )
 from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_shared, multipliers, price
 from fairsched.model.request import Client
+from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, Theorem
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gate import Gate, Turn
 from fairsched.policies.validators import one_of
 from fairsched.policies.vectors import dense, grown
+
+# --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
+
+_BASE = (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN)
+
+
+def gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
+    """The bound of V-4.4 in cost units; the gate has no quanta."""
+    return charge_max_f + charge_max_g
+
+
+V_43 = Theorem(
+    "V-4.3",
+    "c_i + R_i <= c_j + U_i for every i and every j who waits",
+    "VTC (OSDI'24), lemma 4.3, whose constant is recalled; here for the pessimistic counter and any weights",
+    _BASE,
+    bound="U_i",
+)
+V_DEBT = Theorem(
+    "V-debt",
+    "over any interval c_i grows at least by W_i: no rejoin forgives what was charged",
+    "this library; needed wherever one client of a comparison is not backlogged",
+    (),
+)
+V_44 = Theorem(
+    "V-4.4",
+    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2U",
+    "VTC (OSDI'24), theorem 4.4",
+    (*_BASE, BACKLOGGED_DURING),
+    bound="U_f + U_g",
+    bound_cost=gap_cost,
+)
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: c counters, queued who waits; last is the client whose queue emptied last.
@@ -148,6 +181,7 @@ class CounterGate(Gate[CounterState]):
     name: ClassVar[str] = "counter"
     charge_rule: ClassVar[ChargeRule] = "prompt"
     state_type: ClassVar[Any] = CounterState
+    theorems: ClassVar[tuple[Theorem, ...]] = (V_43, V_DEBT, V_44)
 
     rates: Rates = attrs.field(factory=Rates)
     lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))

@@ -37,10 +37,85 @@ from fairsched.model.algebra import (
 )
 from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_optimistic, multipliers, price
 from fairsched.model.request import Client
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    EQUAL_QUANTA,
+    GATE_RESPECTED,
+    MEM_RESERVE,
+    QUANTUM_POSITIVE,
+    REJOIN_KEEPS_DEBT,
+    Theorem,
+)
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gate import Gate, Turn
 from fairsched.policies.validators import one_of, positive
 from fairsched.policies.vectors import dense, grown
+
+# --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
+
+_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
+
+
+def gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    """The bound of D-4.1 and D-4.2 in cost units."""
+    return (quantum_f + charge_max_f - 1) + (quantum_g + charge_max_g - 1)
+
+
+def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    """The bound of D-weighted, in cost units times a quantum."""
+    return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
+
+
+D_RANGE = Theorem(
+    "D-range",
+    "1 - U_i <= q_i - R_i and q_i <= Q_i, so q_i stays in [1 - U_i, Q_i]",
+    "DLPM, the lemma on the deficit's range (reconstructed); here in integers and for the pessimistic deficit",
+    _BASE,
+    bound="[1 - U_i, Q_i]",
+)
+D_A1 = Theorem(
+    "D-A.1",
+    "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1",
+    "DLPM, lemma A.1 (reconstructed), whose constant max(U, Q) holds only from the start",
+    (*_BASE, REJOIN_KEEPS_DEBT),
+    bound="Q_i + U_i - 1",
+)
+D_41 = Theorem(
+    "D-4.1",
+    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
+    "DLPM, theorem 4.1 (reconstructed), which has 2(U + Q)",
+    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+)
+D_42 = Theorem(
+    "D-4.2",
+    "f backlogged over [t1, t2), g anybody: W_f >= W_g - 2(Q + U - 1)",
+    "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
+    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+)
+D_WEIGHTED = Theorem(
+    "D-weighted",
+    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    "new; divided by Q_f Q_g it is |W_f/Q_f - W_g/Q_g| <= 2 + (U_f - 1)/Q_f + (U_g - 1)/Q_g",
+    (*_BASE, BACKLOGGED_DURING),
+    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    bound_cost=weighted_gap_cost,
+)
+D_GATE = Theorem(
+    "D-gate",
+    "the gate lets in only who waits, has q > 0 and is ready, the best score among them, and somebody if there is one",
+    "theorems of the kernel itself: what GateRespected means",
+    (),
+)
+D_REFILL = Theorem(
+    "D-refill",
+    "refill_rounds(q) = refill repeated until no refill is due, for any number of rounds and any quanta of 1 or more",
+    "this library: the closed form that production runs is the kernel's event, repeated",
+    (),
+)
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued who waits, known who was ever seen, quantum credit a round, score the
@@ -179,6 +254,7 @@ class DeficitGate(Gate[DeficitState]):
     name: ClassVar[str] = "deficit"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
+    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_GATE, D_REFILL)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)

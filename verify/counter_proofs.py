@@ -13,40 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, Theorem
+from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE
 from fairsched.policies import counter
+from fairsched.policies.counter import V_43, V_44, V_DEBT
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same, spread
-
-_BASE = (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN)
-
-
-def gap(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
-    """The bound of V-4.4 in cost units; the gate has no quanta."""
-    return charge_max_f + charge_max_g
-
-
-V_43 = Theorem(
-    "V-4.3",
-    "c_i + R_i <= c_j + U_i for every i and every j who waits",
-    "VTC (OSDI'24), lemma 4.3, whose constant is recalled; here for the pessimistic counter and any weights",
-    _BASE,
-    bound="U_i",
-)
-V_DEBT = Theorem(
-    "V-debt",
-    "over any interval c_i grows at least by W_i: no rejoin forgives what was charged",
-    "this library; needed wherever one client of a comparison is not backlogged",
-    (),
-)
-V_44 = Theorem(
-    "V-4.4",
-    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2U",
-    "VTC (OSDI'24), theorem 4.4",
-    (*_BASE, BACKLOGGED_DURING),
-    bound="U_f + U_g",
-    bound_cost=gap,
-)
-
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 

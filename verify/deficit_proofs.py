@@ -23,72 +23,8 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies import deficit
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same, spread
-
-_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
-
-
-def gap(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
-    """The bound of D-4.1 and D-4.2 in cost units."""
-    return (quantum_f + charge_max_f - 1) + (quantum_g + charge_max_g - 1)
-
-
-def weighted_gap(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
-    """The bound of D-weighted, in cost units times a quantum."""
-    return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
-
-
-D_RANGE = Theorem(
-    "D-range",
-    "1 - U_i <= q_i - R_i and q_i <= Q_i, so q_i stays in [1 - U_i, Q_i]",
-    "DLPM, the lemma on the deficit's range (reconstructed); here in integers and for the pessimistic deficit",
-    _BASE,
-    bound="[1 - U_i, Q_i]",
-)
-D_A1 = Theorem(
-    "D-A.1",
-    "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1",
-    "DLPM, lemma A.1 (reconstructed), whose constant max(U, Q) holds only from the start",
-    (*_BASE, REJOIN_KEEPS_DEBT),
-    bound="Q_i + U_i - 1",
-)
-D_41 = Theorem(
-    "D-4.1",
-    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
-    "DLPM, theorem 4.1 (reconstructed), which has 2(U + Q)",
-    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap,
-)
-D_42 = Theorem(
-    "D-4.2",
-    "f backlogged over [t1, t2), g anybody: W_f >= W_g - 2(Q + U - 1)",
-    "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
-    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap,
-)
-D_WEIGHTED = Theorem(
-    "D-weighted",
-    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
-    "new; divided by Q_f Q_g it is |W_f/Q_f - W_g/Q_g| <= 2 + (U_f - 1)/Q_f + (U_g - 1)/Q_g",
-    (*_BASE, BACKLOGGED_DURING),
-    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
-    bound_cost=weighted_gap,
-)
-D_GATE = Theorem(
-    "D-gate",
-    "the gate lets in only who waits, has q > 0 and is ready, the best score among them, and somebody if there is one",
-    "theorems of the kernel itself: what GateRespected means",
-    (),
-)
-D_REFILL = Theorem(
-    "D-refill",
-    "refill_rounds(q) = refill repeated until no refill is due, for any number of rounds and any quanta of 1 or more",
-    "this library: the closed form that production runs is the kernel's event, repeated",
-    (),
-)
-
+from fairsched.policies.deficit import D_41, D_42, D_A1, D_RANGE, D_WEIGHTED
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
@@ -310,68 +246,6 @@ def _net(o: Algebra, w: World) -> Any:
     return (w.P - w.W <= w.Q + w.U - 1) & (w.W - w.P <= w.Q + w.U - 1)
 
 
-def _gate_claim(kernel: Any) -> Claim:
-    """`served` is whom the gate let in last, from the vectors that are still there."""
-
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"served": kernel.choose(o, w.q, w.queued, w.ready, w.score)}
-
-    def best(o: Algebra, w: World) -> Any:
-        found = spread(o.exists(w.served), w.score) & (w.score <= o.pick(w.score, w.served, 0))
-        return implies(o, w.queued & w.ready & (w.q > 0), found)
-
-    vectors = {"q": Kind.VECTOR, "score": Kind.VECTOR, "queued": Kind.MASK, "ready": Kind.MASK}
-    well_chosen = (
-        Clause(
-            "who is served waits, has credit and is ready",
-            lambda o, w: o.pick(w.queued & w.ready & (w.q > 0), w.served, True),
-        ),
-        Clause("nobody of them scores better, and somebody is served if there is one", best),
-    )
-    chosen = Event("choose", choose, kernels=(kernel.choose,))
-    return Claim(
-        D_GATE,
-        System("deficit gate", vectors, (), {"served": Kind.POINT}, (chosen,)),
-        well_chosen,
-        well_chosen,
-        well_chosen,
-    )
-
-
-def _refill_claim(kernel: Any) -> Claim:
-    """`y` is what the closed form gave when the refill became due: round by round it stays what is to be reached.
-
-    Every round raises each waiting client by at least 1 as long as all of them are at 0 or below, so the rounds end.
-    """
-
-    def one_round(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
-
-    def to_be_reached(o: Algebra, w: World) -> Any:
-        return o.where(spread(w.due, w.q), same(w.y, w.at_once), same(w.y, w.q))
-
-    due = Need(lambda o, w: w.due)
-    return Claim(
-        D_REFILL,
-        System(
-            "refill",
-            parameters={"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK},
-            laws=(Need(lambda o, w: w.Q >= 1), Need(lambda o, w: implies(o, w.queued, w.known))),
-            fields={"q": Kind.VECTOR, "y": Kind.VECTOR},
-            events=(Event("one round", one_round, needs=(due,), kernels=(kernel.refill_due, kernel.refill)),),
-            derived={
-                "due": lambda o, w: kernel.refill_due(o, w.q, w.queued),
-                "at_once": lambda o, w: kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q),
-            },
-            hints=(Clause("-(q + Q) // Q = -q // Q - 1", lambda o, w: same(-(w.q + w.Q) // w.Q, -w.q // w.Q - 1)),),
-            closed_forms=True,
-        ),
-        (Clause("a refill is due, y at once", lambda o, w: spread(w.due, w.q) & same(w.y, w.at_once)),),
-        (Clause("y is to be reached", to_be_reached),),
-        (Clause("y = q once no refill is due", lambda o, w: o.where(spread(w.due, w.q), True, same(w.y, w.q))),),
-    )
-
-
 def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
     alone = system(kernel)
@@ -409,6 +283,4 @@ def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
             Clause("P_f Q_g = P_g Q_f", _same_rounds),
             Clause("|Q_g W_f - Q_f W_g| <= bound", _weighted_gap_within),
         ),
-        _gate_claim(kernel),
-        _refill_claim(kernel),
     )

@@ -13,6 +13,7 @@ import attrs
 
 from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_shared, price
 from fairsched.model.theorem import BACKLOGGED_DURING, Assumption, Theorem
+from fairsched.policies import counter, deficit
 from fairsched.verify import counter_proofs, deficit_proofs
 from fairsched.verify.concrete import INTERPRETATIONS, Interpretation, Values, holds, hypotheses, permitted
 from fairsched.verify.system import Claim, World, decided, state_after, with_derived
@@ -128,9 +129,9 @@ def deficit_witness() -> Witness:
         ("refill", {}),
         *spends_all(f),
     )
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_proofs.D_41)
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit.D_41)
     parameters: Values = {"Q": (quantum,) * 2, "U": (charge_max,) * 2, "q0": (0, 0), "f": f, "g": g}
-    return Witness(claim, 2, parameters, "q", steps, deficit_proofs.gap(quantum, charge_max, quantum, charge_max))
+    return Witness(claim, 2, parameters, "q", steps, deficit.gap_cost(quantum, charge_max, quantum, charge_max))
 
 
 def counter_witness() -> Witness:
@@ -156,9 +157,9 @@ def counter_witness() -> Witness:
         *turn(2),
         *turn(0),
     )
-    claim = next(claim for claim in counter_proofs.claims() if claim.theorem is counter_proofs.V_44)
+    claim = next(claim for claim in counter_proofs.claims() if claim.theorem is counter.V_44)
     parameters: Values = {"U": (charge_max,) * 3, "c0": (0, 0, 0), "f": 0, "g": 1}
-    return Witness(claim, 3, parameters, "c", steps, counter_proofs.gap(0, charge_max, 0, charge_max))
+    return Witness(claim, 3, parameters, "c", steps, counter.gap_cost(0, charge_max, 0, charge_max))
 
 
 def witnesses() -> tuple[Witness, ...]:
