@@ -16,8 +16,8 @@ from fairsched.model.service import Charging
 from fairsched.model.workload import Workload
 from fairsched.policies.base import Limits, LocalPolicy, Router
 
-KV_SAMPLE_EVERY = 64
-"""Every so many events of the run, the KV use of the event's worker is sampled for the plot."""
+KV_SAMPLE_EVERY = 32
+"""Every so many transitions of the run, the KV use of the worker is sampled for the plot."""
 
 
 @attrs.frozen
@@ -72,15 +72,15 @@ def run_one(
     recorder, log = Recorder(workload), CanonicalLog(sink)
     seen = 0
 
-    def on_event(event: Event) -> None:
+    def on_events(events: list[Event]) -> None:
         nonlocal seen
-        log.record(event)
-        recorder.record(event)
+        log.record(events)
+        recorder.record(events)
         seen += 1
-        if not seen % KV_SAMPLE_EVERY and event.worker >= 0:
-            state = simulator.lanes[event.worker].state
+        if not seen % KV_SAMPLE_EVERY and events[0].worker >= 0:
+            state = simulator.lanes[events[0].worker].state
             cached = state.cache.tree.cached_tokens
-            recorder.sample_kv(simulator.now_ns, state.used, cached, state.capacity, event.worker)
+            recorder.sample_kv(simulator.now_ns, state.used, cached, state.capacity, state.worker)
 
     simulator = Simulator(
         workload,
@@ -89,7 +89,7 @@ def run_one(
         cluster.latency,
         workers=cluster.workers,
         kv_capacity_tokens=cluster.kv_capacity_tokens,
-        on_event=on_event,
+        on_events=on_events,
         progress=progress,
     )
     started, complete = time.perf_counter(), True

@@ -5,7 +5,7 @@ worker in between are summed.  So a simulator that leaps over steps and one that
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -13,6 +13,7 @@ from fairsched.model.events import Arrived, Cached, Decoded, Event, Evicted
 
 _encode = msgspec.json.Encoder().encode
 _BATCH = 512
+_BY_REFERENCE = frozenset({Arrived, Cached, Evicted})
 
 
 def line_of(event: Event) -> bytes:
@@ -44,20 +45,22 @@ class CanonicalLog:
         self._sink = sink
         self.count = 0
 
-    def record(self, event: Event) -> None:
-        """The next event of the run."""
-        worker = event.worker
-        pending = self._decoding.get(worker)
-        if type(event) is Decoded:
-            self._decoding[worker] = event if pending is None else merged(pending, event)
-            return
-        if pending is not None:
-            self._write(pending)
-            self._decoding[worker] = None
-        self._write(event)
+    def record(self, events: Iterable[Event]) -> None:
+        """The next events of the run, in order."""
+        decoding = self._decoding
+        for event in events:
+            worker = event.worker
+            pending = decoding.get(worker)
+            if type(event) is Decoded:
+                decoding[worker] = event if pending is None else merged(pending, event)
+                continue
+            if pending is not None:
+                decoding[worker] = None
+                self._write(pending)
+            self._write(event)
 
     def _write(self, event: Event) -> None:
-        line = line_of(event)
+        line = _encode(event) if type(event) not in _BY_REFERENCE else line_of(event)
         self.count += 1
         self._lines.append(line)
         if len(self._lines) >= _BATCH:

@@ -8,7 +8,7 @@ index is (sum x)^2 / (n sum x^2) of the clients' service, each divided by its we
 clients are active.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -27,7 +27,11 @@ _PIECE = 1 << 15
 
 @attrs.frozen
 class RunResult:
-    """One policy over one workload.  `gap` and `common_gap` carry their witnesses, `series` what plots need."""
+    """One policy over one workload.
+
+    `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` is
+    what plots show; `names[i]` is client i.
+    """
 
     policy: str
     router: str
@@ -45,6 +49,7 @@ class RunResult:
     log_sha256: str
     notes: tuple[str, ...]
     names: tuple[str, ...]
+    origin_ns: int
     series: Series = attrs.field(eq=False, repr=False)
 
     @property
@@ -86,9 +91,9 @@ class Recorder:
         self._position = 0
         self._kv: dict[int, KvSamples] = {}
 
-    def record(self, event: Event) -> None:
-        """The next event, in order."""
-        self._pending.append(event)
+    def record(self, events: Iterable[Event]) -> None:
+        """The next events, in order."""
+        self._pending.extend(events)
         if len(self._pending) >= _PIECE:
             self._flush()
 
@@ -152,6 +157,7 @@ class Recorder:
             log_sha256=log_sha256,
             notes=() if compared is None else tuple(notes),
             names=tuple(client.name for client in clients),
+            origin_ns=outcomes.origin,
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
         )
 

@@ -40,6 +40,9 @@ STEP_ENDS, CALLER_GIVES_UP, REQUEST_COMES, WORKER_WAKES = range(4)
 FOLDED = (Admitted, Preempted)
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
 
+ENDS = (Finished, Rejected, Cancelled)
+"""How a request ends."""
+
 
 class PolicyStallError(RuntimeError):
     """A policy that returns a plan which does nothing, for ever."""
@@ -57,13 +60,12 @@ class Lane:
         self.run = 0
         self.waking = False
         self.leaving: list[int] = []
-        self.load = state.load()
 
 
 class Simulator:
     """One run of a workload over a cluster of equal workers.
 
-    `on_event` receives every event in order.  `progress` is called with the number of requests that have ended, now
+    `on_events` receives the events of each transition, in order.  `progress` is called with the number of requests that have ended, now
     and then.  With `leap=False` every step is taken by itself; the log is the same.
     """
 
@@ -76,7 +78,7 @@ class Simulator:
         *,
         workers: int = 1,
         kv_capacity_tokens: int | None = None,
-        on_event: Callable[[Event], None] | None = None,
+        on_events: Callable[[list[Event]], None] | None = None,
         progress: Callable[[int], None] | None = None,
         leap: bool = True,
     ) -> None:
@@ -89,7 +91,7 @@ class Simulator:
         self.policy = policy
         self.router = router
         self.latency = latency
-        self.on_event = on_event
+        self.on_events = on_events
         self.progress = progress
         self.leap = leap
         self.lanes = [Lane(WorkerState(worker, capacity), policy.init()) for worker in range(workers)]
@@ -107,10 +109,10 @@ class Simulator:
     def run(self) -> None:
         """Serve the whole workload.  May be called once."""
         for lane in self.lanes:
-            self._tell(lane, WorkerJoined(0, lane.state.worker, lane.state.capacity))
+            self._publish(lane, [WorkerJoined(0, lane.state.worker, lane.state.capacity)])
             for client in self.workload.clients:
                 if client.weight != 1:
-                    self._tell(lane, ClientConfigured(0, lane.state.worker, client.id, client.weight))
+                    self._publish(lane, [ClientConfigured(0, lane.state.worker, client.id, client.weight)])
         self._plan_arrivals(self.workload.jobs)
         agenda = self._agenda
         handlers = (self._step_ends, self._caller_gives_up, self._request_comes, self._worker_wakes)
@@ -138,20 +140,19 @@ class Simulator:
         request = job.request
         if request.arrival_ns != self.now_ns:
             request = msgspec.structs.replace(request, arrival_ns=self.now_ns)
-        view = ClusterView(self.now_ns, tuple([lane.load for lane in self.lanes]))
+        view = ClusterView(self.now_ns, tuple([lane.state.load() for lane in self.lanes]))
         dispatch, self.router_state = self.router.route(self.router_state, request, view)
         lane = self.lanes[dispatch.worker]
         self._interrupt(lane)
         refusal = self.policy.refuses(request)
         if refusal is not None:
-            self._tell(lane, Rejected(self.now_ns, dispatch.worker, request_id, request.client, refusal))
+            self._publish(lane, [Rejected(self.now_ns, dispatch.worker, request_id, request.client, refusal)])
             return
         lane.state, events = transitions.arrive(lane.state, request, job.output_tokens, self.now_ns)
-        self._tell(lane, *events)
+        self._publish(lane, events)
         if request_id in self._over:
             return
         self._home[request_id] = lane
-        lane.load = lane.state.load()
         if job.cancel_after_ns is not None:
             heappush(self._agenda, (self.now_ns + job.cancel_after_ns, CALLER_GIVES_UP, request_id, 0))
         self._wake(lane)
@@ -187,14 +188,13 @@ class Simulator:
             plan, policy_state = self.policy.decide(lane.policy_state, lane.state.view(self.now_ns))
             lane.state, events = transitions.begin(lane.state, plan, self.now_ns)
             lane.policy_state = policy_state
-            for event in events:
-                self._publish(lane, event, folded=type(event) in FOLDED)
+            if events:
+                self._publish(lane, events, decided=True)
             if plan.chunks or (plan.decode and lane.state.decoding):
                 self._schedule(lane, plan)
                 return
             if not plan.preempt and not plan.admit:
                 lane.plan = None
-                lane.load = lane.state.load()
                 return
         raise PolicyStallError(f"worker {lane.state.worker}: the policy keeps changing its batch and computes nothing")
 
@@ -217,14 +217,13 @@ class Simulator:
         if run != lane.run or lane.plan is None:
             return
         lane.state, events = transitions.finish(lane.state, lane.plan, lane.steps, self.now_ns)
-        for event in events:
-            self._publish(lane, event)
+        if events:
+            self._publish(lane, events)
         if lane.leaving:
             for request_id in lane.leaving:
                 if request_id not in self._over:
                     self._cancel(lane, request_id)
             lane.leaving.clear()
-        lane.load = lane.state.load()
         self._decide(lane)
 
     def _interrupt(self, lane: Lane) -> None:
@@ -237,8 +236,7 @@ class Simulator:
             at_ns = lane.start_ns + self.latency.decode_run_ns(state.decoding, state.context, over)
             lane.state, events = transitions.finish(state, lane.plan, over, at_ns)
             lane.start_ns = at_ns
-            for event in events:
-                self._publish(lane, event)
+            self._publish(lane, events)
         lane.steps = 1
         lane.run += 1
         span = self.latency.decode_run_ns(lane.state.decoding, lane.state.context, 1)
@@ -248,8 +246,7 @@ class Simulator:
 
     def _cancel(self, lane: Lane, request_id: int) -> None:
         lane.state, events = transitions.cancel(lane.state, request_id, self.now_ns)
-        lane.load = lane.state.load()
-        self._tell(lane, *events)
+        self._publish(lane, events)
 
     def _reject_stalled(self) -> None:
         """Nothing will happen any more: whatever still waits was left to wait for ever."""
@@ -257,23 +254,26 @@ class Simulator:
             for request_id in sorted(lane.state.queue):
                 client = lane.state.queue[request_id].request.client
                 reason = f"request {request_id} still waits at worker {lane.state.worker}, which is idle"
-                self._tell(lane, Rejected(self.now_ns, lane.state.worker, request_id, client, reason))
+                self._publish(lane, [Rejected(self.now_ns, lane.state.worker, request_id, client, reason)])
 
-    def _tell(self, lane: Lane, *events: Event) -> None:
+    def _publish(self, lane: Lane, events: list[Event], decided: bool = False) -> None:
+        """The policy and the router learn the events, the listener gets them, and who depends on them is released.
+
+        What the policy has `decided` itself, it has folded already.
+        """
+        policy_state, observe = lane.policy_state, self.policy.observe
         for event in events:
-            self._publish(lane, event)
-
-    def _publish(self, lane: Lane, event: Event, folded: bool = False) -> None:
-        """The policy and the router learn the event, the listener gets it, and whoever depends on it is released."""
-        if not folded:
-            lane.policy_state = self.policy.observe(lane.policy_state, event)
+            if not (decided and type(event) in FOLDED):
+                policy_state = observe(policy_state, event)
+        lane.policy_state = policy_state
         if self._router_learns:
-            self.router_state = self.router.observe(self.router_state, event)
-        if self.on_event is not None:
-            self.on_event(event)
-        kind = type(event)
-        if kind is Finished or kind is Rejected or kind is Cancelled:
-            self._end(event.request_id, kind is Finished)  # type: ignore[union-attr]
+            for event in events:
+                self.router_state = self.router.observe(self.router_state, event)
+        if self.on_events is not None:
+            self.on_events(events)
+        for event in events:
+            if isinstance(event, ENDS):
+                self._end(event.request_id, type(event) is Finished)
 
     def _end(self, request_id: int, finished: bool) -> None:
         self._over.add(request_id)
@@ -293,9 +293,8 @@ class Simulator:
     def _abandon(self, request_id: int) -> None:
         """A call that this one depends on did not finish: it is never sent."""
         client = self._jobs[request_id].request.client
-        event = Cancelled(self.now_ns, -1, request_id, client, False, 0, 0)
-        if self.on_event is not None:
-            self.on_event(event)
+        if self.on_events is not None:
+            self.on_events([Cancelled(self.now_ns, -1, request_id, client, False, 0, 0)])
         self._end(request_id, False)
 
 
@@ -308,5 +307,5 @@ def simulate(
 ) -> list[Event]:
     """Run a workload and return its events: the simulator in one call, for scripts and tests."""
     events: list[Event] = []
-    Simulator(workload, policy, router, latency, on_event=events.append, **options).run()
+    Simulator(workload, policy, router, latency, on_events=events.extend, **options).run()
     return events
