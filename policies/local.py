@@ -71,7 +71,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def state_from_json(self, document: dict[str, Any]) -> LocalState[Any]:
         """The state of such a document, with this policy's gate; raises `StateError` for any other."""
-        restored: LocalState[Any] = from_json(LocalState.__class_getitem__(self.gate.state_type), document)
+        generic: Any = LocalState
+        restored: LocalState[Any] = from_json(generic[self.gate.state_type], document)
         return restored
 
     # --- deciding ---------------------------------------------------------------------------------------------------
