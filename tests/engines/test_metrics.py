@@ -92,7 +92,7 @@ def recorded(work: Workload, events: list[Event]) -> Recorder:
     """A recorder that has seen these events."""
     recorder = Recorder(work)
     for event in events:
-        recorder.record(event)
+        recorder.record([event])
     return recorder
 
 

@@ -1,0 +1,93 @@
+"""How a figure is written for people: times in the unit that fits, large numbers in thousands and millions.
+
+A missing figure is a dash, never a zero.
+"""
+
+from fairsched.engines.metrics import RunResult
+
+NOTHING = "–"
+_TIMES = ((1e6, "s"), (1e3, "ms"))
+_COUNTS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+
+
+def digits(value: float) -> str:
+    """Three significant digits, without an exponent.
+
+    >>> [digits(x) for x in (0.01234, 1.5, 123.4, 98765.0)]
+    ['0.0123', '1.5', '123', '98,765']
+    """
+    if value and abs(value) < 100:
+        return f"{value:.3g}"
+    return f"{value:,.0f}"
+
+
+def time(us: float | None) -> str:
+    """Microseconds as a time.
+
+    >>> time(1_234.5), time(2_500_000), time(600_000_000), time(12), time(None)
+    ('1.23 ms', '2.5 s', '600 s', '12 us', '–')
+    """
+    if us is None:
+        return NOTHING
+    for unit_us, unit in _TIMES:
+        if us >= unit_us:
+            return f"{digits(us / unit_us)} {unit}"
+    return f"{digits(us)} us"
+
+
+def count(value: float | None) -> str:
+    """A large number, such as a service gap in cost units.
+
+    >>> count(9_999), count(25_646), count(1_234_567), count(None)
+    ('9,999', '25.6k', '1.23M', '–')
+    """
+    if value is None:
+        return NOTHING
+    for least, unit, letter in _COUNTS:
+        if abs(value) >= least:
+            return digits(value / unit) + letter
+    return digits(value)
+
+
+def rate(value: float | None) -> str:
+    """A rate, three significant digits."""
+    return NOTHING if value is None else digits(value)
+
+
+def share(value: float | None) -> str:
+    """A ratio as a percentage."""
+    return NOTHING if value is None else f"{100 * value:.1f}%"
+
+
+def index(value: float | None) -> str:
+    """An index between 0 and 1."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def who(name: str) -> str:
+    """A client's name, with a word before it where it is a bare number."""
+    return f"client {name}" if name.isdigit() else name
+
+
+def standing(run: RunResult) -> str:
+    """How the run's gap stands to its bound: inside it, over it, not binding, or without one."""
+    if run.service_gap_bound is None:
+        return "no bound"
+    if run.gap.cost > run.service_gap_bound:
+        return "over bound"
+    if not run.is_binding:
+        return "not binding"
+    return f"{share(run.gap.cost / run.service_gap_bound)} of bound"
+
+
+def worst(run: RunResult) -> str:
+    """The largest gap in one sentence: who got how much more than whom, where and when."""
+    gap = run.gap
+    if gap.ahead is None or gap.behind is None:
+        return "no two clients ever waited at the same worker together"
+    origin = run.origin_ns
+    return (
+        f"{who(run.names[gap.ahead])} received {count(gap.cost)} cost units more than {who(run.names[gap.behind])} "
+        f"on worker {gap.worker} from {time((gap.start_ns - origin) / 1e3)} to {time((gap.stop_ns - origin) / 1e3)}; "
+        f"the two waited together for {time(gap.together_ns / 1e3)}"
+    )

@@ -1,0 +1,164 @@
+"""A comparison as one HTML file that needs nothing else: what was run, a summary, plots, and a table of clients a run.
+
+Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fairsched.engines.comparison import Comparison
+from fairsched.engines.figures import count, digits, index, rate, share, standing, time, worst
+from fairsched.engines.metrics import RunResult
+from fairsched.engines.report.page import PAGE
+from fairsched.engines.report.plots import plots
+from fairsched.engines.table import LEGEND, notes_of
+
+CLIENTS_SHOWN = 32
+
+_COLUMNS = (
+    ("run", ""),
+    ("finished", "requests"),
+    ("throughput", "requests/s"),
+    ("output", "tokens/s"),
+    ("TTFT", "p50, p99"),
+    ("latency", "p50, p99"),
+    ("Jain", "client, charged"),
+    ("service gap", "and bound"),
+    ("common gap", "cost units"),
+    ("cache hits", ""),
+    ("preemptions", ""),
+)
+_CLIENT_COLUMNS = (
+    "client",
+    "requests",
+    "finished",
+    "rejected",
+    "cancelled",
+    "service/s",
+    "TTFT p50",
+    "TTFT p99",
+    "TPOT p50",
+    "latency p50",
+    "latency p99",
+    "program p99",
+    "cache hits",
+)
+
+
+@attrs.frozen
+class _Cell:
+    text: str
+    small: str = ""
+    tone: str = ""
+
+
+def _row(label: str, run: RunResult) -> list[_Cell]:
+    measures = run.measures
+    ends = ((measures.rejected, "rejected"), (measures.cancelled, "cancelled"))
+    lost = [f"{number:,} {word}" for number, word in ends if number]
+    where = standing(run)
+    tone = {"over bound": "bad", "no bound": "", "not binding": ""}.get(where, "good")
+    bound = "" if run.service_gap_bound is None else f"bound {count(run.service_gap_bound)}, "
+    return [
+        _Cell(label),
+        _Cell(f"{measures.finished:,}", ", ".join(lost) or "all"),
+        _Cell(rate(measures.throughput_rps)),
+        _Cell(rate(measures.output_tokens_per_s)),
+        _Cell(time(measures.ttft_us.p50), time(measures.ttft_us.p99)),
+        _Cell(time(measures.latency_us.p50), time(measures.latency_us.p99)),
+        _Cell(index(run.jain_client), index(run.jain_charged)),
+        _Cell(count(run.gap.cost), bound + where, tone),
+        _Cell(count(run.common_gap.cost)),
+        _Cell(share(measures.prefix_hit_ratio)),
+        _Cell(f"{measures.preemptions:,}"),
+    ]
+
+
+def _client_rows(run: RunResult) -> list[list[str]]:
+    """The clients with the largest demand, the largest first."""
+    rows = []
+    for client in run.series.clients[:CLIENTS_SHOWN]:
+        name = run.names[client]
+        measures = run.clients[name]
+        rows.append(
+            [
+                name,
+                f"{measures.requests:,}",
+                f"{measures.finished:,}",
+                f"{measures.rejected:,}",
+                f"{measures.cancelled:,}",
+                rate(measures.client_service_rate),
+                time(measures.ttft_us.p50),
+                time(measures.ttft_us.p99),
+                time(measures.tpot_us.p50),
+                time(measures.latency_us.p50),
+                time(measures.latency_us.p99),
+                time(measures.program_latency_us.p99),
+                share(measures.prefix_hit_ratio),
+            ]
+        )
+    return rows
+
+
+def _facts(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The trace's plain facts by name; of nested ones the innermost level on one line."""
+    items: list[tuple[str, str]] = []
+    for key, value in trace.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(
+                f"{name.replace('_', ' ')} {_text(one)}"
+                for name, one in value.items()
+                if not isinstance(one, Mapping | list | tuple)
+            )
+        if key not in ("name", "notes") and value not in (None, "") and not isinstance(value, list | tuple):
+            items.append((key.replace("_", " "), _text(value)))
+    return items
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return digits(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def render(comparison: Comparison) -> str:
+    """The report's HTML."""
+    from jinja2 import Environment
+
+    labels = comparison.labels()
+    pairs = list(zip(labels, comparison.runs, strict=True))
+    hidden = max((len(run.names) for run in comparison.runs), default=0) - CLIENTS_SHOWN
+    more = f"{hidden} clients with less demand are in the JSON document." if hidden > 0 else ""
+    return (
+        Environment(autoescape=True)
+        .from_string(PAGE)
+        .render(
+            title="Scheduling policies compared",
+            version=comparison.version,
+            command=comparison.command,
+            name=comparison.trace.get("name", "a workload"),
+            facts=[
+                *_facts(comparison.trace),
+                ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs))),
+            ],
+            notes=notes_of(comparison),
+            columns=_COLUMNS,
+            rows=[_row(label, run) for label, run in pairs],
+            legend=LEGEND,
+            worst=[(label, worst(run)) for label, run in pairs],
+            plots=plots(comparison),
+            client_columns=_CLIENT_COLUMNS,
+            clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
+        )
+    )
+
+
+def write_report(directory: Path, comparison: Comparison) -> Path:
+    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "index.html"
+    path.write_text(render(comparison), encoding="utf-8")
+    return path

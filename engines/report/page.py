@@ -1,0 +1,91 @@
+"""The page of a report: its template and its style, in one string so that the report is one file."""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+:root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --soft: #5b6470; --rule: #d8dde3; --band: #f4f6f8;
+  --good: #00694c; --bad: #b03a00; --grey: #8a929c;
+  --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #c2609b; --c4: #e69f00; --c5: #56b4e9;
+  --c6: #332288; --c7: #999933; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171a; --ink: #e6e9ec; --soft: #a2abb5; --rule: #343a41; --band: #1d2125;
+    --good: #4fd1a5; --bad: #ff9a62; --grey: #818a94;
+    --c0: #4fa8e0; --c1: #f0824a; --c2: #34c79d; --c3: #dd8fbd; --c4: #efb73e; --c5: #9bd5f5;
+    --c6: #a394f0; --c7: #bdbd5c; }
+}
+body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1.25rem 4rem; background: var(--page); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0 0 .25rem; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+p, li { max-width: 50rem; }
+.soft, figcaption, dt { color: var(--soft); }
+pre { overflow-x: auto; background: var(--band); padding: .6rem .8rem; border-radius: .4rem; font-size: .85rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .75rem 0; }
+dd { margin: 0; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .65rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); }
+th { font-weight: 600; vertical-align: bottom; }
+th small, td small { display: block; font-weight: 400; color: var(--soft); }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--page); }
+tbody tr:hover td { background: var(--band); }
+.good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
+figure { margin: 1rem 0 2rem; } figcaption { max-width: 50rem; margin-top: .4rem; font-size: .92rem; }
+figure svg { width: 100%; height: auto; display: block; }
+details { margin: .4rem 0; } summary { cursor: pointer; }
+</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+<p class="soft">{{ name }}, {{ rows|length }} run{{ "s" if rows|length != 1 }}, fairsched {{ version }}</p>
+
+<section>
+<h2>What was run</h2>
+<pre>{{ command }}</pre>
+{% if facts %}<dl>{% for name, value in facts %}<dt>{{ name }}</dt><dd>{{ value }}</dd>{% endfor %}</dl>{% endif %}
+{% if notes %}<ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul>{% endif %}
+</section>
+
+<section>
+<h2>Summary</h2>
+<div class="scroll"><table>
+<thead><tr>
+{% for name, unit in columns %}<th>{{ name }}{% if unit %}<small>{{ unit }}</small>{% endif %}</th>
+{% endfor %}</tr></thead>
+<tbody>{% for row in rows %}<tr>
+{% for cell in row %}<td class="{{ cell.tone }}">{{ cell.text }}
+{%- if cell.small %}<small>{{ cell.small }}</small>{% endif %}</td>
+{% endfor %}</tr>
+{% endfor %}</tbody>
+</table></div>
+<ul class="soft">{% for line in legend %}<li>{{ line }}</li>{% endfor %}</ul>
+</section>
+
+<section>
+<h2>Largest gaps</h2>
+<ul>{% for label, sentence in worst %}<li><strong>{{ label }}</strong>: {{ sentence }}.</li>{% endfor %}</ul>
+</section>
+
+{% for plot in plots %}<section>
+<h2>{{ plot.title }}</h2>
+<figure>{{ plot.svg|safe }}<figcaption>{{ plot.caption }}</figcaption></figure>
+</section>
+{% endfor %}
+
+<section>
+<h2>Clients</h2>
+{% for table in clients %}<details{% if loop.first %} open{% endif %}><summary>{{ table.label }}</summary>
+<div class="scroll"><table>
+<thead><tr>{% for name in client_columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in table.rows %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table></div>{% if table.more %}<p class="soft">{{ table.more }}</p>{% endif %}</details>
+{% endfor %}
+</section>
+</body>
+</html>
+"""

@@ -1,0 +1,113 @@
+"""A comparison in the terminal: one row a run, footnotes that say what the figures mean, and who fares worst.
+
+Needs the `cli` extra (rich), imported when a table is printed.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.engines.comparison import Comparison
+from fairsched.engines.figures import count, index, rate, share, standing, time, who, worst
+from fairsched.engines.metrics import RunResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+LEGEND = (
+    "Service gap: the largest difference of charged service between two clients while both waited at one worker, on "
+    "the worst worker. Each policy charges by its own gate, divided by weight.",
+    "Common gap: the same for one cost (1 a computed input token, 2 an output token), to compare policies by.",
+    "Not binding: the bound exceeds all that the busiest client was charged on a worker, so nothing could break it.",
+    "Jain's index: 1 when all clients received the same per weight while all were active, 1/n when one took all.",
+)
+_CLIENTS_SHOWN = 8
+
+
+def notes_of(comparison: Comparison) -> list[str]:
+    """Sentences that must be read with the figures: the trace's, then the runs', each once."""
+    notes = [str(note) for note in comparison.trace.get("notes", ())]
+    notes += [note for run in comparison.runs for note in run.notes]
+    return list(dict.fromkeys(notes))
+
+
+def _cells(run: RunResult) -> dict[str, str]:
+    """A run's figures by column."""
+    measures = run.measures
+    lost = measures.rejected + measures.cancelled
+    where = standing(run)
+    style = {"over bound": "bold red", "not binding": "dim", "no bound": "dim"}.get(where, "green")
+    return {
+        "done": f"{measures.finished:,}",
+        "lost": f"{lost:,}" if lost else "",
+        "req/s": rate(measures.throughput_rps),
+        "TTFT\np50": time(measures.ttft_us.p50),
+        "TTFT\np99": time(measures.ttft_us.p99),
+        "latency\np99": time(measures.latency_us.p99),
+        "Jain": index(run.jain_client),
+        "gap": count(run.gap.cost),
+        "bound": count(run.service_gap_bound),
+        "": f"[{style}]{where}[/]",
+        "common\ngap": count(run.common_gap.cost),
+        "cache\nhits": share(measures.prefix_hit_ratio),
+        "pre-\nempted": f"{measures.preemptions:,}" if measures.preemptions else "",
+    }
+
+
+def summary_table(comparison: Comparison) -> "Table":
+    """One row a run; columns in which no run has anything are left out."""
+    table = _table()
+    table.add_column("run", overflow="fold", min_width=8)
+    rows = [_cells(run) for run in comparison.runs]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in columns:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for label, row in zip(comparison.labels(), rows, strict=True):
+        table.add_row(_escape(label), *(row[name] for name in columns))
+    return table
+
+
+def _table() -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+
+
+def client_table(comparison: Comparison) -> "Table":
+    """The clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
+    runs = list(zip(comparison.labels(), comparison.runs, strict=True))[:_CLIENTS_SHOWN]
+    table = _table()
+    table.add_column("TTFT p99 of", overflow="fold")
+    table.add_column("requests", justify="right")
+    for label, _ in runs:
+        table.add_column(_escape(label), justify="right", overflow="fold")
+    for client in runs[0][1].series.clients[:_CLIENTS_SHOWN]:
+        name = runs[0][1].names[client]
+        figures = [time(run.clients[name].ttft_us.p99) for _, run in runs]
+        table.add_row(_escape(who(name)), f"{runs[0][1].clients[name].requests:,}", *figures)
+    return table
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def print_comparison(comparison: Comparison, console: "Console | None" = None) -> None:
+    """Print the comparison: its table, its clients where there are several, the worst gaps, and what all that means."""
+    from rich.console import Console
+
+    console = console or Console()
+    if not comparison.runs:
+        console.print("No run was completed.")
+        return
+    console.print(summary_table(comparison))
+    if len(comparison.runs[0].names) > 1:
+        console.print(client_table(comparison))
+        console.print("[bold]Largest gaps[/]")
+        for label, run in zip(comparison.labels(), comparison.runs, strict=True):
+            console.print(f"  {_escape(label)}: {_escape(worst(run))}.", highlight=False)
+        console.print()
+    for line in (*LEGEND, *notes_of(comparison)):
+        console.print(f"[dim]{_escape(line)}[/]", highlight=False)

@@ -1,0 +1,240 @@
+"""The report is one well-formed page without outside addresses that says what the figures say; so is the table."""
+
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import attrs
+import pytest
+from rich.console import Console
+
+from fairsched.engines.comparison import Comparison
+from fairsched.engines.figures import count, standing, time, who, worst
+from fairsched.engines.metrics import Recorder, RunResult
+from fairsched.engines.report import render, write_report
+from fairsched.engines.report.plots import COLOURS, GREY, TEXT, plots
+from fairsched.engines.table import LEGEND, print_comparison
+from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Prefilled, Rejected
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.workload import Job, Workload
+
+MS = 1_000_000
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+def a_run(
+    policy: str,
+    params: dict[str, str] | None = None,
+    *,
+    clients: int = 3,
+    router: str = "round-robin",
+    bound: int | None = None,
+    rounds: int = 6,
+    favourite: int = 0,
+) -> RunResult:
+    """A run in which everybody waits all the time and `favourite` is served in every second step."""
+    names = ["<b>&amp; co</b>", *(f"client-{i}" for i in range(1, clients))]
+    jobs = [Job(Request(i, i % clients, i * MS, Prompt(10 + i % 3), 2), 2) for i in range(2 * clients * rounds)]
+    workload = Workload("made", jobs, tuple(Client(i, name) for i, name in enumerate(names[:clients])))
+    recorder = Recorder(workload)
+    recorder.record([Arrived(job.request.arrival_ns, 0, job.request) for job in jobs])
+    now = jobs[-1].request.arrival_ns
+    queue = [job.request for job in jobs]
+    step = 0
+    while queue:
+        wanted = favourite if step % 2 else step // 2 % clients
+        request = next((r for r in queue if r.client == wanted), queue[0])
+        queue.remove(request)
+        step += 1
+        events: list[Event] = [Admitted(now, 0, request.id, request.client, request.prompt.tokens, 0, 2)]
+        now += 5 * MS
+        events += [Prefilled(now, 0, request.id, request.client, request.prompt.tokens, 0)]
+        events += [Decoded(now, 0, 1, (request.client,), (1,)), Decoded(now + MS, 0, 1, (request.client,), (1,))]
+        events += [Finished(now + MS, 0, request.id, request.client, 2)]
+        recorder.record(events)
+        recorder.sample_kv(now, 40 + step % 20, 30, 100)
+    return recorder.result(policy=policy, router=router, params=params, service_gap_bound=bound, wall_s=0.25)
+
+
+def compared(*runs: RunResult) -> Comparison:
+    """A comparison of these runs."""
+    facts = {
+        "name": "made",
+        "requests": 36,
+        "notes": ["Clients <i>were</i> assigned."],
+        "prompt_tokens": {"mean": 11.0, "max": 12},
+        "arrivals_per_s": 1000.5,
+        "sessions": None,
+    }
+    return Comparison("9.9", "fairsched compare --trace 'a<b>.csv'", facts, runs)
+
+
+class Page(HTMLParser):
+    """Collects text and checks that what is opened is closed, ids are unique, and nothing leads outside."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    """Two policies, one of them with three values of a parameter."""
+    swept = [a_run("dlpm", {"quantum": str(q)}, bound=30 * (i + 1), favourite=i) for i, q in enumerate((8, 64, 512))]
+    return compared(a_run("lpm", rounds=6), *swept)
+
+
+@pytest.fixture(scope="module")
+def html(comparison: Comparison) -> str:
+    """Its report."""
+    return render(comparison)
+
+
+def test_page_is_well_formed_and_stands_alone(html: str) -> None:
+    """Every tag is closed, ids are unique, every reference is to the page itself, and nothing is loaded."""
+    page = Page(html)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert page.counts["svg"] == 7
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert "http" not in html
+    assert "url(#" in html
+    assert all(part.split(")")[0] in page.ids for part in html.split("url(#")[1:])
+    assert "script" not in page.counts
+
+
+def test_names_are_escaped(html: str) -> None:
+    """What comes from a trace or a command line is text, never markup."""
+    assert "<b>" not in html
+    assert "<i>" not in html
+    text = Page(html).text
+    assert "<b>&amp; co</b>" in text
+    assert "a<b>.csv" in text
+    assert "Clients <i>were</i> assigned." in text
+
+
+def test_page_says_what_the_figures_say(html: str, comparison: Comparison) -> None:
+    """Runs, counts, gaps, bounds and worst pairs are those of the results."""
+    text = " ".join(Page(html).text.split())
+    for label, run in zip(comparison.labels(), comparison.runs, strict=True):
+        assert label in text
+        assert f"{run.measures.finished:,}" in text
+        assert count(run.gap.cost) in text
+        assert worst(run) in text
+        assert standing(run) in text
+    for line in LEGEND:
+        assert line in text
+    assert "prompt tokens mean 11, max 12" in text
+    assert "sessions" not in text
+
+
+def test_colours_are_the_pages_own(comparison: Comparison, html: str) -> None:
+    """No plot keeps a fixed colour, so that the page is readable in light and in dark."""
+    for plot in plots(comparison):
+        assert not any(colour in plot.svg for colour in (*COLOURS, GREY, TEXT))
+        assert "var(--c0)" in plot.svg
+        assert "currentColor" in plot.svg
+        assert plot.caption.endswith(".")
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_report_is_written_and_repeats(tmp_path: Path, comparison: Comparison, html: str) -> None:
+    """The folder is made, the path returned, and the same comparison gives the same bytes."""
+    path = write_report(tmp_path / "new" / "folder", comparison)
+    assert path == tmp_path / "new" / "folder" / "index.html"
+    assert path.read_text(encoding="utf-8") == html
+
+
+@pytest.mark.parametrize("clients", [1, 2, 40])
+def test_any_number_of_clients_and_runs(clients: int) -> None:
+    """One client, many clients and more runs than panels or colours still make a page."""
+    runs = [a_run(f"p{i}", clients=clients, rounds=1) for i in range(1 if clients != 2 else 14)]
+    page = Page(render(compared(*runs)))
+    assert page.open == []
+    assert ("32 other clients" in page.text or "24 other clients" in page.text) == (clients == 40)
+    assert ("Of 14 runs the first 12 are shown." in page.text) == (clients == 2)
+
+
+def test_runs_in_which_nothing_happened() -> None:
+    """Requests that are all rejected, and no runs at all, still make a page and a table."""
+    request = Request(0, 0, 0, Prompt(5), 1)
+    recorder = Recorder(Workload("none", (Job(request, 1),), (Client(0, "a"),)))
+    recorder.record([Rejected(0, 0, 0, 0, "too large")])
+    nothing = compared(recorder.result(policy="fcfs"))
+    assert Page(render(nothing)).open == []
+    assert "fcfs" in printed(nothing)
+    mixed = compared(recorder.result(policy="fcfs"), a_run("lpm", clients=1, rounds=1))
+    assert Page(render(mixed)).counts["svg"] >= 4
+    assert Page(render(compared())).open == []
+    assert "No run was completed" in printed(compared())
+
+
+def printed(comparison: Comparison, width: int = 120) -> str:
+    """What the terminal shows."""
+    console = Console(file=StringIO(), width=width, color_system=None)
+    print_comparison(comparison, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_table_fits_and_says_what_matters(comparison: Comparison) -> None:
+    """In 110 columns nothing is cut: labels, figures, the standing to the bound, notes and the legend are there."""
+    text = printed(comparison, 110)
+    assert max(map(len, text.splitlines())) <= 110
+    assert "…" not in text
+    flat = " ".join(text.split())
+    for run in comparison.runs:
+        assert count(run.gap.cost) in flat
+        assert standing(run) in flat
+        assert worst(run) in flat
+    assert "quantum=512" in flat
+    assert "<b>&amp; co</b>" in flat
+    assert "Clients <i>were</i> assigned." in flat
+    assert all(line in flat for line in LEGEND)
+    assert "lost" not in flat.split("Largest gaps")[0]  # nothing was, so there is no column
+
+
+def test_standing_to_the_bound() -> None:
+    """A gap is inside its bound, over it, has none, or has one that nothing could break."""
+    run = a_run("dlpm")
+    busiest = 288  # 12 requests of 10 to 12 tokens with two of output are less than this
+    assert standing(run) == "no bound"
+    assert standing(attrs.evolve(run, service_gap_bound=run.gap.cost - 1, bound_over_busiest=0.1)) == "over bound"
+    assert standing(attrs.evolve(run, service_gap_bound=2 * run.gap.cost, bound_over_busiest=0.5)) == "50.0% of bound"
+    assert standing(a_run("dlpm", bound=busiest)) == "not binding"
+
+
+def test_labels_tell_runs_apart() -> None:
+    """Routers are named where there are several, and equal runs are numbered."""
+    runs = [a_run("vtc", rounds=1), a_run("vtc", rounds=1, router="join-shortest-queue")]
+    assert compared(*runs).labels() == ["vtc round-robin", "vtc join-shortest-queue"]
+    assert compared(runs[0], runs[0]).labels() == ["vtc #1", "vtc #2"]
+    assert compared(*runs).swept() is None
+    swept = [attrs.evolve(runs[0], params={"quantum": q, "mode": "a"}) for q in ("1", "2")]
+    assert compared(*swept).swept() == "quantum"
+    assert (who("7"), who("seven")) == ("client 7", "seven")
+    assert time(None) == "–"
