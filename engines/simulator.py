@@ -65,8 +65,8 @@ class Lane:
 class Simulator:
     """One run of a workload over a cluster of equal workers.
 
-    `on_events` receives the events of each transition, in order.  `progress` is called with the number of requests that have ended, now
-    and then.  With `leap=False` every step is taken by itself; the log is the same.
+    `on_events` receives the events of each transition, in order.  `progress` is called with the number of requests
+    that have ended, now and then.  With `leap=False` every step is taken by itself; the log is the same.
     """
 
     def __init__(

@@ -82,21 +82,33 @@ class NumpyAlgebra:
         return a if m else b
 
     def any(self, m: Bools) -> bool:
-        return bool(m.any())
+        # Looking for the first truth stops there, and costs a fifth of a reduction over a thousand clients.
+        return len(m) > 0 and bool(m[m.argmax()])
 
     def all(self, m: Bools) -> bool:
         return bool(m.all())
 
     def none(self, m: Bools) -> bool:
-        return not m.any()
+        return not self.any(m)
 
     def argmax(self, v: Ints, m: Bools) -> int:
-        best = int(np.where(m, v, _LOWEST).argmax()) if len(v) else NOBODY
-        return best if best >= 0 and m[best] else NOBODY
+        if not len(v):
+            return NOBODY
+        # The best of all is the best of the mask if it is in it, and spares the copy.
+        best = int(v.argmax())
+        if m[best]:
+            return best
+        best = int(np.where(m, v, _LOWEST).argmax())
+        return best if m[best] else NOBODY
 
     def argmin(self, v: Ints, m: Bools) -> int:
-        best = int(np.where(m, v, _HIGHEST).argmin()) if len(v) else NOBODY
-        return best if best >= 0 and m[best] else NOBODY
+        if not len(v):
+            return NOBODY
+        best = int(v.argmin())
+        if m[best]:
+            return best
+        best = int(np.where(m, v, _HIGHEST).argmin())
+        return best if m[best] else NOBODY
 
     def exists(self, p: int) -> bool:
         return p >= 0

@@ -114,11 +114,11 @@ COMMON_MAX = 1 << 20
 
 
 class CounterState(msgspec.Struct, frozen=True):
-    """Vectors over clients: counter `c` and `weight`; `common` is the lcm of the weights seen so far, `last` the
-    client whose queue emptied last (NOBODY at first)."""
+    """Vectors over clients: counter `c` and `share`, the lcm of all weights seen so far (`common`) over the client's
+    own; `last` is the client whose queue emptied last (NOBODY at first)."""
 
     c: Ints
-    weight: Ints
+    share: Ints
     common: int
     last: int
 
@@ -126,17 +126,16 @@ class CounterState(msgspec.Struct, frozen=True):
 class _CounterTurn(Turn):
     """`c` is the state's vector until an admission, then a copy of our own."""
 
-    def __init__(self, gate: "CounterGate", state: CounterState) -> None:
+    def __init__(self, gate: "CounterGate", state: CounterState, heads: Ints) -> None:
         self.gate = gate
         self.state = state
         self.c = state.c
         self.last = state.last
         self.owned = False
         self.blocked = NOBODY
-        self.queued = np.zeros(0, dtype=np.bool_)
+        self.queued = heads != NO_SCORE
 
     def choose(self, heads: Ints) -> int:
-        self.queued = heads != NO_SCORE
         group = int(choose(NUMPY, self.c, self.queued))
         return NOBODY if group == self.blocked else group
 
@@ -151,6 +150,7 @@ class _CounterTurn(Turn):
         self.c = admit(NUMPY_OWNED, self.c, group, price(input_tokens, self.gate.rates.input, self._share(group)))
         if emptied:
             self.last = group
+            self.queued[group] = False
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """The chosen client stays the lowest until its counter, growing faster, passes that of another who waits."""
@@ -158,8 +158,7 @@ class _CounterTurn(Turn):
             group = self.blocked
         if group == NOBODY or group not in clients:
             return None
-        shares = self.state.common // self.state.weight
-        growth = dense(len(self.c), clients, counts, self.gate.rates.output) * shares
+        growth = dense(len(self.c), clients, counts, self.gate.rates.output) * self.state.share
         faster = self.queued & (growth < growth[group])
         if not faster.any():
             return None
@@ -167,7 +166,7 @@ class _CounterTurn(Turn):
         return int((lead[faster] // (growth[group] - growth[faster])).min()) + 1
 
     def _share(self, group: int) -> int:
-        return self.state.common // int(self.state.weight[group])
+        return int(self.state.share[group])
 
 
 @attrs.frozen
@@ -190,11 +189,11 @@ class CounterGate(Gate[CounterState]):
         return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NOBODY)
 
     def turn(self, state: CounterState, heads: Ints) -> Turn:
-        return _CounterTurn(self, state)
+        return _CounterTurn(self, state, heads)
 
     def after(self, state: CounterState, turn: Turn) -> CounterState:
         assert isinstance(turn, _CounterTurn)
-        return CounterState(turn.c, state.weight, state.common, turn.last) if turn.owned else state
+        return CounterState(turn.c, state.share, state.common, turn.last) if turn.owned else state
 
     def joined(self, state: CounterState, client: int, heads: Ints, waited: bool) -> CounterState:
         if client >= len(state.c):
@@ -210,11 +209,11 @@ class CounterGate(Gate[CounterState]):
         return msgspec.structs.replace(state, last=client)
 
     def decoded(self, state: CounterState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> CounterState:
-        charge = dense(len(state.c), clients, tokens, self.rates.output) * (state.common // state.weight)
-        return CounterState(decode(NUMPY, state.c, charge), state.weight, state.common, state.last)
+        charge = dense(len(state.c), clients, tokens, self.rates.output) * state.share
+        return CounterState(decode(NUMPY, state.c, charge), state.share, state.common, state.last)
 
     def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
-        charge = price(abs(input_tokens), self.rates.input, state.common // int(state.weight[client]))
+        charge = price(abs(input_tokens), self.rates.input, int(state.share[client]))
         if input_tokens >= 0:
             return msgspec.structs.replace(state, c=admit(NUMPY, state.c, client, charge))
         queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE
@@ -230,8 +229,9 @@ class CounterGate(Gate[CounterState]):
         common = lcm(state.common, weight)
         if common > COMMON_MAX:
             raise ValueError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
-        scaled = state.c * (common // state.common)
-        return CounterState(scaled, NUMPY.put(state.weight, client, weight), common, state.last)
+        finer = common // state.common
+        share = NUMPY.put(state.share * finer, client, common // weight)
+        return CounterState(state.c * finer, share, common, state.last)
 
     def charge_max(self, limits: Limits) -> int:
         """U for weight lcm: most that one client can be charged after it was let in, in cost units."""
@@ -246,16 +246,17 @@ class CounterGate(Gate[CounterState]):
         """V-4.4, in service times lcm / weight."""
         if self.lift == "none" or len(clients) < 2:
             return None
-        return 2 * self.charge_max(limits) * max(multipliers([client.weight for client in clients]))
+        shares = sorted(multipliers([client.weight for client in clients]))
+        return self.charge_max(limits) * (shares[-1] + shares[-2])
 
     def check(self, state: CounterState) -> None:
         # Both vectors speak of the same clients, and so does the last leaver.
-        assert len(state.c) == len(state.weight)
+        assert len(state.c) == len(state.share)
         assert NOBODY <= state.last < len(state.c)
-        # Counters start at zero and never fall below it, and every weight divides the common multiple.
+        # Counters start at zero and never fall below it, and every share is the common multiple over a weight.
         assert bool((state.c >= 0).all())
-        assert not (state.common % state.weight).any()
+        assert not (state.common % state.share).any()
 
 
 def _grown(state: CounterState, size: int) -> CounterState:
-    return CounterState(grown(state.c, size, 0), grown(state.weight, size, 1), state.common, state.last)
+    return CounterState(grown(state.c, size, 0), grown(state.share, size, state.common), state.common, state.last)

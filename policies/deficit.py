@@ -204,17 +204,20 @@ class _DeficitTurn(Turn):
         self.q = self.refilled = state.q
         self.in_flight = state.in_flight
         self.owned = False
-        self.ready = np.ones(len(heads), dtype=np.bool_)
+        self.queued = heads != NO_SCORE
+        # Whoever waits is ready until it is skipped; then the masks part.
+        self.ready = self.queued
 
     def choose(self, heads: Ints) -> int:
-        queued = heads != NO_SCORE
         q = self.q
-        if refill_due(NUMPY, q, queued):
-            q = refill_rounds(NUMPY, q, queued, self.state.known, self.state.weight * self.gate.quantum)
+        if refill_due(NUMPY, q, self.queued):
+            q = refill_rounds(NUMPY, q, self.queued, self.state.known, self.state.weight * self.gate.quantum)
         self.refilled = q
-        return int(choose(NUMPY, q, queued, self.ready, heads))
+        return int(choose(NUMPY, q, self.queued, self.ready, heads))
 
     def skip(self, group: int) -> None:
+        if self.ready is self.queued:
+            self.ready = self.queued.copy()
         self.ready[group] = False
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
@@ -226,6 +229,7 @@ class _DeficitTurn(Turn):
                 self.in_flight = self.in_flight.copy()
             self.owned = True
         self.q = admit(NUMPY_OWNED, q, group, price(input_tokens, self.gate.rates.input))
+        self.queued[group] = not emptied
         if self.gate.in_flight_cap_tokens is not None:
             self.in_flight[group] += kv_tokens
 
@@ -348,7 +352,7 @@ class DeficitGate(Gate[DeficitState]):
         if shares[0] == shares[-1]:
             return 2 * (self.quantum + charge - 1)
         common = shares[0] * max(client.weight for client in clients)
-        return 2 * self.quantum * common + charge * (shares[-1] + shares[-2]) - 1
+        return 2 * self.quantum * common + (charge - 1) * (shares[-1] + shares[-2])
 
     def check(self, state: DeficitState) -> None:
         # All vectors speak of the same clients.

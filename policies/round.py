@@ -96,6 +96,15 @@ class Round:
         pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
         return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
 
+    def _least_need(self, entry: Entry) -> int:
+        """A lower bound of what the entry needs, without a look at the cache where that is not needed."""
+        stop = self.state.waiting.stops.get(entry.request.id)
+        if stop is None:
+            return 0
+        cached_tokens = stop[1] * entry.request.prompt.block_tokens
+        reserved = entry.request.max_output_tokens - entry.generated_tokens
+        return entry.context_tokens - cached_tokens + (reserved if self.batching.reserve == "static" else 1)
+
     def fits(self, entry: Entry) -> bool:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
@@ -103,6 +112,8 @@ class Round:
 
     def _admit(self, entry: Entry) -> bool:
         request = entry.request
+        if self._least_need(entry) > self.free:
+            return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
         extend_tokens = entry.context_tokens - cached_tokens
         chunk = self.batching.first_chunk(self.batch, extend_tokens)

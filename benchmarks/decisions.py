@@ -1,0 +1,132 @@
+"""What one decision costs, beside the schedulers that a user would take instead.
+
+    python benchmarks/decisions.py
+
+Prints microseconds for DLPM and VTC at the sizes named in each line, on warm states, and the ratio to published
+figures of SGLang's longest-prefix order (357 ms at 10,000 waiting) and of VTC's artifact (13.7 ms for a batch from
+10,000 users), both measured by us on another 2-core machine.  `observe` is the mean over a mixed stream of events.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fairsched.model.events import Arrived, Cached, Decoded, Event
+from fairsched.model.request import Prompt, Request
+from fairsched.model.worker import WorkerState
+from fairsched.policies.dlpm import DLPM
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.vtc import VTC
+
+TOOLS = 1_500
+SHARED_TOKENS = 1_560
+OWN_TOKENS = 280
+SGLANG_LPM_US = 357_000
+VTC_ARTIFACT_US = 13_700
+
+
+def prompts(count: int, seed: int = 0) -> list[Prompt]:
+    """Toolbench-like prompts: a tool's instructions, then the request's own tokens."""
+    rng = np.random.default_rng(seed)
+    tools = rng.integers(0, TOOLS, count)
+    return [
+        Prompt.from_keys(
+            np.concatenate(
+                [
+                    np.arange(SHARED_TOKENS) + (int(tool) + 1) * 1_000_000,
+                    np.arange(OWN_TOKENS) + (i + 1) * 10_000_000_000,
+                ]
+            )
+        )
+        for i, tool in enumerate(tools)
+    ]
+
+
+def loaded(policy: ComposedPolicy, waiting: int, clients: int) -> Any:
+    """The policy's state with a warm cache and so many requests waiting."""
+    state = policy.init()
+    every = prompts(waiting + 4 * TOOLS)
+    for i, prompt in enumerate(every[waiting:]):
+        state = policy.observe(state, Cached(0, 0, waiting + i, prompt, prompt.blocks))
+        state = msgspec.structs.replace(state, cache=state.cache.release(waiting + i))
+    for i in range(waiting):
+        state = policy.observe(state, Arrived(0, 0, Request(i, i % clients, 0, every[i], 64)))
+    return state
+
+
+def timed(call: Callable[[], object], repeat: int = 200) -> float:
+    """Median microseconds of a call."""
+    samples = []
+    for _ in range(repeat):
+        start = time.perf_counter_ns()
+        call()
+        samples.append(time.perf_counter_ns() - start)
+    return statistics.median(samples) / 1e3
+
+
+def line(what: str, us: float, beside: str = "") -> None:
+    """One figure."""
+    print(f"{what:<78}{us:>10.1f} us  {beside}")
+
+
+def dlpm() -> None:
+    """DLPM at 10,000 waiting and 1,000 clients."""
+    policy = DLPM()
+    state = loaded(policy, 10_000, 1_000)
+    full = WorkerState(0, 132_000, promised=132_000).view(0)
+    line("DLPM decide, nothing fits, 10,000 waiting, 1,000 clients", timed(lambda: policy.decide(state, full)))
+    decoded = Decoded(0, 0, 1, tuple(range(0, 1_000, 10)), (1,) * 100)
+    after = [policy.observe(state, decoded) for _ in range(100)]
+    samples = iter(after)
+    line("  the first call after 100 clients decoded", timed(lambda: policy.decide(next(samples), full), 100))
+    view = WorkerState(0, 10_000_000).view(0)
+    many = DLPM(batching=DLPM().batching.__class__(max_batched_tokens=1 << 21, max_running=32))
+    plan, _ = many.decide(state, view)
+    us = timed(lambda: many.decide(state, view), 30)
+    line(f"DLPM admits {len(plan.admit)} of 10,000", us, f"SGLang's LPM order: {SGLANG_LPM_US / us:,.0f} times as long")
+
+
+def vtc() -> None:
+    """VTC with 10,000 clients."""
+    policy = VTC(batching=VTC().batching.__class__(max_batched_tokens=1 << 21, max_running=16))
+    state = policy.init()
+    for i in range(10_000):
+        state = policy.observe(state, Arrived(0, 0, Request(i, i, 0, Prompt(100), 64)))
+    view = WorkerState(0, 10_000_000).view(0)
+    plan, _ = policy.decide(state, view)
+    us = timed(lambda: policy.decide(state, view), 50)
+    line(
+        f"VTC admits {len(plan.admit)} of 10,000 clients",
+        us,
+        f"its artifact: {VTC_ARTIFACT_US / us:,.0f} times as long",
+    )
+
+
+def observing(clients: int) -> None:
+    """Mean cost of an event: arrivals, and decode runs of 32 clients."""
+    for policy in (DLPM(), VTC()):
+        rng = np.random.default_rng(1)
+        made = prompts(2_000)
+        events: list[Event] = []
+        for i, prompt in enumerate(made):
+            events.append(Arrived(0, 0, Request(i, int(rng.integers(clients)), 0, prompt, 64)))
+        for _ in range(2_000):
+            who = tuple(sorted({int(c) for c in rng.integers(0, clients, 32)}))
+            events.append(Decoded(0, 0, 1, who, (1,) * len(who)))
+        state = policy.observe(policy.init(), Arrived(0, 0, Request(1 << 30, clients - 1, 0, Prompt(10), 1)))
+        start = time.perf_counter_ns()
+        for event in events:
+            state = policy.observe(state, event)
+        us = (time.perf_counter_ns() - start) / 1e3 / len(events)
+        line(f"{policy.name} observe, {clients:,} clients, arrivals and decode runs, mean", us)
+
+
+if __name__ == "__main__":
+    dlpm()
+    vtc()
+    for size in (10, 1_000, 10_000):
+        observing(size)
