@@ -28,19 +28,21 @@ class PrefixCache(msgspec.Struct, frozen=True):
     def admit(self, request_id: int, prompt: Prompt, stamp: int) -> tuple["PrefixCache", int, Insertion | None]:
         """Pin the cached part of the prompt for this request; also its tokens, and the cut if a node was cut for it.
 
-        A node that goes on beyond the match is cut there, so that no more is pinned than is used.  O(depth).
+        A node that goes on beyond what is used is cut there: a last block that is cached and computed again all the
+        same would otherwise take its memory twice, and a request that fits alone might never fit.  O(depth).
         """
         if not prompt.keys:
             return self, 0, None
         match = self.tree.match(prompt)
-        if not match.blocks:
+        blocks = min(match.blocks, prompt.reusable_blocks)
+        if not blocks:
             return self, 0, None
         tree, node, insertion = self.tree, match.node, None
-        if match.blocks < tree.nodes[node].end:
-            tree, insertion = tree.insert(prompt, match.blocks, request_id, stamp)
+        if blocks < tree.nodes[node].end:
+            tree, insertion = tree.insert(prompt, blocks, request_id, stamp)
             node = insertion.node
         cache = PrefixCache(tree.pin(node, stamp), self.pins.set(request_id, node))
-        return cache, _usable(prompt, match.blocks), insertion
+        return cache, blocks * prompt.block_tokens, insertion
 
     def complete(self, request_id: int, prompt: Prompt, blocks: int, stamp: int) -> tuple["PrefixCache", Insertion]:
         """Cache the first `blocks` blocks, computed by this request, and pin them for it.  O(depth)."""
