@@ -1,0 +1,126 @@
+"""A run's log as a file of JSON lines: what is in it, and how a run streams it out.
+
+The first line says what was run.  Then every event stands as the canonical log has it (`engines.log`), and before the
+first event of a request a line defines it, with its prompt and the truth about its output; definitions are no events
+and not in the hash.  The last line holds the number of events, their hash and the digest of every worker's policy
+state; an interrupted run has no such line.
+
+    {"fairsched_log": 1, "fairsched": "0.1.0", "run": {...}, "clients": [...]}
+    ["request", {"request": {"id": 0, ...}, "output_tokens": 12, ...}]
+    ["Arrived", 0, 0, 0, 3, 512, 256]
+    {"events": 1, "log_sha256": "...", "states": ["..."]}
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fairsched.model.events import Arrived, Event
+from fairsched.model.latency import LatencyModel
+from fairsched.model.request import Client
+from fairsched.model.serial import digest
+from fairsched.model.workload import Workload
+
+SCHEMA = 1
+"""Version of the file; it grows when a line's meaning changes."""
+
+_FOUND_CHARS_MAX = 80
+
+
+class LogError(ValueError):
+    """A log file that breaks its format; the message is one line: file, line, field, what was expected and found.
+
+    `line` is 1-based (None: the file as a whole), `field` the name of the field (None: the whole line).
+    """
+
+    def __init__(self, path: Path, line: int | None, field: str | None, expected: str, found: object = None) -> None:
+        self.path = path
+        self.line = line
+        self.field = field
+        place = str(path) + (f", line {line}" if line is not None else "") + (f", field {field}" if field else "")
+        text = found if isinstance(found, str) else repr(found)
+        text = text if len(text) <= _FOUND_CHARS_MAX else text[: _FOUND_CHARS_MAX - 3] + "..."
+        super().__init__(f"{place}: expected {expected}" + ("" if found is None else f", found {text}"))
+
+
+class RunInfo(Struct, frozen=True):
+    """What was run: the policy by name with all its parameters as text, router, cluster and workload."""
+
+    policy: str
+    params: dict[str, str]
+    router: str
+    workers: Annotated[int, Meta(ge=1)]
+    kv_capacity_tokens: Annotated[int, Meta(ge=1)]
+    latency: LatencyModel
+    workload: str
+    leap: bool = True
+    seed: int | None = None
+
+
+class LogHeader(Struct, frozen=True):
+    """The first line: schema, the library's version, the run, and the clients by id."""
+
+    fairsched_log: int
+    fairsched: str
+    run: RunInfo
+    clients: tuple[Client, ...]
+
+
+class LogFooter(Struct, frozen=True):
+    """The last line: how many events there are, their hash, and the digest of each worker's policy state."""
+
+    events: int
+    log_sha256: str
+    states: tuple[str, ...]
+
+
+class LogWriter:
+    """Writes a log while the run goes on: a context manager, and the `sink` of a `CanonicalLog`.
+
+    Leaving the context without `complete` leaves the log of an interrupted run.
+    """
+
+    def __init__(self, path: Path, version: str, run: RunInfo, workload: Workload) -> None:
+        self._file = path.open("wb")
+        self._undefined = {job.request.id: job for job in workload.jobs}
+        self._events = 0
+        self._put(LogHeader(SCHEMA, version, run, workload.clients))
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        """Write an event's line, after the definition of its request when it is the first."""
+        request_id = _request_of(event)
+        job = None if request_id is None else self._undefined.pop(request_id, None)
+        if job is not None:
+            self._put(("request", job))
+        self._file.write(line + b"\n")
+        self._events += 1
+
+    def complete(self, log_sha256: str, policy_states: Iterable[object]) -> None:
+        """Write the last line: the hash of the canonical log, and the digests of the workers' policy states."""
+        self._put(LogFooter(self._events, log_sha256, tuple(map(digest, policy_states))))
+
+    def _put(self, value: object) -> None:
+        self._file.write(msgspec.json.encode(value) + b"\n")
+
+    def __enter__(self) -> "LogWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _request_of(event: Event) -> int | None:
+    if isinstance(event, Arrived):
+        return event.request.id
+    return getattr(event, "request_id", None)
+
+
+def params_of(parameters: Mapping[str, object]) -> dict[str, str]:
+    """A policy's parameters as the text that a header holds and a command line takes."""
+    return {name: "none" if value is None else str(value) for name, value in parameters.items()}

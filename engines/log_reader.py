@@ -1,0 +1,281 @@
+"""Reading a log back without trusting it: every line is checked by itself and against what was defined before.
+
+What one line cannot show (that a request is admitted which does not wait, say) is found by replaying the log.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fairsched.engines.log import line_of
+from fairsched.engines.log_file import SCHEMA, LogError, LogFooter, LogHeader
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cached,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Evicted,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Settled,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.request import Prompt
+from fairsched.model.workload import Job
+
+# Lines that name a prompt by its request; all other lines are the events themselves.
+
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _ArrivedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Arrived"):
+    time_ns: _Count
+    worker: _Count
+    request_id: int
+    client: int
+    prompt_tokens: int
+    max_output_tokens: int
+
+
+class _CachedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Cached"):
+    time_ns: _Count
+    worker: _Count
+    owner: int
+    blocks: _Count
+
+
+class _EvictedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Evicted"):
+    time_ns: _Count
+    worker: _Count
+    owner: int
+    keep_blocks: _Count
+    blocks: _Count
+
+
+_LINES: dict[bytes, Any] = {
+    b"Arrived": _ArrivedLine,
+    b"Cached": _CachedLine,
+    b"Evicted": _EvictedLine,
+    **{
+        kind.__name__.encode(): kind
+        for kind in (Admitted, Settled, Prefilled, Decoded, Preempted, Finished, Cancelled, Rejected)
+    },
+    **{kind.__name__.encode(): kind for kind in (ClientConfigured, WorkerJoined, WorkerDraining, WorkerLeft)},
+}
+_COUNTED = frozenset({Admitted, Settled, Prefilled, Preempted, Finished, Cancelled, WorkerJoined})
+_DECODERS: dict[bytes, Any] = {name: msgspec.json.Decoder(kind).decode for name, kind in _LINES.items()}
+_decode_request = msgspec.json.Decoder(tuple[Literal["request"], Job]).decode
+
+
+class LogReader:
+    """A log being read: iterate over it, once or again, for (line number, event) pairs in order.
+
+    `header` is there at once, `jobs` holds the requests defined so far, `footer` the last line once it was read (None
+    in the end: the run was interrupted), and `sha256` hashes the events read.  Every line is checked by itself and
+    against the definitions; `LogError` says what is wrong.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        first = next(self._raw_lines(), None)
+        if first is None:
+            raise LogError(path, None, None, "a log of fairsched", "an empty file")
+        self.header = self._header(first[1])
+        self.jobs: dict[int, Job] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self.jobs.clear()
+        self.footer: LogFooter | None = None
+        self.events = 0
+        self.line = 1
+        self._hash = hashlib.sha256()
+        self._times = [0] * self.header.run.workers
+
+    def sha256(self) -> str:
+        """Hash of the events read so far."""
+        return self._hash.hexdigest()
+
+    def __iter__(self) -> Iterator[tuple[int, Event]]:
+        self._reset()
+        lines = self._raw_lines()
+        next(lines)
+        for self.line, raw in lines:
+            line = raw.rstrip(b"\n")
+            if self.footer is not None:
+                raise self._error(None, "nothing after the last line of a run", line.decode(errors="replace"))
+            if not raw.endswith(b"\n") and not _is_json(line):
+                return  # Cut off in the middle of a line, as the file of a killed run is.
+            if line.startswith(b"{"):
+                self._close(line)
+            elif line.startswith(b'["request"'):
+                self._define(line)
+            else:
+                event = self._event(line)
+                self._check(event)
+                if line_of(event) != line:
+                    raise self._error(None, "the canonical form " + line_of(event).decode(), line.decode())
+                self._hash.update(line + b"\n")
+                self.events += 1
+                yield self.line, event
+
+    def _raw_lines(self) -> Iterator[tuple[int, bytes]]:
+        try:
+            with self.path.open("rb") as file:
+                yield from enumerate(file, 1)
+        except OSError as error:
+            raise LogError(self.path, None, None, "a readable file", error.strerror or str(error)) from None
+
+    def _error(self, field: str | None, expected: str, found: object) -> LogError:
+        return LogError(self.path, self.line, field, expected, found)
+
+    def _converted(self, decode: Any, line: bytes, names: tuple[str, ...] | None = None) -> Any:
+        """The value of a line; errors name its field by `names`, or by its place in the line."""
+        try:
+            return decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._unreadable(error, line, names) from None
+
+    def _unreadable(self, error: Exception, line: bytes, names: tuple[str, ...] | None) -> LogError:
+        text, _, place = str(error).partition(" - at `$")
+        field = place.rstrip("`").lstrip(".") or None
+        index = re.fullmatch(r"\[(\d+)\](.*)", field or "")
+        if index and names:
+            field = names[int(index[1])] + index[2] if int(index[1]) < len(names) else None
+        kind = "JSON: " if not isinstance(error, msgspec.ValidationError) else ""
+        expected = kind + text.replace("`", "").removeprefix("Expected ")
+        return self._error(field, expected, line.decode(errors="replace"))
+
+    def _header(self, raw: bytes) -> LogHeader:
+        self.line = 1
+        line = raw.rstrip(b"\n")
+        found = self._converted(msgspec.json.decode, line)
+        if not isinstance(found, dict) or "fairsched_log" not in found:
+            raise self._error(None, 'the header {"fairsched_log": ...} of a log', line.decode(errors="replace"))
+        if found["fairsched_log"] != SCHEMA:
+            raise self._error("fairsched_log", f"schema {SCHEMA}, the one this library reads", found["fairsched_log"])
+        header: LogHeader = self._converted(msgspec.json.Decoder(LogHeader).decode, line)
+        if [client.id for client in header.clients] != list(range(len(header.clients))):
+            raise self._error("clients", "ids 0, 1, 2, ... in order", [client.id for client in header.clients])
+        return header
+
+    def _close(self, line: bytes) -> None:
+        self.footer = self._converted(msgspec.json.Decoder(LogFooter).decode, line)
+        assert self.footer is not None
+        if self.footer.events != self.events:
+            raise self._error("events", f"{self.events}, the number of events above", self.footer.events)
+        if len(self.footer.states) != self.header.run.workers:
+            raise self._error("states", f"{self.header.run.workers} digests, one a worker", len(self.footer.states))
+
+    def _define(self, line: bytes) -> None:
+        _, job = self._converted(_decode_request, line, ("kind", "request"))
+        if job.request.id in self.jobs:
+            raise self._error("id", "a request that is not defined yet", job.request.id)
+        self._client(job.request.client)
+        self.jobs[job.request.id] = job
+
+    def _event(self, line: bytes) -> Event:
+        name = line[2 : line.find(b'"', 2)] if line.startswith(b'["') else None
+        if name is None or name not in _DECODERS:
+            self._converted(msgspec.json.decode, line)
+            raise self._error(None, "an event, a request or the last line", line.decode(errors="replace"))
+        row = self._converted(_DECODERS[name], line, ("kind", *_LINES[name].__struct_fields__))
+        if isinstance(row, _ArrivedLine):
+            return self._arrived(row)
+        if isinstance(row, _CachedLine):
+            prompt = self._prompt(row.owner, row.blocks)
+            return Cached(row.time_ns, row.worker, row.owner, prompt, row.blocks)
+        if isinstance(row, _EvictedLine):
+            prompt = self._prompt(row.owner, row.keep_blocks + row.blocks)
+            return Evicted(row.time_ns, row.worker, row.owner, prompt, row.keep_blocks, row.blocks)
+        event: Event = row
+        return event
+
+    def _arrived(self, row: _ArrivedLine) -> Arrived:
+        request = self._job(row.request_id).request
+        for name, known in (("prompt_tokens", request.prompt.tokens), ("max_output_tokens", request.max_output_tokens)):
+            if getattr(row, name) != known:
+                raise self._error(name, f"{known}, as request {request.id} is defined", getattr(row, name))
+        self._owned(request.id, row.client)
+        return Arrived(row.time_ns, row.worker, msgspec.structs.replace(request, arrival_ns=row.time_ns))
+
+    def _job(self, request_id: int, field: str = "request_id") -> Job:
+        if request_id not in self.jobs:
+            raise self._error(field, "a request that is defined above", request_id)
+        return self.jobs[request_id]
+
+    def _prompt(self, owner: int, blocks: int) -> Prompt:
+        prompt = self._job(owner, "owner").request.prompt
+        if blocks > prompt.blocks:
+            raise self._error("blocks", f"at most the {prompt.blocks} blocks of request {owner}", blocks)
+        return prompt
+
+    def _owned(self, request_id: int, client: int) -> None:
+        known = self._job(request_id).request.client
+        if client != known:
+            raise self._error("client", f"{known}, the client of request {request_id}", client)
+
+    def _client(self, client: int) -> None:
+        if not 0 <= client < len(self.header.clients):
+            raise self._error("client", f"one of the {len(self.header.clients)} clients of the header", client)
+
+    def _check(self, event: Event) -> None:
+        """What no single field shows: worker, client and numbers can be, and a worker's time does not run back."""
+        worker, time_ns = event.worker, event.time_ns
+        request_id: int | None = getattr(event, "request_id", None)
+        if request_id is not None:
+            self._owned(request_id, event.client)  # type: ignore[union-attr]
+        if isinstance(event, Cancelled) and worker == -1:
+            return  # A request that was never sent belongs to no worker.
+        if not 0 <= worker < len(self._times):
+            raise self._error("worker", f"one of the {len(self._times)} workers of the header", worker)
+        if time_ns < self._times[worker]:
+            raise self._error(
+                "time_ns", f"at least {self._times[worker]}, the time of the worker's last event", time_ns
+            )
+        self._times[worker] = time_ns
+        if isinstance(event, Decoded):
+            self._check_decoded(event)
+        elif type(event) in _COUNTED:
+            for name in event.__struct_fields__:
+                if getattr(event, name) < 0:
+                    raise self._error(name, "no negative number", getattr(event, name))
+        elif isinstance(event, ClientConfigured):
+            self._client(event.client)
+            if event.weight < 1:
+                raise self._error("weight", "a positive integer", event.weight)
+
+    def _check_decoded(self, event: Decoded) -> None:
+        if event.steps < 1:
+            raise self._error("steps", "at least one step", event.steps)
+        if len(event.clients) != len(event.tokens) or list(event.clients) != sorted(set(event.clients)):
+            raise self._error("clients", "ascending clients, one for each number of tokens", event.clients)
+        for client, tokens in zip(event.clients, event.tokens, strict=True):
+            self._client(client)
+            if tokens < 1:
+                raise self._error("tokens", "at least one token a client", tokens)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def read_log(path: Path) -> LogReader:
+    """The log at `path`, to be iterated over; raises `LogError` when there is none or its header is not one."""
+    return LogReader(path)

@@ -1,0 +1,144 @@
+"""Replaying a log: every worker and every policy state rebuilt from its events, and all of it compared with the log.
+
+Equal means: each event is what the worker tells at that point, written again it has the same bytes, the hash of all
+events is the one in the last line, and so is the digest of each policy state that the events lead to.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fairsched.engines.log_file import LogHeader
+from fairsched.engines.log_reader import LogReader, read_log
+from fairsched.engines.retrace import DifferenceError, Retrace
+from fairsched.model.serial import digest
+from fairsched.policies.base import LocalPolicy
+
+BuildPolicy = Callable[[LogHeader], LocalPolicy[Any]]
+"""Makes the policy that a log's header names, with its parameters."""
+
+
+@attrs.frozen
+class WorkerReport:
+    """A worker after the last event: the digest of its policy's state, what waits, runs, and is cached."""
+
+    worker: int
+    state_digest: str
+    waiting_requests: int
+    running_requests: int
+    cached_tokens: int
+
+
+@attrs.frozen
+class ReplayReport:
+    """What a replay found.
+
+    `difference` is the first one (None: there is none), `complete` is False for the log of an interrupted run, whose
+    events can be replayed but have no hash and no digests to be compared with.
+    """
+
+    path: Path
+    header: LogHeader
+    events: int
+    requests: int
+    log_sha256: str
+    workers: tuple[WorkerReport, ...]
+    complete: bool
+    difference: str | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether the run was completed and the replay equals it."""
+        return self.complete and self.difference is None
+
+    def text(self) -> str:
+        """The report in a few plain lines."""
+        run = self.header.run
+        lines = [
+            f"{self.path}: {run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
+            f"{self.events:,} events of {self.requests:,} requests replayed",
+        ]
+        for w in self.workers:
+            lines.append(
+                f"worker {w.worker}: policy state {w.state_digest[:16]}, {w.waiting_requests:,} waiting, "
+                f"{w.running_requests:,} running, {w.cached_tokens:,} tokens cached"
+            )
+        lines.append(f"log_sha256 {self.log_sha256}")
+        lines.append(self._verdict())
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        if self.difference is not None:
+            return f"different: {self.difference}"
+        if not self.complete:
+            return "interrupted: the log has no last line, so there is no hash and no state to compare with"
+        return "equal: every event, the hash of the log, and the policy state of every worker"
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {
+            "log": str(self.path),
+            "equal": self.equal,
+            "complete": self.complete,
+            "difference": self.difference,
+            "events": self.events,
+            "requests": self.requests,
+            "log_sha256": self.log_sha256,
+            "workers": [attrs.asdict(worker) for worker in self.workers],
+        }
+
+
+def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
+    """Replay the log at `path`; raises `LogError` for a file that is no log or breaks its format.
+
+    O(events), each as long as the worker's transition and the policy's `observe` take.
+    """
+    log = read_log(path)
+    policy, run = build_policy(log.header), log.header.run
+    workers = [Retrace(worker, policy, log.jobs, run.latency) for worker in range(run.workers)]
+    difference = _follow(log, workers)
+    reports = tuple(_report(worker) for worker in workers)
+    if difference is None and log.footer is not None:
+        difference = _difference(log, reports)
+    complete = difference is not None or log.footer is not None
+    return ReplayReport(path, log.header, log.events, len(log.jobs), log.sha256(), reports, complete, difference)
+
+
+def _follow(log: LogReader, workers: list[Retrace]) -> str | None:
+    """Feed every event to its worker; returns the first difference."""
+    try:
+        for _, event in log:
+            if event.worker >= 0:
+                workers[event.worker].feed(event)
+        if log.footer is not None:
+            for worker in workers:
+                worker.end()
+    except DifferenceError as error:
+        return f"line {log.line}: {error}"
+    return None
+
+
+def _report(worker: Retrace) -> WorkerReport:
+    state = worker.state
+    return WorkerReport(
+        worker.worker,
+        digest(worker.policy_state),
+        len(state.queue),
+        len(state.in_flight),
+        state.cache.tree.cached_tokens,
+    )
+
+
+def _difference(log: LogReader, reports: tuple[WorkerReport, ...]) -> str | None:
+    """What the last line says otherwise."""
+    assert log.footer is not None
+    if log.footer.log_sha256 != log.sha256():
+        return f"line {log.line}: log_sha256 is {log.footer.log_sha256}, and the events above hash to {log.sha256()}"
+    for report, state in zip(reports, log.footer.states, strict=True):
+        if report.state_digest != state:
+            return (
+                f"line {log.line}: the policy state of worker {report.worker} is {state[:16]}..., and not the replay's"
+            )
+    return None
