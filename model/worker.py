@@ -29,8 +29,8 @@ from fairsched.model.request import Request
 from fairsched.model.view import InFlight
 from fairsched.model.worker_state import Running, Waiting, WorkerState
 
-EVICT_TOKENS_MIN = 1024
-"""An eviction frees at least this much where it can, so that it is rare; a constant keeps leaps and steps equal."""
+EVICT_SHARE = 128
+"""An eviction frees at least this share of the capacity (rounded down) where it can, so that it is rare."""
 
 
 class InfeasiblePlanError(ValueError):
@@ -79,7 +79,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
             f"worker {state.worker}: the step's output needs {unreserved} tokens and {state.free} are free"
         )
     if growth > state.room:
-        state = _evict(state, max(growth - state.room, EVICT_TOKENS_MIN), now_ns, events)
+        state = _evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events)
     return state, events
 
 
