@@ -2,15 +2,16 @@
 
 The first line says what was run.  Then every event stands as the canonical log has it (`engines.log`), and before the
 first event of a request a line defines it, with its prompt and the truth about its output; definitions are no events
-and not in the hash.  The last line holds the number of events, their hash and the digest of every worker's policy
-state; an interrupted run has no such line.
+and not in the log's hash.  The last line holds the number of events, their hash, the digest of every worker's policy
+state, and the hash of all lines above it; an interrupted run has no such line.
 
     {"fairsched_log": 1, "fairsched": "0.1.0", "run": {...}, "clients": [...]}
     ["request", {"request": {"id": 0, ...}, "output_tokens": 12, ...}]
     ["Arrived", 0, 0, 0, 3, 512, 256]
-    {"events": 1, "log_sha256": "...", "states": ["..."]}
+    {"events": 1, "log_sha256": "...", "states": ["..."], "file_sha256": "..."}
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -71,11 +72,13 @@ class LogHeader(Struct, frozen=True):
 
 
 class LogFooter(Struct, frozen=True):
-    """The last line: how many events there are, their hash, and the digest of each worker's policy state."""
+    """The last line: how many events there are, their hash, the digest of each worker's policy state, and the hash of
+    all lines above, definitions included."""
 
     events: int
     log_sha256: str
     states: tuple[str, ...]
+    file_sha256: str
 
 
 class LogWriter:
@@ -88,6 +91,7 @@ class LogWriter:
         self._file = path.open("wb")
         self._undefined = {job.request.id: job for job in workload.jobs}
         self._events = 0
+        self._hash = hashlib.sha256()
         self._put(LogHeader(SCHEMA, version, run, workload.clients))
 
     def __call__(self, event: Event, line: bytes) -> None:
@@ -96,15 +100,20 @@ class LogWriter:
         job = None if request_id is None else self._undefined.pop(request_id, None)
         if job is not None:
             self._put(("request", job))
-        self._file.write(line + b"\n")
+        self._write(line)
         self._events += 1
 
     def complete(self, log_sha256: str, policy_states: Iterable[object]) -> None:
         """Write the last line: the hash of the canonical log, and the digests of the workers' policy states."""
-        self._put(LogFooter(self._events, log_sha256, tuple(map(digest, policy_states))))
+        states = tuple(map(digest, policy_states))
+        self._put(LogFooter(self._events, log_sha256, states, self._hash.hexdigest()))
 
     def _put(self, value: object) -> None:
-        self._file.write(msgspec.json.encode(value) + b"\n")
+        self._write(msgspec.json.encode(value))
+
+    def _write(self, line: bytes) -> None:
+        self._file.write(line + b"\n")
+        self._hash.update(line + b"\n")
 
     def __enter__(self) -> "LogWriter":
         return self

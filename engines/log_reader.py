@@ -83,8 +83,9 @@ class LogReader:
     """A log being read: iterate over it, once or again, for (line number, event) pairs in order.
 
     `header` is there at once, `jobs` holds the requests defined so far, `footer` the last line once it was read (None
-    in the end: the run was interrupted), and `sha256` hashes the events read.  Every line is checked by itself and
-    against the definitions; `LogError` says what is wrong.
+    in the end: the run was interrupted), `sha256` hashes the events read, and `changed` says whether the last line's
+    hashes are others (None: they are not, or there are none).  Every line is checked by itself and against the
+    definitions; `LogError` says what is wrong.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,7 +102,9 @@ class LogReader:
         self.footer: LogFooter | None = None
         self.events = 0
         self.line = 1
+        self.changed: str | None = None
         self._hash = hashlib.sha256()
+        self._file_hash = hashlib.sha256()
         self._times = [0] * self.header.run.workers
 
     def sha256(self) -> str:
@@ -111,16 +114,18 @@ class LogReader:
     def __iter__(self) -> Iterator[tuple[int, Event]]:
         self._reset()
         lines = self._raw_lines()
-        next(lines)
-        for self.line, raw in lines:
-            line = raw.rstrip(b"\n")
+        self._file_hash.update(next(lines)[1])
+        for number, raw in lines:
+            self.line, line = number, raw.removesuffix(b"\n")
             if self.footer is not None:
                 raise self._error(None, "nothing after the last line of a run", line.decode(errors="replace"))
             if not raw.endswith(b"\n") and not _is_json(line):
                 return  # Cut off in the middle of a line, as the file of a killed run is.
             if line.startswith(b"{"):
                 self._close(line)
-            elif line.startswith(b'["request"'):
+                continue
+            self._file_hash.update(raw)
+            if line.startswith(b'["request"'):
                 self._define(line)
             else:
                 event = self._event(line)
@@ -154,13 +159,13 @@ class LogReader:
         index = re.fullmatch(r"\[(\d+)\](.*)", field or "")
         if index and names:
             field = names[int(index[1])] + index[2] if int(index[1]) < len(names) else None
-        kind = "JSON: " if not isinstance(error, msgspec.ValidationError) else ""
-        expected = kind + text.replace("`", "").removeprefix("Expected ")
+        text = text.replace("`", "")
+        expected = text[9:] if text.startswith("Expected ") else f"what can be read ({text})"
         return self._error(field, expected, line.decode(errors="replace"))
 
     def _header(self, raw: bytes) -> LogHeader:
         self.line = 1
-        line = raw.rstrip(b"\n")
+        line = raw.removesuffix(b"\n")
         found = self._converted(msgspec.json.decode, line)
         if not isinstance(found, dict) or "fairsched_log" not in found:
             raise self._error(None, 'the header {"fairsched_log": ...} of a log', line.decode(errors="replace"))
@@ -178,6 +183,13 @@ class LogReader:
             raise self._error("events", f"{self.events}, the number of events above", self.footer.events)
         if len(self.footer.states) != self.header.run.workers:
             raise self._error("states", f"{self.header.run.workers} digests, one a worker", len(self.footer.states))
+        for name, mine, what in (
+            ("log_sha256", self._hash.hexdigest(), "events"),
+            ("file_sha256", self._file_hash.hexdigest(), "lines"),
+        ):
+            said = getattr(self.footer, name)
+            if said != mine and self.changed is None:
+                self.changed = f"{name} is {said}, and the {what} above hash to {mine}: the log was changed"
 
     def _define(self, line: bytes) -> None:
         _, job = self._converted(_decode_request, line, ("kind", "request"))

@@ -1,0 +1,221 @@
+"""Explaining a request from a log: replay its worker, and after every decision ask the policy why it still waits.
+
+A policy answers for the state and the view after its decision, so the answer says what kept it from deciding more.
+The answer holds until the worker decides again; only from an arrival in the middle of a step to the end of that step
+is there nobody to ask, and the request waits for the step.
+"""
+
+from pathlib import Path
+
+import attrs
+
+from fairsched.engines.explanation import Ahead, Explanation, Held, Moment, Span
+from fairsched.engines.log_reader import LogReader, read_log
+from fairsched.engines.replay import BuildPolicy
+from fairsched.engines.retrace import DifferenceError, Retrace
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+)
+
+NEAREST_SHOWN = 5
+"""So many ids are named when a request is not in the log."""
+
+
+class ExplainError(ValueError):
+    """There is nothing to explain: the request is not in the log, or never reached a worker."""
+
+
+def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanation:
+    """The life of a request in the log at `path`.
+
+    Raises `LogError` for a file that breaks its format, `ExplainError` if the request is not there or never arrived, or
+    if the log was changed or cannot be replayed up to the end of the request.  Reads the log twice and replays one
+    worker; while the request waits, each decode step costs one question to the policy.
+    """
+    log = read_log(path)
+    worker = _worker_of(log, request_id)
+    run = log.header.run
+    policy = build_policy(log.header)
+    retrace = Retrace(worker, policy, log.jobs, run.latency)
+    life = _Life(request_id, retrace)
+    try:
+        for _, event in log:
+            if event.worker == worker:
+                retrace.feed(event)
+                life.saw(event)
+                if life.outcome != "open":
+                    break
+        else:
+            if log.footer is not None:
+                retrace.end()
+    except DifferenceError as error:
+        raise ExplainError(f"{path}, line {log.line}: {error}") from error
+    names = tuple(client.name for client in log.header.clients)
+    return life.explanation(run.policy, log, names)
+
+
+def _worker_of(log: LogReader, request_id: int) -> int:
+    """The worker at which the request arrived; reads the whole log, and checks its hash if it has one."""
+    worker, ended = None, None
+    for _, event in log:
+        if isinstance(event, Arrived):
+            if event.request.id == request_id:
+                worker = event.worker
+        elif isinstance(event, Rejected | Cancelled) and event.request_id == request_id:
+            ended = event
+    if log.changed is not None:
+        raise ExplainError(f"{log.path}, line {log.line}: {log.changed}")
+    if worker is not None:
+        return worker
+    if isinstance(ended, Rejected):
+        raise ExplainError(f"request {request_id} was rejected when it arrived: {ended.reason}")
+    if ended is not None:
+        raise ExplainError(f"request {request_id} was never sent: a request that it follows did not finish")
+    near = sorted(sorted(log.jobs), key=lambda known: abs(known - request_id))[:NEAREST_SHOWN]
+    hint = f"the nearest are {', '.join(map(str, sorted(near)))}" if near else "there are none"
+    until = "" if log.footer is not None else " (an interrupted run)"
+    raise ExplainError(f"request {request_id} is not among the {len(log.jobs):,} requests of {log.path}{until}; {hint}")
+
+
+@attrs.define
+class _Chunks:
+    """The prefill under way."""
+
+    cached_tokens: int = 0
+    extend_tokens: int = 0
+    count: int = 0
+
+
+class _Life:
+    """Collects what happens to one request while its worker is retraced."""
+
+    def __init__(self, request_id: int, retrace: Retrace) -> None:
+        self.request_id = request_id
+        self.retrace = retrace
+        self.outcome = "open"
+        self.spans: list[Span] = []
+        self.moments: list[Moment] = []
+        self.ahead: list[Ahead] = []
+        self.arrived_ns = 0
+        self.first_token_ns: int | None = None
+        self.last_ns = 0
+        self._held: Held | None = None
+        self._since_ns = 0
+        self._chunks = _Chunks()
+
+    # --- spans ------------------------------------------------------------------------------------------------------
+
+    def _turn(self, held: Held | None, time_ns: int) -> None:
+        """From `time_ns` on something else holds the request; None: its life is over."""
+        if held == self._held:
+            return
+        if self._held is not None and time_ns > self._since_ns:
+            self.spans.append(Span(self._held, self._since_ns, time_ns))
+        self._held, self._since_ns = held, time_ns
+
+    def _ask(self) -> None:
+        """The worker has decided, and the request still waits: why?"""
+        retrace = self.retrace
+        view = retrace.state.view(retrace.since_ns)
+        held = retrace.policy.waiting_for(retrace.policy_state, view, self.request_id)
+        self._turn(held, retrace.since_ns)
+
+    def _wait(self, time_ns: int) -> None:
+        # Until the worker has decided, the request waits for the step that is under way.
+        self._turn("step", time_ns)
+        self.retrace.on_decision = self._ask
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def saw(self, event: Event) -> None:
+        """An event of the worker, already fed to the retrace."""
+        self.last_ns = event.time_ns
+        if isinstance(event, Arrived):
+            if event.request.id == self.request_id:
+                self._arrived(event)
+        elif getattr(event, "request_id", None) == self.request_id:
+            self._happened(event)
+        elif isinstance(event, Admitted) and self.retrace.on_decision is not None:
+            self.ahead.append(Ahead(event.request_id, event.client, event.extend_tokens))
+
+    def _arrived(self, event: Arrived) -> None:
+        self.arrived_ns = event.time_ns
+        state = self.retrace.state
+        others = f"{len(state.in_flight):,} running and {len(state.queue) - 1:,} waiting"
+        self._note(event, f"arrives; {others} there")
+        self._wait(event.time_ns)
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, Admitted):
+            self._admitted(event)
+        elif isinstance(event, Prefilled):
+            self._prefilled(event)
+        elif isinstance(event, Preempted):
+            self._note(event, f"preempted: loses its KV memory after {event.generated_tokens:,} output tokens")
+            self._wait(event.time_ns)
+        elif isinstance(event, Finished):
+            self._over(event, "finished", f"finished, {event.output_tokens:,} output tokens")
+        elif isinstance(event, Cancelled):
+            doing = "running" if event.was_running else "waiting"
+            self._over(event, "cancelled", f"cancelled by its caller while {doing}")
+        elif isinstance(event, Rejected):
+            self._over(event, "rejected", f"rejected: {event.reason}")
+
+    def _admitted(self, event: Admitted) -> None:
+        self.retrace.on_decision = None
+        self._chunks = _Chunks(event.cached_prefix_tokens, event.extend_tokens)
+        cached = f"{event.cached_prefix_tokens:,} tokens cached, {event.extend_tokens:,} to compute"
+        again = "again " if self.first_token_ns is not None else ""
+        self._note(event, f"enters the batch {again}({cached})")
+        self._turn("prefill", event.time_ns)
+
+    def _prefilled(self, event: Prefilled) -> None:
+        self._chunks.count += 1
+        if event.remaining_tokens:
+            return
+        if self.first_token_ns is None:
+            self.first_token_ns = event.time_ns
+            what = "first token"
+        else:
+            what = "next token"
+        self._note(event, f"{what}, after {self._chunks.count:,} chunk(s) of prefill")
+        self._turn("decode", event.time_ns)
+
+    def _over(self, event: Event, outcome: str, what: str) -> None:
+        self.outcome = outcome
+        self._note(event, what)
+        self._end(event.time_ns)
+
+    def _note(self, event: Event, what: str) -> None:
+        self.moments.append(Moment(event.time_ns, what))
+
+    def _end(self, time_ns: int) -> None:
+        self.retrace.on_decision = None
+        self._turn(None, time_ns)
+
+    def explanation(self, policy: str, log: LogReader, clients: tuple[str, ...]) -> Explanation:
+        """All of it; a request that the log leaves open ends where the log does."""
+        if self.outcome == "open":
+            doing = "waiting" if self.request_id in self.retrace.state.queue else "running"
+            self.moments.append(Moment(self.last_ns, f"the log ends while it is {doing}"))
+            self._end(self.last_ns)
+        return Explanation(
+            policy=policy,
+            job=log.jobs[self.request_id],
+            clients=clients,
+            worker=self.retrace.worker,
+            arrived_ns=self.arrived_ns,
+            first_token_ns=self.first_token_ns,
+            ended_ns=self.spans[-1].end_ns if self.spans else self.arrived_ns,
+            outcome=self.outcome,
+            spans=tuple(self.spans),
+            moments=tuple(self.moments),
+            ahead=tuple(self.ahead),
+        )
