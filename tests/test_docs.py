@@ -1,0 +1,130 @@
+"""The documentation is true as far as a machine can tell: code runs, commands parse, links lead somewhere."""
+
+import linecache
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fairsched.cli import parser
+from fairsched.cli_common import latency_of, policy_of
+from fairsched.engines.workloads.generate import WORKLOADS
+from fairsched.policies.registry import ROUTERS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+_NOT_IN_SLUG = re.compile(r"[^\w\- ]")
+
+
+def blocks(text: str, *languages: str) -> Iterator[tuple[int, str]]:
+    """The fenced blocks in these languages: the number of each one's first line, and its text."""
+    for found in _FENCE.finditer(text):
+        if found[1] in languages:
+            yield text.count("\n", 0, found.start(2)) + 1, found[2]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of every command line of a page; a line that ends in a backslash goes on in the next."""
+    lines: list[str] = []
+    for _, block in blocks(text, "console", "sh"):
+        lines += block.replace("\\\n", " ").splitlines()
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+
+
+def slugs(text: str) -> set[str]:
+    """The anchors that a code host makes of a page's headings."""
+    headings = _HEADING.findall(_FENCE.sub("", text))
+    return {_NOT_IN_SLUG.sub("", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> list[str]:
+    """The relative links of a page that lead nowhere."""
+    dead = []
+    for target in _LINK.findall(_CODE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and anchor not in slugs(there.read_text())):
+            dead.append(target)
+    return dead
+
+
+def run_page(page: Path) -> ModuleType:
+    """Run a page's blocks one after the other in one module; errors and `inspect` find the page's own lines."""
+    module = ModuleType(f"page_{page.stem}")
+    for first, block in blocks(page.read_text(), "python"):
+        name = f"<{page.name}, line {first}>"
+        linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
+        exec(compile(block, name, "exec"), vars(module))
+    return module
+
+
+@EACH_PAGE
+def test_code_runs(page: Path) -> None:
+    """Every Python block runs after those before it on its page."""
+    run_page(page)
+
+
+@EACH_PAGE
+def test_commands_parse(page: Path) -> None:
+    """Every `fairsched` command is one that the command line takes, and names what there is."""
+    for words in commands(page.read_text()):
+        if words and words[0] == "fairsched":
+            names_what_there_is(parser().parse_args(words[1:]))
+
+
+def names_what_there_is(arguments: Namespace) -> None:
+    """Raise for a policy, router, latency model or workload that is not there; imported policies are skipped."""
+    for policy in getattr(arguments, "policies", ()):
+        if ":" not in policy:
+            policy_of(policy, {})
+    for setting in getattr(arguments, "set", ()):
+        target, _, values = setting.partition("=")
+        policy, _, param = target.rpartition(".")
+        for value in values.split(","):
+            policy_of(policy, {param: value})
+    if hasattr(arguments, "latency_model"):
+        latency_of(arguments.latency_model)
+    assert set(getattr(arguments, "routers", ())) <= set(ROUTERS)
+    assert getattr(arguments, "workload", "demo").partition(":")[0] in WORKLOADS
+
+
+@EACH_PAGE
+def test_make_targets_are_there(page: Path) -> None:
+    """Every `make` command names targets of the Makefile."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for words in commands(page.read_text()):
+        if words and words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= targets
+
+
+@EACH_PAGE
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file that is there, and a heading in it."""
+    assert dead_links(page) == []
+
+
+def test_the_checks_can_fail(tmp_path: Path) -> None:
+    """Broken code, an unknown option, an unknown policy, a dead link and a dead anchor are all found."""
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n\n```python\nassert 1 > 2\n```\n\n[a](#a-page) [b](gone.md) [c](#gone)\n")
+    assert dead_links(page) == ["gone.md", "#gone"]
+    with pytest.raises(AssertionError):
+        run_page(page)
+    (words,) = commands("```console\n$ fairsched compare \\\n    --polices fcfs  # misspelt\n```\n")
+    assert words == ["fairsched", "compare", "--polices", "fcfs"]
+    with pytest.raises(SystemExit):
+        parser().parse_args(words[1:])
+    with pytest.raises(ValueError, match="unknown policy"):
+        names_what_there_is(parser().parse_args(["compare", "--policies", "dplm"]))
