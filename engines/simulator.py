@@ -37,10 +37,10 @@ from fairsched.policies.base import LocalPolicy, Router
 STEP_ENDS, CALLER_GIVES_UP, REQUEST_COMES, WORKER_WAKES = range(4)
 """What can happen, in the order in which it happens at one instant."""
 
-FOLDED = (Admitted, Preempted)
+FOLDED = frozenset({Admitted, Preempted})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
 
-ENDS = (Finished, Rejected, Cancelled)
+ENDS = frozenset({Finished, Rejected, Cancelled})
 """How a request ends."""
 
 
@@ -50,6 +50,8 @@ class PolicyStallError(RuntimeError):
 
 class Lane:
     """A worker in time: its state, its policy's state, and the run it is in (`plan` is None while it is idle)."""
+
+    __slots__ = ("leaving", "plan", "policy_state", "run", "start_ns", "state", "steps", "waking")
 
     def __init__(self, state: WorkerState, policy_state: Any) -> None:
         self.state = state
@@ -98,6 +100,7 @@ class Simulator:
         self.router_state = router.init()
         self.now_ns = 0
         self.ended = 0
+        self._observe = policy.observe
         self._router_learns = type(router).observe is not Router.observe
         self._agenda: list[tuple[int, int, int, int]] = []
         self._home: dict[int, Lane] = {}
@@ -191,21 +194,22 @@ class Simulator:
             if events:
                 self._publish(lane, events, decided=True)
             if plan.chunks or (plan.decode and lane.state.decoding):
-                self._schedule(lane, plan)
+                # What was evicted to make room may change what the policy wants next, so that nothing is leapt over.
+                self._schedule(lane, plan, self.leap and not events)
                 return
             if not plan.preempt and not plan.admit:
                 lane.plan = None
                 return
         raise PolicyStallError(f"worker {lane.state.worker}: the policy keeps changing its batch and computes nothing")
 
-    def _schedule(self, lane: Lane, plan: StepPlan) -> None:
+    def _schedule(self, lane: Lane, plan: StepPlan, leap: bool) -> None:
         state = lane.state
         lane.plan, lane.start_ns, lane.steps = plan, self.now_ns, 1
         if plan.chunks:
             decoding = state.decoding if plan.decode else 0
             span = self.latency.step_ns(state.chunk_contexts(plan), decoding, state.context)
         else:
-            if self.leap:
+            if leap:
                 steps = state.decode_steps_max()
                 lane.steps = steps if plan.valid_steps is None else min(steps, plan.valid_steps)
             span = self.latency.decode_run_ns(state.decoding, state.context, lane.steps)
@@ -261,19 +265,24 @@ class Simulator:
 
         What the policy has `decided` itself, it has folded already.
         """
-        policy_state, observe = lane.policy_state, self.policy.observe
+        policy_state, observe = lane.policy_state, self._observe
+        over = False
         for event in events:
-            if not (decided and type(event) in FOLDED):
+            kind = type(event)
+            if not decided or kind not in FOLDED:
                 policy_state = observe(policy_state, event)
+            if kind in ENDS:
+                over = True
         lane.policy_state = policy_state
         if self._router_learns:
             for event in events:
                 self.router_state = self.router.observe(self.router_state, event)
         if self.on_events is not None:
             self.on_events(events)
-        for event in events:
-            if isinstance(event, ENDS):
-                self._end(event.request_id, type(event) is Finished)
+        if over:
+            for event in events:
+                if isinstance(event, (Finished, Rejected, Cancelled)):
+                    self._end(event.request_id, type(event) is Finished)
 
     def _end(self, request_id: int, finished: bool) -> None:
         self._over.add(request_id)
