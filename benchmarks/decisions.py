@@ -17,7 +17,7 @@ import numpy as np
 
 from fairsched.model.events import Arrived, Cached, Decoded, Event
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker_state import WorkerState
 from fairsched.policies.dlpm import DLPM
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.vtc import VTC

@@ -30,7 +30,7 @@ from fairsched.model.events import (
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import ClusterView
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker_state import WorkerState
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.base import LocalPolicy, Router
 
