@@ -4,6 +4,7 @@ Bad arguments or input give exit status 2 and one clear line on standard error, 
 comparison keeps what was computed and exits with 130.
 """
 
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -54,12 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.name and error.name.split(".")[0] in ("rich", "matplotlib", "jinja2"):
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli]'")
         raise
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python must not complain at exit either.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return 0
     except (ValueError, OSError) as error:
         _fail(f"fairsched {arguments.command}: {error}")
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return 0
     return status
 
 

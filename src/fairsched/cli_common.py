@@ -46,7 +46,9 @@ def output_limit(text: str) -> str | int:
 def add_workload_arguments(command: ArgumentParser) -> None:
     """The arguments that name a workload."""
     source = command.add_mutually_exclusive_group()
-    source.add_argument("--trace", metavar="FILE", help="a trace: Azure CSV, Mooncake JSONL, VTC arena CSV or our JSONL")
+    source.add_argument(
+        "--trace", metavar="FILE", help="a trace: Azure CSV, Mooncake JSONL, VTC arena CSV or our JSONL"
+    )
     source.add_argument(
         "--workload",
         metavar="NAME[:PARAM=VALUE,...]",

@@ -1,6 +1,7 @@
 """`fairsched compare`: run policies over one workload and see who waits, who starves, what it costs, and how far each
 policy stays inside its bound."""
 
+import re
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
@@ -16,11 +17,13 @@ from fairsched import __version__
 from fairsched.cli_common import add_workload_arguments, latency_of, names, policy_of, positive_int, workload_of
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.comparison import Comparison
+from fairsched.engines.log_file import LogWriter, RunInfo, params_of
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.workloads.info import trace_info
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, unknown
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, unknown
 
 DEFAULT_POLICIES = ["fcfs", "lpm", "vtc", "dlpm"]
 
@@ -45,7 +48,10 @@ def add_compare(commands: Any) -> None:
     )
     command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="number of workers (default: 1)")
     command.add_argument(
-        "--latency-model", default=DEFAULT_PRESET, metavar="NAME", help=f"of {', '.join(PRESETS)} (default: %(default)s)"
+        "--latency-model",
+        default=DEFAULT_PRESET,
+        metavar="NAME",
+        help=f"of {', '.join(PRESETS)} (default: %(default)s)",
     )
     command.add_argument(
         "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
@@ -132,10 +138,13 @@ def _run_all(
                 bar.update(every, completed=number * jobs + ended)
 
             with ExitStack() as stack:
-                sink = _log_sink(stack, arguments, workload, cluster, run, number)
+                sink = None
+                if arguments.log is not None:
+                    path = _log_path(arguments.log, number, run)
+                    sink = stack.enter_context(LogWriter(path, __version__, _info(workload, cluster, run), workload))
                 result, simulator, complete = run_one(workload, run, cluster, progress=progress, sink=sink)
                 if sink is not None and complete:
-                    sink.close(simulator)
+                    sink.complete(result.log_sha256, [lane.policy_state for lane in simulator.lanes])
             results.append(result)
             bar.remove_task(task)
             if not complete:
@@ -143,12 +152,24 @@ def _run_all(
     return results, True
 
 
-def _log_sink(
-    stack: ExitStack, arguments: Namespace, workload: Workload, cluster: Cluster, run: Run, number: int
-) -> Any:
-    if arguments.log is None:
-        return None
-    raise NotImplementedError
+def _log_path(folder: Path, number: int, run: Run) -> Path:
+    """A file of its own for each run, in the order of the table."""
+    params = "".join(f"-{key}={value}" for key, value in run.params.items())
+    name = f"{number + 1:02}-{run.name}-{run.router.name}{params}"
+    return folder / (re.sub(r"[^A-Za-z0-9=._-]", "_", name) + ".jsonl")
+
+
+def _info(workload: Workload, cluster: Cluster, run: Run) -> RunInfo:
+    assert isinstance(run.policy, ComposedPolicy)
+    return RunInfo(
+        policy=run.name,
+        params=params_of(parameters(run.policy)),
+        router=run.router.name,
+        workers=cluster.workers,
+        kv_capacity_tokens=cluster.capacity,
+        latency=cluster.latency,
+        workload=workload.name,
+    )
 
 
 def _command() -> str:

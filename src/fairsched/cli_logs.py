@@ -1,11 +1,65 @@
 """`fairsched replay` and `fairsched explain`: read the event log of a run."""
 
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
+
+import msgspec
+
+from fairsched.cli_common import policy_of
+from fairsched.engines.explain import explain
+from fairsched.engines.log_file import LogHeader
+from fairsched.engines.replay import replay
+from fairsched.policies.base import LocalPolicy
+
+DIFFERENT = 1
+"""Exit status when a replay is not equal to its log."""
 
 
 def add_replay(commands: Any) -> None:
     """Declare the command."""
+    command: ArgumentParser = commands.add_parser(
+        "replay",
+        help="rebuild every state of a logged run and compare",
+        description="Replay a log of `compare --log`: every state is rebuilt, every hash compared.  Exits with 1 if "
+        "anything differs.",
+    )
+    command.add_argument("log", type=Path, metavar="LOG", help="a log file")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.set_defaults(run=run_replay)
 
 
 def add_explain(commands: Any) -> None:
     """Declare the command."""
+    command: ArgumentParser = commands.add_parser(
+        "explain",
+        help="why a request of a logged run waited",
+        description="The life of one request: what kept it waiting (gate, memory, order, ...), how long each, and "
+        "who went first.",
+    )
+    command.add_argument("log", type=Path, metavar="LOG", help="a log file")
+    command.add_argument("--request", type=int, required=True, metavar="ID", help="the request's id")
+    command.add_argument("--json", action="store_true", help="print it as JSON")
+    command.set_defaults(run=run_explain)
+
+
+def run_replay(arguments: Namespace) -> int:
+    """Replay; returns the exit status."""
+    report = replay(arguments.log, _policy)
+    print(_json(report.to_json()) if arguments.json else report.text())
+    return DIFFERENT if report.difference is not None else 0
+
+
+def run_explain(arguments: Namespace) -> int:
+    """Explain; returns the exit status."""
+    explanation = explain(arguments.log, arguments.request, _policy)
+    print(_json(explanation.to_json()) if arguments.json else explanation.text())
+    return 0
+
+
+def _policy(header: LogHeader) -> LocalPolicy[Any]:
+    return policy_of(header.run.policy, header.run.params)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
