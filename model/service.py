@@ -310,6 +310,30 @@ def _inside(positions: Ints, start: Ints, stop: Ints) -> npt.NDArray[np.bool_]:
     return (k >= 0) & (positions < stop[k])
 
 
+def service_lag(charged: Table, waited: Table, worker: int, ahead: int, behind: int) -> Ints:
+    """How far a client fell behind another while it waited: the left side of D-4.2, one-sided, W_ahead - W_behind.
+
+    Over intervals in which `behind` is backlogged on `worker`, whatever `ahead` does.  Rows (time_ns, cost) whenever
+    the largest lag so far grew; empty if it never fell behind.  O(events).
+    """
+    costs = _only(charged, (charged["worker"] == worker) & np.isin(charged["client"], (ahead, behind)))
+    gained = np.where(costs["client"] == ahead, costs["amount"], -costs["amount"])
+    first = np.flatnonzero(np.diff(costs["position"], prepend=-1))  # an event may charge both
+    position, time_ns = costs["position"][first], costs["time_ns"][first]
+    lead = np.concatenate(([0], np.cumsum(np.add.reduceat(gained, first) if first.size else gained)))
+    waits = _only(waited, (waited["worker"] == worker) & (waited["client"] == behind))
+    rows = [np.empty((0, 2), dtype=np.int64)]
+    lag = 0
+    edges = np.searchsorted(position, (waits["start"], waits["stop"])).T
+    for a, b in edges.tolist():
+        inside = lead[a : b + 1]
+        grown = np.maximum.accumulate(np.maximum(inside - np.minimum.accumulate(inside), lag))
+        steps = np.flatnonzero(np.diff(grown) > 0)
+        rows.append(np.column_stack((time_ns[a + steps], grown[steps + 1])))
+        lag = int(grown[-1])
+    return np.concatenate(rows)
+
+
 def busiest(charged: Table, clients: int, limit: int = CLIENTS_MAX) -> Ints | None:
     """The `limit` clients with the most service, as ascending ids; None when there are no more than `limit`."""
     if clients <= limit:

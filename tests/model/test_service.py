@@ -1,6 +1,6 @@
 """Service, backlog and the service gap against definitions written out over every pair and every interval."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations, product
 
 import msgspec
 import numpy as np
@@ -22,7 +22,17 @@ from fairsched.model.events import (
 )
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt, Request
-from fairsched.model.service import FOREVER, Charging, Gap, backlogs, busiest, charges, service, service_gap
+from fairsched.model.service import (
+    FOREVER,
+    Charging,
+    Gap,
+    backlogs,
+    busiest,
+    charges,
+    service,
+    service_gap,
+    service_lag,
+)
 from fairsched.model.trace import Tables, concatenate, tables
 
 CLIENTS = 4
@@ -180,13 +190,15 @@ CHARGINGS = st.builds(
 # --- properties -----------------------------------------------------------------------------------------------------
 
 
-@given(runs(), CHARGINGS)
-def test_gap_is_the_largest_over_all_pairs_and_intervals(events: list[Event], charging: Charging) -> None:
+@given(runs(), CHARGINGS, st.sampled_from([1, 3, 64]))
+def test_gap_is_the_largest_over_all_pairs_and_intervals(events: list[Event], charging: Charging, block: int) -> None:
     """The gap computed from columns equals the one found by trying every pair of clients and every interval."""
-    assert gap_of(events, charging).cost == largest_gap(events, charging)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fairsched.model.service._BLOCK", block)
+        assert gap_of(events, charging).cost == largest_gap(events, charging)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=200, max_size=500))
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=150, max_size=250))
 def test_gap_is_exact_over_many_blocks(services: list[tuple[int, int]]) -> None:
     """Pairs that the blocks' bound rules out are no loss: with everybody waiting throughout, the gap is the range."""
     events: list[Event] = [arrived(0, client, client) for client in range(CLIENTS)]
@@ -217,6 +229,26 @@ def test_witness_of_the_gap_shows_it(events: list[Event], charging: Charging) ->
     assert (np.diff(gap.progress, axis=0) > 0).all()
     # The first moment of an interval is its opening event, one position earlier; one that stays open ends early.
     assert gap.together_ns <= len(together)
+
+
+@given(runs(), CHARGINGS)
+def test_lag_is_the_largest_over_all_intervals_of_one_clients_waiting(events: list[Event], charging: Charging) -> None:
+    """What another gained on a client is looked for in every interval in which that client waits, and only there."""
+    trace = trace_of(events)
+    charged, waited = charges(trace, charging), backlogs(trace)
+    before, rows = queues(events), ledger(events, charging)
+    for worker, (ahead, behind) in product((0, 1), permutations(range(CLIENTS), 2)):
+        largest = 0
+        for start in range(len(events)):
+            lead = 0
+            for p in range(start, len(events)):
+                if (worker, behind) not in before[p]:
+                    break
+                lead += rows[p].get((worker, ahead), 0) - rows[p].get((worker, behind), 0)
+                largest = max(largest, lead)
+        lag = service_lag(charged, waited, worker, ahead, behind)
+        assert (lag[-1, 1] if len(lag) else 0) == largest
+        assert (np.diff(lag[:, 1]) > 0).all()
 
 
 @given(runs(), CHARGINGS, st.integers(0, 40), st.integers(0, 40))
