@@ -255,7 +255,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         chosen = turn.choose(state.waiting.heads)
         if self.gate.credit_shortage(turn, client):
             return "gate"
-        if self.gate.capped(turn, client, entry.context_tokens + entry.request.max_output_tokens):
+        if self.gate.capped(turn, client, entry.context_tokens + entry.output_tokens_left):
             return "cap"
         if waits_for_prefix(self.order, state, entry):
             return "prefix"

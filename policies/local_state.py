@@ -59,7 +59,7 @@ def enter(
     waiting = leave(state.waiting, request.id, group)
     if cut is not None and order.follows_cache:
         waiting = after_insertion(waiting, order, cache, cut, request.prompt, gate.grouped)
-    flight = Flight(entry, extend_tokens, extend_tokens + request.max_output_tokens)
+    flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left)
     charged = extend_tokens if gate.charge_rule == "extend" else entry.context_tokens
     turn.admit(group, charged, flight.kv_tokens, group not in waiting.queues)
     computing = state.computing

@@ -86,13 +86,12 @@ class Round:
         return None
 
     def _capped(self, group: int, entry: Entry) -> bool:
-        need = entry.context_tokens + entry.request.max_output_tokens
-        return self.gate.capped(self.turn, group, need)
+        return self.gate.capped(self.turn, group, entry.context_tokens + entry.output_tokens_left)
 
     def _need(self, entry: Entry, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
         """KV that the entry would take from what is free, and how much of it is reserved for output."""
         static = self.batching.reserve == "static"
-        reserved = entry.request.max_output_tokens - entry.generated_tokens if static else 0
+        reserved = entry.output_tokens_left if static else 0
         pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
         return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
 
@@ -102,8 +101,8 @@ class Round:
         if stop is None:
             return 0
         cached_tokens = stop[1] * entry.request.prompt.block_tokens
-        reserved = entry.request.max_output_tokens - entry.generated_tokens
-        return entry.context_tokens - cached_tokens + (reserved if self.batching.reserve == "static" else 1)
+        output = entry.output_tokens_left if self.batching.reserve == "static" else 1
+        return entry.context_tokens - cached_tokens + output
 
     def fits(self, entry: Entry) -> bool:
         """Whether memory would hold the entry."""

@@ -41,6 +41,11 @@ class Entry(msgspec.Struct, frozen=True):
         """Tokens to be in the KV cache before the next token can be produced."""
         return self.request.prompt.tokens + self.generated_tokens
 
+    @property
+    def output_tokens_left(self) -> int:
+        """Most output tokens that it may still produce."""
+        return self.request.max_output_tokens - self.generated_tokens
+
 
 class Waiting(msgspec.Struct, frozen=True):
     """The index.  `entries` by request id, `ids` by age, `scores` by request id, `queues` of scores by group.
