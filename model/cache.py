@@ -8,7 +8,8 @@ memory is needed.  Prompts without keys take part in none of this.
 import msgspec
 from immutables import Map
 
-from fairsched.model.prefix_tree import Eviction, Insertion, PrefixTree
+from fairsched.model.prefix_draft import Eviction
+from fairsched.model.prefix_tree import Insertion, PrefixTree
 from fairsched.model.request import Prompt
 
 EMPTY_TREE = PrefixTree.empty()

@@ -1,4 +1,4 @@
-"""What a policy decides: step plans for a worker, dispatches for a cluster.  Values; whoever receives one applies it."""
+"""What a policy decides: step plans for a worker, dispatches for a cluster.  Whoever receives one applies it."""
 
 import msgspec
 

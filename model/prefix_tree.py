@@ -14,48 +14,25 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 import msgspec
-import numpy as np
-from immutables import Map, MapMutation
+from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model.prefix_draft import (
+    NO_CHILDREN,
+    NO_NODE,
+    ROOT,
+    Draft,
+    Eviction,
+    Node,
+    climb,
+    is_victim,
+    leaves_first,
+    walk,
+)
 from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.sorted_tuple import SortedTuple
 
-ROOT = 0
-"""Id of the root, which covers no block and is never evicted."""
-
 SCHEMA = 1
-
-_NOBODY = -1
-_NO_CHILDREN: Map[bytes, int] = Map()
-
-
-class Node(msgspec.Struct, frozen=True, gc=False):
-    """Blocks `[start, end)` of `prompt`, cached for request `owner`.
-
-    `children` maps the first key of a child to its id.  `pins` counts the pins on this very node, `refs` adds one for
-    each child that is protected: the node is protected exactly when `refs` is positive.
-    """
-
-    parent: int
-    owner: int
-    prompt: Prompt
-    start: int
-    end: int
-    children: Map[bytes, int]
-    stamp: int
-    pins: int
-    refs: int
-
-    @property
-    def first_key(self) -> bytes:
-        """Key of the first block, by which the parent knows this node."""
-        return self.prompt.keys[self.start * KEY_BYTES : (self.start + 1) * KEY_BYTES]
-
-    @property
-    def edge(self) -> bytes:
-        """Keys of all its blocks (a copy)."""
-        return self.prompt.keys[self.start * KEY_BYTES : self.end * KEY_BYTES]
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -83,20 +60,6 @@ class Insertion(msgspec.Struct, frozen=True):
     leaf: int | None
 
 
-class Eviction(msgspec.Struct, frozen=True):
-    """The last `blocks` blocks of a leaf were freed: of `prompt`, cached for `owner`, the first `keep_blocks` remain.
-
-    `removed` says that nothing is left of the node `node` itself (its ancestors hold the `keep_blocks`).
-    """
-
-    owner: int
-    prompt: Prompt
-    keep_blocks: int
-    blocks: int
-    node: int
-    removed: bool
-
-
 class PrefixTree(msgspec.Struct, frozen=True):
     """A path-compressed radix tree over prompts, immutable: every operation returns a new tree and keeps the old.
 
@@ -120,14 +83,14 @@ class PrefixTree(msgspec.Struct, frozen=True):
     @classmethod
     def empty(cls, block_tokens: int = 1) -> "PrefixTree":
         """A tree that holds nothing.  It takes on the block size of the first prompt inserted."""
-        root = Node(_NOBODY, _NOBODY, Prompt(tokens=1), 0, 0, _NO_CHILDREN, 0, 0, 0)
+        root = Node(NO_NODE, NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, 0, 0, 0)
         return cls(Map({ROOT: root}), SortedTuple(), ROOT + 1, block_tokens, 0, 0)
 
     def match(self, prompt: Prompt) -> Match:
         """The longest cached prefix of `prompt`; nothing is stamped.  Another block size matches nothing."""
         if prompt.block_tokens != self.block_tokens:
             return Match(ROOT, 0)
-        return Match(*_walk(self.nodes, prompt.keys))
+        return Match(*walk(self.nodes, prompt.keys))
 
     def prefix(self, node: int) -> tuple[Prompt, int]:
         """A prompt and how many of its leading blocks the path to `node` spells; `KeyError` if there is none."""
@@ -138,7 +101,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
         """Tokens of a matched prefix that are cached but not protected: pinning them takes them from what is free."""
         node = self.nodes[match.node]
         end, blocks = match.blocks, 0
-        while not node.refs and node.parent != _NOBODY:
+        while not node.refs and node.parent != NO_NODE:
             blocks += end - node.start
             end = node.start
             node = self.nodes[node.parent]
@@ -155,8 +118,8 @@ class PrefixTree(msgspec.Struct, frozen=True):
             raise ValueError(
                 f"request {owner}: blocks of {prompt.block_tokens} tokens do not fit a tree of {self.block_tokens}"
             )
-        base, matched = _walk(self.nodes, prompt.keys[: blocks * KEY_BYTES])
-        draft, next_id, split = _Draft(self), self.next_id, None
+        base, matched = walk(self.nodes, prompt.keys[: blocks * KEY_BYTES])
+        draft, next_id, split = Draft(self.nodes, self.evictable), self.next_id, None
         if matched < draft.nodes[base].end:
             draft.split(base, matched, upper=next_id)
             split = next_id, base
@@ -170,7 +133,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
         else:
             node = leaf = next_id
             next_id += 1
-            draft.attach(leaf, Node(base, owner, prompt, matched, blocks, _NO_CHILDREN, stamp, 0, 0))
+            draft.attach(leaf, Node(base, owner, prompt, matched, blocks, NO_CHILDREN, stamp, 0, 0))
         block_tokens = prompt.block_tokens if blocks else self.block_tokens
         cached = self.cached_tokens + (blocks - matched) * block_tokens
         tree = PrefixTree(draft.nodes.finish(), draft.evictable, next_id, block_tokens, cached, self.protected_tokens)
@@ -184,8 +147,8 @@ class PrefixTree(msgspec.Struct, frozen=True):
         known = self.nodes[node]
         nodes, evictable = self.nodes.mutate(), self.evictable
         nodes[node] = replace(known, stamp=max(known.stamp, stamp), pins=known.pins + 1, refs=known.refs + 1)
-        blocks = 0 if known.refs else _climb(nodes, known, 1)
-        if _is_victim(node, known):
+        blocks = 0 if known.refs else climb(nodes, known, 1)
+        if is_victim(node, known):
             evictable = evictable.remove((known.stamp, node))
         protected = self.protected_tokens + blocks * self.block_tokens
         return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected)
@@ -197,8 +160,8 @@ class PrefixTree(msgspec.Struct, frozen=True):
             raise ValueError(f"node {node} (cached for request {known.owner}) has no pin to take back")
         nodes, evictable = self.nodes.mutate(), self.evictable
         nodes[node] = unpinned = replace(known, pins=known.pins - 1, refs=known.refs - 1)
-        blocks = 0 if unpinned.refs else _climb(nodes, known, -1)
-        if _is_victim(node, unpinned):
+        blocks = 0 if unpinned.refs else climb(nodes, known, -1)
+        if is_victim(node, unpinned):
             evictable = evictable.add((known.stamp, node))
         protected = self.protected_tokens - blocks * self.block_tokens
         return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected)
@@ -209,7 +172,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
         Never frees more than `tokens` rounded up to a block: the last victim keeps its head.
         """
         needed = max(-(-tokens // self.block_tokens), 0)
-        draft, evictions = _Draft(self), []
+        draft, evictions = Draft(self.nodes, self.evictable), []
         while needed and draft.evictable.size:
             _, victim = draft.evictable.first()
             eviction = draft.cut(victim, draft.nodes[victim].end - needed)
@@ -233,11 +196,11 @@ class PrefixTree(msgspec.Struct, frozen=True):
             top = self.nodes[top].parent
         if self.nodes[top].refs:
             raise ValueError(f"cannot drop node {top} (cached for request {self.nodes[top].owner}): it is pinned")
-        draft = _Draft(self)
-        evictions = [draft.cut(victim, keep_blocks) for victim in _leaves_first(self.nodes, top)]
+        draft = Draft(self.nodes, self.evictable)
+        evictions = [draft.cut(victim, keep_blocks) for victim in leaves_first(self.nodes, top)]
         return self._after(draft, evictions), tuple(evictions)
 
-    def _after(self, draft: "_Draft", evictions: list[Eviction]) -> "PrefixTree":
+    def _after(self, draft: Draft, evictions: list[Eviction]) -> "PrefixTree":
         cached = self.cached_tokens - sum(e.blocks for e in evictions) * self.block_tokens
         return replace(self, nodes=draft.nodes.finish(), evictable=draft.evictable, cached_tokens=cached)
 
@@ -268,7 +231,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
         """The tree that `to_json` wrote, equal in value; raises `ValueError` on another schema version."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a prefix tree of schema {data.get('schema')!r} cannot be read, only {SCHEMA}")
-        keys: dict[int, bytes] = {_NOBODY: b""}
+        keys: dict[int, bytes] = {NO_NODE: b""}
         for i, parent, *_, edge in data["nodes"]:
             keys[i] = keys[parent] + b64decode(edge)
         prompts = [
@@ -276,7 +239,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
             for tokens, block_tokens, node, blocks, rest in data["prompts"]
         ]
         nodes = {
-            i: Node(parent, owner, prompts[prompt], start, end, _NO_CHILDREN, stamp, pins, pins)
+            i: Node(parent, owner, prompts[prompt], start, end, NO_CHILDREN, stamp, pins, pins)
             for i, parent, owner, prompt, start, end, stamp, pins, _ in data["nodes"]
         }
         return cls._of_nodes(nodes, data["next_id"], data["block_tokens"])
@@ -291,7 +254,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
                 nodes[node.parent] = replace(parent, children=children, refs=parent.refs + (nodes[i].refs > 0))
         return cls(
             nodes=Map(nodes),
-            evictable=SortedTuple.from_sorted(sorted((n.stamp, i) for i, n in nodes.items() if _is_victim(i, n))),
+            evictable=SortedTuple.from_sorted(sorted((n.stamp, i) for i, n in nodes.items() if is_victim(i, n))),
             next_id=next_id,
             block_tokens=block_tokens,
             cached_tokens=sum(n.end - n.start for n in nodes.values()) * block_tokens,
@@ -302,7 +265,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
         """Raise `AssertionError` unless every representation invariant holds.  O(all keys)."""
         root = self.nodes[ROOT]
         # The root covers nothing and has no parent.
-        assert (root.parent, root.start, root.end) == (_NOBODY, 0, 0)
+        assert (root.parent, root.start, root.end) == (NO_NODE, 0, 0)
         for i, node in self.nodes.items():
             # Ids come from the counter.
             assert ROOT <= i < self.next_id
@@ -324,124 +287,7 @@ class PrefixTree(msgspec.Struct, frozen=True):
         assert self.protected_tokens == self.block_tokens * sum(n.end - n.start for n in self.nodes.values() if n.refs)
         # Evictable are exactly the leaves with neither a pin nor a protected child, in the order of their stamps.
         self.evictable.check()
-        assert list(self.evictable) == sorted((n.stamp, i) for i, n in self.nodes.items() if _is_victim(i, n))
-
-
-def _is_victim(i: int, node: Node) -> bool:
-    return i != ROOT and not node.children and not node.refs
-
-
-def _walk(nodes: Map[int, Node], keys: bytes) -> tuple[int, int]:
-    """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
-    at, end = ROOT, 0
-    children = nodes[ROOT].children
-    while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
-        node = nodes[child]
-        known = node.prompt.keys
-        stop = node.end * KEY_BYTES
-        if not keys.startswith(known[end:stop], end):
-            return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
-        at, end, children = child, stop, node.children
-    return at, end // KEY_BYTES
-
-
-def _first_mismatch(a: bytes, b: bytes, start: int, stop: int) -> int:
-    """Byte offset of the first key in which `a` and `b` differ, from `start` on and at most `stop`."""
-    count = (min(len(a), stop) - start) // KEY_BYTES
-    differ = np.frombuffer(a, np.int64, count, start) != np.frombuffer(b, np.int64, count, start)
-    first = int(differ.argmax())
-    return start + KEY_BYTES * (first if differ[first] else count)
-
-
-class _Draft:
-    """A tree being changed: its nodes by mutation, so that one operation copies each inner map node at most once."""
-
-    __slots__ = ("evictable", "nodes")
-
-    def __init__(self, tree: PrefixTree) -> None:
-        self.nodes: MapMutation[int, Node] = tree.nodes.mutate()
-        self.evictable = tree.evictable
-
-    def split(self, lower: int, at: int, upper: int) -> None:
-        """Cut node `lower` at block `at`; node `upper` takes over what lies before."""
-        nodes = self.nodes
-        node = nodes[lower]
-        parent = nodes[node.parent]
-        low = replace(node, parent=upper, start=at)
-        children = _NO_CHILDREN.set(low.first_key, lower)
-        nodes[lower] = low
-        nodes[upper] = replace(node, end=at, children=children, pins=0, refs=int(node.refs > 0))
-        nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
-
-    def touch(self, i: int, stamp: int) -> None:
-        """Stamp node `i`; an older stamp changes nothing."""
-        node = self.nodes[i]
-        if stamp > node.stamp:
-            self.nodes[i] = replace(node, stamp=stamp)
-            if _is_victim(i, node):
-                self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
-
-    def can_grow(self, i: int, stamp: int) -> bool:
-        """Whether a new tail may lengthen node `i`: nothing pins its end, and tail and node will share a stamp.
-
-        Without this the turns of a long conversation would be a chain of nodes, each holding its turn's whole prompt.
-        """
-        node = self.nodes[i]
-        return _is_victim(i, node) and node.stamp <= stamp
-
-    def grow(self, i: int, prompt: Prompt, blocks: int, owner: int, stamp: int) -> None:
-        """Lengthen the unprotected leaf `i`, which becomes `owner`'s."""
-        node = self.nodes[i]
-        self.nodes[i] = replace(node, owner=owner, prompt=prompt, end=blocks, stamp=stamp)
-        self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
-
-    def attach(self, i: int, leaf: Node) -> None:
-        """Hang `leaf`, to be node `i`, from its parent."""
-        parent = self.nodes[leaf.parent]
-        self.nodes[i] = leaf
-        self.nodes[leaf.parent] = replace(parent, children=parent.children.set(leaf.first_key, i))
-        if _is_victim(leaf.parent, parent):
-            self.evictable = self.evictable.remove((parent.stamp, leaf.parent))
-        self.evictable = self.evictable.add((leaf.stamp, i))
-
-    def cut(self, i: int, keep: int) -> Eviction:
-        """Cut the unprotected leaf `i` after block `keep`; if nothing is left of it, it goes and stamps its parent."""
-        leaf = self.nodes[i]
-        if keep > leaf.start:
-            self.nodes[i] = replace(leaf, end=keep)
-            return Eviction(leaf.owner, leaf.prompt, keep, leaf.end - keep, i, False)
-        del self.nodes[i]
-        self.evictable = self.evictable.remove((leaf.stamp, i))
-        old = self.nodes[leaf.parent]
-        parent = replace(old, children=old.children.delete(leaf.first_key), stamp=max(old.stamp, leaf.stamp))
-        self.nodes[leaf.parent] = parent
-        if _is_victim(leaf.parent, parent):
-            self.evictable = self.evictable.add((parent.stamp, leaf.parent))
-        return Eviction(leaf.owner, leaf.prompt, leaf.start, leaf.end - leaf.start, i, True)
-
-
-def _climb(nodes: MapMutation[int, Node], node: Node, step: int) -> int:
-    """Tell the ancestors that `node` became protected (`step` 1) or unprotected (-1).
-
-    Returns the blocks that changed with it, its own included.
-    """
-    blocks = node.end - node.start
-    while node.parent != _NOBODY:
-        i = node.parent
-        node = nodes[i]
-        nodes[i] = replace(node, refs=node.refs + step)
-        if node.refs > (step < 0):
-            break
-        blocks += node.end - node.start
-    return blocks
-
-
-def _leaves_first(nodes: Map[int, Node], top: int) -> list[int]:
-    """The nodes of the subtree under `top`, children before parents, in an order that depends on ids alone."""
-    order = [top]
-    for i in order:
-        order.extend(sorted(nodes[i].children.values()))
-    return order[::-1]
+        assert list(self.evictable) == sorted((n.stamp, i) for i, n in self.nodes.items() if is_victim(i, n))
 
 
 def _text(raw: bytes) -> str:

@@ -93,7 +93,8 @@ PRESETS: dict[str, LatencyModel] = {
             name="mistral-7b-a6000",
             source=(
                 "Preble's published regression for an A6000: (4.2 ms + 0.1084 ms a token) / 0.9, attention "
-                "1.86e-4 ms a context token and 2.2e-6 ms a product, decode floor 22 ms; capacity from 131,072 bytes a token and 90 % of 48 GB less 14.5 GB"
+                "1.86e-4 ms a context token and 2.2e-6 ms a product, decode floor 22 ms; capacity from 131,072 bytes a "
+                "token and 90 % of 48 GB less 14.5 GB"
             ),
             prefill_constant_ns=4_667_000,
             prefill_token_ns=120_400,

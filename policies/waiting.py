@@ -18,7 +18,8 @@ from immutables import Map
 
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.cache import PrefixCache
-from fairsched.model.prefix_tree import Eviction, Insertion
+from fairsched.model.prefix_draft import Eviction
+from fairsched.model.prefix_tree import Insertion
 from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.policies.order import Order

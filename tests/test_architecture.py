@@ -40,7 +40,7 @@ LAYERS = {
     ),
     "engines": Layer(
         ("fairsched.model", "fairsched.policies.base", "fairsched.engines"),
-        VALUES | {"sortedcontainers", "torch"},
+        VALUES | {"jinja2", "matplotlib", "rich", "sortedcontainers", "torch"},
     ),
     # The command line sits above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "rich"}),

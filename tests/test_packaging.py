@@ -60,7 +60,7 @@ def test_sdist_holds_the_package_as_files(built: Path) -> None:
     assert all(member.isfile() or member.isdir() for member in members)
     assert {name.removeprefix("src/") for name in names if name.startswith("src/fairsched/")} == package_files()
     assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= names
-    assert not [name for name in names if "test" in name or name.split("/")[0] in PACKAGES]
+    assert not [name for name in names if "tests" in name.split("/") or name.split("/")[0] in PACKAGES]
 
 
 def test_version_is_the_distributions() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairsched.model.prefix_tree import ROOT, Eviction, Insertion, Match, PrefixTree
+from fairsched.model.prefix_draft import ROOT, Eviction
+from fairsched.model.prefix_tree import Insertion, Match, PrefixTree
 from fairsched.model.request import Prompt
 
 Keys = tuple[int, ...]

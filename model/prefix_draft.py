@@ -1,0 +1,179 @@
+"""The nodes of a prefix tree, and a draft in which one operation changes several of them.
+
+A tree is immutable, and its operations touch a handful of nodes each.  A draft opens the tree's node map for mutation,
+so that one operation copies each inner map node at most once, and hands back a map that the old tree does not see.
+"""
+
+import msgspec
+import numpy as np
+from immutables import Map, MapMutation
+from msgspec.structs import replace
+
+from fairsched.model.request import KEY_BYTES, Prompt
+from fairsched.model.sorted_tuple import SortedTuple
+
+ROOT = 0
+"""Id of the root, which covers no block and is never evicted."""
+
+NO_NODE = -1
+NO_CHILDREN: Map[bytes, int] = Map()
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """Blocks `[start, end)` of `prompt`, cached for request `owner`.
+
+    `children` maps the first key of a child to its id.  `pins` counts the pins on this very node, `refs` adds one for
+    each child that is protected: the node is protected exactly when `refs` is positive.
+    """
+
+    parent: int
+    owner: int
+    prompt: Prompt
+    start: int
+    end: int
+    children: Map[bytes, int]
+    stamp: int
+    pins: int
+    refs: int
+
+    @property
+    def first_key(self) -> bytes:
+        """Key of the first block, by which the parent knows this node."""
+        return self.prompt.keys[self.start * KEY_BYTES : (self.start + 1) * KEY_BYTES]
+
+    @property
+    def edge(self) -> bytes:
+        """Keys of all its blocks (a copy)."""
+        return self.prompt.keys[self.start * KEY_BYTES : self.end * KEY_BYTES]
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """The last `blocks` blocks of a leaf were freed: of `prompt`, cached for `owner`, the first `keep_blocks` remain.
+
+    `removed` says that nothing is left of the node `node` itself (its ancestors hold the `keep_blocks`).
+    """
+
+    owner: int
+    prompt: Prompt
+    keep_blocks: int
+    blocks: int
+    node: int
+    removed: bool
+
+
+def is_victim(i: int, node: Node) -> bool:
+    """Whether node `i` may be evicted: a leaf that nobody pins."""
+    return i != ROOT and not node.children and not node.refs
+
+
+def walk(nodes: Map[int, Node], keys: bytes) -> tuple[int, int]:
+    """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
+    at, end = ROOT, 0
+    children = nodes[ROOT].children
+    while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
+        node = nodes[child]
+        known = node.prompt.keys
+        stop = node.end * KEY_BYTES
+        if not keys.startswith(known[end:stop], end):
+            return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
+        at, end, children = child, stop, node.children
+    return at, end // KEY_BYTES
+
+
+def _first_mismatch(a: bytes, b: bytes, start: int, stop: int) -> int:
+    """Byte offset of the first key in which `a` and `b` differ, from `start` on and at most `stop`."""
+    count = (min(len(a), stop) - start) // KEY_BYTES
+    differ = np.frombuffer(a, np.int64, count, start) != np.frombuffer(b, np.int64, count, start)
+    first = int(differ.argmax())
+    return start + KEY_BYTES * (first if differ[first] else count)
+
+
+class Draft:
+    """A tree being changed: its nodes by mutation, so that one operation copies each inner map node at most once."""
+
+    __slots__ = ("evictable", "nodes")
+
+    def __init__(self, nodes: Map[int, Node], evictable: SortedTuple[tuple[int, int]]) -> None:
+        self.nodes: MapMutation[int, Node] = nodes.mutate()
+        self.evictable = evictable
+
+    def split(self, lower: int, at: int, upper: int) -> None:
+        """Cut node `lower` at block `at`; node `upper` takes over what lies before."""
+        nodes = self.nodes
+        node = nodes[lower]
+        parent = nodes[node.parent]
+        low = replace(node, parent=upper, start=at)
+        children = NO_CHILDREN.set(low.first_key, lower)
+        nodes[lower] = low
+        nodes[upper] = replace(node, end=at, children=children, pins=0, refs=int(node.refs > 0))
+        nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
+
+    def touch(self, i: int, stamp: int) -> None:
+        """Stamp node `i`; an older stamp changes nothing."""
+        node = self.nodes[i]
+        if stamp > node.stamp:
+            self.nodes[i] = replace(node, stamp=stamp)
+            if is_victim(i, node):
+                self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
+
+    def can_grow(self, i: int, stamp: int) -> bool:
+        """Whether a new tail may lengthen node `i`: nothing pins its end, and tail and node will share a stamp.
+
+        Without this the turns of a long conversation would be a chain of nodes, each holding its turn's whole prompt.
+        """
+        node = self.nodes[i]
+        return is_victim(i, node) and node.stamp <= stamp
+
+    def grow(self, i: int, prompt: Prompt, blocks: int, owner: int, stamp: int) -> None:
+        """Lengthen the unprotected leaf `i`, which becomes `owner`'s."""
+        node = self.nodes[i]
+        self.nodes[i] = replace(node, owner=owner, prompt=prompt, end=blocks, stamp=stamp)
+        self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
+
+    def attach(self, i: int, leaf: Node) -> None:
+        """Hang `leaf`, to be node `i`, from its parent."""
+        parent = self.nodes[leaf.parent]
+        self.nodes[i] = leaf
+        self.nodes[leaf.parent] = replace(parent, children=parent.children.set(leaf.first_key, i))
+        if is_victim(leaf.parent, parent):
+            self.evictable = self.evictable.remove((parent.stamp, leaf.parent))
+        self.evictable = self.evictable.add((leaf.stamp, i))
+
+    def cut(self, i: int, keep: int) -> Eviction:
+        """Cut the unprotected leaf `i` after block `keep`; if nothing is left of it, it goes and stamps its parent."""
+        leaf = self.nodes[i]
+        if keep > leaf.start:
+            self.nodes[i] = replace(leaf, end=keep)
+            return Eviction(leaf.owner, leaf.prompt, keep, leaf.end - keep, i, False)
+        del self.nodes[i]
+        self.evictable = self.evictable.remove((leaf.stamp, i))
+        old = self.nodes[leaf.parent]
+        parent = replace(old, children=old.children.delete(leaf.first_key), stamp=max(old.stamp, leaf.stamp))
+        self.nodes[leaf.parent] = parent
+        if is_victim(leaf.parent, parent):
+            self.evictable = self.evictable.add((parent.stamp, leaf.parent))
+        return Eviction(leaf.owner, leaf.prompt, leaf.start, leaf.end - leaf.start, i, True)
+
+
+def climb(nodes: MapMutation[int, Node], node: Node, step: int) -> int:
+    """Tell the ancestors that `node` became protected (`step` 1) or unprotected (-1).
+
+    Returns the blocks that changed with it, its own included.
+    """
+    blocks = node.end - node.start
+    while node.parent != NO_NODE:
+        i = node.parent
+        node = nodes[i]
+        nodes[i] = replace(node, refs=node.refs + step)
+        if node.refs > (step < 0):
+            break
+        blocks += node.end - node.start
+    return blocks
+
+
+def leaves_first(nodes: Map[int, Node], top: int) -> list[int]:
+    """The nodes of the subtree under `top`, children before parents, in an order that depends on ids alone."""
+    order = [top]
+    for i in order:
+        order.extend(sorted(nodes[i].children.values()))
+    return order[::-1]
