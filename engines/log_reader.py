@@ -160,7 +160,7 @@ class LogReader:
         if index and names:
             field = names[int(index[1])] + index[2] if int(index[1]) < len(names) else None
         text = text.replace("`", "")
-        expected = text[9:] if text.startswith("Expected ") else f"what can be read ({text})"
+        expected = text[9:] if text.startswith("Expected ") else f"a valid line ({text})"
         return self._error(field, expected, line.decode(errors="replace"))
 
     def _header(self, raw: bytes) -> LogHeader:

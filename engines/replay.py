@@ -136,7 +136,6 @@ def _difference(log: LogReader, reports: tuple[WorkerReport, ...]) -> str | None
     assert log.footer is not None
     for report, state in zip(reports, log.footer.states, strict=True):
         if report.state_digest != state:
-            return (
-                f"line {log.line}: the policy state of worker {report.worker} is {state[:16]}..., and not the replay's"
-            )
-    return None
+            mine = report.state_digest
+            return f"line {log.line}: the policy state of worker {report.worker} is {state}, and the replay's {mine}"
+    return None if log.changed is None else f"line {log.line}: {log.changed}"
