@@ -1,121 +1,32 @@
-"""The plots of a report, each a function from runs to a piece of SVG that can be read in light and in dark.
+"""The plots of a report, each a function from a comparison to a picture and the sentence that says what to look for."""
 
-Colours are names of the page's own (`--c0` and so on), so the page decides what they are; black is whatever the text
-around is.  Lines differ in dashes as well as in colour.  Labels stand outside the axes, where no data is.
-"""
-
-import re
-from collections.abc import Callable, Sequence
-from io import StringIO
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 
 from fairsched.engines.comparison import Comparison, number
-from fairsched.engines.figures import count, who
+from fairsched.engines.figures import who
 from fairsched.engines.metrics import RunResult
+from fairsched.engines.report.canvas import (
+    COLOURS,
+    DOTTED,
+    GREY,
+    PANELS_MAX,
+    WIDTH,
+    Plot,
+    cost_tick,
+    drawn,
+    end_labels,
+    line_style,
+    panel_size,
+    panels_of,
+    point_labels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLOURS = ("#0a0001", "#0a0002", "#0a0003", "#0a0004", "#0a0005", "#0a0006", "#0a0007", "#0a0008")
-"""Stand-ins that become the page's `--c0` to `--c7`."""
-GREY = "#0a0009"
-TEXT = "#0a000a"
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-_DOTTED: dict[str, Any] = {"linestyle": (0, (2, 3)), "linewidth": 1}
-PANELS_MAX = 12
-_WIDTH = 10.0
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fairsched",
-    "font.size": 9,
-    "font.family": "sans-serif",
-    "axes.edgecolor": TEXT,
-    "axes.labelcolor": TEXT,
-    "axes.titlesize": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GREY,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.6,
-    "text.color": TEXT,
-    "xtick.color": TEXT,
-    "ytick.color": TEXT,
-    "legend.frameon": False,
-    "axes.formatter.useoffset": False,
-}
-
-
-@attrs.frozen
-class Plot:
-    """A titled picture and the sentence that says what to look for; without a picture, why there is none."""
-
-    title: str
-    caption: str
-    svg: str
-
-
-def _svg(figure: "Figure", name: str, title: str) -> str:
-    """The figure as an inline element: no document around it, unique ids, the page's colours, no addresses."""
-    buffer = StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', f' role="img" aria-label="{title}"', text, count=1)
-    for i, colour in enumerate(COLOURS):
-        text = text.replace(colour, f"var(--c{i})")
-    return text.replace(GREY, "var(--grey)").replace(TEXT, "currentColor")
-
-
-def _cost(value: float, _: float = 0) -> str:
-    return count(value)
-
-
-def _draw(name: str, title: str, caption: str, size: tuple[float, float], draw: "Callable[[Figure], None]") -> Plot:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        return Plot(title, caption, _svg(figure, name, title))
-
-
-def _line(i: int) -> dict[str, Any]:
-    """Colour and dashes of the i-th of several lines; those beyond the palette are grey."""
-    if i >= len(COLOURS):
-        return {"color": GREY, "linewidth": 0.8}
-    return {"color": COLOURS[i], "linestyle": DASHES[i % len(DASHES)] if i else "-"}
-
-
-def _panels(figure: "Figure", titles: Sequence[str], xlabel: str, ylabel: str, **shared: Any) -> "list[Axes]":
-    """A grid of small axes that share their scales, one a title."""
-    columns = min(len(titles), 3 if len(titles) in (3, 5, 6, 9) else 4 if len(titles) > 2 else 2)
-    rows = -(-len(titles) // columns)
-    grid: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
-    for axes, title in zip(grid, titles, strict=False):
-        axes.set_title(title, loc="left", wrap=True)
-    for axes in grid[len(titles) :]:
-        axes.set_visible(False)
-    for i, axes in enumerate(grid[: len(titles)]):
-        axes.tick_params(labelbottom=i + columns >= len(titles))
-    figure.supxlabel(xlabel, fontsize=9)
-    figure.supylabel(ylabel, fontsize=9)
-    return grid[: len(titles)]
-
-
-def _panel_size(number: int) -> tuple[float, float]:
-    rows = -(-number // (3 if number in (3, 5, 6, 9) else 4))
-    return _WIDTH, 0.9 + 2.0 * rows
 
 
 def _client_panels(
@@ -133,10 +44,10 @@ def _client_panels(
     clients = runs[0].series.clients
 
     def picture(figure: "Figure") -> None:
-        panels = _panels(figure, labels, "seconds since the first arrival", ylabel, sharex=True, sharey=True)
+        panels = panels_of(figure, labels, "seconds since the first arrival", ylabel, sharex=True, sharey=True)
         for axes, run in zip(panels, runs, strict=True):
             for i in reversed(range(len(run.series.clients))):
-                draw(axes, run, i, _line(i))
+                draw(axes, run, i, line_style(i))
             finish(axes)
         coloured = [run_line(panels[0], i) for i in range(min(len(clients), len(COLOURS)))]
         names = [who(runs[0].names[client]) for client in clients[: len(COLOURS)]]
@@ -146,9 +57,9 @@ def _client_panels(
         figure.legend(coloured, names, loc="outside upper left", ncols=min(len(names), 5), fontsize=9)
 
     def run_line(axes: "Axes", i: int) -> Any:
-        return axes.plot([], [], **_line(i))[0]
+        return axes.plot([], [], **line_style(i))[0]
 
-    return _draw(name, title, caption + _left_out(comparison), _panel_size(len(runs)), picture)
+    return drawn(name, title, caption + _left_out(comparison), panel_size(len(runs)), picture)
 
 
 def _left_out(comparison: Comparison) -> str:
@@ -163,7 +74,7 @@ def service(comparison: Comparison) -> Plot:
         axes.plot(run.series.service_s, run.series.service[:, i], **style)
 
     def finish(axes: "Axes") -> None:
-        axes.yaxis.set_major_formatter(_cost)
+        axes.yaxis.set_major_formatter(cost_tick)
         axes.set_ylim(bottom=0)
 
     return _client_panels(
@@ -203,28 +114,6 @@ def _log_seconds(axes: "Axes") -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def _end_labels(axes: "Axes", rows: list[tuple[float, str, str]]) -> None:
-    """Texts at the right of the axes, at their values' heights as far as they do not overlap."""
-    to_height = axes.transLimits.transform
-    scale = axes.yaxis.get_transform()
-    heights = [
-        (float(to_height((0, float(scale.transform([value])[0])))[1]), text, colour) for value, text, colour in rows
-    ]
-    heights.sort(key=lambda row: row[0])
-    step = 0.055
-    placed: list[float] = []
-    for height, _, _ in heights:
-        placed.append(max(height, placed[-1] + step) if placed else height)
-    over = placed[-1] - 1.0 if placed else 0.0
-    for i in reversed(range(len(placed))):
-        above = placed[i + 1] - step if i + 1 < len(placed) else placed[i] - max(over, 0)
-        placed[i] = min(placed[i], above)
-    for (_, text, colour), height in zip(heights, placed, strict=True):
-        axes.annotate(
-            text, (1.01, height), xycoords="axes fraction", va="center", color=colour, fontsize=9, annotation_clip=False
-        )
-
-
 def gap(comparison: Comparison) -> Plot:
     """Largest gap so far of each run's worst pair, with the bounds."""
     labels = comparison.labels()
@@ -235,7 +124,7 @@ def gap(comparison: Comparison) -> Plot:
         stop = max(run.series.service_s[-1] for run in comparison.runs)
         bounds: dict[int, list[int]] = {}
         for i, (run, label) in enumerate(zip(comparison.runs, labels, strict=True)):
-            style = _line(i)
+            style = line_style(i)
             if len(run.series.gap):
                 axes.step([*run.series.gap_s, stop], [*run.series.gap, run.series.gap[-1]], where="post", **style)
                 if i < len(COLOURS):
@@ -243,8 +132,8 @@ def gap(comparison: Comparison) -> Plot:
             if run.service_gap_bound is not None:
                 bounds.setdefault(run.service_gap_bound, []).append(i)
         for bound, owners in bounds.items():
-            colour = _line(owners[0])["color"]
-            axes.axhline(bound, **{"color": colour} | _DOTTED)
+            colour = line_style(owners[0])["color"]
+            axes.axhline(bound, **{"color": colour} | DOTTED)
             if owners[0] < len(COLOURS):
                 names = [labels[owners[0]]] if len(owners) == 1 else [comparison.runs[i].policy for i in owners]
                 ends.append((float(bound), "bound of " + ", ".join(dict.fromkeys(names)), colour))
@@ -255,19 +144,19 @@ def gap(comparison: Comparison) -> Plot:
         else:
             axes.set_ylim(bottom=0)
             axes.set_ylabel("largest gap so far, cost units")
-        axes.yaxis.set_major_formatter(_cost)
+        axes.yaxis.set_major_formatter(cost_tick)
         axes.set_xlim(0, stop)
         axes.set_xlabel("seconds since the first arrival")
         axes.apply_aspect()
-        _end_labels(axes, ends)
+        end_labels(axes, ends)
 
-    return _draw(
+    return drawn(
         "gap",
         "Service gap against its bound",
         "For the worst pair of each run, the largest difference of charged service so far while both clients waited at "
         "one worker: a policy with a bound (dotted) must stay below its own, one without may climb as long as the load "
         "lasts. Policies charge differently; the common gap in the table is comparable.",
-        (_WIDTH, 3.8),
+        (WIDTH, 3.8),
         picture,
     )
 
@@ -281,7 +170,7 @@ def ttft(comparison: Comparison) -> Plot:
         for i, (run, label) in enumerate(zip(comparison.runs, labels, strict=True)):
             samples = run.series.ttft_us
             if len(samples):
-                axes.plot(samples / 1e6, np.linspace(0, 100, len(samples)), label=label, **_line(i))
+                axes.plot(samples / 1e6, np.linspace(0, 100, len(samples)), label=label, **line_style(i))
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(0, 100)
@@ -289,11 +178,11 @@ def ttft(comparison: Comparison) -> Plot:
         axes.set_ylabel("requests served within, %")
         figure.legend(loc="outside right upper", fontsize=9)
 
-    return _draw(
+    return drawn(
         "ttft",
         "Distribution of the time to the first token",
         "Further left is faster; where two lines cross, one policy is better for most and worse for the slowest.",
-        (_WIDTH, 3.4),
+        (WIDTH, 3.4),
         picture,
     )
 
@@ -307,7 +196,7 @@ def kv(comparison: Comparison) -> Plot | None:
 
     def picture(figure: "Figure") -> None:
         titles = [label for _, label in runs]
-        panels = _panels(
+        panels = panels_of(
             figure, titles, "seconds since the first arrival", "% of a worker's KV memory", sharex=True, sharey=True
         )
         for axes, (run, _) in zip(panels, runs, strict=True):
@@ -320,12 +209,12 @@ def kv(comparison: Comparison) -> Plot | None:
         names = ["with the prefix cache", "running requests alone"]
         figure.legend(lines, names, loc="outside upper left", ncols=2, fontsize=9)
 
-    return _draw(
+    return drawn(
         "kv",
         "KV memory in use",
         "One pair of lines a worker: where running requests reach the top, memory is what requests wait for; the space "
         "between the lines is prefix cache that the order can use.",
-        _panel_size(len(runs)),
+        panel_size(len(runs)),
         picture,
     )
 
@@ -349,7 +238,7 @@ def sweep(comparison: Comparison) -> Plot | None:
     def picture(figure: "Figure") -> None:
         left, right = figure.subplots(1, 2)
         for i, (label, rows) in enumerate(families.items()):
-            values, style = [value for value, _ in rows], _line(i)
+            values, style = [value for value, _ in rows], line_style(i)
             rates = [run.measures.throughput_rps or 0 for _, run in rows]
             left.plot(values, rates, marker="o", markersize=4, **style)
             right.plot(
@@ -357,25 +246,25 @@ def sweep(comparison: Comparison) -> Plot | None:
             )
             bounds = [(value, run.service_gap_bound) for value, run in rows if run.service_gap_bound is not None]
             if bounds:
-                right.plot(*zip(*bounds, strict=True), label=f"bound of {label}", **style | _DOTTED)
+                right.plot(*zip(*bounds, strict=True), label=f"bound of {label}", **style | DOTTED)
         for axes, ylabel in ((left, "throughput, requests/s"), (right, "service gap, cost units (log)")):
             if ticks[0] > 0 and ticks[-1] >= 8 * ticks[0]:
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(ticks, minor=False)
-            axes.xaxis.set_major_formatter(_cost)
+            axes.xaxis.set_major_formatter(cost_tick)
             axes.set_xlabel(name)
             axes.set_ylabel(ylabel)
         left.set_ylim(0, 1.08 * left.get_ylim()[1])
         right.set_yscale("log")
-        right.yaxis.set_major_formatter(_cost)
+        right.yaxis.set_major_formatter(cost_tick)
         figure.legend(*right.get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9)
 
-    return _draw(
+    return drawn(
         "sweep",
         f"Throughput and gap against {name}",
         f"What {name} buys and what it costs: more room for locality raises throughput and, with it, the bound on the "
         "gap that may build up.",
-        (_WIDTH, 3.6),
+        (WIDTH, 3.6),
         picture,
     )
 
@@ -398,39 +287,27 @@ def pareto(comparison: Comparison) -> Plot | None:
         front.sort()
         axes.plot([row[0] for row in front], [row[1] for row in front], color=GREY, linewidth=1, zorder=1)
         for fairness, throughput, i in rows:
-            style = _line(policies.index(comparison.runs[i].policy))
+            style = line_style(policies.index(comparison.runs[i].policy))
             axes.scatter([fairness], [throughput], color=style["color"], s=36, zorder=2)
-        _scatter_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
+        point_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
         axes.set_xlabel("Jain's index of client service")
         axes.set_ylabel("throughput, requests/s")
         axes.margins(0.12, 0.15)
 
-    return _draw(
+    return drawn(
         "pareto",
         "Throughput against fairness",
         "Up and to the right is better on both; the line joins the runs that no other beats on both at once.",
-        (_WIDTH, 4.2),
+        (WIDTH, 4.2),
         picture,
     )
-
-
-def _scatter_labels(axes: "Axes", rows: list[tuple[float, float, str]]) -> None:
-    """A label beside each point, above or below its neighbours in turn where points are close."""
-    spans = [max(values) - min(values) or 1.0 for values in ([row[0] for row in rows], [row[1] for row in rows])]
-    rows = sorted(rows)
-    for i, (x, y, label) in enumerate(rows):
-        near = [
-            other for other in rows[:i] if abs(other[0] - x) < 0.16 * spans[0] and abs(other[1] - y) < 0.07 * spans[1]
-        ]
-        offset = 9 * ((len(near) + 1) // 2) * (1 if len(near) % 2 else -1)
-        axes.annotate(label, (x, y), xytext=(6, offset), textcoords="offset points", va="center", fontsize=8.5)
 
 
 def plots(comparison: Comparison) -> list[Plot]:
     """All plots that the comparison's runs allow, in the order in which they are read; none where nobody was served."""
     if not any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs):
         return []
-    drawn = [
+    found = [
         service(comparison),
         response(comparison),
         gap(comparison),
@@ -439,4 +316,4 @@ def plots(comparison: Comparison) -> list[Plot]:
         sweep(comparison),
         pareto(comparison),
     ]
-    return [plot for plot in drawn if plot is not None]
+    return [plot for plot in found if plot is not None]

@@ -12,7 +12,8 @@ from fairsched.engines.comparison import Comparison
 from fairsched.engines.figures import count, standing, time, who, worst
 from fairsched.engines.metrics import Recorder, RunResult
 from fairsched.engines.report import render, write_report
-from fairsched.engines.report.plots import COLOURS, GREY, TEXT, plots
+from fairsched.engines.report.canvas import COLOURS, GREY, TEXT
+from fairsched.engines.report.plots import plots
 from fairsched.engines.table import LEGEND, print_comparison
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Prefilled, Rejected
 from fairsched.model.request import Client, Prompt, Request
@@ -33,7 +34,7 @@ def a_run(
     favourite: int = 0,
 ) -> RunResult:
     """A run in which everybody waits all the time and `favourite` is served in every second step."""
-    names = ["<b>&amp; co</b>", *(f"client-{i}" for i in range(1, clients))]
+    names = ["<b>&amp; co</b>", "$\\x$ 日本", *(f"client-{i}" for i in range(2, clients))]
     jobs = [Job(Request(i, i % clients, i * MS, Prompt(10 + i % 3), 2), 2) for i in range(2 * clients * rounds)]
     workload = Workload("made", jobs, tuple(Client(i, name) for i, name in enumerate(names[:clients])))
     recorder = Recorder(workload)
@@ -133,6 +134,7 @@ def test_names_are_escaped(html: str) -> None:
     assert "<i>" not in html
     text = Page(html).text
     assert "<b>&amp; co</b>" in text
+    assert text.count("$\\x$ 日本") >= 4  # in tables and in plots, and never read as mathematics
     assert "a<b>.csv" in text
     assert "Clients <i>were</i> assigned." in text
 
