@@ -241,9 +241,7 @@ def sweep(comparison: Comparison) -> Plot | None:
             values, style = [value for value, _ in rows], line_style(i)
             rates = [run.measures.throughput_rps or 0 for _, run in rows]
             left.plot(values, rates, marker="o", markersize=4, **style)
-            right.plot(
-                values, [run.gap.cost for _, run in rows], marker="o", markersize=4, label=f"{label}: gap", **style
-            )
+            right.plot(values, [run.gap.cost for _, run in rows], marker="o", markersize=4, label=label, **style)
             bounds = [(value, run.service_gap_bound) for value, run in rows if run.service_gap_bound is not None]
             if bounds:
                 right.plot(*zip(*bounds, strict=True), label=f"bound of {label}", **style | DOTTED)
@@ -251,7 +249,7 @@ def sweep(comparison: Comparison) -> Plot | None:
             if ticks[0] > 0 and ticks[-1] >= 8 * ticks[0]:
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(ticks, minor=False)
-            axes.xaxis.set_major_formatter(cost_tick)
+            axes.xaxis.set_major_formatter("{x:,.10g}")
             axes.set_xlabel(name)
             axes.set_ylabel(ylabel)
         left.set_ylim(0, 1.08 * left.get_ylim()[1])
@@ -262,8 +260,7 @@ def sweep(comparison: Comparison) -> Plot | None:
     return drawn(
         "sweep",
         f"Throughput and gap against {name}",
-        f"What {name} buys and what it costs: more room for locality raises throughput and, with it, the bound on the "
-        "gap that may build up.",
+        f"What a larger {name} does to throughput on the left, and on the right to the gap and to the bound on it (dotted).",
         (WIDTH, 3.6),
         picture,
     )
