@@ -186,8 +186,11 @@ def jain(values: Ints) -> float | None:
 
 def _busiest_on_a_worker(charged: Table) -> int:
     """The most that one client was charged on one worker."""
-    if not charged["client"].size:
+    # A call that was never sent is cancelled at no worker (-1), and was charged nothing.
+    somewhere = charged["worker"] >= 0
+    if not somewhere.any():
         return 0
-    total = np.zeros((int(charged["worker"].max()) + 1, int(charged["client"].max()) + 1), dtype=np.int64)
-    np.add.at(total, (charged["worker"], charged["client"]), charged["amount"])
+    worker, client = charged["worker"][somewhere], charged["client"][somewhere]
+    total = np.zeros((int(worker.max()) + 1, int(client.max()) + 1), dtype=np.int64)
+    np.add.at(total, (worker, client), charged["amount"][somewhere])
     return int(total.max())

@@ -1,0 +1,166 @@
+"""The command line: what it writes, and what bad input gets."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairsched.cli import main
+
+SMALL = ["compare", "--limit", "40", "--policies", "fcfs,dlpm"]
+RUN_KEYS = {
+    *("policy", "router", "params", "requests", "finished", "rejected", "cancelled", "makespan_us", "throughput_rps"),
+    *("output_tokens_per_s", "client_service_rate", "jain_client", "jain_charged", "service_gap_max"),
+    *("service_gap_bound", "gap_scope", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
+    *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
+    *("preemptions", "wall_s", "log_sha256"),
+}
+
+
+def run(*arguments: str) -> int:
+    """Exit status of the command line in this process."""
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def test_json_holds_every_key_of_the_documented_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`compare --json` writes one entry a run, each with exactly the documented keys, for the run and each client."""
+    target = tmp_path / "figures.json"
+    assert run(*SMALL, "--json", str(target)) == 0
+    document = json.loads(target.read_text())
+    assert set(document) == {"fairsched", "trace", "runs"}
+    assert [entry["policy"] for entry in document["runs"]] == ["fcfs", "dlpm"]
+    for entry in document["runs"]:
+        assert set(entry) - {"slo_attainment"} == RUN_KEYS
+        assert set(entry["ttft_us"]) == {"mean", "p50", "p95", "p99"}
+        assert entry["requests"] == entry["finished"] + entry["rejected"] + entry["cancelled"]
+        for client in entry["clients"].values():
+            assert set(client["latency_us"]) == {"mean", "p50", "p95", "p99"}
+    assert "dlpm" in capsys.readouterr().out
+
+
+def test_lists_run_as_a_product(tmp_path: Path) -> None:
+    """Policies x routers x parameter values are that many runs, each with its own parameters."""
+    target = tmp_path / "figures.json"
+    arguments = [*SMALL, "--workers", "2", "--routers", "round-robin,join-shortest-queue"]
+    assert run(*arguments, "--set", "dlpm.quantum=100,1000,10000", "--json", str(target)) == 0
+    runs = json.loads(target.read_text())["runs"]
+    assert len(runs) == 2 * (1 + 3)
+    quanta = [entry["params"].get("quantum") for entry in runs if entry["router"] == "round-robin"]
+    assert quanta == [None, "100", "1000", "10000"]
+
+
+def test_a_log_replays_equal_and_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `compare --log` writes, `replay` finds equal, and `explain` adds up to the request's latency."""
+    assert run(*SMALL, "--log", str(tmp_path)) == 0
+    logs = sorted(tmp_path.iterdir())
+    assert [log.name for log in logs] == ["01-fcfs-round-robin.jsonl", "02-dlpm-round-robin.jsonl"]
+    capsys.readouterr()
+    for log in logs:
+        assert run("replay", str(log)) == 0
+        assert "equal" in capsys.readouterr().out
+    assert run("explain", str(logs[1]), "--request", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)
+    assert run("explain", str(logs[1]), "--request", "12345") == 2
+
+
+def test_a_saved_workload_is_the_workload(tmp_path: Path) -> None:
+    """A generated workload saved and read back gives the same times under FCFS (clients are numbered as they come)."""
+    saved, direct, again = tmp_path / "demo.jsonl", tmp_path / "a.json", tmp_path / "b.json"
+    assert run("trace", "save", str(saved), "--limit", "40") == 0
+    assert run("compare", "--limit", "40", "--policies", "fcfs", "--json", str(direct)) == 0
+    assert run("compare", "--trace", str(saved), "--policies", "fcfs", "--json", str(again)) == 0
+    first, second = (json.loads(path.read_text())["runs"][0] for path in (direct, again))
+    for key in ("makespan_us", "ttft_us", "latency_us", "program_latency_us", "prefix_hit_ratio"):
+        assert first[key] == second[key]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["compare", "--policies", "dlmp"], "did you mean dlpm"),
+        (["compare", "--policies", "fcfs,fcfs"], "twice"),
+        (["compare", "--policies", "no_such_module:Policy"], "cannot be imported"),
+        (["compare", "--policies", "fairsched.policies.dlpm:DeficitGate"], "not a composed local policy"),
+        (["compare", "--routers", "round_robin"], "did you mean round-robin"),
+        (["compare", "--set", "dlpm.quantums=1"], "did you mean quantum"),
+        (["compare", "--set", "dlpm.quantum=0"], "positive integer"),
+        (["compare", "--set", "dlpm.quantum=many"], "whole number"),
+        (["compare", "--set", "quantum=1"], "POLICY.PARAM=VALUE"),
+        (["compare", "--policies", "fcfs", "--set", "dlpm.quantum=1"], "not among --policies"),
+        (["compare", "--latency-model", "llama-3.2-3b"], "did you mean llama-3.2-3b-a10g"),
+        (["compare", "--rate-scale", "nan"], "positive finite number"),
+        (["compare", "--rate-scale", "-1"], "positive finite number"),
+        (["compare", "--workers", "0"], "positive whole number"),
+        (["compare", "--kv-capacity-tokens", "x"], "positive whole number"),
+        (["compare", "--limit", "0"], "positive whole number"),
+        (["compare", "--workload", "tree-of-thought"], "tree-of-thoughts"),
+        (["compare", "--workload", "demo:seeds=1"], "seeds"),
+        (["compare", "--workload", "demo", "--clients", "4"], "for traces"),
+        (["compare", "--trace", "no-such-file.csv"], "no-such-file.csv"),
+        (["compare", "--trace", "x.csv", "--misbehave", "none"], "generated workloads"),
+        (["compare", "--json", "no/such/folder/x.json"], "no folder"),
+        (["compare", "--unknown"], "--unknown"),
+        (["trace", "info", "no-such-file.csv"], "no-such-file.csv"),
+        (["replay", "no-such-file.jsonl"], "no-such-file.jsonl"),
+        (["nothing"], "nothing"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_arguments_get_one_line_and_status_two(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is wrong is said in one line on standard error that names it, with exit status 2."""
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+
+
+def test_a_request_that_fits_no_worker_is_rejected_and_counted(tmp_path: Path) -> None:
+    """A KV capacity below every prompt rejects all requests, and the run still ends with figures."""
+    target = tmp_path / "figures.json"
+    assert run(*SMALL, "--kv-capacity-tokens", "100", "--json", str(target)) == 0
+    for entry in json.loads(target.read_text())["runs"]:
+        # Calls that depend on a rejected call are never sent: they count as cancelled.
+        assert entry["rejected"] > 0
+        assert entry["finished"] == 0
+        assert entry["rejected"] + entry["cancelled"] == entry["requests"]
+
+
+def test_policies_lists_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """`fairsched policies` names every policy, batching rule, router and latency model."""
+    from fairsched.model.presets import PRESETS
+    from fairsched.policies.batching import BATCHINGS
+    from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+
+    assert run("policies") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for names in (PRESETS, BATCHINGS, LOCAL_POLICIES, ROUTERS) for name in names)
+
+
+def test_an_interrupt_keeps_what_was_computed(tmp_path: Path) -> None:
+    """An interrupt in the middle of a comparison writes the figures so far and exits with 130."""
+    target = tmp_path / "figures.json"
+    arguments = ["compare", "--workload", "tree-of-thoughts:trees=60", "--policies", "lpm,dlpm,vtc,fcfs"]
+    command = [sys.executable, "-m", "fairsched.cli", *arguments, "--json", str(target)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    document = json.loads(target.read_text())
+    assert document["trace"]["complete"] is False
+    assert 1 <= len(document["runs"]) <= 4
