@@ -260,7 +260,7 @@ def sweep(comparison: Comparison) -> Plot | None:
     return drawn(
         "sweep",
         f"Throughput and gap against {name}",
-        f"What a larger {name} does to throughput on the left, and on the right to the gap and to the bound on it (dotted).",
+        f"What a larger {name} does to throughput (left), and to the gap and the bound on it, dotted (right).",
         (WIDTH, 3.6),
         picture,
     )
