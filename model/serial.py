@@ -135,4 +135,4 @@ def _tree(value: Any) -> PrefixTree:
     try:
         return PrefixTree.from_json(value)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise StateError(f"not a prefix tree ({type(error).__name__}: {error})") from error
+        raise ValueError(f"not a prefix tree ({type(error).__name__}: {error})") from error
