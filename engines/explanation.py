@@ -18,7 +18,7 @@ MEANING: dict[Held, str] = {
     "prefix": "another request was computing a prefix of its prompt",
     "order": "others came first",
     "memory": "it was next, and did not fit into the free KV memory",
-    "budget": "it was next, and the step had no room for more tokens or requests",
+    "budget": "it was next, and the step's tokens or seats were spent",
 }
 """Why a request waits, in words."""
 

@@ -1,0 +1,259 @@
+"""An explanation accounts for all of a request's time, to the nanosecond, and gives the cause that was made to hold."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.explain import ExplainError, explain
+from fairsched.engines.explanation import COLUMNS, Explanation
+from fairsched.engines.simulator import Lane, Simulator
+from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Preempted, Prefilled, Rejected
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.registry import ROUTERS
+from tests.engines.logs import LATENCY, RUNS, Case, Written, build, write
+
+
+def job(request_id: int, client: int, arrival_ns: int, prompt: Prompt | int, output_tokens: int) -> Job:
+    """A request whose output is as long as it may be; a number is a prompt that nobody shares."""
+    whole = Prompt(prompt) if isinstance(prompt, int) else prompt
+    return Job(Request(request_id, client, arrival_ns, whole, output_tokens), output_tokens)
+
+
+def explained(request_id: int, jobs: list[Job], case: Case) -> Explanation:
+    """Run the jobs and explain one of them."""
+    clients = tuple(Client(i, f"client-{i}") for i in range(1 + max(j.request.client for j in jobs)))
+    with TemporaryDirectory() as folder:
+        written = write(Path(folder) / "log", Workload("made", tuple(jobs), clients), case)
+        return explain(written.path, request_id, build)
+
+
+def of_request(events: list[Event], request_id: int) -> list[Event]:
+    """The events of one request."""
+    return [
+        event
+        for event in events
+        if getattr(event, "request_id", None) == request_id
+        or (isinstance(event, Arrived) and event.request.id == request_id)
+    ]
+
+
+# --- every nanosecond -----------------------------------------------------------------------------------------------
+
+
+class Clocked(Simulator):
+    """A simulator that notes when each worker decides."""
+
+    decided: set[tuple[int, int]]
+
+    def _decide(self, lane: Lane) -> None:
+        self.decided.add((lane.state.worker, self.now_ns))
+        super()._decide(lane)
+
+
+def decision_times(workload: Workload, case: Case) -> set[tuple[int, int]]:
+    """(worker, time) of all decisions when every step is taken by itself."""
+    simulator = Clocked(workload, case.build(), ROUTERS[case.router], LATENCY, workers=case.workers, leap=False)
+    simulator.decided = set()
+    simulator.run()
+    return simulator.decided
+
+
+@given(RUNS)
+@settings(max_examples=100)
+def test_spans_add_up(run: tuple[Workload, Case]) -> None:
+    """For every request of any run the spans follow each other without a gap from arrival to end.
+
+    They add up to the time to first token and the latency that its events show; what held it changes only when its
+    worker decides or something happens to the request itself; and it waits exactly while it is not in the batch.
+    """
+    workload, case = run
+    decided = decision_times(workload, case)
+    with TemporaryDirectory() as folder:
+        written = write(Path(folder) / "log", workload, case)
+        for one in workload.jobs:
+            mine = of_request(written.events, one.request.id)
+            if any(isinstance(event, Arrived) for event in mine):
+                check_life(explain(written.path, one.request.id, build), mine, decided)
+
+
+def check_life(life: Explanation, mine: list[Event], decided: set[tuple[int, int]]) -> None:
+    """Compare an explanation with the request's own events."""
+    times = {event.time_ns for event in mine}
+    first = min((e.time_ns for e in mine if isinstance(e, Prefilled) and not e.remaining_tokens), default=None)
+    arrived, ended = mine[0].time_ns, mine[-1].time_ns
+    assert (life.arrived_ns, life.first_token_ns, life.ended_ns) == (arrived, first, ended)
+    assert life.outcome == mine[-1].__class__.__name__.lower()
+    assert sum(life.totals().values()) == ended - arrived == life.latency_ns
+    assert sum(life.ttft_parts.values()) == (0 if first is None else first - arrived)
+    edges = [arrived, *(span.end_ns for span in life.spans)]
+    assert [span.start_ns for span in life.spans] == edges[:-1]
+    assert edges[-1] == ended or not life.spans
+    for span in life.spans:
+        assert span.ns > 0
+        assert span.start_ns in times or (life.worker, span.start_ns) in decided
+    assert sum(life.waited.values()) == out_of_batch_ns(mine)
+    assert not [line for line in life.text().splitlines() if len(line) > COLUMNS]
+    assert msgspec.json.decode(msgspec.json.encode(life.to_json()))["latency_us"] == life.latency_ns / 1e3
+
+
+def out_of_batch_ns(mine: list[Event]) -> int:
+    """How long the request was at the worker and not in its batch."""
+    total, since = 0, mine[0].time_ns
+    waiting = True
+    for event in mine:
+        if isinstance(event, Admitted) or (waiting and isinstance(event, Cancelled | Rejected)):
+            total += event.time_ns - since
+            waiting = False
+        elif isinstance(event, Preempted):
+            since, waiting = event.time_ns, True
+    return total
+
+
+# --- causes made to hold --------------------------------------------------------------------------------------------
+# A step costs 10 ns and 1 ns a prefilled token; a decode step of one request 10 + 2 + context ns.
+
+
+def test_waits_for_memory() -> None:
+    """A request that is next and does not fit waits for memory until the one before it ends."""
+    # The first prefills 30 tokens in 40 ns and decodes 2 more over contexts of 31 and 32: 43 + 44 ns.
+    life = explained(1, [job(0, 0, 0, 30, 3), job(1, 0, 0, 20, 1)], Case("fcfs"))
+    assert life.waited == {"memory": 40 + 43 + 44}
+    assert life.totals() == {"memory": 127, "prefill": 30}
+    assert life.ttft_ns == 157
+
+
+def test_waits_for_the_step_under_way() -> None:
+    """A request that comes in the middle of a step waits for its end and then enters."""
+    life = explained(1, [job(0, 0, 0, 5, 3), job(1, 0, 4, 5, 1)], Case("fcfs"))
+    assert life.waited == {"step": 11}
+    assert life.moments[0].what == "arrives; 1 running and 0 waiting there"
+
+
+def test_waits_behind_others() -> None:
+    """A request behind one that does not fit waits for its turn, then for memory itself."""
+    jobs = [job(0, 0, 0, 30, 3), job(1, 0, 0, 38, 1), job(2, 0, 0, 20, 1)]
+    life = explained(2, jobs, Case("fcfs"))
+    assert life.waited == {"order": 127, "memory": 48}
+    assert [(ahead.request_id, ahead.extend_tokens) for ahead in life.ahead] == [(0, 30), (1, 38)]
+    assert life.ahead_by_client() == [(0, 2, 68)]
+
+
+@pytest.mark.parametrize("params", [{"max_running": "1"}, {"max_batched_tokens": "5"}])
+def test_waits_for_the_budget(params: dict[str, str]) -> None:
+    """A request that is next waits for a seat in the batch, or for tokens of the step."""
+    life = explained(1, [job(0, 0, 0, 5, 1), job(1, 0, 0, 5, 1)], Case("fcfs", params))
+    assert life.waited == {"budget": 15}
+
+
+def test_waits_for_credit() -> None:
+    """Under a deficit gate a client in debt waits while the other has credit, and then only for a seat."""
+    # Client 0 pays 11 of a quantum of 4 and is in debt while client 1 is served twice.  The quantum after that goes to
+    # both, and client 1 is served again; then nobody else waits, and only the batch of one is in the way.
+    jobs = [job(0, 0, 0, 10, 1), job(1, 0, 0, 10, 1), *(job(i, 1, 0, 1, 1) for i in (2, 3, 4))]
+    life = explained(1, jobs, Case("dlpm", {"quantum": "4", "max_running": "1"}))
+    assert life.waited == {"gate": 20 + 11 + 11, "budget": 11}
+    assert [ahead.request_id for ahead in life.ahead] == [0, 2, 3, 4]
+
+
+def test_waits_for_a_prefix() -> None:
+    """Of two cold requests with one prefix the second waits for the first to compute it, and then has it cached."""
+    prompt = Prompt.from_keys(range(12))
+    life = explained(1, [job(0, 0, 0, prompt, 1), job(1, 0, 0, prompt, 1)], Case("lpm"))
+    assert life.waited == {"prefix": 22}
+    assert "11 tokens cached, 1 to compute" in life.text()
+
+
+def test_waits_at_the_cap() -> None:
+    """A client at its in-flight cap waits though there is memory."""
+    jobs = [job(0, 0, 0, 10, 2), job(1, 0, 0, 10, 2)]
+    life = explained(1, jobs, Case("dlpm", {"in_flight_cap_tokens": "20"}))
+    assert life.waited == {"cap": 20 + 23}
+
+
+def test_waits_again_after_a_preemption() -> None:
+    """A request that lost its memory waits for memory again, and both waits count."""
+    jobs = [job(0, 0, 0, 15, 10), job(1, 0, 0, 15, 10)]
+    life = explained(1, jobs, Case("fcfs", {"reserve": "optimistic"}))
+    assert life.outcome == "finished"
+    assert "preempted" in life.text()
+    assert "enters the batch again" in life.text()
+    assert {"memory", "prefill", "decode"} <= set(life.totals())
+
+
+# --- nothing to explain ---------------------------------------------------------------------------------------------
+
+
+def written(path: Path, jobs: list[Job], complete: bool = True) -> Written:
+    """A log of these jobs of one client under FCFS."""
+    return write(path / "log", Workload("made", tuple(jobs), (Client(0, "a"),)), Case("fcfs"), complete)
+
+
+def test_unknown_request_names_the_nearest(tmp_path: Path) -> None:
+    """An id that is not in the log is refused with those nearest to it."""
+    log = written(tmp_path, [job(i, 0, 0, 5, 1) for i in (3, 10, 11, 50)])
+    with pytest.raises(
+        ExplainError, match=r"request 12 is not among the 4 requests of .*; the nearest are 3, 10, 11, 50"
+    ):
+        explain(log.path, 12, build)
+
+
+def test_request_that_never_arrived(tmp_path: Path) -> None:
+    """A request that fits no worker, or follows one that did not finish, never waited: the error says which."""
+    follows = msgspec.structs.replace(job(1, 0, 0, 5, 1), after=(0,))
+    log = written(tmp_path, [job(0, 0, 0, 60, 1), follows])
+    with pytest.raises(ExplainError, match=r"request 0 was rejected when it arrived: request 0 needs 61 tokens"):
+        explain(log.path, 0, build)
+    with pytest.raises(ExplainError, match=r"request 1 was never sent: a request that it follows did not finish"):
+        explain(log.path, 1, build)
+
+
+def test_cancelled_request_is_explained(tmp_path: Path) -> None:
+    """A request whose caller gave up while it waited is explained up to then."""
+    impatient = msgspec.structs.replace(job(1, 0, 0, 20, 1), cancel_after_ns=60)
+    life = explain(written(tmp_path, [job(0, 0, 0, 30, 3), impatient]).path, 1, build)
+    assert life.outcome == "cancelled"
+    assert life.waited == {"memory": 60}
+    assert life.ttft_ns is None
+
+
+def test_open_end_of_an_interrupted_log(tmp_path: Path) -> None:
+    """In a log that ends too early a request is explained as far as the log goes."""
+    log = written(tmp_path, [job(0, 0, 0, 30, 3), job(1, 0, 0, 20, 1)], complete=False)
+    lines = log.path.read_bytes().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if line.startswith(b'["Finished"'))
+    log.path.write_bytes(b"".join(lines[:at]))
+    life = explain(log.path, 1, build)
+    assert life.outcome == "open"
+    assert "the log ends while it is waiting" in life.text()
+    assert life.waited == {"memory": 127}
+
+
+@given(st.integers(0, 2**16))
+@settings(max_examples=30)
+def test_changed_log_is_not_explained(at: int) -> None:
+    """An event of a log was changed, and its last line still has the old hash: no explanation is made up."""
+    with TemporaryDirectory() as folder:
+        log = written(Path(folder), [job(i, 0, 0, 10, 3) for i in range(6)])
+        lines = log.path.read_bytes().splitlines(keepends=True)
+        numbers = [i for i, line in enumerate(lines) if line.startswith((b'["Prefilled"', b'["Finished"'))]
+        number = numbers[at % len(numbers)]
+        row = msgspec.json.decode(lines[number])
+        row[-1] += 1
+        lines[number] = msgspec.json.encode(row) + b"\n"
+        log.path.write_bytes(b"".join(lines))
+        with pytest.raises(ExplainError, match=r"log_sha256 is .* the log was changed"):
+            explain(log.path, 2, build)
+
+
+def test_impossible_log_is_not_explained(tmp_path: Path) -> None:
+    """A log without hash whose events cannot follow each other is refused at the line."""
+    log = written(tmp_path, [job(0, 0, 0, 5, 1), job(1, 0, 0, 5, 2)], complete=False)
+    lines = [line for line in log.path.read_bytes().splitlines(keepends=True) if not line.startswith(b'["Prefilled"')]
+    log.path.write_bytes(b"".join(lines))
+    with pytest.raises(ExplainError, match=r"log, line \d+: "):
+        explain(log.path, 1, build)
