@@ -79,8 +79,9 @@ def run_one(
         seen += 1
         if not seen % KV_SAMPLE_EVERY and events[0].worker >= 0:
             state = simulator.lanes[events[0].worker].state
-            cached = state.cache.tree.cached_tokens
-            recorder.sample_kv(simulator.now_ns, state.used, cached, state.capacity, state.worker)
+            tree = state.cache.tree
+            held, idle = state.used + tree.protected_tokens, tree.cached_tokens - tree.protected_tokens
+            recorder.sample_kv(simulator.now_ns, held, idle, state.capacity, state.worker)
 
     simulator = Simulator(
         workload,
@@ -101,7 +102,7 @@ def run_one(
     result = recorder.result(
         policy=run.name,
         router=run.router.name,
-        params=run.params,
+        params={name: int(text) if text.isdecimal() else text for name, text in run.params.items()},
         charging=charging_of(workload, run.policy),
         service_gap_bound=run.policy.service_gap_bound(workload.clients, limits_of(workload, cluster, run.policy)),
         wall_s=0.0,

@@ -54,7 +54,7 @@ def test_lists_run_as_a_product(tmp_path: Path) -> None:
     runs = json.loads(target.read_text())["runs"]
     assert len(runs) == 2 * (1 + 3)
     quanta = [entry["params"].get("quantum") for entry in runs if entry["router"] == "round-robin"]
-    assert quanta == [None, "100", "1000", "10000"]
+    assert quanta == [None, 100, 1_000, 10_000]
 
 
 def test_a_log_replays_equal_and_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
