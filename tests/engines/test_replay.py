@@ -149,6 +149,14 @@ def test_swapped_hash_and_state_are_found(demo: Written) -> None:
     assert "policy state of worker 0" in (replay_of(raw.replace(last, other_state)).difference or "")
 
 
+def test_another_policy_is_found(demo: Written) -> None:
+    """Events replayed by a policy with another parameter lead to another state, and the report says whose."""
+    other = Case("dlpm", {"reserve": "optimistic", "quantum": "7"}).build()
+    difference = replay(demo.path, lambda header: other).difference
+    assert difference is not None
+    assert "the policy state of worker 0 is " in difference
+
+
 @pytest.mark.parametrize("kept", [0.3, 0.6, 0.999])
 def test_cut_off_log_is_replayed_as_far_as_it_goes(kept: float, demo: Written) -> None:
     """A log that ends anywhere, in a line or between two, is replayed up to there and called interrupted."""
