@@ -5,6 +5,7 @@ import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +24,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+_ASSIGNMENT = re.compile(r"[A-Z_]+=")
 _NOT_IN_SLUG = re.compile(r"[^\w\- ]")
 
 
@@ -34,11 +36,12 @@ def blocks(text: str, *languages: str) -> Iterator[tuple[int, str]]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of every command line of a page; a line that ends in a backslash goes on in the next."""
+    """The words of every command of a page, from the program on; a backslash continues a line in the next."""
     lines: list[str] = []
     for _, block in blocks(text, "console", "sh"):
         lines += block.replace("\\\n", " ").splitlines()
-    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    split = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    return [list(dropwhile(_ASSIGNMENT.match, words)) for words in split]
 
 
 def slugs(text: str) -> set[str]:
@@ -92,7 +95,7 @@ def names_what_there_is(arguments: Namespace) -> None:
     for setting in getattr(arguments, "set", ()):
         target, _, values = setting.partition("=")
         policy, _, param = target.rpartition(".")
-        for value in values.split(","):
+        for value in values.split(",") if ":" not in policy else ():
             policy_of(policy, {param: value})
     if hasattr(arguments, "latency_model"):
         latency_of(arguments.latency_model)
