@@ -83,20 +83,26 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if not state.waiting.entries and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
         batch = self.batching.open(view)
-        free = view.kv_free_tokens
-        if optimistic:
-            free -= (view.growing if batch.decode else 0) + len(batch.chunks)
-            if free < 0:
-                return self._preempt(state, view, batch, -free)
+        free = self._free(view, batch)
+        if free < 0 and optimistic:
+            return self._preempt(state, view, batch, -free)
         if not state.waiting.entries or not self.batching.first_chunk(batch, 1):
             return step_plan(batch, (), growth_steps(view) if optimistic else None), state
         return Round(self.order, self.gate, self.batching, state, view, batch, free).run()
+
+    def _free(self, view: WorkerView, batch: Batch) -> int:
+        """KV that is free beside what this step's own output grows into; negative if that does not fit."""
+        if self.batching.reserve == "static":
+            return view.kv_free_tokens
+        prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in batch.chunks)
+        return view.kv_free_tokens - prefilled - (view.growing if batch.decode else 0)
 
     def _preempt(
         self, state: LocalState[Any], view: WorkerView, batch: Batch, short: int
     ) -> tuple[StepPlan, LocalState[Any]]:
         """Take the youngest out, one by one, until this step's output fits; nobody enters in such a step."""
         victims: list[int] = []
+        chunked = {request_id for request_id, _ in batch.chunks}
         for _, request_id in reversed(view.running_ranks):
             if short <= 0 or len(victims) == view.running - 1:
                 break
@@ -104,7 +110,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             decoded = view.decoded_tokens(request_id)
             cache = state.cache.release(request_id)
             short -= state.cache.tree.protected_tokens - cache.tree.protected_tokens + flight.kv_tokens
-            short -= 1 + (0 if flight.reserved else decoded)
+            if not flight.reserved:
+                # What it produced is free again, and what it would produce in this step is not needed.
+                short -= decoded + (request_id in chunked or (batch.decode and flight.clock_start is not None))
             state = self._requeued(state, request_id, decoded)
             victims.append(request_id)
         gone = set(victims)
@@ -261,8 +269,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return "prefix"
         if chosen != group_of(self.gate, client) or state.waiting.best(chosen).request.id != request_id:
             return "order"
-        round_ = Round(self.order, self.gate, self.batching, state, view, self.batching.open(view), view.kv_free_tokens)
-        return "memory" if self.batching.first_chunk(round_.batch, 1) and not round_.fits(entry) else "budget"
+        batch = self.batching.open(view)
+        round_ = Round(self.order, self.gate, self.batching, state, view, batch, self._free(view, batch))
+        return "memory" if self.batching.first_chunk(batch, 1) and not round_.fits(entry) else "budget"
 
     def check(self, state: LocalState[Any]) -> None:
         """Every invariant of the gate, the queue and the cache."""
