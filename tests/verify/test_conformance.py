@@ -1,0 +1,165 @@
+"""Every local policy under every batching rule passes the conformance battery."""
+
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import Phase, settings
+from immutables import Map
+
+from fairsched.model.plan import StepPlan
+from fairsched.model.view import WorkerView
+from fairsched.model.worker import InfeasiblePlanError
+from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.counter import CounterGate
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.verify.conformance import World, check_local_policy
+
+SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
+LARGE: dict[str, Any] = {"max_batched_tokens": 1_500, "max_running": 4}
+BIG_BLOCKS = World(block_tokens=512, capacity_blocks=(7, 20))
+"""Here an eviction frees some of the cache; in a world of small blocks it frees all that may go."""
+
+EXAMPLES = 12
+STEPS = 30
+
+
+def tiny(policy: ComposedPolicy, **changes: Any) -> ComposedPolicy:
+    """The policy with its gate's credit and cap of the size of a tiny world."""
+    gate = policy.gate
+    if isinstance(gate, DeficitGate):
+        gate = attrs.evolve(gate, **{"quantum": 5, **changes})
+    return attrs.evolve(policy, gate=gate)
+
+
+def budget(full_budget: bool) -> settings:
+    """Few examples, or the night's."""
+    return settings(max_examples=400 if full_budget else EXAMPLES, stateful_step_count=STEPS)
+
+
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("name", LOCAL_POLICIES)
+def test_every_policy_conforms(name: str, batching: str, reserve: Any, full_budget: bool) -> None:
+    """Whatever the policy, the batching rule and the reservation: pure, folded, feasible, kept, served."""
+    rule = BATCHINGS[batching](**SMALL, reserve=reserve)
+    check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), settings=budget(full_budget))
+
+
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+@pytest.mark.parametrize("name", LOCAL_POLICIES)
+def test_every_policy_conforms_with_large_blocks(name: str, reserve: Any, full_budget: bool) -> None:
+    """The same where an eviction takes part of the cache only."""
+    rule = BATCHINGS["chunked"](**LARGE, reserve=reserve)
+    check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), BIG_BLOCKS, budget(full_budget))
+
+
+VARIANTS = {
+    "cap": tiny(LOCAL_POLICIES["dlpm"], in_flight_cap_tokens=12),
+    "cap, rejoin reset": tiny(LOCAL_POLICIES["dlpm-printed"], in_flight_cap_tokens=9),
+    "quantum 1": tiny(LOCAL_POLICIES["dlpm"], quantum=1),
+    "quantum 1000": tiny(LOCAL_POLICIES["dlpm"], quantum=1_000),
+    "counter without lift": attrs.evolve(LOCAL_POLICIES["vtc"], gate=CounterGate(lift="none")),
+    "one seat": attrs.evolve(LOCAL_POLICIES["lpm"], batching=BATCHINGS["chunked"](max_running=1)),
+    "one token a step": attrs.evolve(LOCAL_POLICIES["dlpm"], batching=BATCHINGS["chunked"](max_batched_tokens=1)),
+    "shortest prompt x deficit": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], gate=DeficitGate(quantum=3)),
+    "longest prefix x counter": attrs.evolve(LOCAL_POLICIES["lpm"], gate=CounterGate()),
+}
+
+
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_conform(name: str, reserve: Any, full_budget: bool) -> None:
+    """Caps, small and large quanta, variants of gates, and compositions that no shipped policy is."""
+    policy = VARIANTS[name]
+    policy = attrs.evolve(policy, batching=attrs.evolve(policy.batching, reserve=reserve))
+    check_local_policy(policy, World(block_tokens=2), budget(full_budget))
+
+
+@attrs.frozen
+class Forgetful(FCFS):
+    """Keeps a mutable list beside its state, so deciding twice differs."""
+
+    seen: list[int] = attrs.field(factory=list)
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        """Every third decision admits nothing."""
+        self.seen.append(view.clock)
+        return super().decide(state, view) if len(self.seen) % 3 else (StepPlan(), state)
+
+
+@attrs.frozen
+class Unfolded(FCFS):
+    """Returns the state in which its plan has not happened."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        """The old state."""
+        return super().decide(state, view)[0], state
+
+
+@attrs.frozen
+class Greedy(FCFS):
+    """Believes that the worker has more memory than it has."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        """As if two more tokens were free."""
+        return super().decide(state, msgspec.structs.replace(view, kv_free_tokens=view.kv_free_tokens + 2))
+
+
+@attrs.frozen
+class Sleepy(FCFS):
+    """Says that a plan which only decodes holds until something happens, and then admits all the same."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        """While something decodes, admits only at even clocks."""
+        if view.clock % 2 and view.decoding and not view.prefilling:
+            return StepPlan(valid_steps=None), state
+        return super().decide(state, view)
+
+
+@attrs.frozen
+class Picky(FCFS):
+    """Leaves long prompts waiting for ever."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        """Whoever has more than four tokens in front blocks the line."""
+        waiting = state.waiting
+        if waiting.entries and waiting.best(0).request.prompt.tokens > 4:
+            batch = self.batching.open(view)
+            return StepPlan(chunks=tuple(batch.chunks)), state
+        return super().decide(state, view)
+
+
+@attrs.frozen
+class Amnesiac(FCFS):
+    """Loses what runs when its state is read."""
+
+    def state_from_json(self, document: dict[str, Any]) -> Any:
+        """Everything but what runs."""
+        return msgspec.structs.replace(super().state_from_json(document), flights=Map())
+
+
+BAD = {
+    Forgetful: {"decide", "look_back"},
+    Unfolded: {"begin_decided"},
+    Greedy: {"begin"},
+    Sleepy: {"_stepped"},
+    Picky: {"teardown"},
+    Amnesiac: {"restart"},
+}
+"""Policies that are wrong in one way each, and the check (a function of the battery) that finds it."""
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_battery_finds_bad_policies(bad: type[FCFS]) -> None:
+    """Six policies, each wrong in one way, are found out, each by the check that is meant for it."""
+    generate = settings(
+        max_examples=100, stateful_step_count=STEPS, phases=(Phase.generate,), report_multiple_bugs=False
+    )
+    with pytest.raises((AssertionError, InfeasiblePlanError)) as found:
+        check_local_policy(bad(batching=BATCHINGS["chunked"](**SMALL)), settings=generate)
+    assert BAD[bad] & {entry.name for entry in found.traceback}

@@ -1,0 +1,102 @@
+"""What any run's events must add up to, whoever produced them: tokens are computed once and every request ends once."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Settled,
+)
+
+
+class Ledger:
+    """Follows a run event by event and raises `AssertionError` at the first that cannot be."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, int] = {}
+        """Client of each waiting request."""
+        self.running: dict[int, int] = {}
+        self.left: dict[int, int] = {}
+        """Extend tokens of each running request that are still to be computed."""
+        self.generated: Counter[int] = Counter()
+        """Output tokens that requests reported, by client."""
+        self.decoded: Counter[int] = Counter()
+        """Output tokens that steps produced, by client."""
+        self.ended: dict[int, type[Event]] = {}
+
+    def record(self, event: Event) -> None:
+        """The next event of one worker's run, or of a cluster's."""
+        match event:
+            case Arrived():
+                self._joins(event.request.id, event.request.client)
+            case Admitted():
+                assert self.waiting.pop(event.request_id) == event.client
+                self.running[event.request_id] = event.client
+                # Every admission computes something, so every admission is charged.
+                assert event.extend_tokens >= 1
+                assert event.cached_prefix_tokens >= 0
+                self.left[event.request_id] = event.extend_tokens
+            case Settled():
+                self.left[event.request_id] = event.extend_tokens
+            case Prefilled():
+                self.left[event.request_id] -= event.tokens
+                assert event.tokens >= 1
+                assert self.left[event.request_id] == event.remaining_tokens >= 0
+            case Decoded():
+                assert event.steps >= 1
+                assert list(event.clients) == sorted(set(event.clients))
+                # Only clients with something in the batch produce, and each of them does.
+                assert set(event.clients) <= set(self.running.values())
+                assert min(event.tokens) >= 1
+                self.decoded.update(dict(zip(event.clients, event.tokens, strict=True)))
+            case Preempted():
+                assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
+                self.waiting[event.request_id] = event.client
+            case Finished():
+                assert self._leaves(event.request_id, event.client) == 0
+                self._ends(event, event.request_id)
+                self.generated[event.client] += event.output_tokens
+            case Cancelled():
+                self._cancelled(event)
+            case Rejected():
+                self.waiting.pop(event.request_id, None)
+                self._ends(event, event.request_id)
+
+    def check_over(self, request_ids: Iterable[int]) -> None:
+        """At the end of a run: exactly these requests came, every one has ended, and no token was lost or made up."""
+        assert not self.waiting
+        assert not self.running
+        assert set(self.ended) == set(request_ids)
+        assert +self.decoded == +self.generated
+
+    def _cancelled(self, event: Cancelled) -> None:
+        if event.was_running:
+            assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
+        else:
+            # A call whose predecessor failed is cancelled without ever having come.
+            assert self.waiting.pop(event.request_id, event.client) == event.client
+            assert not event.uncomputed_tokens
+        self.generated[event.client] += event.generated_tokens
+        self._ends(event, event.request_id)
+
+    def _joins(self, request_id: int, client: int) -> None:
+        assert request_id not in self.waiting
+        assert request_id not in self.running
+        assert request_id not in self.ended
+        self.waiting[request_id] = client
+
+    def _leaves(self, request_id: int, client: int) -> int:
+        assert self.running.pop(request_id) == client
+        return self.left.pop(request_id)
+
+    def _ends(self, event: Event, request_id: int) -> None:
+        assert request_id not in self.ended
+        self.ended[request_id] = type(event)

@@ -1,0 +1,106 @@
+"""What is true of a worker between any two transitions: every sum recomputed from the requests themselves."""
+
+from collections import Counter
+
+from fairsched.model.view import InFlight
+from fairsched.model.worker_state import Running, WorkerState
+
+
+def check(state: WorkerState) -> None:
+    """Raise `AssertionError` unless every invariant of the worker's state holds.  O(its size)."""
+    _check_memory(state)
+    _check_queue(state)
+    _check_batch(state)
+    _check_decoding(state)
+    _check_pins(state)
+
+
+def produced(state: WorkerState, flight: InFlight) -> int:
+    """Output tokens of a running request since its admission."""
+    return 0 if flight.clock_start is None else 1 + state.clock - flight.clock_start
+
+
+def _check_memory(state: WorkerState) -> None:
+    tree = state.cache.tree
+    # What is computed fits, and so does what is promised beside what may not be evicted.
+    assert tree.cached_tokens + state.used <= state.capacity
+    assert tree.protected_tokens + state.promised <= state.capacity
+    flights = [(state.in_flight[i], run) for i, run in state.running.items()]
+    # Used is what running requests computed outside the cache.
+    assert state.used == sum(_computed(state, flight, run) for flight, run in flights)
+    # Promised is each one's own share, and what grew without a reservation.
+    grown = sum(produced(state, flight) for flight, _ in flights if not flight.reserved)
+    assert state.promised == sum(flight.kv_tokens for flight, _ in flights) + grown
+    # Nobody uses more than it was promised, and a reservation covers the rest of the output.
+    for flight, run in flights:
+        still = run.waiting.output_tokens - run.waiting.generated_tokens - produced(state, flight)
+        more = flight.remaining_tokens + (still if flight.reserved else 0)
+        promised = flight.kv_tokens + (0 if flight.reserved else produced(state, flight))
+        assert _computed(state, flight, run) + more <= promised
+
+
+def _computed(state: WorkerState, flight: InFlight, run: Running) -> int:
+    return run.extend_tokens - flight.remaining_tokens - run.moved_tokens + produced(state, flight)
+
+
+def _check_queue(state: WorkerState) -> None:
+    # Nobody waits and runs at once, and whatever waits could run here and is not complete.
+    assert not set(state.queue) & set(state.running)
+    for i, waiting in state.queue.items():
+        assert waiting.request.id == i
+        assert state.fits_alone(waiting.request)
+        assert 0 <= waiting.generated_tokens < waiting.output_tokens
+    # The tokens that wait are prompts and what preempted requests had generated.
+    assert state.queue_tokens == sum(w.request.prompt.tokens + w.generated_tokens for w in state.queue.values())
+
+
+def _check_batch(state: WorkerState) -> None:
+    # The public and the private half of the batch speak of the same requests.
+    assert set(state.running) == set(state.in_flight)
+    for i, flight in state.in_flight.items():
+        run = state.running[i]
+        request = run.waiting.request
+        assert (flight.request_id, request.id, flight.client) == (i, i, request.client)
+        assert flight.context_tokens == request.prompt.tokens + run.waiting.generated_tokens
+        # At least one token is computed after an admission.
+        assert 1 <= run.extend_tokens <= flight.context_tokens
+        assert 0 <= flight.remaining_tokens <= run.extend_tokens
+        # It prefills or it decodes.
+        assert (flight.clock_start is None) == (run.clock_end is None) == bool(flight.remaining_tokens)
+        assert run.waiting.generated_tokens + produced(state, flight) < run.waiting.output_tokens
+    # Ranks name everybody in the batch, in order of admission.
+    state.ranks.check()
+    assert list(state.ranks) == sorted((flight.rank, i) for i, flight in state.in_flight.items())
+    assert all(rank < state.rank for rank, _ in state.ranks)
+    # Who prefills is listed in that order, with what is left.
+    left = [(i, state.in_flight[i].remaining_tokens) for _, i in state.ranks]
+    assert list(state.prefilling) == [(i, tokens) for i, tokens in left if tokens]
+
+
+def _check_decoding(state: WorkerState) -> None:
+    decoding = {i: flight for i, flight in state.in_flight.items() if flight.clock_start is not None}
+    assert state.decoding == len(decoding)
+    assert state.growing == sum(not flight.reserved for flight in decoding.values())
+    # Context is all that the next decode step attends to.
+    assert state.context == sum(f.context_tokens + produced(state, f) for f in decoding.values())
+    # Clients are counted in ascending order, and none is listed without a request.
+    counts = sorted(Counter(flight.client for flight in decoding.values()).items())
+    assert list(zip(state.clients, state.counts, strict=True)) == counts
+    # Each ends when its output is complete, which is after now.
+    state.ends.check()
+    expected = []
+    for i, flight in decoding.items():
+        run = state.running[i]
+        assert flight.clock_start is not None
+        end = flight.clock_start + run.waiting.output_tokens - run.waiting.generated_tokens - 1
+        assert run.clock_end == end > state.clock
+        expected.append((end, i))
+    assert list(state.ends) == sorted(expected)
+
+
+def _check_pins(state: WorkerState) -> None:
+    state.cache.tree.check()
+    # Only running requests pin, and every pin of the tree is one of theirs.
+    assert set(state.cache.pins) <= set(state.running)
+    pins = Counter(state.cache.pins.values())
+    assert all(node.pins == pins[i] for i, node in state.cache.tree.nodes.items())
