@@ -256,9 +256,9 @@ class Simulator:
         """Nothing will happen any more: whatever still waits was left to wait for ever."""
         for lane in self.lanes:
             for request_id in sorted(lane.state.queue):
-                client = lane.state.queue[request_id].request.client
                 reason = f"request {request_id} still waits at worker {lane.state.worker}, which is idle"
-                self._publish(lane, [Rejected(self.now_ns, lane.state.worker, request_id, client, reason)])
+                lane.state, events = transitions.reject(lane.state, request_id, reason, self.now_ns)
+                self._publish(lane, events)
 
     def _publish(self, lane: Lane, events: list[Event], decided: bool = False) -> None:
         """The policy and the router learn the events, the listener gets them, and who depends on them is released.

@@ -55,6 +55,20 @@ def arrive(state: WorkerState, request: Request, output_tokens: int, now_ns: int
     return state, [Arrived(now_ns, state.worker, request)]
 
 
+def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Step:
+    """A waiting request leaves the queue and will never be served."""
+    waiting = state.queue[request_id]
+    client = waiting.request.client
+    return _unqueued(state, waiting), [Rejected(now_ns, state.worker, request_id, client, reason)]
+
+
+def _unqueued(state: WorkerState, waiting: Waiting) -> WorkerState:
+    """The queue without a request."""
+    tokens = waiting.request.prompt.tokens + waiting.generated_tokens
+    queue = state.queue.delete(waiting.request.id)
+    return replace(state, queue=queue, queue_tokens=state.queue_tokens - tokens)
+
+
 def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     """Apply the plan's preemptions and admissions and evict what its step needs room for.
 
@@ -132,13 +146,9 @@ def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
     """The caller gave up on a request of this worker, waiting or running, between two steps."""
     waiting = state.queue.get(request_id)
     if waiting is not None:
-        request = waiting.request
-        state = replace(
-            state,
-            queue=state.queue.delete(request_id),
-            queue_tokens=state.queue_tokens - request.prompt.tokens - waiting.generated_tokens,
-        )
-        return state, [Cancelled(now_ns, state.worker, request_id, request.client, False, 0, waiting.generated_tokens)]
+        client = waiting.request.client
+        gone = Cancelled(now_ns, state.worker, request_id, client, False, 0, waiting.generated_tokens)
+        return _unqueued(state, waiting), [gone]
     flight = state.in_flight[request_id]
     generated = _generated(state, request_id)
     state = _release(_leave_decode(state, request_id), request_id)

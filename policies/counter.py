@@ -233,6 +233,11 @@ class CounterGate(Gate[CounterState]):
         share = NUMPY.put(state.share * finer, client, common // weight)
         return CounterState(state.c * finer, share, common, state.last)
 
+    def credit_shortage(self, turn: Turn, client: int) -> bool:
+        """Somebody else who waits goes first."""
+        assert isinstance(turn, _CounterTurn)
+        return int(choose(NUMPY, turn.c, turn.queued)) not in (NOBODY, client)
+
     def charge_max(self, limits: Limits) -> int:
         """U for weight lcm: most that one client can be charged after it was let in, in cost units."""
         prompt = min(limits.prompt_tokens_max, limits.kv_capacity_tokens - 1)
