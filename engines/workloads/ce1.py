@@ -6,8 +6,8 @@ token with an answer of three, and sends the next only when that has finished.  
 output, so that no two of them fit side by side, and then stops after the first.
 
 Where a rejoin sets the deficit to 0, each four steps are three of g and one of f: g gains 1 + 2 * 3 = 7 and f gains
-1 + 2 * 1 = 3, so the gap grows without end (403 within 400 steps, simulated).  Where debt is kept, g pays before it is
-served again, and the gap stays within 7.
+1 + 2 * 1 = 3, so g's lead over the waiting f grows without end: it passes 20 in step 17 (counted from 0) and is 403
+within 400 steps, simulated.  Where debt is kept, g pays before it is served again, and its lead stays within 9.
 """
 
 from typing import Annotated

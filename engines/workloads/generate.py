@@ -24,7 +24,7 @@ COMMON = frozenset({"seed", "misbehave"})
 
 def demo(*, misbehave: Misbehave = "longer-prefix", seed: int = 0) -> Workload:
     """The embedded default: a small `tree-of-thoughts` of four clients, the first of which sends longer questions."""
-    made = tree_of_thoughts(misbehave=misbehave, seed=seed, clients=4, trees=8)
+    made = tree_of_thoughts(misbehave=misbehave, seed=seed, clients=4, trees=8, rate=2.0)
     return msgspec.structs.replace(made, name="demo")
 
 

@@ -5,6 +5,9 @@ them.  The others send prompts that nobody has seen before.  A policy that alway
 flood alone for as long as it lasts, so twice the `duration_s` is twice the gap; a gate that charges what is computed
 holds the gap under a bound that does not depend on the duration.
 
+Meant for a worker with 32,768 tokens of KV and a cap of 16,384 on what DLPM lets one client have in flight: then the
+bounds of DLPM and VTC are less than a tenth of what the busiest client receives, so that they could well be broken.
+
 All figures are ours.  A worker like Llama-3.2-3B on an A10G answers about 13 flood requests of 256 tokens a second and
 Llama-3.1-8B on an A100 about 30, by the latency presets' decode cost at full batches; `hot_rate` lies above both.
 """
@@ -17,6 +20,9 @@ from fairsched.engines.workloads.arrivals import arrivals_ns
 from fairsched.engines.workloads.programs import Call, Number, Program, Rate, Size, streams, workload_of
 from fairsched.engines.workloads.tokens import prompt_of
 from fairsched.model.workload import Workload
+
+KV_CAPACITY_TOKENS = 32_768
+IN_FLIGHT_CAP_TOKENS = 16_384
 
 
 def showcase(
@@ -48,4 +54,5 @@ def showcase(
             for time in arrivals_ns(rng, "poisson", rate=rate, count=count)
         ]
     names = ["hot", *(f"cold-{index}" for index in range(1, cold_clients + 1))]
-    return workload_of("showcase", programs, names=names, max_output_tokens=output_tokens)
+    note = f"Meant for {KV_CAPACITY_TOKENS:,} tokens of KV and an in-flight cap of {IN_FLIGHT_CAP_TOKENS:,} for DLPM."
+    return workload_of("showcase", programs, names=names, max_output_tokens=output_tokens, notes=(note,))
