@@ -29,7 +29,7 @@ from fairsched.model.events import (
 )
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import StepPlan
-from fairsched.model.view import ClusterView
+from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.model.worker_state import WorkerState
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.base import LocalPolicy, Router
@@ -44,7 +44,7 @@ ENDS = frozenset({Finished, Rejected, Cancelled})
 """How a request ends."""
 
 
-class PolicyStallError(RuntimeError):
+class PolicyStallError(ValueError):
     """A policy that returns a plan which does nothing, for ever."""
 
 
@@ -143,7 +143,7 @@ class Simulator:
         request = job.request
         if request.arrival_ns != self.now_ns:
             request = msgspec.structs.replace(request, arrival_ns=self.now_ns)
-        view = ClusterView(self.now_ns, tuple([lane.state.load() for lane in self.lanes]))
+        view = ClusterView(self.now_ns, tuple([self._load(lane) for lane in self.lanes]))
         dispatch, self.router_state = self.router.route(self.router_state, request, view)
         lane = self.lanes[dispatch.worker]
         self._interrupt(lane)
@@ -159,6 +159,15 @@ class Simulator:
         if job.cancel_after_ns is not None:
             heappush(self._agenda, (self.now_ns + job.cancel_after_ns, CALLER_GIVES_UP, request_id, 0))
         self._wake(lane)
+
+    def _load(self, lane: Lane) -> WorkerLoad:
+        """What a worker reports now.  In the middle of a leap only outputs that grow into free memory have changed."""
+        state = lane.state
+        load = state.load()
+        if lane.plan is None or lane.steps == 1 or not state.growing:
+            return load
+        grown = self._steps_over(lane) * state.growing
+        return msgspec.structs.replace(load, kv_free_tokens=load.kv_free_tokens - grown)
 
     def _caller_gives_up(self, request_id: int, _: int) -> None:
         if request_id in self._over:
@@ -230,12 +239,16 @@ class Simulator:
             lane.leaving.clear()
         self._decide(lane)
 
+    def _steps_over(self, lane: Lane) -> int:
+        """How many steps of a leap under way are complete by now."""
+        return self.latency.decode_steps_within(lane.state.decoding, lane.state.context, self.now_ns - lane.start_ns)
+
     def _interrupt(self, lane: Lane) -> None:
         """Something is about to reach a worker in the middle of a leap: settle the steps that are over."""
         if lane.plan is None or lane.steps == 1:
             return
         state = lane.state
-        over = self.latency.decode_steps_within(state.decoding, state.context, self.now_ns - lane.start_ns)
+        over = self._steps_over(lane)
         if over:
             at_ns = lane.start_ns + self.latency.decode_run_ns(state.decoding, state.context, over)
             lane.state, events = transitions.finish(state, lane.plan, over, at_ns)

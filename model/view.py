@@ -49,7 +49,6 @@ class WorkerView(msgspec.Struct, frozen=True):
     in_flight: Map[int, InFlight]
     running_ranks: SortedTuple[tuple[int, int]]
     clock: int
-    credit: Map[int, int] | None = None
 
     def decoded_tokens(self, request_id: int) -> int:
         """Output tokens that a running request produced since it was admitted.  O(1)."""

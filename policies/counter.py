@@ -34,7 +34,7 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_shared, multipliers, price
+from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_optimistic, multipliers, price
 from fairsched.model.request import Client
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, Theorem
 from fairsched.policies.base import ChargeRule, Limits
@@ -239,13 +239,17 @@ class CounterGate(Gate[CounterState]):
         return int(choose(NUMPY, turn.c, turn.queued)) not in (NOBODY, client)
 
     def charge_max(self, limits: Limits) -> int:
-        """U for weight lcm: most that one client can be charged after it was let in, in cost units."""
+        """U for weight lcm: most that one client can be charged after it was let in, in cost units.
+
+        Whole prompts are charged, cached or not, and a worker counts the cached part that a request holds against its
+        capacity too, so the last prompt and all reserved outputs of a client share that capacity.
+        """
         prompt = min(limits.prompt_tokens_max, limits.kv_capacity_tokens - 1)
         if not limits.outputs_reserved:
             return charge_max_optimistic(
                 self.rates, prompt + limits.output_tokens_max, limits.output_tokens_max, limits.running_max
             )
-        return charge_max_shared(self.rates, limits.kv_capacity_tokens, prompt)
+        return charge_max_exclusive(self.rates, limits.kv_capacity_tokens, prompt)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """V-4.4, in service times lcm / weight."""

@@ -1,6 +1,8 @@
 """What several commands share: how a workload, a cluster and a policy are named in arguments."""
 
 import importlib
+import os
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -133,6 +135,9 @@ def policy_of(name: str, params: Mapping[str, str]) -> ComposedPolicy:
 
 def _imported(name: str) -> ComposedPolicy:
     module, _, attribute = name.partition(":")
+    # A module of one's own lies in the current folder more often than on the path.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

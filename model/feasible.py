@@ -1,0 +1,70 @@
+"""What makes a step plan impossible on a worker, from what the worker shows: one predicate for tests, proofs and guards.
+
+It sees a view, so it cannot know whether a request waits or what the cache really holds; `model.worker.begin` checks
+those too, and refuses whatever is named here.
+"""
+
+from collections.abc import Iterator
+
+from fairsched.model.plan import StepPlan
+from fairsched.model.view import WorkerView
+
+
+def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
+    """Every reason why the plan cannot be executed, one sentence each; empty when nothing speaks against it.
+
+    O(size of the plan).
+    """
+    return (*_requests(plan, view), *_chunks(plan, view), *_memory(plan, view), *_validity(plan))
+
+
+def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
+    """Who leaves must run, who enters must not, and nobody does either twice."""
+    seen: set[int] = set()
+    for request_id in plan.preempt:
+        if request_id not in view.in_flight:
+            yield f"request {request_id} is preempted and does not run"
+        if request_id in seen:
+            yield f"request {request_id} is preempted twice"
+        seen.add(request_id)
+    for admission in plan.admit:
+        if admission.request_id in view.in_flight:
+            yield f"request {admission.request_id} is admitted and runs already"
+        if admission.request_id in seen:
+            yield f"request {admission.request_id} is named twice among those who leave or enter"
+        if admission.extend_tokens < 1 or admission.cached_prefix_tokens < 0 or admission.reserved_output_tokens < 0:
+            yield f"request {admission.request_id} is admitted with {admission.extend_tokens} tokens to compute"
+        seen.add(admission.request_id)
+
+
+def _chunks(plan: StepPlan, view: WorkerView) -> Iterator[str]:
+    """A chunk is of a request that is or enters in the batch, and no longer than what it has left to compute."""
+    entering = {admission.request_id: admission.extend_tokens for admission in plan.admit}
+    seen: set[int] = set()
+    for request_id, tokens in plan.chunks:
+        flight = view.in_flight.get(request_id)
+        running = 0 if flight is None or request_id in plan.preempt else flight.remaining_tokens
+        left = entering.get(request_id, running)
+        if not 1 <= tokens <= left:
+            yield f"request {request_id} has {left} tokens left to compute, and its chunk has {tokens}"
+        if request_id in seen:
+            yield f"request {request_id} has two chunks"
+        seen.add(request_id)
+
+
+def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
+    """What is promised fits into what is free, unless preemptions free an amount that the view does not show."""
+    if plan.preempt:
+        return
+    need = sum(admission.extend_tokens + admission.reserved_output_tokens for admission in plan.admit)
+    growing = view.growing if plan.decode else 0
+    if need + growing > view.kv_free_tokens:
+        yield f"admissions and decoding need {need + growing} tokens of KV, and {view.kv_free_tokens} are free"
+
+
+def _validity(plan: StepPlan) -> Iterator[str]:
+    """Only a step that just decodes may be repeated without asking again."""
+    if plan.valid_steps is not None and plan.valid_steps < 1:
+        yield f"the plan is valid for {plan.valid_steps} steps"
+    if plan.valid_steps != 1 and (plan.preempt or plan.admit or plan.chunks):
+        yield "a plan that preempts, admits or prefills is valid for one step only"

@@ -1,0 +1,77 @@
+"""The predicate of feasibility agrees with the worker: what it names, the worker refuses."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.model.feasible import violations
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.request import Prompt, Request
+from fairsched.model.worker import InfeasiblePlanError, arrive, begin, step
+from fairsched.model.worker_state import WorkerState
+
+
+def busy() -> WorkerState:
+    """A worker of 100 tokens: request 0 decodes, request 1 has 10 tokens left to prefill, 2 and 3 wait."""
+    state = WorkerState(worker=0, capacity=100)
+    for i in range(4):
+        state, _ = arrive(state, Request(i, 0, 0, Prompt(20), 10), 5, 0)
+    both = (Admission(0, 0, 20, 0, 10), Admission(1, 0, 20, 0, 10))
+    state, _ = step(state, StepPlan(admit=both, chunks=((0, 20), (1, 10))), 0)
+    return state
+
+
+ADMISSIONS = st.builds(
+    Admission,
+    request_id=st.integers(0, 4),
+    client=st.just(0),
+    extend_tokens=st.integers(0, 40),
+    cached_prefix_tokens=st.just(0),
+    reserved_output_tokens=st.sampled_from([0, 10, 30]),
+)
+PLANS = st.builds(
+    StepPlan,
+    preempt=st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    admit=st.lists(ADMISSIONS, max_size=2).map(tuple),
+    chunks=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 25)), max_size=3).map(tuple),
+    decode=st.booleans(),
+    valid_steps=st.just(1),
+)
+
+
+@given(PLANS)
+def test_whatever_is_named_the_worker_refuses(plan: StepPlan) -> None:
+    """A plan with a violation that the worker can see is refused by `begin`, which leaves the state as it was."""
+    state = busy()
+    # The worker computes what is really missing, whatever an admission claims, so only true claims are compared.
+    truthful = all(admission.extend_tokens == 20 for admission in plan.admit)
+    if truthful and violations(plan, state.view(0)):
+        with pytest.raises(InfeasiblePlanError):
+            begin(state, plan, 0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (StepPlan(preempt=(2,)), "does not run"),
+        (StepPlan(preempt=(0, 0)), "twice"),
+        (StepPlan(admit=(Admission(0, 0, 20, 0, 10),)), "runs already"),
+        (StepPlan(admit=(Admission(2, 0, 20, 0, 10), Admission(2, 0, 20, 0, 10))), "twice"),
+        (StepPlan(chunks=((1, 11),)), "10 tokens left"),
+        (StepPlan(chunks=((1, 5), (1, 5))), "two chunks"),
+        (StepPlan(admit=(Admission(2, 0, 90, 0, 10),)), "are free"),
+        (StepPlan(valid_steps=0), "0 steps"),
+        (StepPlan(chunks=((1, 5),), valid_steps=2), "one step only"),
+    ],
+)
+def test_each_violation_is_said(plan: StepPlan, said: str) -> None:
+    """Each way in which a plan can be impossible has its sentence."""
+    assert any(said in sentence for sentence in violations(plan, busy().view(0)))
+
+
+def test_nothing_speaks_against_a_plan_that_can_be_executed() -> None:
+    """A plan that the worker executes has no violation."""
+    state = busy()
+    plan = StepPlan(admit=(Admission(2, 0, 20, 0, 10),), chunks=((1, 10), (2, 20)))
+    assert violations(plan, state.view(0)) == ()
+    begin(state, plan, 0)
