@@ -1,4 +1,4 @@
-"""What makes a step plan impossible on a worker, from what the worker shows: one predicate for tests, proofs and guards.
+"""What makes a step plan impossible on a worker, as far as the worker shows: one predicate for tests, proofs, guards.
 
 It sees a view, so it cannot know whether a request waits or what the cache really holds; `model.worker.begin` checks
 those too, and refuses whatever is named here.
