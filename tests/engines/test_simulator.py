@@ -1,0 +1,269 @@
+"""The simulator's time, order and endings: a run worked out by hand, and what every run must satisfy."""
+
+from collections import defaultdict
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.log import CanonicalLog
+from fairsched.engines.simulator import PolicyStallError, Simulator, simulate
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Prefilled,
+    Rejected,
+    WorkerJoined,
+)
+from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.view import WorkerView
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.base import Router
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.registry import ROUTERS
+from fairsched.policies.router import JoinShortestQueue, RoundRobin
+from fairsched.verify import worker_invariants
+from fairsched.verify.event_invariants import Ledger
+from tests.engines.logs import LATENCY, RUNS, Case
+
+STEPPED = attrs.evolve(
+    LATENCY, name="stepped", decode=(DecodePiece(1, 10, 1, 2), DecodePiece(2, 5, 2, 7), DecodePiece(4, 30, 0, 1))
+)
+"""Decode times that change with the size of the batch."""
+TOKENS = JoinShortestQueue(measure="tokens")
+"""A router that sees how much memory grows while others leap."""
+ANY_ROUTER = st.sampled_from([*ROUTERS.values(), TOKENS])
+
+
+def job(i: int, at_ns: int, prompt: int = 2, output: int = 1, **truth: Any) -> Job:
+    """A job of client 0 that shares nothing."""
+    return Job(Request(i, 0, at_ns, Prompt(prompt), output), output, **truth)
+
+
+def world(*jobs: Job) -> Workload:
+    """These jobs, of one client."""
+    return Workload("by hand", jobs, (Client(0, "a"),))
+
+
+def run(
+    workload: Workload, case: Case, router: Router[Any], latency: LatencyModel, leap: bool = True
+) -> tuple[Simulator, list[Event], str]:
+    """The simulator after the run, its events, and the hash of its log."""
+    events: list[Event] = []
+    log = CanonicalLog()
+
+    def listen(happened: list[Event]) -> None:
+        events.extend(happened)
+        log.record(happened)
+
+    simulator = Simulator(
+        workload,
+        case.build(),
+        router,
+        latency,
+        workers=case.workers,
+        kv_capacity_tokens=case.kv_capacity_tokens,
+        on_events=listen,
+        leap=leap,
+    )
+    simulator.run()
+    return simulator, events, log.sha256()
+
+
+def test_two_requests_to_the_nanosecond() -> None:
+    """A prefill of 10 + 4 ns, a decode step of 10 + 5 + 2, one mixed step of 10 + 2 + (6 + 2): worked out by hand.
+
+    The second request comes in the middle of a leap of two steps, which ends after its first.
+    """
+    events = simulate(world(job(0, 5, 4, 3), job(1, 30, 2, 1)), FCFS(), RoundRobin(), LATENCY)
+    requests = [job(0, 5, 4, 3).request, job(1, 30, 2, 1).request]
+    assert events == [
+        WorkerJoined(0, 0, 40),
+        Arrived(5, 0, requests[0]),
+        Admitted(5, 0, 0, 0, 4, 0, 3),
+        Prefilled(19, 0, 0, 0, 4, 0),
+        Decoded(19, 0, 1, (0,), (1,)),
+        Arrived(30, 0, requests[1]),
+        Decoded(36, 0, 1, (0,), (1,)),
+        Admitted(36, 0, 1, 0, 2, 0, 1),
+        Prefilled(56, 0, 1, 0, 2, 0),
+        Decoded(56, 0, 1, (0,), (2,)),
+        Finished(56, 0, 1, 0, 1),
+        Finished(56, 0, 0, 0, 3),
+    ]
+
+
+@pytest.mark.nightly
+@given(RUNS, ANY_ROUTER, st.sampled_from([LATENCY, STEPPED]))
+def test_leaps_are_steps(drawn: tuple[Workload, Case], router: Router[Any], latency: LatencyModel) -> None:
+    """Leaping and stepping give one log and the same final states, whatever the router sees of the workers."""
+    workload, case = drawn
+    leaping, _, log = run(workload, case, router, latency)
+    stepping, _, other = run(workload, case, router, latency, leap=False)
+    assert log == other
+    for one, two in zip(leaping.lanes, stepping.lanes, strict=True):
+        assert one.state == two.state
+        assert leaping.policy.state_to_json(one.policy_state) == stepping.policy.state_to_json(two.policy_state)
+
+
+def test_router_sees_growth_inside_a_leap() -> None:
+    """Outputs that grow into free memory count at once for a router that compares tokens, leap or not."""
+    case = Case("fcfs", {"reserve": "optimistic"}, workers=2)
+    jobs = (job(0, 0, 2, 20), job(1, 0, 6, 20), *(job(2 + i, 40 * (i + 1), 1, 3) for i in range(6)))
+    assert run(world(*jobs), case, TOKENS, LATENCY)[2] == run(world(*jobs), case, TOKENS, LATENCY, leap=False)[2]
+
+
+@given(RUNS, ANY_ROUTER)
+def test_every_request_ends_once(drawn: tuple[Workload, Case], router: Router[Any]) -> None:
+    """Nothing is lost, made up or served twice, on any worker; and at the end every worker is empty and in order."""
+    workload, case = drawn
+    simulator, events, _ = run(workload, case, router, LATENCY)
+    ledgers: dict[int, Ledger] = defaultdict(Ledger)
+    latest: dict[int, int] = defaultdict(int)
+    for event in events:
+        ledgers[event.worker].record(event)
+        assert event.time_ns >= latest[event.worker]
+        latest[event.worker] = event.time_ns
+    ended = [i for ledger in ledgers.values() for i in ledger.ended]
+    assert sorted(ended) == [j.request.id for j in workload.jobs]
+    for ledger in ledgers.values():
+        ledger.check_over(ledger.ended)
+    outputs = {j.request.id: j.output_tokens for j in workload.jobs}
+    assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
+    for lane in simulator.lanes:
+        worker_invariants.check(lane.state)
+        simulator.policy.check(lane.policy_state)
+        assert not lane.state.queue
+        assert not lane.state.running
+
+
+@given(RUNS)
+@example((world(job(0, 0, 30, 30), job(1, 0, after=(0,)), job(2, 0, after=(1,))), Case("fcfs")))
+@settings(max_examples=60)
+def test_calls_wait_for_what_they_depend_on(drawn: tuple[Workload, Case]) -> None:
+    """A call is sent `think_ns` after the last of its predecessors finished, or never if one of them did not."""
+    workload, case = drawn
+    _, events, _ = run(workload, case, RoundRobin(), LATENCY)
+    finished = {e.request_id: e.time_ns for e in events if isinstance(e, Finished)}
+    came = {e.request.id: e.time_ns for e in events if isinstance(e, Arrived)}
+    came |= {e.request_id: e.time_ns for e in events if isinstance(e, Rejected) and e.request_id not in came}
+    never = {e.request_id for e in events if isinstance(e, Cancelled) and e.worker < 0}
+    for each in workload.jobs:
+        i = each.request.id
+        if not each.after:
+            assert came[i] == each.request.arrival_ns
+        elif all(parent in finished for parent in each.after):
+            assert came[i] == max(finished[parent] for parent in each.after) + each.think_ns
+        else:
+            assert i in never
+            assert i not in came
+
+
+@given(RUNS)
+@settings(max_examples=60)
+def test_callers_give_up_on_time(drawn: tuple[Workload, Case]) -> None:
+    """A waiting request is cancelled the instant its caller gives up, a running one when its step ends."""
+    workload, case = drawn
+    _, events, _ = run(workload, case, RoundRobin(), LATENCY)
+    came = {e.request.id: e.time_ns for e in events if isinstance(e, Arrived)}
+    patience = {j.request.id: j.cancel_after_ns for j in workload.jobs if j.cancel_after_ns is not None}
+    for event in events:
+        if isinstance(event, Cancelled) and event.worker >= 0:
+            late = event.time_ns - came[event.request_id] - patience[event.request_id]
+            # No step of these worlds takes longer than a decode step over all memory and a prefill of it.
+            assert 0 <= late <= (200 if event.was_running else 0)
+        if isinstance(event, Finished) and event.request_id in patience:
+            assert event.time_ns - came[event.request_id] - patience[event.request_id] <= 200
+
+
+def test_simultaneous_arrivals_come_in_order_of_their_ids() -> None:
+    """Requests of one instant arrive in order of their ids and are all there when an idle worker decides."""
+    events = simulate(world(job(2, 7), job(0, 7), job(1, 7)), FCFS(), RoundRobin(), LATENCY)
+    kinds = [(type(e), getattr(e, "request_id", None)) for e in events if e.time_ns == 7]
+    assert kinds == [(Arrived, None)] * 3 + [(Admitted, i) for i in range(3)]
+    assert [e.request.id for e in events if isinstance(e, Arrived)] == [0, 1, 2]
+
+
+def test_arrival_at_the_end_of_a_step_joins_the_next_but_one() -> None:
+    """Steps end before requests come: who comes at that instant finds the next step begun."""
+    events = simulate(world(job(0, 0, 4, 3), job(1, 14, 2, 1)), FCFS(), RoundRobin(), LATENCY)
+    # The prefill of request 0 ends at 14, its next decode step at 14 + 17.
+    assert [e.time_ns for e in events if isinstance(e, Admitted)] == [0, 31]
+
+
+def test_round_robin_over_three_workers() -> None:
+    """Workers are independent lanes: three equal requests at once take as long as one."""
+    events = simulate(world(*(job(i, 0, 4, 3) for i in range(3))), FCFS(), RoundRobin(), LATENCY, workers=3)
+    assert sorted((e.worker, e.request_id, e.time_ns) for e in events if isinstance(e, Finished)) == [
+        (0, 0, 49),
+        (1, 1, 49),
+        (2, 2, 49),
+    ]
+
+
+def test_request_that_fits_nowhere_is_rejected_by_name_and_number() -> None:
+    """A request larger than a worker is rejected on arrival, and the reason has the numbers."""
+    events = simulate(world(job(0, 3, 38, 3)), FCFS(), RoundRobin(), LATENCY)
+    assert events[1:] == [Rejected(3, 0, 0, 0, "request 0 needs 41 tokens, worker 0 holds 40 in all")]
+
+
+def test_progress_is_told() -> None:
+    """`progress` hears of every 256th ending."""
+    told: list[int] = []
+    workload = world(*(job(i, i) for i in range(600)))
+    Simulator(workload, FCFS(), RoundRobin(), LATENCY, progress=told.append).run()
+    assert told == [256, 512]
+
+
+@pytest.mark.parametrize(("options", "message"), [({"workers": 0}, "not 0"), ({"kv_capacity_tokens": 1}, "for 1 tok")])
+def test_impossible_clusters_are_refused(options: dict[str, Any], message: str) -> None:
+    """A cluster without workers and a worker without memory are errors that say so."""
+    with pytest.raises(ValueError, match=message):
+        Simulator(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, **options)
+
+
+@attrs.frozen
+class Idle(FCFS):
+    """Never admits anybody."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        """Nothing."""
+        return StepPlan(), state
+
+
+def test_what_a_policy_leaves_waiting_is_rejected_at_the_end() -> None:
+    """A policy that never admits loses no request: each ends as rejected, and its dependents as cancelled."""
+    events = simulate(world(job(0, 4), job(1, 4, after=(0,))), Idle(), RoundRobin(), LATENCY)
+    assert events[2:] == [
+        Rejected(4, 0, 0, 0, "request 0 still waits at worker 0, which is idle"),
+        Cancelled(4, -1, 1, 0, False, 0, 0),
+    ]
+
+
+@attrs.frozen
+class Restless(FCFS):
+    """Admits and preempts for ever, and computes nothing."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        """In and out."""
+        if view.running:
+            return StepPlan(preempt=(0,), decode=False), state
+        return StepPlan(admit=(Admission(0, 0, 2, 0, 1),), decode=False), state
+
+    def observe(self, state: Any, event: Event) -> Any:
+        """Learns nothing."""
+        return state
+
+
+def test_a_policy_that_computes_nothing_for_ever_is_named() -> None:
+    """Changing the batch without computing anything is an error, not an endless loop."""
+    with pytest.raises(PolicyStallError, match="worker 0"):
+        simulate(world(job(0, 0)), Restless(), RoundRobin(), LATENCY)
