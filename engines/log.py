@@ -12,24 +12,26 @@ import msgspec
 from fairsched.model.events import Arrived, Cached, Decoded, Event, Evicted
 
 _encode = msgspec.json.Encoder().encode
-_BATCH = 512
+_encode_lines = msgspec.json.Encoder().encode_lines
+_BATCH = 4096
 _BY_REFERENCE = frozenset({Arrived, Cached, Evicted})
 
 
+def by_reference(event: Event) -> object:
+    """An event as the log writes it: prompts are named by the request that brought them."""
+    match event:
+        case Arrived(request=r):
+            return ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
+        case Cached():
+            return ("Cached", event.time_ns, event.worker, event.owner, event.blocks)
+        case Evicted():
+            return ("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks)
+    return event
+
+
 def line_of(event: Event) -> bytes:
-    """An event as the log writes it: kind, time, worker, and its numbers.  Prompts are named by their request."""
-    kind = type(event)
-    if kind is Arrived:
-        assert isinstance(event, Arrived)
-        r = event.request
-        return _encode(("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens))
-    if kind is Cached:
-        assert isinstance(event, Cached)
-        return _encode(("Cached", event.time_ns, event.worker, event.owner, event.blocks))
-    if kind is Evicted:
-        assert isinstance(event, Evicted)
-        return _encode(("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks))
-    return _encode(event)
+    """An event's line: kind, time, worker, and its numbers."""
+    return _encode(by_reference(event))
 
 
 class CanonicalLog:
@@ -40,14 +42,14 @@ class CanonicalLog:
 
     def __init__(self, sink: Callable[[Event, bytes], None] | None = None) -> None:
         self._hash = hashlib.sha256()
-        self._lines: list[bytes] = []
+        self._batch: list[Event] = []
         self._decoding: dict[int, Decoded | None] = {}
         self._sink = sink
-        self.count = 0
+        self._batched = 1 if sink is not None else _BATCH
 
     def record(self, events: Iterable[Event]) -> None:
         """The next events of the run, in order."""
-        decoding = self._decoding
+        decoding, batch = self._decoding, self._batch
         for event in events:
             worker = event.worker
             pending = decoding.get(worker)
@@ -56,29 +58,27 @@ class CanonicalLog:
                 continue
             if pending is not None:
                 decoding[worker] = None
-                self._write(pending)
-            self._write(event)
-
-    def _write(self, event: Event) -> None:
-        line = _encode(event) if type(event) not in _BY_REFERENCE else line_of(event)
-        self.count += 1
-        self._lines.append(line)
-        if len(self._lines) >= _BATCH:
+                batch.append(pending)
+            batch.append(event)
+        if len(batch) >= self._batched:
             self._flush()
-        if self._sink is not None:
-            self._sink(event, line)
 
     def _flush(self) -> None:
-        if self._lines:
-            self._hash.update(b"\n".join(self._lines) + b"\n")
-            self._lines.clear()
+        """Encode and hash what was collected; a sink wants every line at once, since the run may be cut off."""
+        batch = self._batch
+        lines = _encode_lines([by_reference(event) if type(event) in _BY_REFERENCE else event for event in batch])
+        self._hash.update(lines)
+        if self._sink is not None:
+            for event, line in zip(batch, lines.splitlines(), strict=True):
+                self._sink(event, line)
+        batch.clear()
 
     def sha256(self) -> str:
         """The hash of all lines; open decode runs are written first, in order of their workers."""
         for worker in sorted(self._decoding):
             pending = self._decoding[worker]
             if pending is not None:
-                self._write(pending)
+                self._batch.append(pending)
         self._decoding.clear()
         self._flush()
         return self._hash.hexdigest()
@@ -87,7 +87,7 @@ class CanonicalLog:
 def merged(first: Decoded, second: Decoded) -> Decoded:
     """Two decode runs of one worker as one."""
     if first.clients == second.clients:
-        tokens = tuple(map(int.__add__, first.tokens, second.tokens))
+        tokens = tuple([a + b for a, b in zip(first.tokens, second.tokens, strict=True)])
         return Decoded(second.time_ns, second.worker, first.steps + second.steps, first.clients, tokens)
     produced = dict(zip(first.clients, first.tokens, strict=True))
     for client, count in zip(second.clients, second.tokens, strict=True):
