@@ -16,11 +16,14 @@ from typing import Any
 import attrs
 import z3
 
-from fairsched.model.algebra import NOBODY, Algebra
+from fairsched.model.algebra import NOBODY
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.verify.concrete import INTERPRETATIONS, Values, holds, hypotheses, permitted
+from fairsched.verify.concrete import hypotheses
+from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.guard import violations
-from fairsched.verify.system import Claim, Clause, Event, Kind, World, decided, state_after, with_derived
+from fairsched.verify.shrink import minimised
+from fairsched.verify.steps import Step, confirmed, steps
+from fairsched.verify.system import Claim, Kind, decided, state_after, with_derived
 from fairsched.verify.z3_algebra import CLIENT, ClosedFormValue, Point, Value, Z3Algebra, scalar
 
 RLIMIT = 20_000_000
@@ -29,25 +32,6 @@ CLIENTS_MAX = 4
 """Largest world that the search for a small counterexample tries before it takes the solver's own."""
 _MAGNITUDES = (3, 8, 30)
 """Bounds on the integers of a counterexample, tried in turn."""
-
-
-@attrs.frozen
-class Counterexample:
-    """A concrete world in which an event breaks a clause, confirmed by two interpretations of the kernel.
-
-    `values` are the parameters, the state before the event and the event's facts: a tuple a vector or mask, an int a
-    scalar or point (a client's index, -1 for nobody).
-    """
-
-    system: str
-    obligation: str
-    broken: tuple[str, ...]
-    clients: int
-    values: Values
-
-    def __str__(self) -> str:
-        values = ", ".join(f"{name}={value}" for name, value in self.values.items())
-        return f"{self.obligation} breaks {'; '.join(self.broken)} with {self.clients} clients: {values}"
 
 
 @attrs.frozen
@@ -88,17 +72,17 @@ class Obligation:
     `happens` is what makes it more than a formality: the hypotheses must be satisfiable together with it.
     """
 
-    name: str
+    step: Step
     algebra: Z3Algebra
     hypotheses: tuple[Any, ...]
     goal: Any
     happens: Any
     before: Mapping[str, tuple[Kind, Any]]
-    claim: Claim
-    event: Event | None
-    assumed: tuple[Clause, ...]
-    goals: tuple[Clause, ...]
-    dropped: frozenset[Assumption]
+
+    @property
+    def name(self) -> str:
+        """What has to be shown: the start, an event, the conclusion."""
+        return self.step.name
 
 
 # --- obligations ----------------------------------------------------------------------------------------------------
@@ -106,46 +90,33 @@ class Obligation:
 
 def obligations(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
     """What has to be shown for `claim` when the assumptions `dropped` are not made."""
-    if claim.system.hints:
-        yield _obligation("hints", claim, None, (), claim.system.hints, dropped)
-    yield _obligation("start", claim, None, claim.start, claim.invariants, dropped)
-    for event in claim.system.events:
-        if event.excluded_by is None or event.excluded_by in dropped:
-            yield _obligation(event.name, claim, event, claim.invariants, claim.invariants, dropped)
-    yield _obligation("conclusion", claim, None, claim.invariants, claim.conclusions, dropped)
+    return map(obligation, steps(claim, dropped))
 
 
-def _obligation(
-    name: str,
-    claim: Claim,
-    event: Event | None,
-    assumed: tuple[Clause, ...],
-    goals: tuple[Clause, ...],
-    dropped: frozenset[Assumption],
-) -> Obligation:
-    o, system = Z3Algebra(), claim.system
-    kinds = {**system.parameters, **system.fields, **(event.facts if event else {})}
-    before = {field: (kind, _symbol(o, field, kind, system.closed_forms)) for field, kind in kinds.items()}
-    world = with_derived(o, system, SimpleNamespace(**{field: symbol for field, (_, symbol) in before.items()}))
+def obligation(step: Step) -> Obligation:
+    """One step as formulas for any number of clients."""
+    o, system, event = Z3Algebra(), step.claim.system, step.event
+    before = {name: (kind, symbol(o, name, kind, system.closed_forms)) for name, kind in step.kinds.items()}
+    world = with_derived(o, system, SimpleNamespace(**{name: value for name, (_, value) in before.items()}))
     after, happens = world, z3.BoolVal(True)
-    if goals is not system.hints:
-        assumed = (*assumed, *system.hints)
     if event:
         world = decided(o, event, world)
         after = state_after(o, system, event, world)
         happens = event.happens(o, world).at(None) if event.happens else happens
-    held = [need.holds(o, world) for need in hypotheses(system, event, dropped)]
-    clients = [Point(z3.BoolVal(True), o.fresh_client("client")) for _ in range(1 + max(goal.points for goal in goals))]
+    held = [need.holds(o, world) for need in hypotheses(system, event, step.dropped)]
+    arity = 1 + max(goal.points for goal in step.goals)
+    clients = [Point(z3.BoolVal(True), o.fresh_client("client")) for _ in range(arity)]
     o.sealed = True
     terms = [term for value in held for term in _everywhere(o, value)]
-    for clause in assumed:
+    for clause in step.assumed:
         for points in tuples(o.clients, repeat=clause.points):
             terms += _everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
-    goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in goals])
-    return Obligation(name, o, tuple(terms), goal, happens, before, claim, event, assumed, goals, dropped)
+    goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in step.goals])
+    return Obligation(step, o, tuple(terms), goal, happens, before)
 
 
-def _symbol(o: Z3Algebra, name: str, kind: Kind, closed_form: bool) -> Value | Point:
+def symbol(o: Z3Algebra, name: str, kind: Kind, closed_form: bool) -> Value | Point:
+    """An unknown of this kind."""
     match kind:
         case Kind.VECTOR | Kind.MASK:
             function = z3.Function(name, CLIENT, z3.IntSort() if kind is Kind.VECTOR else z3.BoolSort())
@@ -231,6 +202,7 @@ def counterexample(obligation: Obligation, rlimit: int = RLIMIT) -> Counterexamp
 def _small(obligation: Obligation, clients: int, size: int | None) -> Iterator[Any]:
     named = [z3.Const(f"small!{i}", CLIENT) for i in range(clients)]
     yield from (z3.Or([client == name for name in named]) for client in obligation.algebra.clients)
+    yield from obligation.algebra.summed(named)
     if size is None:
         return
     for kind, symbol in obligation.before.values():
@@ -263,22 +235,8 @@ def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
 
 
 def _replayed(obligation: Obligation, concrete: tuple[int, dict[str, Any]]) -> Counterexample | None:
-    n, values = concrete
-    kinds = {name: kind for name, (kind, _) in obligation.before.items()}
-    outcomes = {_broken(obligation, run.o, run.world(kinds, values), n) for run in INTERPRETATIONS}
-    if len(outcomes) != 1 or not (broken := outcomes.pop()):
+    clients, values = concrete
+    step = obligation.step
+    if not confirmed(step, clients, values):
         return None
-    return Counterexample(obligation.claim.system.name, obligation.name, broken, n, values)
-
-
-def _broken(obligation: Obligation, o: Algebra, world: World, n: int) -> tuple[str, ...]:
-    """Which goals fail after the event in a concrete world; none if the world does not fulfil the hypotheses."""
-    system, event = obligation.claim.system, obligation.event
-    before = with_derived(o, system, world)
-    before = decided(o, event, before) if event else before
-    if not permitted(o, hypotheses(system, event, obligation.dropped), before):
-        return ()
-    if any(not holds(o, clause, before, n) for clause in obligation.assumed):
-        return ()
-    after = state_after(o, system, event, before) if event else before
-    return tuple(clause.name for clause in obligation.goals if not holds(o, clause, after, n))
+    return minimised(step, clients, values)

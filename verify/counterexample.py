@@ -1,0 +1,298 @@
+"""Worlds that break a claim, as values that can be read, saved and run again without a solver.
+
+A counterexample is a world of few clients and the events that break a clause in it: one event from a state that the
+invariants allow (a step that is not inductive), or a whole run from the claim's start (see `fairsched.verify.bounded`).
+Saved as JSON it names the claim by module and theorem, and holds the text of a kernel function that differs from the
+shipped one; replaying runs all of it again on numpy arrays and on exact integers and says what is broken now.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+
+from fairsched.model.algebra import NOBODY
+from fairsched.verify.concrete import INTERPRETATIONS, Interpretation, Values, hypotheses, permitted
+from fairsched.verify.steps import CONCLUSION, START, Step, failing, plain, step_named
+from fairsched.verify.system import Claim, Kind, World, decided, state_after, with_derived
+from fairsched.verify.variants import with_text
+
+SCHEMA = 1
+
+
+@attrs.frozen
+class Counterexample:
+    """A concrete world in which an event breaks a clause, confirmed by two interpretations of the kernel.
+
+    `values` are the parameters, the state before the event and the event's facts: a tuple a vector or mask, an int a
+    scalar or point (a client's index, -1 for nobody).  `without` names the assumptions that were not made.
+    """
+
+    system: str
+    obligation: str
+    broken: tuple[str, ...]
+    clients: int
+    values: Values
+    theorem: str = ""
+    without: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return f"{self.obligation} breaks {'; '.join(self.broken)} with {self.clients} clients: {values}"
+
+
+class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event by name, with its facts."""
+
+    event: str
+    facts: dict[str, int | tuple[int, ...]] = {}
+
+
+class ChangedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kernel function that reads differently from the one in `module`."""
+
+    module: str
+    function: str
+    text: str
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A counterexample as it is saved.
+
+    `claims` is the module, or the ``module:Class``, whose ``claims`` hold the theorem.  `from_start` says that the
+    events begin in a first state of the claim; otherwise they begin in a state that its invariants allow.
+    `obligation` is what breaks: an event, "start" or "conclusion".
+    """
+
+    fairsched_counterexample: int = SCHEMA
+    theorem: str
+    claims: str
+    obligation: str
+    broken: tuple[str, ...]
+    clients: int
+    initial: dict[str, int | tuple[int, ...]]
+    events: tuple[Happening, ...] = ()
+    from_start: bool = False
+    without: tuple[str, ...] = ()
+    kernel: ChangedKernel | None = None
+
+    def to_json(self) -> bytes:
+        """The document as indented JSON, the same bytes for the same document."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+def document(found: Counterexample, claims: str, kernel: ChangedKernel | None = None) -> Document:
+    """What is to be saved of a counterexample to a theorem that `claims` names."""
+    claim = _claim(claims, found.theorem, kernel)
+    facts = _step(claim, found.obligation, found.without).event
+    names = frozenset(facts.facts) if facts else frozenset()
+    happened = {name: value for name, value in found.values.items() if name in names}
+    return Document(
+        theorem=found.theorem,
+        claims=claims,
+        obligation=found.obligation,
+        broken=found.broken,
+        clients=found.clients,
+        initial={name: value for name, value in found.values.items() if name not in names},
+        events=(Happening(found.obligation, happened),) if facts else (),
+        from_start=found.obligation == START,
+        without=found.without,
+        kernel=kernel,
+    )
+
+
+def read(path: Path) -> Document:
+    """A saved counterexample; raises `ValueError`, with the file's name, when it is none."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Document)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: not a counterexample: {error}") from error
+    if found.fairsched_counterexample != SCHEMA:
+        raise ValueError(f"{path}: schema {found.fairsched_counterexample}; this library reads {SCHEMA}")
+    return found
+
+
+def is_counterexample(path: Path) -> bool:
+    """Whether a file begins like a saved counterexample (a log of a run begins otherwise)."""
+    with path.open("rb") as file:
+        return b'"fairsched_counterexample"' in file.read(256)
+
+
+# --- replaying ------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Replay:
+    """What running a saved counterexample gave: the states passed through, and what is broken at the end.
+
+    `states` are plain values by name, the first before any event; `chosen` is what each event's kernel decided.
+    """
+
+    document: Document
+    claim: Claim
+    states: tuple[Values, ...]
+    chosen: tuple[Values, ...]
+    broken: tuple[str, ...]
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it breaks now exactly what it broke when it was saved."""
+        return self.broken == self.document.broken
+
+    def to_json(self) -> dict[str, Any]:
+        """The replay as plain values."""
+        return {
+            "counterexample": msgspec.to_builtins(self.document),
+            "states": list(self.states),
+            "chosen": list(self.chosen),
+            "broken": list(self.broken),
+            "confirmed": self.confirmed,
+        }
+
+    def text(self) -> str:
+        """The replay as lines: state, event, state, ..., and which clause broke."""
+        return "\n".join(_lines(self))
+
+
+class NotPermittedError(ValueError):
+    """A world does not fulfil the hypotheses under which the claim is made, so it says nothing about it."""
+
+
+def replay(saved: Document, claim: Claim | None = None) -> Replay:
+    """Runs a saved counterexample on numpy arrays and on exact integers.
+
+    `claim` is looked up unless given.  Raises `NotPermittedError` when a hypothesis does not hold in its world, and
+    `ValueError` when it does not fit the claim or the two interpretations disagree.
+    """
+    claim = claim or _claim(saved.claims, saved.theorem, saved.kernel)
+    runs = [_run(saved, claim, run) for run in INTERPRETATIONS]
+    if runs[0] != runs[1]:
+        raise ValueError(f"{saved.theorem}: numpy and exact integers disagree about this world")
+    return runs[0]
+
+
+def _run(saved: Document, claim: Claim, run: Interpretation) -> Replay:
+    o, system = run.o, claim.system
+    last = _step(claim, saved.obligation, saved.without)
+    kinds = {**system.parameters, **system.fields}
+    _check_fits("the world", kinds, saved.initial, saved.clients)
+    world = with_derived(o, system, run.world(kinds, saved.initial))
+    assumed = claim.start if saved.from_start else last.assumed
+    if missing := failing(o, assumed, world, saved.clients):
+        raise NotPermittedError(f"{saved.theorem}: the first state does not fulfil {'; '.join(missing)}")
+    states, chosen = [plain(kinds, world)], []
+    for happening in saved.events:
+        step = _step(claim, happening.event, saved.without)
+        if step.event is None:
+            raise ValueError(f"{system.name} has no event {happening.event!r}")
+        _check_fits(happening.event, step.event.facts, happening.facts, saved.clients)
+        before = decided(o, step.event, World(**{**vars(world), **vars(run.world(step.event.facts, happening.facts))}))
+        if not permitted(o, hypotheses(system, step.event, step.dropped), before):
+            raise NotPermittedError(f"{saved.theorem}: {happening.event} {happening.facts} is not permitted there")
+        world = state_after(o, system, step.event, before)
+        states.append(plain(kinds, world))
+        decisions = set(vars(before)) - set(vars(with_derived(o, system, world))) - set(step.event.facts)
+        chosen.append({name: int(getattr(before, name)) for name in sorted(decisions)})
+        world = World(**{name: getattr(world, name) for name in (*kinds, *system.derived)})
+    if not saved.events and not permitted(o, hypotheses(system, None, last.dropped), world):
+        raise NotPermittedError(f"{saved.theorem}: the parameters are not permitted")
+    return Replay(saved, claim, tuple(states), tuple(chosen), failing(o, last.goals, world, saved.clients))
+
+
+def _check_fits(what: str, kinds: Mapping[str, Kind], values: Values, clients: int) -> None:
+    if set(kinds) != set(values):
+        odd = ", ".join(sorted(set(kinds) ^ set(values)))
+        raise ValueError(f"{what}: the counterexample and the claim differ in {odd}")
+    for name, value in values.items():
+        vector = kinds[name] in (Kind.VECTOR, Kind.MASK)
+        if isinstance(value, tuple) is not vector or (isinstance(value, tuple) and len(value) != clients):
+            raise ValueError(f"{what}: {name} is a {kinds[name].value} over {clients} clients, not {value!r}")
+        if kinds[name] is Kind.POINT and isinstance(value, int) and not NOBODY <= value < clients:
+            raise ValueError(f"{what}: {name} is one of {clients} clients or nobody (-1), not {value}")
+
+
+def _step(claim: Claim, name: str, without: tuple[str, ...]) -> Step:
+    events = claim.system.events
+    needs = [*claim.system.laws, *(need for event in events for need in event.needs)]
+    known = {need.assumption for need in needs} | {event.excluded_by for event in events}
+    dropped = frozenset(assumption for assumption in known if assumption and assumption.name in without)
+    return step_named(claim, name, dropped)
+
+
+def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> Claim:
+    module, _, attribute = claims.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        holder = getattr(found, attribute) if attribute else found
+        made = holder.claims(with_text(kernel.module, kernel.function, kernel.text)) if kernel else holder.claims()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ValueError(f"no claims in {claims!r}: {error}") from error
+    named: list[Claim] = [claim for claim in made if claim.theorem.id == theorem]
+    if named:
+        return named[0]
+    raise ValueError(f"{claims!r} has no theorem {theorem!r}")
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def _lines(replayed: Replay) -> Iterator[str]:
+    saved, claim = replayed.document, replayed.claim
+    yield f"{saved.theorem}: {claim.theorem.statement}"
+    begins = "the claim's start" if saved.from_start else "a state that the invariants allow"
+    yield f"{claim.system.name}, {saved.clients} client(s), from {begins}"
+    if saved.without:
+        yield f"without {', '.join(saved.without)}"
+    if saved.kernel:
+        yield f"with {saved.kernel.module}.{saved.kernel.function} changed to"
+        yield from (f"    {line}" for line in saved.kernel.text.strip().splitlines())
+    yield ""
+    yield from _state(claim, replayed.states[0], saved.clients, {**claim.system.parameters, **claim.system.fields})
+    for happening, chosen, state in zip(saved.events, replayed.chosen, replayed.states[1:], strict=True):
+        facts = [f"{name} = {_said(value)}" for name, value in happening.facts.items()]
+        facts += [f"{name} = {_said(value)} (the gate's choice)" for name, value in chosen.items()]
+        yield ""
+        yield f"-> {happening.event}" + (f": {', '.join(facts)}" if facts else "")
+        yield ""
+        yield from _state(claim, state, saved.clients, claim.system.fields)
+    yield ""
+    if replayed.broken:
+        where = "there" if saved.obligation in (START, CONCLUSION) or not saved.events else "afterwards"
+        yield f"broken {where}: {'; '.join(replayed.broken)}"
+    else:
+        yield "nothing is broken"
+    if not replayed.confirmed:
+        yield f"saved as breaking: {'; '.join(saved.broken)}"
+
+
+def _said(value: int | tuple[int, ...]) -> str:
+    return str(value) if isinstance(value, int) else f"({', '.join(map(str, value))})"
+
+
+def _state(claim: Claim, state: Values, clients: int, shown: Mapping[str, Kind]) -> Iterator[str]:
+    """One row a client; scalars and points in a line below."""
+    columns = {name: state[name] for name, kind in shown.items() if kind in (Kind.VECTOR, Kind.MASK)}
+    rows = [["client", *columns]]
+    for client in range(clients):
+        entries = [(shown[name], value[client]) for name, value in columns.items() if isinstance(value, tuple)]
+        rows.append([_client(claim, state, client), *(_entry(kind, entry) for kind, entry in entries)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        yield "   " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+    rest = [f"{name} = {_said(state[name])}" for name, kind in shown.items() if name not in columns]
+    if rest:
+        yield "   " + ", ".join(rest)
+
+
+def _client(claim: Claim, state: Values, client: int) -> str:
+    named = [name for name, kind in claim.system.parameters.items() if kind is Kind.POINT and state[name] == client]
+    return f"{client} ({', '.join(named)})" if named else str(client)
+
+
+def _entry(kind: Kind, entry: int) -> str:
+    if kind is Kind.MASK:
+        return "yes" if entry else "-"
+    return str(entry)
