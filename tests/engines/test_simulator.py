@@ -121,6 +121,16 @@ def test_router_sees_growth_inside_a_leap() -> None:
     assert run(world(*jobs), case, TOKENS, LATENCY)[2] == run(world(*jobs), case, TOKENS, LATENCY, leap=False)[2]
 
 
+def test_an_eviction_ends_a_leap() -> None:
+    """What is evicted for a decode run takes a waiting request its rank, and the next one fits: no leap over it."""
+    prompts = [Prompt.from_keys(k, block_tokens=64) for k in ((0, 0, 1), (0, 0, 0, 0), (1, 1, 0, 0, 0))]
+    sizes = [(prompts[0], 136), (Prompt(256), 117), (prompts[1], 133), (prompts[2], 132)]
+    jobs = [Job(Request(i, 0, 0, prompt, output), output) for i, (prompt, output) in enumerate(sizes)]
+    case = Case("lpm", {"reserve": "optimistic", "max_running": "4"}, kv_capacity_tokens=774)
+    stepped = run(world(*jobs), case, RoundRobin(), LATENCY, leap=False)[2]
+    assert run(world(*jobs), case, RoundRobin(), LATENCY)[2] == stepped
+
+
 @given(RUNS, ANY_ROUTER)
 def test_every_request_ends_once(drawn: tuple[Workload, Case], router: Router[Any]) -> None:
     """Nothing is lost, made up or served twice, on any worker; and at the end every worker is empty and in order."""

@@ -1,0 +1,338 @@
+"""What composed policies do, behaviour by behaviour, each on the smallest worker that shows it."""
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.model.events import Admitted
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.request import Client, Prompt
+from fairsched.model.serial import StateError
+from fairsched.policies.base import Limits
+from fairsched.policies.batching import BATCHINGS, Batching, Chunked, EagerPrefill, IterationLevel, RequestLevel
+from fairsched.policies.counter import CounterGate
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.dlpm import DLPM
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.lpm import LPM
+from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
+from fairsched.policies.vtc import VTC
+from tests.policies.play import Play
+
+
+def keys(*names: int) -> Prompt:
+    """A prompt of one-token blocks."""
+    return Prompt.from_keys(names)
+
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", LOCAL_POLICIES.values(), ids=LOCAL_POLICIES)
+def test_first_that_does_not_fit_stops_the_line(policy: ComposedPolicy) -> None:
+    """A request that does not fit is not passed over by a smaller one of the same client behind it."""
+    play = Play(policy, 20)
+    play.arrive(prompt=8, output=4)
+    play.step()
+    large, small = (play.arrive(prompt=9), play.arrive(prompt=10)), play.arrive(prompt=10, output=1)
+    assert play.admitted() == []
+    assert play.policy.waiting_for(play.state, play.worker.view(1), large[0]) == "memory"
+    assert play.policy.waiting_for(play.state, play.worker.view(1), small) == "order"
+
+
+def test_arrival_order() -> None:
+    """FCFS admits in order of arrival, whatever the sizes."""
+    play = Play(FCFS())
+    for prompt in (9, 3, 5):
+        play.arrive(prompt=prompt)
+    assert play.admitted() == [0, 1, 2]
+
+
+def test_shortest_prompt_order() -> None:
+    """Fewest prompt tokens first, then the older."""
+    play = Play(ShortestPromptFirst())
+    for prompt in (9, 3, 5, 3):
+        play.arrive(prompt=prompt)
+    assert play.admitted() == [1, 3, 2, 0]
+
+
+def test_longest_prefix_order() -> None:
+    """Longest cached prefix first, then the older; the order follows what is cached."""
+    play = Play(LPM())
+    play.arrive(prompt=keys(1, 2, 3, 4), output=1)
+    play.step()
+    cold, short, long, other = (play.arrive(prompt=keys(*p)) for p in [(7, 7), (1, 2, 9), (1, 2, 3, 8), (6, 6)])
+    assert play.admitted() == [long, short, cold, other]
+    assert [a.cached_prefix_tokens for a in play.decide().admit] == [3, 2, 0, 0]
+
+
+def test_prefix_being_computed_is_waited_for() -> None:
+    """Of two cold requests with one prefix the second waits for the first; others and other orders do not wait."""
+    for policy, expected in ((LPM(), [0, 2]), (DLPM(), [0]), (FCFS(), [0, 1, 2])):
+        play = Play(policy)
+        for prompt in (keys(1, 2, 3), keys(1, 2, 4), keys(5, 6)):
+            play.arrive(prompt=prompt, output=3)
+        assert play.admitted() == expected
+        play.step()
+    # Under a gate a client offers its best request only, so all of its queue waited; now the prefix is there.
+    play = Play(DLPM())
+    first, second = play.arrive(prompt=keys(1, 2, 3), output=3), play.arrive(prompt=keys(1, 2, 4))
+    play.step()
+    assert play.decide().admit == (Admission(second, 0, 1, 2, 2),)
+    assert first in play.state.flights
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_static_reservation_counts_the_whole_output() -> None:
+    """Two requests of 4 + 6 tokens fill 20 tokens of memory: a third waits although little is used yet."""
+    play = Play(FCFS(), 20)
+    for _ in range(3):
+        play.arrive(prompt=4, output=1, output_max=6)
+    assert play.admitted() == [0, 1]
+    assert [a.reserved_output_tokens for a in play.decide().admit] == [6, 6]
+
+
+def test_optimistic_reservation_counts_the_next_token() -> None:
+    """The same requests all enter at once, each with room for its prompt and one token."""
+    play = Play(FCFS(batching=Chunked(reserve="optimistic")), 20)
+    for _ in range(4):
+        play.arrive(prompt=4, output=1, output_max=6)
+    assert play.admitted() == [0, 1, 2, 3]
+    assert [a.reserved_output_tokens for a in play.decide().admit] == [0] * 4
+
+
+def test_preemption_takes_the_youngest_and_keeps_its_output() -> None:
+    """When outputs outgrow memory the youngest leaves, keeps what it generated, and comes back before later ones."""
+    play = Play(FCFS(batching=Chunked(reserve="optimistic")), 12)
+    old, young = play.arrive(prompt=3, output=6), play.arrive(prompt=3, output=6)
+    play.step(3)
+    late = play.arrive(prompt=1, output=1)
+    assert play.step().preempt == (young,)
+    assert play.worker.queue[young].generated_tokens == 3
+    play.step(20)
+    assert [event.request_id for event in play.events if isinstance(event, Admitted)] == [old, young, young, late]
+    assert sorted(play.finished()) == [old, young, late]
+
+
+def test_fully_cached_prompt_fits_a_worker_that_it_fills() -> None:
+    """A prompt that is cached whole takes its memory once: its last block is computed again, the copy may go."""
+    play = Play(FCFS(), 8)
+    play.arrive(prompt=keys(1, 2, 3, 4, 5, 6), output=2)
+    play.step(2)
+    again = play.arrive(prompt=keys(1, 2, 3, 4, 5, 6), output=2)
+    assert play.decide().admit == (Admission(again, 0, 1, 5, 2),)
+    play.step(2)
+    assert play.finished() == [0, again]
+
+
+# --- gates ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", LOCAL_POLICIES.values(), ids=LOCAL_POLICIES)
+def test_admitting_nothing_changes_nothing(policy: ComposedPolicy) -> None:
+    """A decision that admits nobody returns the very state that it was given, even when a refill is due."""
+    if isinstance(policy.gate, DeficitGate):
+        policy = attrs.evolve(policy, gate=DeficitGate(quantum=1))
+    play = Play(policy, 20)
+    for client in (0, 1, 1):
+        play.arrive(client, prompt=8, output=4)
+    play.step(2)
+    plan, state = policy.decide(play.state, play.worker.view(play.now_ns))
+    assert not plan.admit
+    assert state is play.state
+
+
+def test_refill_waits_until_nobody_who_waits_has_credit() -> None:
+    """With quantum 10, client 0 is in debt after one request of 12; client 1 still has credit and goes on alone."""
+    play = Play(DLPM(gate=DeficitGate(quantum=10), batching=Chunked(max_running=1)), 100)
+    for client, prompt in ((0, 12), (0, 12), (1, 3), (1, 3), (1, 3), (1, 3)):
+        play.arrive(client, prompt, output=1)
+    orders = []
+    while play.worker.queue:
+        play.step()
+        orders.append(play.finished()[-1])
+    # 0 pays 14 of 10; client 1 pays 5 a request, so two of them use its 10 up, and only then is there a refill.
+    assert orders[:3] == [0, 2, 3]
+    assert play.state.gate.q.tolist() == [-8, 0]
+    assert orders == [0, 2, 3, 1, 4, 5]
+
+
+def test_cap_limits_what_a_client_has_in_flight() -> None:
+    """With a cap of 12 tokens a client runs two requests of 6; a third waits for the cap, others do not."""
+    play = Play(DLPM(gate=DeficitGate(in_flight_cap_tokens=12)))
+    for client in (0, 0, 0, 1):
+        play.arrive(client, prompt=4, output=2)
+    assert play.admitted() == [0, 1, 3]
+    play.step()
+    assert play.policy.waiting_for(play.state, play.worker.view(1), 2) == "cap"
+    assert play.policy.refuses(play.worker.queue[2].request) is None
+    play.step()
+    assert play.admitted() == [2]
+
+
+def test_preempted_request_fits_its_cap_again() -> None:
+    """What a preempted request had generated is not counted on top of its whole output: it fits the cap as before."""
+    play = Play(DLPM(gate=DeficitGate(in_flight_cap_tokens=9), batching=Chunked(reserve="optimistic")), 12)
+    play.arrive(0, prompt=3, output=6)
+    play.arrive(1, prompt=3, output=6)
+    play.step(20)
+    assert play.finished() == [0, 1]
+
+
+def test_counter_gate_serves_the_least_charged() -> None:
+    """Three requests of one client, then one of another: the other goes second, since it was charged nothing."""
+    play = Play(VTC(batching=Chunked(max_running=1)))
+    for client in (0, 0, 0, 1):
+        play.arrive(client, output=1)
+    play.step(4)
+    assert play.finished() == [0, 3, 1, 2]
+
+
+def test_weight_before_the_first_request() -> None:
+    """A client's weight may be set before it or anybody was seen."""
+    for policy in LOCAL_POLICIES.values():
+        play = Play(policy)
+        play.configure(3, 2)
+        for client in (0, 1, 3):
+            play.arrive(client)
+        assert sorted(play.admitted()) == [0, 1, 2]
+
+
+@given(
+    st.sampled_from([DLPM(gate=DeficitGate(quantum=8)), VTC()]),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=2, max_size=4),
+)
+@settings(max_examples=25)
+def test_weighted_clients_share_in_proportion(
+    policy: ComposedPolicy, weights: tuple[int, int], sizes: list[tuple[int, int]]
+) -> None:
+    """On a worker that two clients keep busy, service divided by weight differs by no more than the bound."""
+    capacity = 24
+    play = Play(policy, capacity)
+    for client, weight in enumerate(weights):
+        play.configure(client, weight)
+    for _ in range(120):
+        for client in range(2):
+            while sum(w.request.client == client for w in play.worker.queue.values()) < 2:
+                prompt, output = sizes[play.count % len(sizes)]
+                play.arrive(client, prompt, output, output_max=6)
+        play.step()
+    clients = tuple(Client(i, str(i), weight) for i, weight in enumerate(weights))
+    bound = policy.service_gap_bound(clients, Limits(capacity, 9, 6, 256, True))
+    assert bound is not None
+    service, common = play.service(), weights[0] * weights[1]
+    # Both were served far more than the bound allows to differ, so the shares are the weights'.
+    gap = abs(service[0] * common // weights[0] - service[1] * common // weights[1])
+    assert gap <= bound * common
+    assert service[0] + service[1] > 240
+
+
+# --- batching rules -------------------------------------------------------------------------------------------------
+
+
+def under(rule: Batching) -> Play:
+    """FCFS under a rule, with one request that decodes (it has three tokens to go)."""
+    play = Play(FCFS(batching=rule))
+    play.arrive(prompt=2, output=4)
+    play.step()
+    return play
+
+
+def test_chunked_fills_what_decoding_leaves_of_the_budget() -> None:
+    """Budget 5, one decodes: four tokens of the first prompt; in the next step the rest and the head of the second."""
+    play = under(Chunked(max_batched_tokens=5))
+    play.arrive(prompt=6)
+    play.arrive(prompt=7)
+    plan = play.step()
+    assert (plan.chunks, plan.decode) == (((1, 4),), True)
+    plan = play.step()
+    assert (plan.chunks, plan.decode) == (((1, 2), (2, 2)), True)
+    assert [a.request_id for a in plan.admit] == [2]
+
+
+def test_iteration_level_computes_whole_prompts_beside_decoding() -> None:
+    """Whole prompts enter between any two steps, and decoding goes on; only the number of requests is limited."""
+    play = under(IterationLevel(max_batched_tokens=5, max_running=3))
+    for prompt in (6, 7, 8):
+        play.arrive(prompt=prompt)
+    plan = play.step()
+    assert (plan.chunks, plan.decode) == (((1, 6), (2, 7)), True)
+
+
+def test_eager_prefill_stops_decoding() -> None:
+    """A step prefills whole prompts up to the budget and decodes nothing; a longer one than the budget goes alone."""
+    play = under(EagerPrefill(max_batched_tokens=9))
+    for prompt in (6, 3, 20):
+        play.arrive(prompt=prompt)
+    plan = play.step()
+    assert (plan.chunks, plan.decode) == (((1, 6), (2, 3)), False)
+    plan = play.step()
+    assert (plan.chunks, plan.decode) == (((3, 20),), False)
+    assert play.step().decode
+
+
+def test_request_level_waits_for_the_last_of_its_batch() -> None:
+    """Nobody enters until the batch is empty; then as many as there are seats."""
+    play = under(RequestLevel(max_running=2))
+    for _ in range(3):
+        play.arrive(output=1)
+    for _ in range(3):
+        assert play.step().admit == ()
+    assert play.finished() == [0]
+    assert [a.request_id for a in play.step().admit] == [1, 2]
+
+
+@pytest.mark.parametrize("rule", BATCHINGS.values(), ids=BATCHINGS)
+def test_every_rule_limits_the_batch(rule: type[Batching]) -> None:
+    """No more than `max_running` requests run at once."""
+    play = Play(FCFS(batching=rule(max_running=2)))
+    for _ in range(4):
+        play.arrive()
+    assert play.admitted() == [0, 1]
+
+
+# --- states ---------------------------------------------------------------------------------------------------------
+
+
+def test_state_of_another_policy_is_refused() -> None:
+    """A deficit's state is not read as a counter's, and the message says what it is."""
+    play = Play(DLPM())
+    play.arrive()
+    document = play.policy.state_to_json(play.state)
+    assert DLPM().state_to_json(DLPM().state_from_json(document)) == document
+    with pytest.raises(StateError, match="LocalState"):
+        VTC().state_from_json(document)
+
+
+def test_cancellation_refunds_what_was_not_computed() -> None:
+    """Of a prompt of 9 in chunks of 4, 5 are refunded; VTC gives back no more than the least of who waits."""
+    charged: dict[str, Any] = {}
+    for policy in (DLPM(gate=DeficitGate(quantum=20)), VTC(gate=CounterGate())):
+        play = Play(attrs.evolve(policy, batching=Chunked(max_batched_tokens=4)))
+        play.arrive(0, prompt=9)
+        play.arrive(1, prompt=9)
+        play.step()
+        play.cancel(0)
+        gate = play.state.gate
+        charged[policy.name] = (gate.q if isinstance(policy.gate, DeficitGate) else gate.c).tolist()
+    assert charged == {"dlpm": [16, 20], "vtc": [4, 0]}
+
+
+def test_leaps_end_where_credit_does() -> None:
+    """A client in credit whose head does not fit decodes its credit away: the plan holds for exactly that long."""
+    play = Play(DLPM(gate=DeficitGate(quantum=20)), 30)
+    play.arrive(0, prompt=5, output=9, output_max=12)
+    play.step()
+    play.arrive(0, prompt=9, output=9)
+    play.arrive(1, prompt=9, output=9)
+    # 20 - 5 - 2 = 13 left, 2 a step; client 0's head is the older, so it is first until the credit is gone.
+    assert play.state.gate.q.tolist() == [13, 0]
+    assert play.decide() == StepPlan(valid_steps=7)
