@@ -3,6 +3,8 @@
 Needs the `cli` extra (rich), imported when a table is printed.
 """
 
+import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fairsched.engines.comparison import Comparison
@@ -21,6 +23,10 @@ LEGEND = (
     "Jain's index: 1 when all clients received the same per weight while all were active, 1/n when one took all.",
 )
 _CLIENTS_SHOWN = 8
+_WIDTH = 110
+"""Columns of the output where it is no terminal, which has a width of its own."""
+_SPARED = ("latency\np99", "common\ngap", "bound", "cache\nhits")
+"""Columns that a narrow terminal goes without, the first that is not needed first; the report has them all."""
 
 
 def notes_of(comparison: Comparison) -> list[str]:
@@ -53,17 +59,34 @@ def _cells(run: RunResult) -> dict[str, str]:
     }
 
 
-def summary_table(comparison: Comparison) -> "Table":
-    """One row a run; columns in which no run has anything are left out."""
-    table = _table()
-    table.add_column("run", overflow="fold", min_width=8)
+def summary_table(comparison: Comparison, width: int = _WIDTH) -> "Table":
+    """One row a run; columns in which no run has anything are left out, and some where the width does not hold all."""
     rows = [_cells(run) for run in comparison.runs]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    for spared in (None, *_SPARED):
+        columns = [name for name in columns if name != spared]
+        table = _rows(comparison.labels(), rows, columns)
+        if _width(table) <= width:
+            break
+    return table
+
+
+def _rows(labels: Iterable[str], rows: list[dict[str, str]], columns: list[str]) -> "Table":
+    table = _table()
+    table.add_column("run", overflow="fold", min_width=8)
     for name in columns:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for label, row in zip(comparison.labels(), rows, strict=True):
+    for label, row in zip(labels, rows, strict=True):
         table.add_row(_escape(label), *(row[name] for name in columns))
     return table
+
+
+def _width(table: "Table") -> int:
+    """How many columns the table wants."""
+    from rich.console import Console
+
+    wide = Console(width=1_000)
+    return wide.measure(table).maximum
 
 
 def _table() -> "Table":
@@ -98,11 +121,14 @@ def print_comparison(comparison: Comparison, console: "Console | None" = None) -
     """Print the comparison: its table, its clients where there are several, the worst gaps, and what all that means."""
     from rich.console import Console
 
-    console = console or Console()
+    if console is None:
+        console = Console()
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console.width = _WIDTH
     if not comparison.runs:
         console.print("No run was completed.")
         return
-    console.print(summary_table(comparison))
+    console.print(summary_table(comparison, console.width))
     if len(comparison.runs[0].names) > 1:
         console.print(client_table(comparison))
         console.print("[bold]Largest gaps[/]")
