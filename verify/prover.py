@@ -107,10 +107,10 @@ def obligation(step: Step) -> Obligation:
     arity = 1 + max(goal.points for goal in step.goals)
     clients = [Point(z3.BoolVal(True), o.fresh_client("client")) for _ in range(arity)]
     o.sealed = True
-    terms = [term for value in held for term in _everywhere(o, value)]
+    terms = [term for value in held for term in everywhere(o, value)]
     for clause in step.assumed:
         for points in tuples(o.clients, repeat=clause.points):
-            terms += _everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
+            terms += everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
     goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in step.goals])
     return Obligation(step, o, tuple(terms), goal, happens, before)
 
@@ -130,7 +130,8 @@ def symbol(o: Z3Algebra, name: str, kind: Kind, closed_form: bool) -> Value | Po
             return Point(z3.Bool(f"{name} exists"), o.fresh_client(name))
 
 
-def _everywhere(o: Z3Algebra, value: Value) -> list[Any]:
+def everywhere(o: Z3Algebra, value: Value) -> list[Any]:
+    """What it is to each client that has been named."""
     return [value.at(client) for client in o.clients] if value.vector else [value.at(None)]
 
 

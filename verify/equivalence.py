@@ -1,0 +1,122 @@
+"""Whether two texts of a kernel mean the same for every number of clients: for all inputs, or wherever they are run.
+
+The running interpretations serve the first of equals, so here the solver's words do, too (clients have positions): two
+texts that choose among the same candidates choose the same one.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from itertools import combinations
+from itertools import product as tuples
+from types import SimpleNamespace
+from typing import Any
+
+import z3
+
+from fairsched.verify.concrete import hypotheses
+from fairsched.verify.prover import RLIMIT, everywhere, symbol
+from fairsched.verify.steps import Step
+from fairsched.verify.system import Kind, World, decided, state_after, with_derived
+from fairsched.verify.z3_algebra import CLIENT, KernelError, Point, Value, Z3Algebra, lifted
+
+Kernel = Callable[..., Any]
+
+ILL_TYPED = (KernelError, TypeError, AttributeError, NameError)
+"""What the interpretation raises for a text that mixes up masks, vectors, scalars and points."""
+
+_KINDS = {"Vector": Kind.VECTOR, "Mask": Kind.MASK, "Scalar": Kind.SCALAR, "Point": Kind.POINT}
+
+
+class FirstOfEquals(Z3Algebra):
+    """The words as running interpretations have them: among equals, the client of the smallest position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._position = z3.Function("position", CLIENT, z3.IntSort())
+
+    def instances(self) -> list[Any]:
+        pairs = combinations(self.clients, 2)
+        return super().instances() + [z3.Implies(self._position(a) == self._position(b), a == b) for a, b in pairs]
+
+    def _choose(self, v: Any, m: Any, beats: Callable[[Any, Any], Any]) -> Point:
+        best = super()._choose(v, m, beats)
+
+        def first(client: Any) -> Any:
+            equal = z3.And(m.at(client), beats(v.at(client), v.at(best.who)))
+            return z3.Implies(equal, self._position(best.who) <= self._position(client))
+
+        self.laws.append(first)
+        return best
+
+
+def signature(kernel: Kernel) -> tuple[bool, bool] | type[Point]:
+    """What a kernel returns: whether truth values, whether one a client; raises one of `ILL_TYPED` for a text that
+    mixes up what it is given.
+    """
+    result = _applied(FirstOfEquals(), kernel)
+    return Point if isinstance(result, Point) else (result.boolean, result.vector)
+
+
+def equal(kernel: Kernel, other: Kernel, *, rlimit: int = RLIMIT) -> bool:
+    """Whether two kernels of the same parameters return the same for all inputs."""
+    o = FirstOfEquals()
+    return _proved(o, [], [(_applied(o, kernel), _applied(o, other))], rlimit)
+
+
+def equal_within(step: Step, other: Step, *, rlimit: int = RLIMIT) -> bool:
+    """Whether an event comes to the same in two systems that differ in a kernel's text only, wherever it may happen.
+
+    The claim's invariants, its laws and the event's needs are assumed of the state before.
+    """
+    o, system, event = FirstOfEquals(), step.claim.system, step.event
+    symbols = {name: symbol(o, name, kind, system.closed_forms) for name, kind in step.kinds.items()}
+    before = with_derived(o, system, SimpleNamespace(**symbols))
+    theirs = with_derived(o, other.claim.system, SimpleNamespace(**symbols))
+    if event and other.event:
+        before, theirs = decided(o, event, before), decided(o, other.event, theirs)
+    pairs = _pairs(before, theirs)
+    if event and other.event:
+        pairs += _pairs(state_after(o, system, event, before), state_after(o, other.claim.system, other.event, theirs))
+    held = [need.holds(o, before) for need in hypotheses(system, event, step.dropped)]
+    o.fresh_client("client")
+    o.sealed = True
+    terms = [term for value in held for term in everywhere(o, value)]
+    for clause in step.assumed:
+        for points in tuples(o.clients, repeat=clause.points):
+            terms += everywhere(o, clause.holds(o, before, *(Point(z3.BoolVal(True), who) for who in points)))
+    return _proved(o, terms, pairs, rlimit)
+
+
+def _applied(o: FirstOfEquals, kernel: Kernel) -> Value | Point:
+    """The kernel's result on unknowns of the kinds that its annotations name."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(kernel))).body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    given = [argument for argument in definition.args.args if argument.arg != "o" and argument.annotation]
+    kinds = {argument.arg: _KINDS[ast.unparse(argument.annotation)] for argument in given if argument.annotation}
+    result = kernel(o, *(symbol(o, name, kind, closed_form=True) for name, kind in kinds.items()))
+    return result if isinstance(result, Point) else lifted(result)
+
+
+def _pairs(left: World, right: World) -> list[tuple[Any, Any]]:
+    return [(value, getattr(right, name)) for name, value in vars(left).items()]
+
+
+def _proved(o: FirstOfEquals, terms: list[Any], pairs: list[tuple[Any, Any]], rlimit: int) -> bool:
+    """Whether all pairs are equal, at somebody of whom nothing else is known."""
+    o.sealed = False
+    client = o.fresh_client("anybody")
+    solver = z3.Solver()
+    solver.set("rlimit", rlimit)
+    solver.add(*o.instances(), *terms)
+    solver.add(z3.Or([z3.Not(_same(a, b, client)) for a, b in pairs if a is not b]))
+    return bool(solver.check() == z3.unsat)
+
+
+def _same(a: Value | Point, b: Value | Point, client: Any) -> Any:
+    if isinstance(a, Point) and isinstance(b, Point):
+        return z3.And(a.found == b.found, z3.Implies(a.found, a.who == b.who))
+    assert isinstance(a, Value)
+    assert isinstance(b, Value)
+    return a.at(client) == b.at(client)

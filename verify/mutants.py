@@ -1,0 +1,178 @@
+"""Every small change to the text of one function: an operator, a constant, an argument or a branch.
+
+A mutant is the function with one expression changed.  Changes that cannot matter (the arguments of ``+`` exchanged)
+are not made, and equal texts are made once.  What a change amounts to is for `fairsched.verify.mutation` to say.
+"""
+
+import ast
+import copy
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+}
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+}
+_ORDERED = (ast.Sub, ast.FloorDiv)
+_WORDS = {
+    "any": ("all", "none"),
+    "all": ("any", "none"),
+    "none": ("any", "all"),
+    "argmax": ("argmin",),
+    "argmin": ("argmax",),
+    "maximum": ("minimum",),
+    "minimum": ("maximum",),
+    "bump": ("put",),
+    "put": ("bump",),
+}
+_COMMUTATIVE = ("maximum", "minimum")
+
+
+@attrs.frozen
+class Mutant:
+    """A function's text with one change, and the change in words."""
+
+    function: str
+    change: str
+    text: str
+
+
+def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
+    """Every mutant of a function, each text once and never the original."""
+    definition = _parsed(function)
+    seen = {ast.unparse(definition)}
+    for place, node in _expressions(definition):
+        for changed in _changes(node, definition):
+            mutant = copy.deepcopy(definition)
+            _replace(mutant, place, changed)
+            text = ast.unparse(mutant)
+            if text not in seen:
+                seen.add(text)
+                yield Mutant(function.__name__, f"{ast.unparse(node)} -> {ast.unparse(changed)}", text + "\n")
+
+
+def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
+    parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(parsed, ast.FunctionDef)
+    if ast.get_docstring(parsed) is not None:
+        parsed.body = parsed.body[1:]
+    return parsed
+
+
+_Place = tuple[int | str, ...]
+
+
+def _expressions(definition: ast.FunctionDef) -> Iterator[tuple[_Place, ast.expr]]:
+    """Every expression that is computed, with the way to it: names of fields and places in lists."""
+    ways: list[tuple[_Place, Any]] = [(("body",), definition.body), (("args", "defaults"), definition.args.defaults)]
+    while ways:
+        way, value = ways.pop(0)
+        if isinstance(value, list):
+            ways += [((*way, i), part) for i, part in enumerate(value)]
+        elif isinstance(value, ast.AST):
+            if isinstance(value, ast.expr) and isinstance(getattr(value, "ctx", ast.Load()), ast.Load):
+                yield way, value
+            ways += [((*way, name), part) for name, part in ast.iter_fields(value)]
+
+
+def _replace(root: ast.AST, way: _Place, new: ast.expr) -> None:
+    holder: Any = root
+    for part in way[:-1]:
+        holder = holder[part] if isinstance(part, int) else getattr(holder, part)
+    last = way[-1]
+    if isinstance(last, int):
+        holder[last] = new
+    else:
+        setattr(holder, last, new)
+
+
+def _changes(node: ast.expr, definition: ast.FunctionDef) -> Iterator[ast.expr]:
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            for other in _COMPARISONS.get(type(op), ()):
+                yield ast.Compare(left, [other()], [right])
+        case ast.BinOp(left=left, op=op, right=right):
+            yield from (left, right)
+            if type(op) in _OPERATORS:
+                yield ast.BinOp(left, _OPERATORS[type(op)](), right)
+            if isinstance(op, _ORDERED):
+                yield ast.BinOp(right, op, left)
+        case ast.UnaryOp(operand=operand):
+            yield operand
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield from (body, orelse, ast.IfExp(test, orelse, body))
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield from (ast.Constant(value + 1), _integer(value - 1))
+        case ast.Name(id=name):
+            yield from (ast.Name(other) for other in _alike(definition, name))
+        case ast.Attribute(value=ast.Name(id="rates"), attr=part):
+            yield ast.Attribute(ast.Name("rates"), {"input": "output", "output": "input"}[part])
+        case ast.Call():
+            yield from _calls(node)
+    if _is_returned(node, definition):
+        yield ast.Name(_first(definition))
+
+
+def _calls(call: ast.Call) -> Iterator[ast.expr]:
+    """Another word, an argument in place of the call, two arguments exchanged, a branch that is always taken."""
+    arguments = [argument for argument in call.args if not (isinstance(argument, ast.Name) and argument.id == "o")]
+    yield from (argument for argument in arguments if not isinstance(argument, ast.Starred))
+    word = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    for other in _WORDS.get(word, ()):
+        yield ast.Call(ast.Attribute(ast.Name("o"), other), call.args, [])
+    if isinstance(call.func, ast.Name) and call.func.id == "lcm":
+        yield ast.Call(ast.Name("gcd"), call.args, [])
+    if word in _COMMUTATIVE:
+        return
+    for i in range(len(call.args)):
+        for j in range(i + 1, len(call.args)):
+            exchanged = list(call.args)
+            exchanged[i], exchanged[j] = exchanged[j], exchanged[i]
+            yield ast.Call(call.func, exchanged, [])
+
+
+def _integer(value: int) -> ast.expr:
+    return ast.Constant(value) if value >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-value))
+
+
+def _parameters(definition: ast.FunctionDef) -> list[ast.arg]:
+    return [argument for argument in definition.args.args if argument.arg != "o"]
+
+
+def _alike(definition: ast.FunctionDef, name: str) -> list[str]:
+    """The other parameters of the same annotation; for a local name the other local names."""
+    types = {argument.arg: ast.unparse(argument.annotation or ast.Constant("")) for argument in _parameters(definition)}
+    for statement in definition.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            types.setdefault(statement.targets[0].id, "local")
+    return [other for other in types if name in types and other != name and types[other] == types[name]]
+
+
+def _first(definition: ast.FunctionDef) -> str:
+    return _parameters(definition)[0].arg
+
+
+def _is_returned(node: ast.expr, definition: ast.FunctionDef) -> bool:
+    """Whether it is what the function returns, and of the type of its first argument: the state, left as it was."""
+    parameters = _parameters(definition)
+    if not parameters or not definition.returns or not parameters[0].annotation:
+        return False
+    if ast.unparse(definition.returns) != ast.unparse(parameters[0].annotation):
+        return False
+    return any(isinstance(statement, ast.Return) and statement.value is node for statement in definition.body)
