@@ -5,7 +5,7 @@ most U.  Here it follows from MemReserve in tokens, for every capacity, length a
 functions on symbolic integers; and each U is attained, so no smaller constant would do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -60,11 +60,11 @@ def _rates(w: SimpleNamespace) -> Any:
     return SimpleNamespace(input=w.w_e, output=w.w_q)
 
 
-def _exclusive(functions: Any) -> ArithmeticClaim:
+def _reserved(functions: Any) -> ArithmeticClaim:
     """Only computed tokens are charged, and each has its own KV."""
 
     def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        charge_max = functions.charge_max_exclusive(_rates(w), w.M, w.L)
+        charge_max = functions.charge_max_reserved(_rates(w), w.M, w.L)
         last = w.L if w.w_e >= w.w_q else 1
         return {
             "charge + R <= U": _charged(functions, w, w.computed, w.outputs) <= charge_max,
@@ -73,35 +73,11 @@ def _exclusive(functions: Any) -> ArithmeticClaim:
 
     return ArithmeticClaim(
         Theorem(
-            "U-exclusive",
+            "U-reserved",
             "w_e e + w_q O <= U for an admission of e computed tokens and O reserved outputs, and U is attained",
             _SOURCE,
             (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
             bound="w_q M + (w_e - w_q) (L if w_e >= w_q else 1)",
-        ),
-        ("M", "L", "w_e", "w_q", "input", "computed", "outputs"),
-        (*_RATES, *_INPUT, _SOMETHING_COMPUTED, _FITS),
-        shows,
-    )
-
-
-def _shared(functions: Any) -> ArithmeticClaim:
-    """The whole prompt is charged, and may share all of its KV but one token."""
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        charge_max = functions.charge_max_shared(_rates(w), w.M, w.L)
-        return {
-            "charge + R <= U": _charged(functions, w, w.input, w.outputs) <= charge_max,
-            "U is attained": _charged(functions, w, w.L, w.M - 1) == charge_max,
-        }
-
-    return ArithmeticClaim(
-        Theorem(
-            "U-shared",
-            "w_p p + w_q O <= U for an admission of p prompt tokens, cached or not, and O reserved outputs; attained",
-            _SOURCE,
-            (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
-            bound="w_p L + w_q (M - 1)",
         ),
         ("M", "L", "w_e", "w_q", "input", "computed", "outputs"),
         (*_RATES, *_INPUT, _SOMETHING_COMPUTED, _FITS),
@@ -174,7 +150,7 @@ def _price(functions: Any) -> ArithmeticClaim:
 
 def claims(functions: Any = pricing) -> tuple[ArithmeticClaim, ...]:
     """The theorems about the pricing functions of `functions`."""
-    return (_price(functions), _exclusive(functions), _shared(functions), _optimistic(functions))
+    return (_price(functions), _reserved(functions), _optimistic(functions))
 
 
 # --- deciding -------------------------------------------------------------------------------------------------------
@@ -187,23 +163,34 @@ def prove(claim: ArithmeticClaim, *, dropped: frozenset[Assumption] = frozenset(
     def spent() -> float:
         return (perf_counter() - begun) * 1e3
 
-    kept = [condition for condition in claim.conditions if condition.assumption not in dropped]
     count, reached = 0, False
-    for path, (assumed, shown) in explore(lambda paths: _run(paths, claim, kept)):
-        reached = reached or _model(rlimit, *path, *assumed) is not None
+    for known, shown in paths(claim, dropped):
+        reached = reached or _model(rlimit, *known) is not None
         for name, goal in shown.items():
             count += 1
             solver = z3.Solver()
             solver.set("rlimit", rlimit)
-            solver.add(*path, *assumed, z3.Not(goal))
+            solver.add(*known, z3.Not(goal))
             answer = solver.check()
             if answer == z3.unknown:
                 return Unknown(claim.theorem, name, "budget exhausted", spent())
             if answer == z3.sat:
-                return _refuted(claim, kept, name, solver.model(), spent())
+                return _refuted(claim, dropped, name, solver.model(), spent())
     if not reached:
         return Unknown(claim.theorem, "conditions", "vacuous: its hypotheses contradict each other", spent())
     return Proved(claim.theorem, count, spent())
+
+
+def paths(
+    claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()
+) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Every path through the code that the claim runs: what is known on it, and what has to follow, by name."""
+    for path, (assumed, shown) in explore(lambda paths: _run(paths, claim, _kept(claim, dropped))):
+        yield [*path, *assumed], shown
+
+
+def _kept(claim: ArithmeticClaim, dropped: frozenset[Assumption]) -> list[Condition]:
+    return [condition for condition in claim.conditions if condition.assumption not in dropped]
 
 
 def _run(paths: Paths, claim: ArithmeticClaim, kept: list[Condition]) -> tuple[list[Any], dict[str, Any]]:
@@ -219,10 +206,10 @@ def _model(rlimit: int, *terms: Any) -> Any:
     return solver.model() if solver.check() == z3.sat else None
 
 
-def _refuted(claim: ArithmeticClaim, kept: list[Condition], name: str, model: Any, ms: float) -> Verdict:
+def _refuted(claim: ArithmeticClaim, dropped: frozenset[Assumption], name: str, model: Any, ms: float) -> Verdict:
     """The countermodel, once the functions confirm it on Python's own integers."""
     values = {n: model.eval(z3.Int(n), model_completion=True).as_long() for n in claim.names}
     w = SimpleNamespace(**values)
-    if not all(condition.holds(w) for condition in kept) or claim.shows(w)[name]:
+    if not all(condition.holds(w) for condition in _kept(claim, dropped)) or claim.shows(w)[name]:
         return Unknown(claim.theorem, name, "a countermodel did not replay", ms)
     return Refuted(claim.theorem, Counterexample("pricing", "arithmetic", (name,), 0, values), ms)

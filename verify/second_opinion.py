@@ -1,0 +1,122 @@
+"""A second solver decides every obligation, from SMT-LIB text: a proof counts only if both agree.
+
+Each obligation asks two questions: whether its hypotheses can be true at all (they must, or the proof is vacuous), and
+whether they can be true while its goal fails (they must not).  cvc5 shares no code with Z3.
+"""
+
+from collections.abc import Iterator
+from functools import singledispatch
+
+import attrs
+import cvc5
+import z3
+
+from fairsched.model.theorem import Assumption, Theorem
+from fairsched.verify import pricing_proofs, prover
+from fairsched.verify.pricing_proofs import ArithmeticClaim
+from fairsched.verify.smtlib import Answer, Script, script
+from fairsched.verify.system import Claim
+
+RLIMIT = 5_000_000
+"""Budget of one question in cvc5's deterministic resource units."""
+
+
+@attrs.frozen
+class Question:
+    """One question of an obligation: `about` is "goal" or "hypotheses", `clients` how many its formulas name."""
+
+    obligation: str
+    about: str
+    clients: int
+    script: Script
+
+
+@singledispatch
+def questions(claim: object, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
+    """What a solver is asked about a claim, two questions an obligation; register other kinds of claims here."""
+    raise TypeError(f"{type(claim).__name__} is no claim that can be exported")
+
+
+@questions.register
+def _(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
+    for obligation in prover.obligations(claim, dropped):
+        clients = len(obligation.algebra.clients)
+        known = (*obligation.algebra.instances(), *obligation.hypotheses)
+        yield _question(claim.theorem, obligation.name, "hypotheses", clients, (*known, obligation.happens))
+        yield _question(claim.theorem, obligation.name, "goal", clients, (*known, z3.Not(obligation.goal)))
+
+
+@questions.register
+def _(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
+    paths = list(pricing_proofs.paths(claim, dropped))
+    reached = z3.Or([z3.And(known) for known, _ in paths])
+    yield _question(claim.theorem, "conditions", "hypotheses", 0, (reached,))
+    for number, (known, shown) in enumerate(paths, 1):
+        for name, goal in shown.items():
+            obligation = name if len(paths) == 1 else f"{name}, path {number}"
+            yield _question(claim.theorem, obligation, "goal", 0, (*known, z3.Not(goal)))
+
+
+def _question(theorem: Theorem, obligation: str, about: str, clients: int, terms: tuple[z3.ExprRef, ...]) -> Question:
+    expected: Answer = "sat" if about == "hypotheses" else "unsat"
+    meaning = {
+        "hypotheses": "the hypotheses; sat: they can all be true, the proof is not vacuous",
+        "goal": "the hypotheses, and the goal fails; unsat: they imply it",
+    }[about]
+    names = ", ".join(assumption.name for assumption in theorem.assumptions)
+    comment = (
+        f"theorem {theorem.id}: {theorem.statement}",
+        *((f"assumes {names}",) if names else ()),
+        f"obligation {obligation}: {meaning}",
+    )
+    return Question(obligation, about, clients, script(terms, expected, comment))
+
+
+def cvc5_version() -> str:
+    """The version of the second solver."""
+    return str(cvc5.__version__)
+
+
+def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
+    """cvc5's answer to a script of one question: `sat`, `unsat`, or something that begins with `unknown`.
+
+    Raises `ValueError` for a text that is not SMT-LIB.
+    """
+    terms = cvc5.TermManager()
+    solver = cvc5.Solver(terms)
+    for option, value in (("rlimit", rlimit), ("seed", seed)):
+        solver.setOption(option, str(value))
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "question")
+    said = []
+    try:
+        while not (command := parser.nextCommand()).isNull():
+            said.append(str(command.invoke(solver, parser.getSymbolManager())).strip())
+    except RuntimeError as error:
+        raise ValueError(f"not SMT-LIB: {' '.join(str(error).split())}") from error
+    return _only_answer(said)
+
+
+def z3_answer(text: str, rlimit: int = prover.RLIMIT, seed: int = 0) -> str:
+    """Z3's answer to the same text, in the same words."""
+    solver = z3.Solver()
+    for option, value in (("rlimit", rlimit), ("random_seed", seed)):
+        solver.set(option, value)
+    try:
+        solver.from_string(text)
+    except z3.Z3Exception as error:
+        raise ValueError(f"not SMT-LIB: {' '.join(str(error).split())}") from error
+    return str(solver.check())
+
+
+def _only_answer(said: list[str]) -> str:
+    answers = [line for line in said if line]
+    return answers[0] if len(answers) == 1 else f"unknown ({'; '.join(answers) or 'nothing was asked'})"
+
+
+def disagreement(question: Question, rlimit: int = RLIMIT) -> str | None:
+    """What cvc5 says instead of the expected answer, or None if it agrees."""
+    answer = cvc5_answer(question.script.text, rlimit)
+    if answer == question.script.expected:
+        return None
+    return f"cvc5 says {answer} about the {question.about} of {question.obligation}, not {question.script.expected}"

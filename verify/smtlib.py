@@ -1,0 +1,250 @@
+"""Formulas as SMT-LIB 2 text that any solver reads: the logic is declared, and nothing is one solver's own.
+
+A shared term is defined once, under a name that begins with ``?``, so the text is as short as the formula is.
+
+Products and quotients of unknowns are beyond what solvers decide, and the text may say less than they mean.  Where a
+formula is to be unsatisfiable, a quotient is any integer d with b d <= a < b d + b (for b >= 1); where there are
+products besides, both are functions of which only instances of laws are known:
+
+    times(0, b) = 0,  times(1, b) = b,  times(a + 1, b) = times(a, b) + b,
+    quotient(a, b) >= 0,  and it is 0 exactly if a < b      (for a >= 0, b >= 1).
+
+What has no model under the laws has none under the meaning.  Where a formula is to be satisfiable the text may say more
+than it: products keep their meaning, and with a quotient, which is the d above and b >= 1, unknowns are from -2 to 2.
+A model of the text is a model of the formula.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import attrs
+import z3
+
+Answer = Literal["sat", "unsat"]
+
+SMALL = 2
+"""Size of the unknowns of a satisfiable formula with quotients."""
+
+_OPERATORS = {
+    z3.Z3_OP_AND: "and",
+    z3.Z3_OP_OR: "or",
+    z3.Z3_OP_NOT: "not",
+    z3.Z3_OP_IMPLIES: "=>",
+    z3.Z3_OP_ITE: "ite",
+    z3.Z3_OP_EQ: "=",
+    z3.Z3_OP_DISTINCT: "distinct",
+    z3.Z3_OP_LE: "<=",
+    z3.Z3_OP_LT: "<",
+    z3.Z3_OP_GE: ">=",
+    z3.Z3_OP_GT: ">",
+    z3.Z3_OP_ADD: "+",
+    z3.Z3_OP_SUB: "-",
+    z3.Z3_OP_UMINUS: "-",
+}
+_CONSTANTS = {z3.Z3_OP_TRUE: "true", z3.Z3_OP_FALSE: "false"}
+_SIMPLE = re.compile(r"[A-Za-z~!$%^&*_+=<>/-][A-Za-z0-9~!@$%^&*_+=<>.?/-]*")
+_WORDS = frozenset({*_OPERATORS.values(), *_CONSTANTS.values(), "*", "div", "let", "as", "par", "exists", "forall"})
+
+
+@attrs.frozen
+class Script:
+    """A formula that is expected to be satisfiable, or not to be; `text` says it to a solver."""
+
+    logic: str
+    expected: Answer
+    text: str
+
+
+def script(terms: Iterable[Any], expected: Answer, comment: Iterable[str] = ()) -> Script:
+    """The text that asks whether all of `terms` (Z3's, quantifier-free, over integers and one sort) can be true.
+
+    Raises `ValueError` for a term that it cannot write.
+    """
+    terms = list(terms)
+    if expected == "sat":
+        terms += _in_small_world(terms)
+    writer = _Writer(terms, expected)
+    logic = writer.logic()
+    lines = [
+        *(f"; {line}" for line in comment),
+        "(set-info :smt-lib-version 2.6)",
+        f"(set-info :status {expected})",
+        f"(set-logic {logic})",
+        *writer.declarations(),
+        *writer.lines,
+        "(check-sat)",
+    ]
+    return Script(logic, expected, "\n".join(lines) + "\n")
+
+
+def symbol(name: str) -> str:
+    """A name as SMT-LIB writes it."""
+    return name if _SIMPLE.fullmatch(name) and name not in _WORDS else f"|{name}|"
+
+
+class _Writer:
+    """Writes the terms one after the other; what they need is declared and defined on the way."""
+
+    def __init__(self, terms: list[Any], expected: Answer) -> None:
+        nodes = dict(_nodes(terms))
+        self.shared = Counter(child.get_id() for node in nodes.values() for child in node.children())
+        self.products = any(_is_product(node) for node in nodes.values())
+        self.quotients = any(_is_quotient(node) for node in nodes.values())
+        self.opaque = expected == "unsat" and self.products and self.quotients
+        self.expected = expected
+        self.sorts: dict[str, None] = {}
+        self.functions: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.known: dict[int, str] = {}
+        self.times: list[tuple[str, str, str]] = []
+        self.quotient: dict[tuple[str, str], str] = {}
+        self.names = 0
+        for term in terms:
+            self.lines.append(f"(assert {self.written(term)})")
+
+    def logic(self) -> str:
+        """The smallest logic that has all of it."""
+        free = "UF" if self.sorts or any(not kind.startswith("()") for kind in self.functions.values()) else ""
+        nonlinear = (self.products or bool(self.quotients)) and not self.opaque
+        return f"QF_{free}{'NIA' if nonlinear else 'LIA'}"
+
+    def declarations(self) -> Iterator[str]:
+        """Sorts and functions."""
+        yield from (f"(declare-sort {sort} 0)" for sort in self.sorts)
+        yield from (f"(declare-fun {name} {kind})" for name, kind in self.functions.items())
+
+    # --- terms ------------------------------------------------------------------------------------------------------
+
+    def written(self, term: Any) -> str:
+        """The term as text: itself, or the name under which it was defined."""
+        key = term.get_id()
+        if key not in self.known:
+            text = self._text(term)
+            if term.num_args() and self.shared[key] > 1 and not text.startswith("?"):
+                text = self._defined(text, self._sort(term.sort()))
+            self.known[key] = text
+        return self.known[key]
+
+    def _text(self, term: Any) -> str:
+        if z3.is_int_value(term):
+            return _numeral(term.as_long())
+        kind = term.decl().kind()
+        if kind in _CONSTANTS:
+            return _CONSTANTS[kind]
+        if kind == z3.Z3_OP_UNINTERPRETED:
+            return self._applied(term)
+        parts = [self.written(child) for child in term.children()]
+        if kind == z3.Z3_OP_MUL:
+            return self._product(term, parts)
+        if kind == z3.Z3_OP_IDIV:
+            return self._quotient(*parts)
+        if kind not in _OPERATORS:
+            raise ValueError(f"{term.decl().name()} has no place in the exported formulas")
+        return f"({_OPERATORS[kind]} {' '.join(parts)})"
+
+    def _applied(self, term: Any) -> str:
+        declaration = term.decl()
+        domain = [self._sort(declaration.domain(i)) for i in range(declaration.arity())]
+        name = symbol(declaration.name())
+        kind = f"({' '.join(domain)}) {self._sort(declaration.range())}"
+        if self.functions.setdefault(name, kind) != kind:
+            raise ValueError(f"{name} has two types")
+        return f"({name} {' '.join(map(self.written, term.children()))})" if domain else name
+
+    def _sort(self, sort: Any) -> str:
+        name = symbol(sort.name())
+        if sort.kind() == z3.Z3_UNINTERPRETED_SORT:
+            self.sorts[name] = None
+        elif name not in ("Int", "Bool"):
+            raise ValueError(f"the sort {name} has no place in the exported formulas")
+        return name
+
+    def _defined(self, text: str, sort: str) -> str:
+        self.names += 1
+        self.lines.append(f"(define-fun ?{self.names} () {sort} {text})")
+        return f"?{self.names}"
+
+    def _named(self, text: str) -> str:
+        """A name for what is about to be repeated."""
+        return text if "(" not in text else self._defined(text, "Int")
+
+    # --- products and quotients -------------------------------------------------------------------------------------
+
+    def _product(self, term: Any, parts: list[str]) -> str:
+        if not self.opaque or not _is_product(term):
+            return f"(* {' '.join(parts)})"
+        product, *others = parts
+        for other in others:
+            product = self._times(self._named(product), self._named(other))
+        return product
+
+    def _times(self, a: str, b: str) -> str:
+        self.functions["times"] = "(Int Int) Int"
+        product = self._defined(f"(times {a} {b})", "Int")
+        self._law(f"(=> (= {a} 0) (= {product} 0))", f"(=> (= {a} 1) (= {product} {b}))")
+        for c, d, other in self.times:
+            self._law(
+                f"(=> (and (= {b} {d}) (= {a} (+ {c} 1))) (= {product} (+ {other} {b})))",
+                f"(=> (and (= {b} {d}) (= {c} (+ {a} 1))) (= {other} (+ {product} {b})))",
+            )
+        self.times.append((a, b, product))
+        return product
+
+    def _quotient(self, a: str, b: str) -> str:
+        a, b = self._named(a), self._named(b)
+        if (a, b) not in self.quotient:
+            self.quotient[a, b] = self._opaque_quotient(a, b) if self.opaque else self._any_quotient(a, b)
+        return self.quotient[a, b]
+
+    def _opaque_quotient(self, a: str, b: str) -> str:
+        self.functions["quotient"] = "(Int Int) Int"
+        d = self._defined(f"(quotient {a} {b})", "Int")
+        self._law(f"(=> (and (>= {a} 0) (>= {b} 1)) (and (>= {d} 0) (= (= {d} 0) (< {a} {b}))))")
+        return d
+
+    def _any_quotient(self, a: str, b: str) -> str:
+        self.names += 1
+        d = f"?{self.names}"
+        self.lines.append(f"(declare-fun {d} () Int)")
+        law = f"(and (<= (* {b} {d}) {a}) (< {a} (+ (* {b} {d}) {b})))"
+        self._law(f"(=> (>= {b} 1) {law})" if self.expected == "unsat" else f"(and (>= {b} 1) {law})")
+        return d
+
+    def _law(self, *texts: str) -> None:
+        self.lines += [f"(assert {text})" for text in texts]
+
+
+def _nodes(terms: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Every term inside the terms, once."""
+    seen: set[int] = set()
+    waiting = list(terms)
+    while waiting:
+        term = waiting.pop()
+        if term.get_id() not in seen:
+            seen.add(term.get_id())
+            yield term.get_id(), term
+            waiting += term.children()
+
+
+def _in_small_world(terms: list[Any]) -> list[Any]:
+    """Bounds on the unknowns, where there are quotients."""
+    nodes = [node for _, node in _nodes(terms)]
+    if not any(map(_is_quotient, nodes)):
+        return []
+    unknowns = [node for node in nodes if z3.is_int(node) and node.decl().kind() == z3.Z3_OP_UNINTERPRETED]
+    return [z3.And(unknown <= SMALL, unknown >= -SMALL) for unknown in unknowns]
+
+
+def _is_product(term: Any) -> bool:
+    """Whether it multiplies unknowns."""
+    return bool(z3.is_mul(term)) and sum(not z3.is_int_value(child) for child in term.children()) > 1
+
+
+def _is_quotient(term: Any) -> bool:
+    return bool(z3.is_idiv(term))
+
+
+def _numeral(value: int) -> str:
+    return str(value) if value >= 0 else f"(- {-value})"
