@@ -45,28 +45,19 @@ def price(tokens: int, rate: int, multiplier: int = 1) -> int:
     return tokens * rate * multiplier
 
 
-def charge_max_exclusive(rates: Rates, kv_capacity_tokens: int, input_tokens_max: int) -> int:
-    """U when every charged token has its own KV: most that one client can be charged after it was last let in.
+def charge_max_reserved(rates: Rates, kv_capacity_tokens: int, input_tokens_max: int) -> int:
+    """U when every charged token takes memory: most that one client can be charged after it was last let in.
 
-    Under `MemReserve` the charged input and the reserved outputs of all its requests in flight fit into
-    `kv_capacity_tokens` (M), and each admission has 1 to `input_tokens_max` (L) input tokens.  The value is tight:
+    Under `MemReserve` the charged input of an admission and the reserved outputs of all the client's requests fit into
+    `kv_capacity_tokens` (M), and each admission has 1 to `input_tokens_max` (L) input tokens.  A prompt that is charged
+    whole takes memory whole as well, since the cached part of it is pinned while it runs.  The value is tight:
     w_q * M + (w_e - w_q) * (L if w_e >= w_q else 1).
 
-    >>> charge_max_exclusive(Rates(1, 2), kv_capacity_tokens=4, input_tokens_max=3)
+    >>> charge_max_reserved(Rates(1, 2), kv_capacity_tokens=4, input_tokens_max=3)
     7
     """
     last = input_tokens_max if rates.input >= rates.output else 1
     return rates.output * kv_capacity_tokens + (rates.input - rates.output) * last
-
-
-def charge_max_shared(rates: Rates, kv_capacity_tokens: int, input_tokens_max: int) -> int:
-    """U when whole prompts are charged but cached prefixes share KV: an admission may be charged `input_tokens_max`
-    (L) tokens while it takes a single token of memory, so U is w_p * L + w_q * (M - 1).
-
-    >>> charge_max_shared(Rates(1, 2), kv_capacity_tokens=4, input_tokens_max=3)
-    9
-    """
-    return rates.input * input_tokens_max + rates.output * (kv_capacity_tokens - 1)
 
 
 def charge_max_optimistic(rates: Rates, input_tokens_max: int, output_tokens_max: int, running_max: int) -> int:

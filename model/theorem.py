@@ -120,3 +120,15 @@ LIFT_ON_JOIN = Assumption(
     "of the last who left.",
 )
 WEIGHTS_ORDERED = Assumption("WeightsOrdered", "An input token costs at most as much as an output token.")
+CAPACITY_FLOOR = Assumption(
+    "CapacityFloor",
+    "While the named client waits, what clients are charged in any time grows at least a times as fast as time.",
+)
+NOTHING_REFUNDED = Assumption(
+    "NothingRefunded", "No charge of the interval is given back (no running request is cancelled)."
+)
+EXTEND_AS_PLANNED = Assumption(
+    "ExtendAsPlanned", "Nothing that was planned as cached has to be computed: no admission is settled at more."
+)
+CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
+WEIGHTS_FIXED = Assumption("WeightsFixed", "Weights and quanta of the interval do not change.")

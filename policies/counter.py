@@ -34,9 +34,17 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_optimistic, multipliers, price
+from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_reserved, multipliers, price
 from fairsched.model.request import Client
-from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, Theorem
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    CAPACITY_FLOOR,
+    CHARGES_AT_LEAST_ONE,
+    GATE_RESPECTED,
+    LIFT_ON_JOIN,
+    MEM_RESERVE,
+    Theorem,
+)
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gate import Gate, Turn
 from fairsched.policies.validators import one_of
@@ -50,6 +58,11 @@ _BASE = (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN)
 def gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
     """The bound of V-4.4 in cost units; the gate has no quanta."""
     return charge_max_f + charge_max_g
+
+
+def one_sided_gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
+    """The bound of V-4.9 in cost units."""
+    return charge_max_f + 2 * charge_max_g - 1
 
 
 V_43 = Theorem(
@@ -72,6 +85,30 @@ V_44 = Theorem(
     (*_BASE, BACKLOGGED_DURING),
     bound="U_f + U_g",
     bound_cost=gap_cost,
+)
+
+V_49 = Theorem(
+    "V-4.9",
+    "f backlogged over [t1, t2), g anybody: W_f >= W_g - (U_f + 2 U_g - 1)",
+    "VTC (OSDI'24), theorem 4.9, whose constant is recalled as 4U",
+    (*_BASE, CHARGES_AT_LEAST_ONE, BACKLOGGED_DURING),
+    bound="U_f + 2 U_g - 1",
+    bound_cost=one_sided_gap_cost,
+)
+V_411 = Theorem(
+    "V-4.11",
+    "while f waits and is not let in: W_g <= U_f + U_g + R_g(t1) for every other g (without R_g(t1) if g waited at t1; "
+    "without U_f if f was lifted at t1), and W_f <= R_f(t1)",
+    "VTC (OSDI'24), theorem 4.11, whose constant is recalled: 2 (n - 1) U / a",
+    (*_BASE, BACKLOGGED_DURING),
+    bound="U_f + U_g + R_g(t1)",
+)
+V_411_TIME = Theorem(
+    "V-4.11-time",
+    "a (t2 - t1) <= R_f(t1) + the sum over g other than f of U_f + U_g + R_g(t1), for f waiting and not let in",
+    "VTC (OSDI'24), theorem 4.11; V-4.11 summed over any number of clients",
+    (CAPACITY_FLOOR,),
+    bound="R_f(t1) + sum over g of U_f + U_g + R_g(t1)",
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -180,7 +217,7 @@ class CounterGate(Gate[CounterState]):
     name: ClassVar[str] = "counter"
     charge_rule: ClassVar[ChargeRule] = "prompt"
     state_type: ClassVar[Any] = CounterState
-    theorems: ClassVar[tuple[Theorem, ...]] = (V_43, V_DEBT, V_44)
+    theorems: ClassVar[tuple[Theorem, ...]] = (V_43, V_DEBT, V_44, V_49, V_411, V_411_TIME)
 
     rates: Rates = attrs.field(factory=Rates)
     lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))
@@ -249,7 +286,7 @@ class CounterGate(Gate[CounterState]):
             return charge_max_optimistic(
                 self.rates, prompt + limits.output_tokens_max, limits.output_tokens_max, limits.running_max
             )
-        return charge_max_exclusive(self.rates, limits.kv_capacity_tokens, prompt)
+        return charge_max_reserved(self.rates, limits.kv_capacity_tokens, prompt)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """V-4.4, in service times lcm / weight."""

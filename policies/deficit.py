@@ -35,7 +35,7 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_optimistic, multipliers, price
+from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_reserved, multipliers, price
 from fairsched.model.request import Client
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
@@ -47,6 +47,7 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.base import ChargeRule, Limits
+from fairsched.policies.deficit_progress import PROGRESS
 from fairsched.policies.gate import Gate, Turn
 from fairsched.policies.validators import one_of, positive
 from fairsched.policies.vectors import dense, grown
@@ -163,6 +164,21 @@ def refund(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> 
     return o.put(q, p, o.minimum(o.pick(q, p, 0) + amount, o.pick(quantum, p, 0)))
 
 
+def reconfigure(o: Algebra, q: Vector, quantum: Vector) -> Vector:
+    """Quanta are others now: credit above the new quantum is cut to it, debt stays."""
+    return o.minimum(q, quantum)
+
+
+def under_cap(o: Algebra, in_flight: Vector, p: Point, kv_tokens: Scalar, cap: Scalar) -> Scalar:
+    """Whether so many KV tokens more may be promised to the client."""
+    return o.pick(in_flight, p, 0) + kv_tokens <= cap
+
+
+def reserve(o: Algebra, in_flight: Vector, p: Point, kv_tokens: Scalar) -> Vector:
+    """KV is promised to a request that enters, or given back by one that leaves (negative)."""
+    return o.bump(in_flight, p, kv_tokens)
+
+
 def rejoin_printed(o: Algebra, q: Vector, p: Point) -> Vector:
     """The paper's rule, as a variant: who comes back after its queue was empty starts at zero."""
     return o.put(q, p, 0)
@@ -231,7 +247,7 @@ class _DeficitTurn(Turn):
         self.q = admit(NUMPY_OWNED, q, group, price(input_tokens, self.gate.rates.input))
         self.queued[group] = not emptied
         if self.gate.in_flight_cap_tokens is not None:
-            self.in_flight[group] += kv_tokens
+            self.in_flight = reserve(NUMPY_OWNED, self.in_flight, group, kv_tokens)
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """A chosen client stays the best as long as its credit lasts, refill or not; when nobody was ready, the first
@@ -258,7 +274,7 @@ class DeficitGate(Gate[DeficitState]):
     name: ClassVar[str] = "deficit"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
-    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_GATE, D_REFILL)
+    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_GATE, D_REFILL, *PROGRESS)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)
@@ -306,14 +322,13 @@ class DeficitGate(Gate[DeficitState]):
     def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
         if self.in_flight_cap_tokens is None:
             return state
-        return DeficitState(state.q, state.known, state.weight, NUMPY.bump(state.in_flight, client, -kv_tokens))
+        return DeficitState(state.q, state.known, state.weight, reserve(NUMPY, state.in_flight, client, -kv_tokens))
 
     def configured(self, state: DeficitState, client: int, weight: int) -> DeficitState:
-        """Credit above the new quantum is cut to it, so that q <= Q stays true; debt stays."""
         if client >= len(state.q):
             state = _grown(state, client + 1)
         weights = NUMPY.put(state.weight, client, weight)
-        return msgspec.structs.replace(state, weight=weights, q=np.minimum(state.q, weights * self.quantum))
+        return msgspec.structs.replace(state, weight=weights, q=reconfigure(NUMPY, state.q, weights * self.quantum))
 
     def refuses(self, kv_tokens: int) -> str | None:
         cap = self.in_flight_cap_tokens
@@ -323,7 +338,7 @@ class DeficitGate(Gate[DeficitState]):
         """Whether letting the client's head in would pass the in-flight cap."""
         assert isinstance(turn, _DeficitTurn)
         cap = self.in_flight_cap_tokens
-        return cap is not None and int(turn.in_flight[client]) + kv_tokens > cap
+        return cap is not None and not under_cap(NUMPY, turn.in_flight, client, kv_tokens, cap)
 
     def credit_shortage(self, turn: Turn, client: int) -> bool:
         assert isinstance(turn, _DeficitTurn)
@@ -341,7 +356,7 @@ class DeficitGate(Gate[DeficitState]):
         memory = limits.kv_capacity_tokens
         if self.in_flight_cap_tokens is not None:
             memory = min(memory, self.in_flight_cap_tokens)
-        return charge_max_exclusive(self.rates, memory, min(limits.prompt_tokens_max, memory - 1))
+        return charge_max_reserved(self.rates, memory, min(limits.prompt_tokens_max, memory - 1))
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """D-4.1 for equal weights, D-weighted otherwise (service times lcm / weight, as the report shows it)."""

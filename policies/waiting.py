@@ -144,8 +144,7 @@ def after_insertion(
     if insertion.new_blocks:
         start = insertion.matched_blocks * KEY_BYTES
         key = prompt.keys[start : start + KEY_BYTES]
-        held = insertion.split[1] if insertion.split is not None else insertion.base
-        ids_there = stopped.get(held, _NO_KEYS).get(key)
+        ids_there = stopped.get(insertion.base, _NO_KEYS).get(key)
         if ids_there is not None:
             moved.extend(i for i in ids_there if waiting.stops[i][1] == insertion.matched_blocks)
     return _rescore(waiting, order, cache, moved, grouped) if moved else waiting
@@ -158,7 +157,7 @@ def after_eviction(
     moved: list[int] = []
     for eviction in evictions:
         for ids in waiting.stopped.get(eviction.node, _NO_KEYS).values():
-            moved.extend(i for i in ids if waiting.stops[i][1] > eviction.keep_blocks or eviction.removed)
+            moved.extend(i for i in ids if waiting.stops[i][1] > eviction.keep_blocks)
     return _rescore(waiting, order, cache, moved, grouped) if moved else waiting
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fairsched.model.pricing import Rates, charge_max_exclusive, charge_max_shared, price
+from fairsched.model.pricing import Rates, charge_max_reserved, price
 from fairsched.model.theorem import BACKLOGGED_DURING, Assumption, Theorem
 from fairsched.policies import counter, deficit
 from fairsched.verify import counter_proofs, deficit_proofs
@@ -109,7 +109,7 @@ def _served(clients: int, client: int, input_tokens: int, output_tokens: int, **
 def deficit_witness() -> Witness:
     """Q = 4 and M = 3, so U = 5: from q = (4, -4) to (-4, 4), where f was served 16 and g nothing."""
     memory, longest, quantum = 3, 2, 4
-    charge_max = charge_max_exclusive(_RATES, memory, longest)
+    charge_max = charge_max_reserved(_RATES, memory, longest)
 
     def spends_all(client: int) -> Iterator[Step]:
         """From the most credit (4) to the deepest debt (1 - U = -4)."""
@@ -135,17 +135,17 @@ def deficit_witness() -> Witness:
 
 
 def counter_witness() -> Witness:
-    """M = 3 and L = 2, so U = 6: client 0 is served 12 while client 1 waits and gets nothing.
+    """M = 3, so U = 5: client 0 is served 10 while client 1 waits and gets nothing.
 
     The kernel serves the first of equals.  Client 1 is served U while client 2 waits at 0; client 0 joins at 0, is
     served U, ties with client 1, and as the first of equals is served U again.
     """
-    memory, longest = 3, 2
-    charge_max = charge_max_shared(_RATES, memory, longest)
+    memory = 3
+    charge_max = charge_max_reserved(_RATES, memory, memory - 1)
 
     def turn(client: int) -> Iterator[Step]:
-        """The longest prompt, all but one token of it cached, and outputs that fill the memory."""
-        return _served(3, client, longest, memory - 1)
+        """The shortest prompt, and outputs that fill the memory."""
+        return _served(3, client, 1, memory - 1)
 
     steps = (
         ("arrive", {"p": 1}),

@@ -84,8 +84,7 @@ def test_a_change_that_changes_nothing_is_no_variant() -> None:
 @pytest.mark.parametrize(
     ("function", "wrong"),
     [
-        ("charge_max_exclusive", lambda rates, memory, longest: rates.output * memory),
-        ("charge_max_shared", lambda rates, memory, longest: rates.input * longest + rates.output * (memory - 2)),
+        ("charge_max_reserved", lambda rates, memory, longest: rates.output * memory),
         (
             "charge_max_optimistic",
             lambda rates, longest, output, k: rates.input * longest + rates.output * k * output + 1,
