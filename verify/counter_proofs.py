@@ -176,19 +176,19 @@ INVARIANT = (
     Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U)),
     Clause("c >= 0", lambda o, w: w.c >= 0),
 )
-_NOTHING_YET = (
+NOTHING_YET = (
     Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued | w.was, False) & same(w.R, 0)),
     Clause("c = 0", lambda o, w: same(w.c, 0)),
 )
 
 
-_INTERVAL_STARTS = (
+INTERVAL_STARTS = (
     Clause("W = 0", lambda o, w: same(w.W, 0)),
     Clause("c = c0", lambda o, w: same(w.c, w.c0)),
 )
 
 
-def _both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
+def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
     """The values of f and of g."""
     return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
 
@@ -199,17 +199,17 @@ def _both_waited(o: Algebra, w: World) -> Any:
 
 
 def _started_close(o: Algebra, w: World) -> Any:
-    (start_f, start_g), (charge_f, charge_g) = _both(o, w, "c0"), _both(o, w, "U")
+    (start_f, start_g), (charge_f, charge_g) = both(o, w, "c0"), both(o, w, "U")
     return (start_f <= start_g + charge_f) & (start_g <= start_f + charge_g)
 
 
 def _charged_as_served(o: Algebra, w: World) -> Any:
-    (c_f, c_g), (start_f, start_g), (service_f, service_g) = _both(o, w, "c"), _both(o, w, "c0"), _both(o, w, "W")
+    (c_f, c_g), (start_f, start_g), (service_f, service_g) = both(o, w, "c"), both(o, w, "c0"), both(o, w, "W")
     return same(c_f, start_f + service_f) & same(c_g, start_g + service_g)
 
 
 def _gap_within(o: Algebra, w: World) -> Any:
-    (service_f, service_g), (charge_f, charge_g) = _both(o, w, "W"), _both(o, w, "U")
+    (service_f, service_g), (charge_f, charge_g) = both(o, w, "W"), both(o, w, "U")
     return (service_f - service_g <= charge_f + charge_g) & (service_g - service_f <= charge_f + charge_g)
 
 
@@ -217,11 +217,11 @@ def claims(kernel: Any = counter) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
     both_wait = Clause("f and g waited", _both_waited)
     return (
-        Claim(V_43, system(kernel), _NOTHING_YET, INVARIANT, INVARIANT[:1]),
+        Claim(V_43, system(kernel), NOTHING_YET, INVARIANT, INVARIANT[:1]),
         Claim(
             V_DEBT,
             system(kernel),
-            _INTERVAL_STARTS,
+            INTERVAL_STARTS,
             (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
             (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
         ),
@@ -231,7 +231,7 @@ def claims(kernel: Any = counter) -> tuple[Claim, ...]:
             (
                 *INVARIANT,
                 both_wait,
-                *_INTERVAL_STARTS,
+                *INTERVAL_STARTS,
             ),
             (
                 *INVARIANT,

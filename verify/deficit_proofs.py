@@ -184,59 +184,59 @@ RANGE = (
     Clause("R >= 0", lambda o, w: w.R >= 0),
     Clause("who waits is known", lambda o, w: implies(o, w.queued, w.known)),
 )
-_NOTHING_YET = (
+NOTHING_YET = (
     Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
 )
-_INTERVAL_STARTS = (
+INTERVAL_STARTS = (
     *RANGE,
     Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
     Clause("q = q0", lambda o, w: same(w.q, w.q0)),
 )
-_BALANCE = (
+BALANCE = (
     *RANGE,
     Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
     Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P)),
 )
 
 
-def _both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
+def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
     """The values of f and of g."""
     return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
 
 
 def _same_credit(o: Algebra, w: World) -> Any:
-    return same(*_both(o, w, "P"))
+    return same(*both(o, w, "P"))
 
 
 def _at_least_as_much_credit(o: Algebra, w: World) -> Any:
-    credit_f, credit_g = _both(o, w, "P")
+    credit_f, credit_g = both(o, w, "P")
     return credit_f >= credit_g
 
 
 def _same_rounds(o: Algebra, w: World) -> Any:
-    (credit_f, credit_g), (quantum_f, quantum_g) = _both(o, w, "P"), _both(o, w, "Q")
+    (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "P"), both(o, w, "Q")
     return same(product(credit_f, quantum_g), product(credit_g, quantum_f))
 
 
 def _gap_bound(o: Algebra, w: World) -> Any:
-    (quantum_f, quantum_g), (charge_f, charge_g) = _both(o, w, "Q"), _both(o, w, "U")
+    (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     return (quantum_f + charge_f - 1) + (quantum_g + charge_g - 1)
 
 
 def _no_less_than_g(o: Algebra, w: World) -> Any:
-    service_f, service_g = _both(o, w, "W")
+    service_f, service_g = both(o, w, "W")
     return service_g - service_f <= _gap_bound(o, w)
 
 
 def _gap_within(o: Algebra, w: World) -> Any:
-    service_f, service_g = _both(o, w, "W")
+    service_f, service_g = both(o, w, "W")
     return _no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
 
 
 def _weighted_gap_within(o: Algebra, w: World) -> Any:
-    (service_f, service_g), (quantum_f, quantum_g) = _both(o, w, "W"), _both(o, w, "Q")
-    charge_f, charge_g = _both(o, w, "U")
+    (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
+    charge_f, charge_g = both(o, w, "U")
     bound = product(quantum_g, quantum_f + charge_f - 1) + product(quantum_f, quantum_g + charge_g - 1)
     gap = product(quantum_g, service_f) - product(quantum_f, service_g)
     return (gap <= bound) & (-gap <= bound)
@@ -249,22 +249,22 @@ def _net(o: Algebra, w: World) -> Any:
 def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
     alone = system(kernel)
-    equal = Need(lambda o, w: same(*_both(o, w, "Q")), EQUAL_QUANTA)
+    equal = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
     one = system(kernel, backlogged=("f",))
     pair = system(kernel, backlogged=("f", "g"))
 
     def over_interval(theorem: Theorem, of: System, joint: Clause, *conclusions: Clause) -> Claim:
-        return Claim(theorem, of, _INTERVAL_STARTS, (*_BALANCE, joint), conclusions)
+        return Claim(theorem, of, INTERVAL_STARTS, (*BALANCE, joint), conclusions)
 
     return (
         Claim(
             D_RANGE,
             alone,
-            _NOTHING_YET,
+            NOTHING_YET,
             RANGE,
             (Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q)),),
         ),
-        Claim(D_A1, alone, _INTERVAL_STARTS, _BALANCE, (Clause("|P - W| <= Q + U - 1", _net),)),
+        Claim(D_A1, alone, INTERVAL_STARTS, BALANCE, (Clause("|P - W| <= Q + U - 1", _net),)),
         over_interval(
             D_41,
             pair.with_laws(equal),

@@ -1,9 +1,23 @@
 """Which claims there are about the shipped gates."""
 
-from fairsched.verify import counter_proofs, deficit_kernel_proofs, deficit_proofs
+from fairsched.verify import (
+    counter_proofs,
+    counter_wait_proofs,
+    deficit_kernel_proofs,
+    deficit_progress_proofs,
+    deficit_proofs,
+    wait_proofs,
+)
 from fairsched.verify.system import Claim
 
 
 def gate_claims() -> tuple[Claim, ...]:
     """Every claim about a shipped gate, in the order of the report."""
-    return (*deficit_proofs.claims(), *deficit_kernel_proofs.claims(), *counter_proofs.claims())
+    return (
+        *deficit_proofs.claims(),
+        *deficit_kernel_proofs.claims(),
+        *deficit_progress_proofs.claims(),
+        *counter_proofs.claims(),
+        *counter_wait_proofs.claims(),
+        *wait_proofs.claims(),
+    )

@@ -51,6 +51,17 @@ def spread(flag: Any, like: Any) -> Any:
     return (like <= like) & flag
 
 
+def total(o: Algebra, v: Any) -> Any:
+    """The sum of a vector over all clients, for derived values only (on solver terms it names clients)."""
+    symbolic = getattr(o, "total", None)
+    return sum(map(int, v)) if symbolic is None else symbolic(v)
+
+
+def only(o: Algebra, like: Any, p: Any) -> Any:
+    """The mask that is true at the point p and nowhere else, over the clients of the vector `like`."""
+    return o.put(spread(False, like), p, True)
+
+
 class Kind(Enum):
     """What a name stands for."""
 

@@ -168,6 +168,7 @@ class Z3Algebra:
         self.facts: list[Any] = []
         self.laws: list[Callable[[Any], Any]] = []
         self.sealed = False
+        self.totals: list[tuple[Value, Any]] = [(scalar(z3.IntVal(0)), z3.IntVal(0))]
         self._names = 0
 
     def fresh_client(self, name: str) -> Any:
@@ -227,6 +228,51 @@ class Z3Algebra:
         self.facts.append(z3.Implies(found, mask.at(best)))
         self.laws.append(lambda c: z3.Implies(mask.at(c), beats(values.at(best), values.at(c))))
         return Point(found, best)
+
+    def total(self, v: Any) -> Value:
+        """The sum of a vector over all clients, however many: for clauses, no word of kernels.
+
+        It is known by what is true of all finite sums: how it compares with every other total of the obligation (see
+        `_compare`), and that the total of a sum of two vectors is the sum of their totals.
+        """
+        (values,) = _numbers(v)
+        new = (values, z3.Int(self._name("total")))
+        for other in self.totals:
+            self._compare(new, other)
+        known = self.totals[1:]
+        for i, one in enumerate(known):
+            for two in known[i + 1 :]:
+                self._adds(new, one, two)
+                self._adds(one, new, two)
+                self._adds(two, new, one)
+        self.totals.append(new)
+        return scalar(new[1])
+
+    def _compare(self, one: tuple[Value, Any], two: tuple[Value, Any]) -> None:
+        """Two vectors that are ordered have totals that are; two that differ at one client only differ by that much."""
+        (a, sum_a), (b, sum_b) = one, two
+        for less, more, sum_less, sum_more in ((a, b, sum_a, sum_b), (b, a, sum_b, sum_a)):
+            larger = self.fresh_client("larger")
+            self.facts.append(z3.Or(sum_less <= sum_more, less.at(larger) > more.at(larger)))
+        here, there = self.fresh_client("differs"), self.fresh_client("differs")
+        single = z3.Bool(self._name("differ at one client only"))
+        both = z3.And(here != there, a.at(here) != b.at(here), a.at(there) != b.at(there))
+        self.facts.append(z3.If(single, sum_a - sum_b == a.at(here) - b.at(here), both))
+        self.laws.append(lambda c: z3.Implies(z3.And(single, a.at(c) != b.at(c)), c == here))
+
+    def _adds(self, whole: tuple[Value, Any], one: tuple[Value, Any], two: tuple[Value, Any]) -> None:
+        """If a vector is the sum of two others everywhere, so is its total."""
+        (a, sum_a), (b, sum_b), (c, sum_c) = whole, one, two
+        apart = self.fresh_client("apart")
+        self.facts.append(z3.Or(sum_a == sum_b + sum_c, a.at(apart) != b.at(apart) + c.at(apart)))
+
+    def summed(self, clients: list[Any]) -> list[Any]:
+        """That these are all the clients there are, each once, and every total is a sum over them."""
+        if len(self.totals) == 1:
+            return []
+        all_of_them = [z3.Or([name == client for client in self.clients]) for name in clients]
+        sums = [total == z3.Sum([v.at(client) for client in clients]) for v, total in self.totals]
+        return [z3.Distinct(*clients), *all_of_them, *sums]
 
     def exists(self, p: Point) -> Value:
         return scalar(_point(p).found)

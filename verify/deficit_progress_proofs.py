@@ -1,0 +1,201 @@
+"""The deficit gate serves somebody, serves everybody in time, and gives up locality rarely: D-wc, D-A.2, D-price.
+
+They rest on the system and the invariants of `fairsched.verify.deficit_proofs`, with ghosts of their own: `G` one
+quantum for each round of refill since anything else happened, `N` admissions of each client in the interval, `B` one
+quantum for each time it ran out of credit, and `R0` what was reserved at the interval's start.  Counting in quanta
+keeps everything linear: k rounds are k Q.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED
+from fairsched.policies import deficit
+from fairsched.policies.deficit_progress import D_A2, D_PRICE, D_STARVATION, D_WC
+from fairsched.verify.deficit_proofs import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, system
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, same
+
+Ghost = Callable[[Algebra, World, Mapping[str, Any]], Any]
+"""A field's value after an event, from the world before and the fields that the event writes."""
+
+
+def and_also(event: Event, **ghosts: Ghost) -> Event:
+    """The event, which then also writes fields computed from the worlds before and after it."""
+    step = event.step
+
+    def both_steps(o: Algebra, w: World) -> Mapping[str, Any]:
+        written = step(o, w)
+        return {**written, **{name: ghost(o, w, written) for name, ghost in ghosts.items()}}
+
+    return attrs.evolve(event, step=both_steps)
+
+
+def without(of: System, name: str, assumption: Any) -> System:
+    """The system in which events of that name happen only if the assumption is dropped."""
+    return attrs.evolve(
+        of,
+        events=tuple(
+            attrs.evolve(event, excluded_by=assumption) if event.name == name else event for event in of.events
+        ),
+    )
+
+
+# --- work conservation ----------------------------------------------------------------------------------------------
+
+
+def _work_conserved(kernel: Any) -> Claim:
+    """Rounds in a row: every other event starts the count again."""
+    alone = system(kernel)
+
+    def counted(event: Event) -> Event:
+        if event.name == "refill":
+            due = Need(lambda o, w: kernel.refill_due(o, w.q, w.queued))
+            return and_also(event.with_needs(due), G=lambda o, w, _: w.G + w.Q)
+        return and_also(event, G=lambda o, w, _: w.G - w.G)
+
+    of = attrs.evolve(
+        alone,
+        fields={**alone.fields, "G": Kind.VECTOR},
+        events=tuple(map(counted, alone.events)),
+        derived={
+            "due": lambda o, w: kernel.refill_due(o, w.q, w.queued),
+            "waits": lambda o, w: o.any(w.queued),
+            "served": lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.q)),
+        },
+    )
+    raised = Clause("the rounds so far raised who waits by G", lambda o, w: implies(o, w.queued, w.q - w.G >= 1 - w.U))
+    return Claim(
+        D_WC,
+        of,
+        (*NOTHING_YET, Clause("G = 0", lambda o, w: same(w.G, 0))),
+        (*RANGE, raised),
+        (
+            Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),
+            Clause("if none is due and somebody waits, somebody is let in", _somebody),
+        ),
+    )
+
+
+def _few_rounds(o: Algebra, w: World) -> Any:
+    """After k rounds G = k Q, so one more is due only if k <= floor((U_i - 1) / Q_i)."""
+    return implies(o, w.queued & w.due, w.G <= w.U - 1)
+
+
+def _somebody(o: Algebra, w: World) -> Any:
+    return o.where(w.waits, o.where(w.due, True, w.served), True)
+
+
+# --- latency --------------------------------------------------------------------------------------------------------
+
+
+def _most(w: World) -> Any:
+    """2Q + U - 1 + D: most that a client is served while f waits."""
+    return w.Q + w.Q + w.U - 1 + w.debt
+
+
+def _while_f_waits(kernel: Any) -> System:
+    """The gate over an interval in which f waits and is not let in; quanta are equal."""
+    one = system(kernel, backlogged=("f",))
+    someone_else = Need(lambda o, w: o.where(o.pick(only(o, w.q, w.f), w.p, False), False, True))
+
+    def kept_out(event: Event) -> Event:
+        return event.with_needs(someone_else) if event.name.startswith("admit") else event
+
+    return attrs.evolve(
+        one.with_laws(Need(lambda o, w: same(w.Q, o.pick(w.Q, w.f, 1)), EQUAL_QUANTA)),
+        parameters={**one.parameters, "R0": Kind.VECTOR},
+        events=tuple(map(kept_out, one.events)),
+        derived={"debt": lambda o, w: o.maximum(o.pick(w.R0, w.f, 0) - o.pick(w.q0, w.f, 0), 0)},
+    )
+
+
+def _own_service(o: Algebra, w: World) -> Any:
+    """f is served only what was reserved for it at the start."""
+    return o.pick(w.W, w.f, 0) + o.pick(w.R, w.f, 0) <= o.pick(w.R0, w.f, 0)
+
+
+def _credit_of_f(o: Algebra, w: World) -> Any:
+    return o.pick(w.P, w.f, 0) <= o.pick(w.Q, w.f, 0) + w.debt
+
+
+_WAITING_STARTS = (*INTERVAL_STARTS, Clause("R = R0", lambda o, w: same(w.R, w.R0)))
+_WAITING = (
+    *BALANCE,
+    Clause("D <= U_f - 1", lambda o, w: w.debt <= o.pick(w.U, w.f, 0) - 1),
+    Clause("W_f + R_f <= R0_f", _own_service),
+    Clause("P_f <= Q + D", _credit_of_f),
+    Clause("P_g <= P_f", lambda o, w: o.pick(w.P, w.f, 0) >= w.P),
+)
+
+
+def _latency(kernel: Any) -> Claim:
+    return Claim(
+        D_A2,
+        _while_f_waits(kernel),
+        _WAITING_STARTS,
+        _WAITING,
+        (
+            Clause("W_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.W, w.f, 0) <= _most(w)),
+            Clause("W_f <= R_f(t1)", _own_service),
+            Clause("D <= U_f - 1", lambda o, w: w.debt <= o.pick(w.U, w.f, 0) - 1),
+        ),
+    )
+
+
+def _starvation(kernel: Any) -> Claim:
+    """What is left of the bound, 2Q + U_g - 1 + D - N_g, is a ranking: never below 0, it falls with each admission."""
+    of = without(_while_f_waits(kernel), "refund", NOTHING_REFUNDED)
+    at_least_one = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
+
+    def counted(event: Event) -> Event:
+        if not event.name.startswith("admit"):
+            return event
+        return and_also(event.with_needs(at_least_one), N=lambda o, w, _: o.bump(w.N, w.p, 1))
+
+    return Claim(
+        D_STARVATION,
+        attrs.evolve(of, fields={**of.fields, "N": Kind.VECTOR}, events=tuple(map(counted, of.events))),
+        (*_WAITING_STARTS, Clause("N = 0", lambda o, w: same(w.N, 0))),
+        (*_WAITING, Clause("N <= W", lambda o, w: w.N <= w.W)),
+        (Clause("N_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.N, w.f, 0) <= _most(w)),),
+    )
+
+
+# --- price ----------------------------------------------------------------------------------------------------------
+
+
+def _price(kernel: Any) -> Claim:
+    """`B` grows by Q with every event that takes a client's credit from above 0 to 0 or below."""
+    alone = without(system(kernel), "refund", NOTHING_REFUNDED)
+
+    def counted(event: Event) -> Event:
+        return and_also(event, B=lambda o, w, after: _lost(o, w, after.get("q", w.q)))
+
+    return Claim(
+        D_PRICE,
+        attrs.evolve(alone, fields={**alone.fields, "B": Kind.VECTOR}, events=tuple(map(counted, alone.events))),
+        (RANGE[1], Clause("W = 0", lambda o, w: same(w.W, 0)), Clause("B = 0", lambda o, w: same(w.B, 0))),
+        (
+            RANGE[1],
+            Clause("B >= 0, W >= 0", lambda o, w: (w.B >= 0) & (w.W >= 0)),
+            Clause("in credit: W + q >= B + 1", lambda o, w: implies(o, w.q > 0, w.W + w.q >= w.B + 1)),
+            Clause("without: W + q >= B - Q + 1 once B >= 1", _out_of_credit),
+        ),
+        (Clause("B - Q <= W - 1 once B >= 1", lambda o, w: implies(o, w.B >= 1, w.B - w.Q <= w.W - 1)),),
+    )
+
+
+def _lost(o: Algebra, w: World, q: Any) -> Any:
+    return o.where((w.q > 0) & (q <= 0), w.B + w.Q, w.B)
+
+
+def _out_of_credit(o: Algebra, w: World) -> Any:
+    return implies(o, (w.q <= 0) & (w.B >= 1), w.W + w.q >= w.B - w.Q + 1)
+
+
+def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
+    """The claims about the kernel functions of `kernel`."""
+    return (_work_conserved(kernel), _latency(kernel), _starvation(kernel), _price(kernel))
