@@ -37,7 +37,8 @@ class Theorem:
     `statement` is one line, `source` the paper and section (and whether it was reconstructed), `bound` the constant as
     text in the symbols of the statement.  `bound_cost`, where there is one, computes that constant in cost units from
     the quanta (0 where a gate has none) and the most that may be charged after the gate was passed:
-    ``bound_cost(quantum_f, charge_max_f, quantum_g, charge_max_g)``.
+    ``bound_cost(quantum_f, charge_max_f, quantum_g, charge_max_g)``.  With `per_quantum` the result is to be divided by
+    a quantum.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Theorem:
     bound: str = ""
     bound_cost: Callable[[int, int, int, int], int] | None = attrs.field(default=None, eq=False)
     scope: Scope = Scope.ALL_N
+    per_quantum: bool = False
 
 
 class ProvedTheorem(msgspec.Struct, frozen=True):
@@ -106,6 +108,11 @@ MEM_RESERVE = Assumption(
     "MemReserve",
     "What an admission is charged, and all that its client may still be charged for requests in flight, is reserved "
     "at the admission and at most U; nothing is charged later that was not reserved.",
+)
+OUTPUTS_BOUNDED = Assumption(
+    "OutputsBounded",
+    "No request produces more than its declared output, and no more run than the batching rule lets in, so that what a "
+    "client may still be charged is at most U_dyn; it stands for MemReserve where outputs are not reserved.",
 )
 GATE_RESPECTED = Assumption("GateRespected", "Every admission was let in by the gate.")
 CHARGES_AT_LEAST_ONE = Assumption("ChargesAtLeastOne", "Every admission is charged at least one input token.")

@@ -43,10 +43,11 @@ from fairsched.model.theorem import (
     GATE_RESPECTED,
     LIFT_ON_JOIN,
     MEM_RESERVE,
+    Assumption,
     Theorem,
 )
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.gate import Gate, Turn
+from fairsched.policies.gate import Gate, Stake, Turn
 from fairsched.policies.validators import one_of
 from fairsched.policies.vectors import dense, grown
 
@@ -294,6 +295,15 @@ class CounterGate(Gate[CounterState]):
             return None
         shares = sorted(multipliers([client.weight for client in clients]))
         return self.charge_max(limits) * (shares[-1] + shares[-2])
+
+    @property
+    def broken_assumptions(self) -> frozenset[Assumption]:
+        return frozenset({LIFT_ON_JOIN} if self.lift == "none" else ())
+
+    def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
+        charge = self.charge_max(limits)
+        shares = multipliers([client.weight for client in clients])
+        return tuple(Stake(0, charge * share, share) for share in shares)
 
     def check(self, state: CounterState) -> None:
         # Both vectors speak of the same clients, and so does the last leaver.

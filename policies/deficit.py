@@ -39,16 +39,18 @@ from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_res
 from fairsched.model.request import Client
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
+    CAPPED,
     EQUAL_QUANTA,
     GATE_RESPECTED,
     MEM_RESERVE,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
+    Assumption,
     Theorem,
 )
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.deficit_progress import PROGRESS
-from fairsched.policies.gate import Gate, Turn
+from fairsched.policies.gate import Gate, Stake, Turn
 from fairsched.policies.validators import one_of, positive
 from fairsched.policies.vectors import dense, grown
 
@@ -104,6 +106,7 @@ D_WEIGHTED = Theorem(
     (*_BASE, BACKLOGGED_DURING),
     bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
     bound_cost=weighted_gap_cost,
+    per_quantum=True,
 )
 D_GATE = Theorem(
     "D-gate",
@@ -368,6 +371,15 @@ class DeficitGate(Gate[DeficitState]):
             return 2 * (self.quantum + charge - 1)
         common = shares[0] * max(client.weight for client in clients)
         return 2 * self.quantum * common + (charge - 1) * (shares[-1] + shares[-2])
+
+    @property
+    def broken_assumptions(self) -> frozenset[Assumption]:
+        uncapped = {CAPPED} if self.in_flight_cap_tokens is None else set()
+        return frozenset(uncapped | ({REJOIN_KEEPS_DEBT} if self.rejoin == "reset" else set()))
+
+    def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
+        charge = self.charge_max(limits)
+        return tuple(Stake(self.quantum * client.weight, charge) for client in clients)
 
     def check(self, state: DeficitState) -> None:
         # All vectors speak of the same clients.

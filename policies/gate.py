@@ -14,7 +14,7 @@ import msgspec
 from fairsched.model.algebra import NO_SCORE, NOBODY, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
-from fairsched.model.theorem import Theorem
+from fairsched.model.theorem import Assumption, Theorem
 from fairsched.policies.base import ChargeRule, Limits
 
 GateState = TypeVar("GateState")
@@ -41,6 +41,16 @@ class Turn(ABC):
 
         None: until another event.  May be smaller than the truth, never larger.
         """
+
+
+@attrs.frozen
+class Stake:
+    """What the bounds of a gate's theorems are made of, for one client: its quantum (0 where a gate has none), the most
+    that it can be charged after it was let in, and how many of the gate's units one cost unit of it is."""
+
+    quantum: int
+    charge_max: int
+    scale: int = 1
 
 
 class Gate(ABC, Generic[GateState]):
@@ -103,6 +113,15 @@ class Gate(ABC, Generic[GateState]):
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """Bound of the gap in charged service between two clients backlogged together; None without a promise."""
         return None
+
+    @property
+    def broken_assumptions(self) -> frozenset[Assumption]:
+        """Which assumptions of the gate's theorems this configuration does not fulfil."""
+        return frozenset()
+
+    def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
+        """Each client's stake; nothing where no theorem has a constant."""
+        return ()
 
     def check(self, state: GateState) -> None:
         """Raise `AssertionError` unless every representation invariant holds."""
