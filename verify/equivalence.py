@@ -23,7 +23,7 @@ from fairsched.verify.z3_algebra import CLIENT, KernelError, Point, Value, Z3Alg
 
 Kernel = Callable[..., Any]
 
-ILL_TYPED = (KernelError, TypeError, AttributeError, NameError)
+ILL_TYPED = (KernelError, TypeError, AttributeError, NameError, z3.Z3Exception)
 """What the interpretation raises for a text that mixes up masks, vectors, scalars and points."""
 
 _KINDS = {"Vector": Kind.VECTOR, "Mask": Kind.MASK, "Scalar": Kind.SCALAR, "Point": Kind.POINT}

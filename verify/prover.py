@@ -151,11 +151,11 @@ def prove(claim: Claim, *, dropped: frozenset[Assumption] = frozenset(), rlimit:
     count = 0
     for obligation in obligations(claim, dropped):
         count += 1
-        possible = _check(obligation, rlimit, obligation.happens)
+        possible = check(obligation, rlimit, obligation.happens)
         if possible != z3.sat:
             reason = "vacuous: its hypotheses contradict each other" if possible == z3.unsat else "budget exhausted"
             return Unknown(claim.theorem, obligation.name, reason, spent())
-        broken = _check(obligation, rlimit, z3.Not(obligation.goal))
+        broken = check(obligation, rlimit, z3.Not(obligation.goal))
         if broken == z3.unknown:
             return Unknown(claim.theorem, obligation.name, "budget exhausted", spent())
         if broken == z3.sat:
@@ -181,7 +181,7 @@ def _solver(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
     return solver
 
 
-def _check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
+def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
     return _solver(obligation, rlimit, *terms).check()
 
 
