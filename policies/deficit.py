@@ -362,15 +362,12 @@ class DeficitGate(Gate[DeficitState]):
         return charge_max_reserved(self.rates, memory, min(limits.prompt_tokens_max, memory - 1))
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        """D-4.1 for equal weights, D-weighted otherwise (service times lcm / weight, as the report shows it)."""
+        """D-weighted, which is D-4.1 for equal weights (service times lcm / weight, as the report shows it)."""
         if self.rejoin == "reset" or len(clients) < 2:
             return None
-        charge = self.charge_max(limits)
         shares = sorted(multipliers([client.weight for client in clients]))
-        if shares[0] == shares[-1]:
-            return 2 * (self.quantum + charge - 1)
         common = shares[0] * max(client.weight for client in clients)
-        return 2 * self.quantum * common + (charge - 1) * (shares[-1] + shares[-2])
+        return 2 * self.quantum * common + (self.charge_max(limits) - 1) * (shares[-1] + shares[-2])
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
