@@ -96,6 +96,15 @@ V_49 = Theorem(
     bound="U_f + 2 U_g - 1",
     bound_cost=one_sided_gap_cost,
 )
+V_CHANGE = Theorem(
+    "V-change",
+    "whatever weights do: c_i + R_i <= c_j + U_i for every j who waits, and |W_f - W_g| <= U_f + U_g for f and g "
+    "backlogged, with R and U at the dearest price that the client ever paid, in the finest unit",
+    "this library: what survives a change of weights; charges are at the weight of their time",
+    (*_BASE, BACKLOGGED_DURING),
+    bound="U_f + U_g at the lowest weights of the run",
+    bound_cost=gap_cost,
+)
 V_411 = Theorem(
     "V-4.11",
     "while f waits and is not let in: W_g <= U_f + U_g + R_g(t1) for every other g (without R_g(t1) if g waited at t1; "
@@ -110,6 +119,39 @@ V_411_TIME = Theorem(
     "VTC (OSDI'24), theorem 4.11; V-4.11 summed over any number of clients",
     (CAPACITY_FLOOR,),
     bound="R_f(t1) + sum over g of U_f + U_g + R_g(t1)",
+)
+
+V_TOTAL = Theorem(
+    "V-total",
+    "c_i is at most S, all that was ever charged to all clients",
+    "this library: a lift copies a counter and adds nothing",
+    (),
+    bound="S",
+)
+V_INT64 = Theorem(
+    "V-int64",
+    "with counters of at most 2^61 and charges of at most 2^60 every number that a kernel computes is within 2^62",
+    "this library: proofs are about integers, production about int64; by V-total the horizon is 2^61 units charged",
+    (),
+    bound="2^62",
+)
+V_GATE = Theorem(
+    "V-gate",
+    "the gate lets in only who waits, nobody who waits has a smaller counter, and somebody if anybody waits",
+    "theorems of the kernel itself: what GateRespected means",
+    (),
+)
+V_LIFT = Theorem(
+    "V-lift",
+    "who comes back is raised no further than to the lowest who waits or, if nobody does, to the last who left",
+    "this library: a lift takes from a client what it saved by idling and nothing more; found missing by a mutant",
+    (),
+)
+V_REFUND = Theorem(
+    "V-refund",
+    "a refund raises nobody's counter, and lowers no other client's and its own by no more than the amount",
+    "this library; found missing by a mutant",
+    (),
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -143,6 +185,14 @@ def refund(o: Algebra, c: Vector, queued: Mask, p: Point, amount: Scalar) -> Vec
     held = o.pick(c, p, 0)
     lowest = o.pick(c, o.argmin(c, queued), held)
     return o.put(c, p, o.minimum(held, o.maximum(held - amount, lowest)))
+
+
+# --- closed form beside the kernel ----------------------------------------------------------------------------------
+
+
+def rescaled(o: Algebra, c: Vector, finer: Scalar) -> Vector:
+    """Every counter in a unit that is so many times finer."""
+    return c * finer
 
 
 # --- gate -----------------------------------------------------------------------------------------------------------
@@ -218,7 +268,7 @@ class CounterGate(Gate[CounterState]):
     name: ClassVar[str] = "counter"
     charge_rule: ClassVar[ChargeRule] = "prompt"
     state_type: ClassVar[Any] = CounterState
-    theorems: ClassVar[tuple[Theorem, ...]] = (V_43, V_DEBT, V_44, V_49, V_411, V_411_TIME)
+    theorems: ClassVar[tuple[Theorem, ...]] = (V_43, V_DEBT, V_44, V_49, V_411, V_411_TIME, V_CHANGE, V_TOTAL, V_INT64)
 
     rates: Rates = attrs.field(factory=Rates)
     lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))
@@ -269,7 +319,7 @@ class CounterGate(Gate[CounterState]):
             raise ValueError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
         finer = common // state.common
         share = NUMPY.put(state.share * finer, client, common // weight)
-        return CounterState(state.c * finer, share, common, state.last)
+        return CounterState(rescaled(NUMPY, state.c, finer), share, common, state.last)
 
     def credit_shortage(self, turn: Turn, client: int) -> bool:
         """Somebody else who waits goes first."""

@@ -120,6 +120,12 @@ D_REFILL = Theorem(
     "this library: the closed form that production runs is the kernel's event, repeated",
     (),
 )
+D_PRINTED = Theorem(
+    "D-printed",
+    "under the printed rule who comes back has neither credit nor debt, and nobody else's deficit changes",
+    "DLPM, its rejoin rule (reconstructed), kept as a variant: what the refutation of D-4.2 as printed is about",
+    (),
+)
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued who waits, known who was ever seen, quantum credit a round, score the

@@ -1,7 +1,8 @@
 """What the deficit gate's kernel does in one step: whom it lets in, and that its refill may be taken at once.
 
 These claims are about the text alone, not about intervals: D-gate says what GateRespected means, D-refill that the
-closed form which production runs is the event that the other theorems are about, repeated.
+closed form which production runs is the event that the other theorems are about, repeated, and D-printed what the
+variant that the paper prints does.
 """
 
 from collections.abc import Mapping
@@ -9,8 +10,8 @@ from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.policies import deficit
-from fairsched.policies.deficit import D_GATE, D_REFILL
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same, spread
+from fairsched.policies.deficit import D_GATE, D_PRINTED, D_REFILL
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, same, spread
 
 
 def _gate_claim(kernel: Any) -> Claim:
@@ -75,6 +76,31 @@ def _refill_claim(kernel: Any) -> Claim:
     )
 
 
+def _printed_claim(kernel: Any) -> Claim:
+    """`was` are the deficits before p came back."""
+
+    def rejoin(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"was": w.q, "q": kernel.rejoin_printed(o, w.q, w.p), "back": w.p}
+
+    at_zero = Clause(
+        "zero, and as before for everybody else",
+        lambda o, w: o.where(only(o, w.q, w.back), same(w.q, 0), same(w.q, w.was)),
+    )
+    return Claim(
+        D_PRINTED,
+        System(
+            "deficit gate as printed",
+            {},
+            (),
+            {"q": Kind.VECTOR, "was": Kind.VECTOR, "back": Kind.POINT},
+            (Event("come back", rejoin, {"p": Kind.POINT}, kernels=(kernel.rejoin_printed,)),),
+        ),
+        (at_zero,),
+        (at_zero,),
+        (at_zero,),
+    )
+
+
 def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
-    return (_gate_claim(kernel), _refill_claim(kernel))
+    return (_gate_claim(kernel), _refill_claim(kernel), _printed_claim(kernel))
