@@ -107,5 +107,13 @@ D_CHANGE = Theorem(
     bound="Q_max + U_i - 1, beside the credit that was cut",
 )
 
-PROGRESS = (D_WC, D_A2, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE)
+D_INT64 = Theorem(
+    "D-int64",
+    "with quanta and charges of at most 2^60 every number that a kernel computes is within 2^62, for ever",
+    "this library: proofs are about integers, production about int64",
+    (),
+    bound="2^62",
+)
+
+PROGRESS = (D_WC, D_A2, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64)
 """In the order of the report."""

@@ -133,12 +133,13 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
+def waits(client: str) -> Need:
+    """That f or g has a request waiting."""
+    return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
+
+
 def system(kernel: Any = counter, *, backlogged: tuple[str, ...] = ()) -> System:
     """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
-
-    def waits(client: str) -> Need:
-        return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
-
     events = (*_queue_events(kernel), *_admission_events(kernel), *_running_events(kernel))
     return System(
         "counter gate",
@@ -193,29 +194,33 @@ def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
     return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
 
 
-def _both_waited(o: Algebra, w: World) -> Any:
+def both_waited(o: Algebra, w: World) -> Any:
+    """f and g wait, or did before the last event."""
     waited = w.queued | w.was
     return o.pick(waited, w.f, True) & o.pick(waited, w.g, True)
 
 
-def _started_close(o: Algebra, w: World) -> Any:
+def started_close(o: Algebra, w: World) -> Any:
+    """c0_f and c0_g differ by at most U."""
     (start_f, start_g), (charge_f, charge_g) = both(o, w, "c0"), both(o, w, "U")
     return (start_f <= start_g + charge_f) & (start_g <= start_f + charge_g)
 
 
-def _charged_as_served(o: Algebra, w: World) -> Any:
+def charged_as_served(o: Algebra, w: World) -> Any:
+    """The counters of f and g have grown by their service."""
     (c_f, c_g), (start_f, start_g), (service_f, service_g) = both(o, w, "c"), both(o, w, "c0"), both(o, w, "W")
     return same(c_f, start_f + service_f) & same(c_g, start_g + service_g)
 
 
-def _gap_within(o: Algebra, w: World) -> Any:
+def gap_within(o: Algebra, w: World) -> Any:
+    """The services of f and g differ by at most U_f + U_g."""
     (service_f, service_g), (charge_f, charge_g) = both(o, w, "W"), both(o, w, "U")
     return (service_f - service_g <= charge_f + charge_g) & (service_g - service_f <= charge_f + charge_g)
 
 
 def claims(kernel: Any = counter) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
-    both_wait = Clause("f and g waited", _both_waited)
+    both_wait = Clause("f and g waited", both_waited)
     return (
         Claim(V_43, system(kernel), NOTHING_YET, INVARIANT, INVARIANT[:1]),
         Claim(
@@ -236,9 +241,9 @@ def claims(kernel: Any = counter) -> tuple[Claim, ...]:
             (
                 *INVARIANT,
                 both_wait,
-                Clause("c0_f and c0_g are close", _started_close),
-                Clause("c = c0 + W for f and g", _charged_as_served),
+                Clause("c0_f and c0_g are close", started_close),
+                Clause("c = c0 + W for f and g", charged_as_served),
             ),
-            (Clause("|W_f - W_g| <= 2U", _gap_within),),
+            (Clause("|W_f - W_g| <= 2U", gap_within),),
         ),
     )

@@ -6,7 +6,6 @@ quantum for each time it ran out of credit, and `R0` what was reserved at the in
 keeps everything linear: k rounds are k Q.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -16,21 +15,7 @@ from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_
 from fairsched.policies import deficit
 from fairsched.policies.deficit_progress import D_A2, D_PRICE, D_STARVATION, D_WC
 from fairsched.verify.deficit_proofs import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, system
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, same
-
-Ghost = Callable[[Algebra, World, Mapping[str, Any]], Any]
-"""A field's value after an event, from the world before and the fields that the event writes."""
-
-
-def and_also(event: Event, **ghosts: Ghost) -> Event:
-    """The event, which then also writes fields computed from the worlds before and after it."""
-    step = event.step
-
-    def both_steps(o: Algebra, w: World) -> Mapping[str, Any]:
-        written = step(o, w)
-        return {**written, **{name: ghost(o, w, written) for name, ghost in ghosts.items()}}
-
-    return attrs.evolve(event, step=both_steps)
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, and_also, implies, only, same
 
 
 def without(of: System, name: str, assumption: Any) -> System:

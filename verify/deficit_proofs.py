@@ -33,7 +33,7 @@ _NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 _WAS_RESERVED = Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE)
 
 
-def _queue_events(kernel: Any) -> tuple[Event, ...]:
+def queue_events(kernel: Any) -> tuple[Event, ...]:
     """Clients start and stop to wait: the shipped gate runs no kernel then, and no deficit changes."""
 
     def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
@@ -59,7 +59,7 @@ def _queue_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _refill_event(kernel: Any, backlogged: tuple[str, ...]) -> Event:
+def refill_event(kernel: Any, backlogged: tuple[str, ...]) -> Event:
     """One round of credit; `backlogged` names the clients who wait at every refill of the interval."""
 
     def refill(o: Algebra, w: World) -> Mapping[str, Any]:
@@ -168,8 +168,8 @@ def system(kernel: Any = deficit, *, backlogged: tuple[str, ...] = ()) -> System
             "P": Kind.VECTOR,
         },
         events=(
-            *_queue_events(kernel),
-            _refill_event(kernel, backlogged),
+            *queue_events(kernel),
+            refill_event(kernel, backlogged),
             *_admission_events(kernel),
             *_running_events(kernel),
         ),
@@ -205,7 +205,8 @@ def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
     return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
 
 
-def _same_credit(o: Algebra, w: World) -> Any:
+def same_credit(o: Algebra, w: World) -> Any:
+    """f and g got the same credit."""
     return same(*both(o, w, "P"))
 
 
@@ -229,7 +230,8 @@ def _no_less_than_g(o: Algebra, w: World) -> Any:
     return service_g - service_f <= _gap_bound(o, w)
 
 
-def _gap_within(o: Algebra, w: World) -> Any:
+def gap_within(o: Algebra, w: World) -> Any:
+    """The services of f and g differ by at most the sum of Q + U - 1."""
     service_f, service_g = both(o, w, "W")
     return _no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
 
@@ -268,8 +270,8 @@ def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
         over_interval(
             D_41,
             pair.with_laws(equal),
-            Clause("P_f = P_g", _same_credit),
-            Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within),
+            Clause("P_f = P_g", same_credit),
+            Clause("|W_f - W_g| <= 2(Q + U - 1)", gap_within),
         ),
         over_interval(
             D_42,

@@ -1,11 +1,15 @@
 """Which claims there are about the shipped gates."""
 
 from fairsched.verify import (
+    change_proofs,
+    counter_kernel_proofs,
     counter_proofs,
     counter_wait_proofs,
+    deficit_cap_proofs,
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    int64_proofs,
     wait_proofs,
 )
 from fairsched.verify.system import Claim
@@ -17,7 +21,11 @@ def gate_claims() -> tuple[Claim, ...]:
         *deficit_proofs.claims(),
         *deficit_kernel_proofs.claims(),
         *deficit_progress_proofs.claims(),
+        *deficit_cap_proofs.claims(),
         *counter_proofs.claims(),
+        *counter_kernel_proofs.claims(),
         *counter_wait_proofs.claims(),
         *wait_proofs.claims(),
+        *change_proofs.claims(),
+        *int64_proofs.claims(),
     )

@@ -120,6 +120,21 @@ class Event:
         )
 
 
+Ghost = Callable[[Algebra, World, Mapping[str, Any]], Any]
+"""A field's value after an event, from the world before and the fields that the event writes."""
+
+
+def and_also(event: Event, **ghosts: Ghost) -> Event:
+    """The event, which then also writes fields computed from the worlds before and after it."""
+    step = event.step
+
+    def both_steps(o: Algebra, w: World) -> Mapping[str, Any]:
+        written = step(o, w)
+        return {**written, **{name: ghost(o, w, written) for name, ghost in ghosts.items()}}
+
+    return attrs.evolve(event, step=both_steps)
+
+
 @attrs.frozen
 class System:
     """A gate together with everything that may happen to it.

@@ -233,7 +233,7 @@ class Z3Algebra:
         """The sum of a vector over all clients, however many: for clauses, no word of kernels.
 
         It is known by what is true of all finite sums: how it compares with every other total of the obligation (see
-        `_compare`), and that the total of a sum of two vectors is the sum of their totals.
+        `_compare`), that of vectors of no negative entry it is above each entry, and that totals add.
         """
         (values,) = _numbers(v)
         new = (values, z3.Int(self._name("total")))
@@ -245,6 +245,8 @@ class Z3Algebra:
                 self._adds(new, one, two)
                 self._adds(one, new, two)
                 self._adds(two, new, one)
+        negative = self.fresh_client("negative")
+        self.laws.append(lambda c: z3.Or(values.at(negative) < 0, new[1] >= values.at(c)))
         self.totals.append(new)
         return scalar(new[1])
 

@@ -1,0 +1,155 @@
+"""What survives when weights and quanta change while the gates run: D-change and V-change.
+
+Quanta, and under the counter gate the unit of account, are fields here and change by an event.  Under the deficit gate
+credit above a smaller quantum is cut: `X` counts it, and the books balance beside it.  Under the counter gate a weight
+changes prices: a token is reserved at the dearest price that its client ever pays and charged at today's, which is no
+more, so the invariant holds with U at the dearest price.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.theorem import MEM_RESERVE, QUANTUM_POSITIVE
+from fairsched.policies import counter, deficit
+from fairsched.policies.counter import V_CHANGE
+from fairsched.policies.deficit_progress import D_CHANGE
+from fairsched.verify import counter_proofs, deficit_proofs
+from fairsched.verify.counter_proofs import both_waited, charged_as_served, gap_within, started_close, waits
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, product, same
+
+# --- deficit gate ---------------------------------------------------------------------------------------------------
+
+
+def _quanta_change(kernel: Any) -> Event:
+    def configured(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {
+            "q": kernel.reconfigure(o, w.q, w.now),
+            "Q": w.now,
+            "Q_max": o.maximum(w.Q_max, w.now),
+            "X": w.X + o.maximum(w.q - w.now, 0),
+        }
+
+    positive = Need(lambda o, w: w.now >= 1, QUANTUM_POSITIVE)
+    return Event("configured", configured, {"now": Kind.VECTOR}, (positive,), (kernel.reconfigure,))
+
+
+def _deficit_claim(kernel: Any) -> Claim:
+    fixed = deficit_proofs.system(kernel)
+    vectors = dict.fromkeys(("Q", "Q_max", "X"), Kind.VECTOR)
+    within = (
+        *deficit_proofs.RANGE,
+        Clause("R <= U", lambda o, w: w.R <= w.U),
+        Clause("1 <= Q <= Q_max", lambda o, w: (w.Q >= 1) & (w.Q_max >= w.Q)),
+    )
+    return Claim(
+        D_CHANGE,
+        System(
+            "deficit gate, quanta change",
+            parameters={name: kind for name, kind in fixed.parameters.items() if name != "Q"},
+            laws=(Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
+            fields={**fixed.fields, **vectors},
+            events=(*fixed.events, _quanta_change(kernel)),
+        ),
+        (
+            *within,
+            Clause("W = 0, P = 0, X = 0", lambda o, w: same(w.W, 0) & same(w.P, 0) & same(w.X, 0)),
+            Clause("q = q0", lambda o, w: same(w.q, w.q0)),
+        ),
+        (
+            *within,
+            Clause("1 - U <= q0 <= Q_max", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max)),
+            Clause("W + q + X = q0 + P", lambda o, w: same(w.W + w.q + w.X, w.q0 + w.P)),
+        ),
+        (
+            Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q)),
+            Clause("|P - X - W| <= Q_max + U - 1", _net),
+        ),
+    )
+
+
+def _net(o: Algebra, w: World) -> Any:
+    net = w.P - w.X - w.W
+    return (net <= w.Q_max + w.U - 1) & (-net <= w.Q_max + w.U - 1)
+
+
+# --- counter gate ---------------------------------------------------------------------------------------------------
+
+
+def _finer_unit(kernel: Any) -> Event:
+    """Everything that is counted in the unit is multiplied; the gate does it to its counters."""
+
+    def finer(o: Algebra, w: World) -> Mapping[str, Any]:
+        others = {name: product(getattr(w, name), w.m) for name in ("R", "U", "W", "c0")}
+        return {"c": kernel.rescaled(o, w.c, w.m), **others}
+
+    return Event("the unit becomes finer", finer, {"m": Kind.SCALAR}, (Need(lambda o, w: w.m >= 1),))
+
+
+def _charges_today(kernel: Any) -> tuple[Event, ...]:
+    """d is what was reserved for the decoded tokens, y what they cost today; x and z the same for a correction."""
+
+    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"c": kernel.decode(o, w.c, w.y), "R": w.R - w.d, "W": w.W + w.y}
+
+    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"c": kernel.admit(o, w.c, w.p, w.z), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.z)}
+
+    return (
+        Event(
+            "decode",
+            decode,
+            {"d": Kind.VECTOR, "y": Kind.VECTOR},
+            (Need(lambda o, w: w.y >= 0), Need(lambda o, w: (w.y <= w.d) & (w.d <= w.R), MEM_RESERVE)),
+            (kernel.decode,),
+        ),
+        Event(
+            "correct",
+            correct,
+            {"p": Kind.POINT, "x": Kind.SCALAR, "z": Kind.SCALAR},
+            (
+                Need(lambda o, w: w.z >= 0),
+                Need(lambda o, w: (w.z <= w.x) & (w.x <= o.pick(w.R, w.p, 0)), MEM_RESERVE),
+            ),
+            (kernel.admit,),
+        ),
+    )
+
+
+def _counter_claim(kernel: Any) -> Claim:
+    fixed = counter_proofs.system(kernel, backlogged=("f", "g"))
+    today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
+    moved = {"U": Kind.VECTOR, "c0": Kind.VECTOR}
+    events = tuple(
+        today[event.name].also(was=lambda w: w.queued) if event.name in today else event for event in fixed.events
+    )
+    both_wait = Clause("f and g waited", both_waited)
+    return Claim(
+        V_CHANGE,
+        attrs.evolve(
+            fixed,
+            name="counter gate, weights change",
+            parameters={name: kind for name, kind in fixed.parameters.items() if name not in moved},
+            fields={**fixed.fields, **moved},
+            events=(*events, _finer_unit(kernel)),
+            closed_forms=True,
+        ),
+        (*counter_proofs.INVARIANT, both_wait, *counter_proofs.INTERVAL_STARTS),
+        (
+            *counter_proofs.INVARIANT,
+            both_wait,
+            Clause("c0_f and c0_g are close", started_close),
+            Clause("c = c0 + W for f and g", charged_as_served),
+        ),
+        (
+            Clause("|W_f - W_g| <= U_f + U_g", gap_within),
+            counter_proofs.INVARIANT[0],
+        ),
+    )
+
+
+def claims(deficit_kernel: Any = deficit, counter_kernel: Any = counter) -> tuple[Claim, ...]:
+    """The claims about the kernel functions of both gates."""
+    return (_deficit_claim(deficit_kernel), _counter_claim(counter_kernel))

@@ -1,0 +1,217 @@
+"""Nothing overflows: every intermediate of every kernel stays within 2^62, for declared ranges of its inputs.
+
+Proofs are about unbounded integers and production runs on int64.  Here each kernel function is run under an algebra
+that notes every number it computes on the way; the claim is that all of them are in range, for every number of
+clients.  Deficits never leave [1 - U, Q] (D-range), so quanta and U of at most 2^60 suffice for ever.  Counters grow:
+2^61 units is the horizon, for all that all clients were ever charged (V-total says that no counter is above that).
+"""
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+import attrs
+
+from fairsched.model.algebra import Algebra
+from fairsched.policies import counter, deficit
+from fairsched.policies.counter import V_INT64, V_TOTAL
+from fairsched.policies.deficit_progress import D_INT64
+from fairsched.verify import counter_proofs
+from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, and_also, product, same, total
+
+LIMIT = 1 << 62
+"""Every intermediate is below this, which leaves int64 a bit to spare."""
+CHARGE_LIMIT = 1 << 60
+"""Most that a quantum, a charge, or U may be."""
+HORIZON = 1 << 61
+"""Most that a counter may be."""
+
+
+class _Noted:
+    """A value of some interpretation that notes every number computed from it."""
+
+    __slots__ = ("log", "value")
+
+    def __init__(self, value: Any, log: list[Any]) -> None:
+        self.value = value
+        self.log = log
+
+    def _number(self, value: Any) -> "_Noted":
+        self.log.append(value)
+        return _Noted(value, self.log)
+
+    def _truth(self, value: Any) -> "_Noted":
+        return _Noted(value, self.log)
+
+    def __add__(self, other: Any) -> "_Noted":
+        return self._number(self.value + _plain(other))
+
+    def __sub__(self, other: Any) -> "_Noted":
+        return self._number(self.value - _plain(other))
+
+    def __neg__(self) -> "_Noted":
+        return self._number(-self.value)
+
+    def __mul__(self, other: Any) -> "_Noted":
+        return self._number(self.value * _plain(other))
+
+    def __floordiv__(self, other: Any) -> "_Noted":
+        return self._number(self.value // _plain(other))
+
+    def __gt__(self, other: Any) -> "_Noted":
+        return self._truth(self.value > _plain(other))
+
+    def __ge__(self, other: Any) -> "_Noted":
+        return self._truth(self.value >= _plain(other))
+
+    def __lt__(self, other: Any) -> "_Noted":
+        return self._truth(self.value < _plain(other))
+
+    def __le__(self, other: Any) -> "_Noted":
+        return self._truth(self.value <= _plain(other))
+
+    def __and__(self, other: Any) -> "_Noted":
+        return self._truth(self.value & _plain(other))
+
+    def __or__(self, other: Any) -> "_Noted":
+        return self._truth(self.value | _plain(other))
+
+    __radd__ = __add__
+    __rand__ = __and__
+    __ror__ = __or__
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, _Noted) else value
+
+
+class _Noting:
+    """The words of `o` on noted values: a result of `pick`, `bump`, `put`, `where` and the like is noted too."""
+
+    def __init__(self, o: Algebra, log: list[Any]) -> None:
+        self.o = o
+        self.log = log
+
+    def __getattr__(self, word: str) -> Callable[..., _Noted]:
+        def run(*arguments: Any) -> _Noted:
+            result = getattr(self.o, word)(*map(_plain, arguments))
+            if word == "bump":
+                self.log.append(result)
+            return _Noted(result, self.log)
+
+        return run
+
+
+def in_range(o: Algebra, kernel: Callable[..., Any], like: Any, *arguments: Any) -> Any:
+    """The mask of the clients at which every number that `kernel` computes of `arguments` is within `LIMIT`."""
+    log: list[Any] = []
+    kernel(_Noting(o, log), *(_Noted(argument, log) for argument in arguments))
+    within = like | True
+    for number in log:
+        within = within & ((number <= LIMIT) & (number >= -LIMIT))
+    return within
+
+
+_CLOSED_FORMS = frozenset({"refill_rounds", "rescaled"})
+"""What multiplies or divides, and so is no kernel for the guard."""
+
+
+def _computes(name: str, kernel: Callable[..., Any], facts: Mapping[str, Kind], *needs: Need) -> Event:
+    """The event in which a kernel function is run; the arguments are the fields and facts of its parameters' names."""
+    names = list(signature(kernel).parameters)[1:]
+
+    def step(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"fits": in_range(o, kernel, w.fits, *(getattr(w, name) for name in names))}
+
+    return Event(name, step, facts, needs, () if name in _CLOSED_FORMS else (kernel,))
+
+
+_POINT = {"p": Kind.POINT}
+_CHARGE = {"charge": Kind.SCALAR}
+_CHARGES = {"charge": Kind.VECTOR}
+_AMOUNT = {"amount": Kind.SCALAR}
+_SMALL_CHARGE = Need(lambda o, w: (w.charge >= 0) & (w.charge <= CHARGE_LIMIT))
+_SMALL_AMOUNT = Need(lambda o, w: (w.amount >= 0) & (w.amount <= CHARGE_LIMIT))
+_SMALL_KV = Need(lambda o, w: (w.kv_tokens <= CHARGE_LIMIT) & (w.kv_tokens >= -CHARGE_LIMIT))
+
+_FITS = Clause("every number is within 2^62", lambda o, w: w.fits)
+
+
+def _claim(theorem: Any, name: str, parameters: Mapping[str, Kind], laws: tuple[Need, ...], *events: Event) -> Claim:
+    of = System(name, parameters, laws, {"fits": Kind.MASK}, events, closed_forms=True)
+    return Claim(theorem, of, (_FITS,), (_FITS,), (_FITS,))
+
+
+def _deficit_claim(kernel: Any) -> Claim:
+    names = ("q", "quantum", "score", "in_flight")
+    return _claim(
+        D_INT64,
+        "numbers of the deficit gate",
+        {**dict.fromkeys(names, Kind.VECTOR), **dict.fromkeys(("queued", "known", "ready"), Kind.MASK)},
+        (
+            Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
+            Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum)),
+            Need(lambda o, w: (w.in_flight >= 0) & (w.in_flight <= CHARGE_LIMIT)),
+        ),
+        _computes("refill", kernel.refill, {}),
+        _computes("refill_rounds", kernel.refill_rounds, {}),
+        _computes("choose", kernel.choose, {}),
+        _computes("admit", kernel.admit, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
+        _computes("decode", kernel.decode, _CHARGES, _SMALL_CHARGE),
+        _computes("correct", kernel.correct, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
+        _computes("refund", kernel.refund, {**_POINT, **_AMOUNT}, _SMALL_AMOUNT),
+        _computes("reconfigure", kernel.reconfigure, {}),
+        _computes("reserve", kernel.reserve, {**_POINT, "kv_tokens": Kind.SCALAR}, _SMALL_KV),
+        _computes("under_cap", kernel.under_cap, {**_POINT, "kv_tokens": Kind.SCALAR, "cap": Kind.SCALAR}, _SMALL_KV),
+        _computes("rejoin_printed", kernel.rejoin_printed, _POINT),
+    )
+
+
+def _counter_claim(kernel: Any) -> Claim:
+    return _claim(
+        V_INT64,
+        "numbers of the counter gate",
+        {"c": Kind.VECTOR, "queued": Kind.MASK, "last": Kind.POINT},
+        (Need(lambda o, w: (w.c >= 0) & (w.c <= HORIZON)),),
+        _computes("lift", kernel.lift, _POINT),
+        _computes("choose", kernel.choose, {}),
+        _computes("admit", kernel.admit, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
+        _computes("decode", kernel.decode, _CHARGES, _SMALL_CHARGE),
+        _computes("refund", kernel.refund, {**_POINT, **_AMOUNT}, _SMALL_AMOUNT),
+        _computes(
+            "rescaled",
+            kernel.rescaled,
+            {"finer": Kind.SCALAR},
+            Need(lambda o, w: (w.finer >= 1) & (product(w.c, w.finer) <= HORIZON)),
+        ),
+    )
+
+
+def _total_claim(kernel: Any) -> Claim:
+    """`S` is all that was ever charged to anybody; a lift only copies a counter, so none is above it."""
+    alone = counter_proofs.system(kernel)
+    charged: dict[str, Callable[[Algebra, World], Any]] = {
+        "admit": lambda o, w: w.x,
+        "admit the last that waits": lambda o, w: w.x,
+        "correct": lambda o, w: w.x,
+        "decode": lambda o, w: total(o, w.d),
+    }
+
+    def summed(event: Event) -> Event:
+        cost = charged.get(event.name)
+        return event if cost is None else and_also(event, S=lambda o, w, _: w.S + cost(o, w))
+
+    held = tuple(event for event in alone.events if event.excluded_by is None)
+    below = Clause("0 <= c <= S", lambda o, w: (w.c >= 0) & (w.c <= w.S))
+    return Claim(
+        V_TOTAL,
+        attrs.evolve(alone, fields={**alone.fields, "S": Kind.SCALAR}, events=tuple(map(summed, held))),
+        (Clause("c = 0, S = 0", lambda o, w: same(w.c, 0) & same(w.S, 0)),),
+        (below,),
+        (below,),
+    )
+
+
+def claims(deficit_kernel: Any = deficit, counter_kernel: Any = counter) -> tuple[Claim, ...]:
+    """The claims about the kernel functions of both gates."""
+    return (_deficit_claim(deficit_kernel), _total_claim(counter_kernel), _counter_claim(counter_kernel))
