@@ -45,6 +45,7 @@ from fairsched.model.events import (
     Settled,
     WorkerJoined,
 )
+from fairsched.model.feasible import violations
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.prefix_tree import PrefixTree
 from fairsched.model.request import KEY_BYTES, Request
@@ -172,11 +173,11 @@ class PolicyMachine(RuleBasedStateMachine):
         plan, _ = self.decide()
         plan = changed(plan, change)
         try:
-            self.worker, events = transitions.begin(self.worker, plan, self.now_ns)
+            events = self.begin(plan)
         except InfeasiblePlanError:
             # Dropping an admission may take away a prefix that others counted on: then the engine does nothing.
             plan = StepPlan(decode=False)
-            self.worker, events = transitions.begin(self.worker, plan, self.now_ns)
+            events = self.begin(plan)
         self.tell(*events)
         self.finish(plan, 1)
 
@@ -194,7 +195,7 @@ class PolicyMachine(RuleBasedStateMachine):
         admission = Admission(request_id, request.client, context - planned, planned, reserved)
         plan = StepPlan((), (admission,), ((request_id, context - cached),), decode=False)
         try:
-            self.worker, events = transitions.begin(self.worker, plan, self.now_ns)
+            events = self.begin(plan, honest)
         except InfeasiblePlanError:
             return
         self.tell(*events)
@@ -289,6 +290,7 @@ class PolicyMachine(RuleBasedStateMachine):
         again, decided_again = self.policy.decide(self.state, view)
         assert again == plan
         assert self.encoded(decided_again) == after
+        assert not violations(plan, view)
         # Nothing that was given has changed.
         assert self.encoded(self.state) == before
         assert view == self.worker.view(self.now_ns)
@@ -312,11 +314,21 @@ class PolicyMachine(RuleBasedStateMachine):
         return plan, events
 
     def _execute(self, plan: StepPlan, decided: Any) -> list[Event]:
-        self.worker, events = transitions.begin(self.worker, plan, self.now_ns)
+        events = self.begin(plan)
         # The policy knew what each admission would have to compute.
         assert not any(isinstance(event, Settled) for event in events)
         self.state = decided
         self.tell(*events, decided=True)
+        return events
+
+    def begin(self, plan: StepPlan, honest: bool = True) -> list[Event]:
+        """The worker begins a plan, or raises `InfeasiblePlanError`, as it must if the view speaks against it.
+
+        Of a plan that is not `honest` about what is cached the view cannot tell.
+        """
+        refused = violations(plan, self.worker.view(self.now_ns))
+        self.worker, events = transitions.begin(self.worker, plan, self.now_ns)
+        assert not (honest and refused), f"the worker executed {plan} in spite of {refused}"
         return events
 
     def finish(self, plan: StepPlan, steps: int) -> None:

@@ -38,9 +38,10 @@ def tiny(policy: ComposedPolicy, **changes: Any) -> ComposedPolicy:
 
 def budget(full_budget: bool) -> settings:
     """Few examples, or the night's."""
-    return settings(max_examples=400 if full_budget else EXAMPLES, stateful_step_count=STEPS)
+    return settings(max_examples=200 if full_budget else EXAMPLES, stateful_step_count=STEPS)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("reserve", ["static", "optimistic"])
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("name", LOCAL_POLICIES)
@@ -50,6 +51,7 @@ def test_every_policy_conforms(name: str, batching: str, reserve: Any, full_budg
     check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), settings=budget(full_budget))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("reserve", ["static", "optimistic"])
 @pytest.mark.parametrize("name", LOCAL_POLICIES)
 def test_every_policy_conforms_with_large_blocks(name: str, reserve: Any, full_budget: bool) -> None:
@@ -71,6 +73,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("reserve", ["static", "optimistic"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_conform(name: str, reserve: Any, full_budget: bool) -> None:
