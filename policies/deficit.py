@@ -126,6 +126,12 @@ D_PRINTED = Theorem(
     "DLPM, its rejoin rule (reconstructed), kept as a variant: what the refutation of D-4.2 as printed is about",
     (),
 )
+D_UNDER_CAP = Theorem(
+    "D-under-cap",
+    "the cap keeps a request out exactly if the KV promised to its client would exceed it with the request",
+    "this library: D-cap holds for any stricter cap, so this was found missing by a mutant",
+    (),
+)
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued who waits, known who was ever seen, quantum credit a round, score the

@@ -1,8 +1,8 @@
 """What the deficit gate's kernel does in one step: whom it lets in, and that its refill may be taken at once.
 
 These claims are about the text alone, not about intervals: D-gate says what GateRespected means, D-refill that the
-closed form which production runs is the event that the other theorems are about, repeated, and D-printed what the
-variant that the paper prints does.
+closed form which production runs is the event that the other theorems are about, repeated, D-printed what the
+variant that the paper prints does, and D-under-cap whom the cap keeps out.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.policies import deficit
-from fairsched.policies.deficit import D_GATE, D_PRINTED, D_REFILL
+from fairsched.policies.deficit import D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, same, spread
 
 
@@ -65,7 +65,11 @@ def _refill_claim(kernel: Any) -> Claim:
             events=(Event("one round", one_round, needs=(due,), kernels=(kernel.refill_due, kernel.refill)),),
             derived={
                 "due": lambda o, w: kernel.refill_due(o, w.q, w.queued),
-                "at_once": lambda o, w: kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q),
+                "at_once": lambda o, w: o.where(
+                    spread(kernel.refill_due(o, w.q, w.queued), w.q),
+                    kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q),
+                    w.q,
+                ),
             },
             hints=(Clause("-(q + Q) // Q = -q // Q - 1", lambda o, w: same(-(w.q + w.Q) // w.Q, -w.q // w.Q - 1)),),
             closed_forms=True,
@@ -101,6 +105,32 @@ def _printed_claim(kernel: Any) -> Claim:
     )
 
 
+def _under_cap_claim(kernel: Any) -> Claim:
+    """`may` is what the gate said of `asked` more tokens for `one`."""
+
+    def ask(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"may": kernel.under_cap(o, w.F, w.p, w.x, w.C), "one": w.p, "asked": w.x}
+
+    def fits(o: Algebra, w: World) -> Any:
+        within = o.pick(w.F, w.one, 0) + w.asked <= w.C
+        return o.where(w.may, within, True) & o.where(within, w.may, True)
+
+    exactly = Clause("it may go if and only if it fits", fits)
+    return Claim(
+        D_UNDER_CAP,
+        System(
+            "deficit gate, its cap",
+            {"F": Kind.VECTOR, "C": Kind.SCALAR},
+            (),
+            {"may": Kind.FLAG, "one": Kind.POINT, "asked": Kind.SCALAR},
+            (Event("ask", ask, {"p": Kind.POINT, "x": Kind.SCALAR}, kernels=(kernel.under_cap,)),),
+        ),
+        (exactly,),
+        (exactly,),
+        (exactly,),
+    )
+
+
 def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
-    return (_gate_claim(kernel), _refill_claim(kernel), _printed_claim(kernel))
+    return (_gate_claim(kernel), _refill_claim(kernel), _printed_claim(kernel), _under_cap_claim(kernel))

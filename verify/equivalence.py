@@ -62,14 +62,21 @@ def signature(kernel: Kernel) -> tuple[bool, bool] | type[Point]:
 def equal(kernel: Kernel, other: Kernel, *, rlimit: int = RLIMIT) -> bool:
     """Whether two kernels of the same parameters return the same for all inputs."""
     o = FirstOfEquals()
-    return _proved(o, [], [(_applied(o, kernel), _applied(o, other))], rlimit)
+    pair = (_applied(o, kernel), _applied(o, other))
+    return _proved(o, [], [pair], o.fresh_client("anybody"), rlimit)
 
 
 def equal_within(step: Step, other: Step, *, rlimit: int = RLIMIT) -> bool:
-    """Whether an event comes to the same in two systems that differ in a kernel's text only, wherever it may happen.
+    """Whether an event is permitted in the same states and comes to the same, in two systems that differ in a kernel's
+    text only.
 
     The claim's invariants, its laws and the event's needs are assumed of the state before.
     """
+    return _implied(step, other, rlimit) and _implied(other, step, rlimit)
+
+
+def _implied(step: Step, other: Step, rlimit: int) -> bool:
+    """Whether what `step` permits is permitted in `other`, too, and comes to the same there."""
     o, system, event = FirstOfEquals(), step.claim.system, step.event
     symbols = {name: symbol(o, name, kind, system.closed_forms) for name, kind in step.kinds.items()}
     before = with_derived(o, system, SimpleNamespace(**symbols))
@@ -80,13 +87,15 @@ def equal_within(step: Step, other: Step, *, rlimit: int = RLIMIT) -> bool:
     if event and other.event:
         pairs += _pairs(state_after(o, system, event, before), state_after(o, other.claim.system, other.event, theirs))
     held = [need.holds(o, before) for need in hypotheses(system, event, step.dropped)]
-    o.fresh_client("client")
+    needed = [need.holds(o, theirs) for need in hypotheses(other.claim.system, other.event, step.dropped)]
+    pairs += [(lifted(True), value) for value in needed]
+    anybody = o.fresh_client("anybody")
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
     for clause in step.assumed:
         for points in tuples(o.clients, repeat=clause.points):
             terms += everywhere(o, clause.holds(o, before, *(Point(z3.BoolVal(True), who) for who in points)))
-    return _proved(o, terms, pairs, rlimit)
+    return _proved(o, terms, pairs, anybody, rlimit)
 
 
 def _applied(o: FirstOfEquals, kernel: Kernel) -> Value | Point:
@@ -103,10 +112,8 @@ def _pairs(left: World, right: World) -> list[tuple[Any, Any]]:
     return [(value, getattr(right, name)) for name, value in vars(left).items()]
 
 
-def _proved(o: FirstOfEquals, terms: list[Any], pairs: list[tuple[Any, Any]], rlimit: int) -> bool:
-    """Whether all pairs are equal, at somebody of whom nothing else is known."""
-    o.sealed = False
-    client = o.fresh_client("anybody")
+def _proved(o: FirstOfEquals, terms: list[Any], pairs: list[tuple[Any, Any]], client: Any, rlimit: int) -> bool:
+    """Whether all pairs are equal at `client`."""
     solver = z3.Solver()
     solver.set("rlimit", rlimit)
     solver.add(*o.instances(), *terms)

@@ -20,16 +20,31 @@ import attrs
 import z3
 
 from fairsched.policies import counter, deficit
-from fairsched.verify import counter_proofs, deficit_kernel_proofs, deficit_proofs, prover
+from fairsched.verify import (
+    change_proofs,
+    counter_kernel_proofs,
+    counter_proofs,
+    counter_wait_proofs,
+    deficit_cap_proofs,
+    deficit_kernel_proofs,
+    deficit_progress_proofs,
+    deficit_proofs,
+    prover,
+)
 from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.equivalence import ILL_TYPED, equal, equal_within, signature
 from fairsched.verify.guard import closure
 from fairsched.verify.mutants import Mutant, mutants
-from fairsched.verify.steps import Step, steps
+from fairsched.verify.steps import Step, confirmed, steps
 from fairsched.verify.system import Claim
 from fairsched.verify.variants import with_text
 
 Claims = Callable[[Any], tuple[Claim, ...]]
+RLIMIT_FIRST = 200_000
+"""Budget of a first round of solver calls, in which easy claims are asked before hard ones get the full budget."""
+RLIMIT_SEARCH = 1_000_000
+"""Budget of each solver call in the search for a small world."""
+
 _Key = tuple[str, str]
 """A claim's theorem and one of its steps, by name."""
 
@@ -77,8 +92,25 @@ class Target:
 
 
 TARGETS = (
-    Target(deficit, (deficit_kernel_proofs.claims, deficit_proofs.claims)),
-    Target(counter, (counter_proofs.claims,)),
+    Target(
+        deficit,
+        (
+            deficit_kernel_proofs.claims,
+            deficit_proofs.claims,
+            deficit_progress_proofs.claims,
+            deficit_cap_proofs.claims,
+            lambda kernel: change_proofs.claims(deficit_kernel=kernel),
+        ),
+    ),
+    Target(
+        counter,
+        (
+            counter_kernel_proofs.claims,
+            counter_proofs.claims,
+            counter_wait_proofs.claims,
+            lambda kernel: change_proofs.claims(counter_kernel=kernel),
+        ),
+    ),
 )
 
 
@@ -101,64 +133,88 @@ class _Recorder:
 
 def outcomes(target: Target, functions: Iterable[str] | None = None) -> Iterator[Outcome]:
     """The fate of every mutant of the target's kernels, or of those of the named `functions`."""
-    shipped = target.steps(target.module)
-    runs = _runs(target)
+    hunt = _Hunt(target)
     wanted = None if functions is None else set(functions)
     for kernel in target.kernels():
-        name = kernel.__name__
-        if wanted is None or name in wanted:
-            keys = [key for key, called in runs.items() if name in called]
-            kills: Counter[_Key] = Counter()
+        if wanted is None or kernel.__name__ in wanted:
             for mutant in mutants(kernel):
-                outcome = _outcome(target, kernel, mutant, shipped, sorted(keys, key=lambda key: -kills[key]))
+                outcome = hunt.outcome(kernel, mutant)
                 if outcome is not None:
-                    if outcome.world is not None:
-                        kills[outcome.by, outcome.world.obligation] += 1
                     yield outcome
 
 
-def _runs(target: Target) -> Mapping[_Key, set[str]]:
-    """Which kernels each step runs: a mutant can only matter there."""
-    recorder = _Recorder(target.module)
-    runs = {}
-    for key, step in target.steps(recorder).items():
-        recorder.called = set()
-        prover.obligation(step)
-        runs[key] = recorder.called
-    return runs
+class _Hunt:
+    """What earlier mutants taught: which steps kill, and the worlds that did it, which are tried before the solver."""
 
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._shipped = target.steps(target.module)
+        self._runs = self._which_kernels_run()
+        self._kills: Counter[_Key] = Counter()
+        self._worlds: dict[_Key, list[Counterexample]] = {}
 
-def _outcome(
-    target: Target, kernel: Callable[..., Any], mutant: Mutant, shipped: Mapping[_Key, Step], keys: list[_Key]
-) -> Outcome | None:
-    """None for a change that is ill-typed."""
-    begun = perf_counter()
+    def _which_kernels_run(self) -> Mapping[_Key, set[str]]:
+        """The kernels that each step runs: a mutant of another cannot matter there."""
+        recorder, runs = _Recorder(self._target.module), {}
+        for key, step in self._target.steps(recorder).items():
+            recorder.called = set()
+            prover.obligation(step)
+            runs[key] = recorder.called
+        return runs
 
-    def ends(fate: Fate, by: str, world: Counterexample | None = None) -> Outcome:
+    def outcome(self, kernel: Callable[..., Any], mutant: Mutant) -> Outcome | None:
+        """The mutant's fate; None for a change that is ill-typed."""
+        begun = perf_counter()
+        changed = with_text(self._target.module.__name__, mutant.function, mutant.text)
+        function = getattr(changed, mutant.function)
+        try:
+            if signature(function) != signature(kernel):
+                return None
+        except ILL_TYPED:
+            return None
+        fate, by, world = self._fate(kernel, function, self._target.steps(changed))
         return Outcome(mutant, fate, by, world, (perf_counter() - begun) * 1e3)
 
-    changed = with_text(target.module.__name__, mutant.function, mutant.text)
-    function = getattr(changed, mutant.function)
-    try:
-        if signature(function) != signature(kernel):
-            return None
-    except ILL_TYPED:
+    def _fate(
+        self, kernel: Callable[..., Any], function: Callable[..., Any], mutated: Mapping[_Key, Step]
+    ) -> tuple[Fate, str, Counterexample | None]:
+        keys = [key for key, called in self._runs.items() if kernel.__name__ in called]
+        keys.sort(key=lambda key: -self._kills[key])
+        killed = self._killed(keys, mutated)
+        if killed is not None:
+            return Fate.KILLED, killed.theorem, killed
+        divides = "//" in inspect.getsource(function)
+        if not divides and equal(kernel, function):
+            return Fate.EQUIVALENT, "all inputs", None
+        if keys and all(equal_within(self._shipped[key], mutated[key]) for key in keys):
+            theorems = dict.fromkeys(theorem for theorem, _ in keys)
+            return Fate.EQUIVALENT, f"the invariants of {', '.join(theorems)}", None
+        return Fate.UNKNOWN, "no theorem fails, and the texts are not proved equal", None
+
+    def _killed(self, keys: list[_Key], mutated: Mapping[_Key, Step]) -> Counterexample | None:
+        """A world in which some claim fails: one that another mutant left, or what the solver finds."""
+        known = ((key, world) for key in keys for world in self._worlds.get(key, ()))
+        for key, world in known:
+            broken = confirmed(mutated[key], world.clients, world.values)
+            if broken:
+                self._kills[key] += 1
+                return attrs.evolve(world, broken=broken)
+        for rlimit in (RLIMIT_FIRST, prover.RLIMIT):
+            undecided: list[_Key] = []
+            for key in keys:
+                obligation = prover.obligation(mutated[key])
+                answer = prover.check(obligation, rlimit, z3.Not(obligation.goal))
+                hard = mutated[key].claim.system.closed_forms or rlimit > RLIMIT_FIRST
+                if answer == z3.sat or (answer == z3.unknown and hard):
+                    found = prover.counterexample(obligation, RLIMIT_SEARCH)
+                    if found is not None:
+                        self._kills[key] += 1
+                        self._worlds.setdefault(key, []).append(found)
+                        return found
+                if answer != z3.unsat:
+                    undecided.append(key)
+            keys = undecided
         return None
-    mutated = target.steps(changed)
-    undecided = []
-    for key in keys:
-        obligation = prover.obligation(mutated[key])
-        answer = prover.check(obligation, prover.RLIMIT, z3.Not(obligation.goal))
-        world = prover.counterexample(obligation) if answer == z3.sat else None
-        if world is not None:
-            return ends(Fate.KILLED, key[0], world)
-        if answer != z3.unsat:
-            undecided.append(": ".join(key))
-    if "//" not in mutant.text and equal(kernel, function):
-        return ends(Fate.EQUIVALENT, "all inputs")
-    if keys and all(equal_within(shipped[key], mutated[key]) for key in keys):
-        return ends(Fate.EQUIVALENT, "the invariants of " + ", ".join(dict.fromkeys(theorem for theorem, _ in keys)))
-    return ends(Fate.UNKNOWN, ", ".join(undecided) or "no theorem fails")
 
 
 def row(kernel: str, of: Iterable[Outcome]) -> dict[str, Any]:

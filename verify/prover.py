@@ -174,14 +174,22 @@ def audit(claim: Claim, *, rlimit: int = RLIMIT) -> dict[Assumption, Verdict]:
     }
 
 
-def _solver(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
+def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | None = None) -> Any:
+    """With a `parameter`, every vector parameter has this value for everybody: then nothing is left to multiply."""
+    asserted = [*obligation.algebra.instances(), *obligation.hypotheses, *terms]
+    if parameter is not None:
+        kinds = obligation.step.claim.system.parameters
+        vectors = [obligation.before[name][1] for name, kind in kinds.items() if kind is Kind.VECTOR]
+        known = [(vector.at(c), z3.IntVal(parameter)) for vector in vectors for c in obligation.algebra.clients]
+        asserted = [z3.substitute(term, *known) for term in asserted] + [term == value for term, value in known]
     solver = z3.Solver()
     solver.set("rlimit", rlimit)
-    solver.add(*obligation.algebra.instances(), *obligation.hypotheses, *terms)
+    solver.add(*asserted)
     return solver
 
 
 def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
+    """The solver's answer about the hypotheses together with `terms`."""
     return _solver(obligation, rlimit, *terms).check()
 
 
@@ -191,8 +199,12 @@ def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
 def counterexample(obligation: Obligation, rlimit: int = RLIMIT) -> Counterexample | None:
     """A world, as small as can be had cheaply, in which the goal fails; None if none was confirmed by a replay."""
     sizes: list[tuple[int, int | None]] = [(n, size) for n in range(1, CLIENTS_MAX + 1) for size in _MAGNITUDES]
-    for n, size in [*sizes, (CLIENTS_MAX, None), (len(obligation.algebra.clients), None)]:
-        solver = _solver(obligation, rlimit, z3.Not(obligation.goal), *_small(obligation, n, size))
+    tries = [(n, size, None) for n, size in [*sizes, (CLIENTS_MAX, None), (len(obligation.algebra.clients), None)]]
+    if obligation.step.claim.system.closed_forms:
+        tries = [(n, _MAGNITUDES[-1], parameter) for n in (1, 2) for parameter in _MAGNITUDES] + tries
+    for n, size, parameter in tries:
+        smaller = _small(obligation, n, size)
+        solver = _solver(obligation, rlimit, z3.Not(obligation.goal), *smaller, parameter=parameter)
         if solver.check() == z3.sat:
             world = _replayed(obligation, _concrete(obligation, solver.model()))
             if world is not None:
