@@ -10,10 +10,30 @@ from typing import ClassVar, Literal
 
 import attrs
 
+from fairsched.model.theorem import Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.validators import one_of, positive
 
 Reserve = Literal["static", "optimistic"]
+
+
+KV_SUM = Theorem(
+    "KV-sum",
+    "the KV promised to all running requests and the protected part of the prefix cache never exceed the capacity",
+    "this library; for any number of requests, under the worker's check of each admission and each step's growth",
+    (),
+    bound="kv_capacity_tokens",
+)
+_CODE = "this library; the shipped text of model/worker.py on symbolic integers, one request beside any others"
+
+KV_ADMIT = Theorem(
+    "KV-admit", "an admission that does not fit is refused, and another promises what it says", _CODE, ()
+)
+KV_PREFILL = Theorem(
+    "KV-prefill", "the last chunk moves the prompt from the request's promise into the cache", _CODE, ()
+)
+KV_GROW = Theorem("KV-grow", "a decode step promises a token to each request without a reservation", _CODE, ())
+KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it was promised", _CODE, ())
 
 
 class Batch:
@@ -37,6 +57,7 @@ class Batching(ABC):
     """
 
     name: ClassVar[str]
+    theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE)
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
     max_running: int = attrs.field(default=256, validator=positive)

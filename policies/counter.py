@@ -268,7 +268,20 @@ class CounterGate(Gate[CounterState]):
     name: ClassVar[str] = "counter"
     charge_rule: ClassVar[ChargeRule] = "prompt"
     state_type: ClassVar[Any] = CounterState
-    theorems: ClassVar[tuple[Theorem, ...]] = (V_43, V_DEBT, V_44, V_49, V_411, V_411_TIME, V_CHANGE, V_TOTAL, V_INT64)
+    theorems: ClassVar[tuple[Theorem, ...]] = (
+        V_43,
+        V_DEBT,
+        V_44,
+        V_49,
+        V_411,
+        V_411_TIME,
+        V_CHANGE,
+        V_TOTAL,
+        V_INT64,
+        V_GATE,
+        V_LIFT,
+        V_REFUND,
+    )
 
     rates: Rates = attrs.field(factory=Rates)
     lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))

@@ -10,8 +10,12 @@ from fairsched.verify import (
     deficit_progress_proofs,
     deficit_proofs,
     int64_proofs,
+    memory_proofs,
+    pricing_proofs,
+    staggered_proofs,
     wait_proofs,
 )
+from fairsched.verify.pricing_proofs import ArithmeticClaim
 from fairsched.verify.system import Claim
 
 
@@ -28,4 +32,10 @@ def gate_claims() -> tuple[Claim, ...]:
         *wait_proofs.claims(),
         *change_proofs.claims(),
         *int64_proofs.claims(),
+        *memory_proofs.claims(),
     )
+
+
+def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
+    """Every claim about integers only: prices, U, and the shipped accounting of memory on symbolic integers."""
+    return (*pricing_proofs.claims(), *memory_proofs.arithmetic_claims(), *staggered_proofs.claims())

@@ -95,6 +95,12 @@ class SymbolicInt:
     __radd__ = __add__
     __rmul__ = __mul__
 
+    def __neg__(self) -> "SymbolicInt":
+        return SymbolicInt(self.paths, -self.term)
+
+    def __bool__(self) -> bool:
+        return self.paths.decide(self.term != 0)
+
     def __eq__(self, other: object) -> SymbolicBool:  # type: ignore[override]
         return self._compared(other, lambda a, b: a == b)
 
