@@ -47,8 +47,7 @@ from fairsched.model.events import (
 )
 from fairsched.model.feasible import violations
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.prefix_tree import PrefixTree
-from fairsched.model.request import KEY_BYTES, Request
+from fairsched.model.request import Request
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
 from fairsched.model.worker_state import WorkerState
@@ -241,13 +240,7 @@ class PolicyMachine(RuleBasedStateMachine):
         assert set(state.flights) == set(self.worker.running)
         for i, waiting in self.worker.queue.items():
             assert state.waiting.entries[i].generated_tokens == waiting.generated_tokens
-        # The policy's copy of the prefix cache holds and protects what the worker's does.
-        own, true = state.cache, self.worker.cache
-        assert leaves(own.tree) == leaves(true.tree)
-        assert own.tree.protected_tokens == true.tree.protected_tokens
-        assert {i: path(own.tree, n) for i, n in own.pins.items()} == {
-            i: path(true.tree, n) for i, n in true.pins.items()
-        }
+        worker_invariants.check_copy(state.cache, self.worker.cache)
 
     def teardown(self) -> None:
         """Whatever is left is served, and every step of that computes something."""
@@ -395,14 +388,3 @@ def changed(plan: StepPlan, change: str) -> StepPlan:
         tuple(chunk for chunk in chunks if chunk[0] not in gone),
         plan.decode,
     )
-
-
-def path(tree: PrefixTree, node: int) -> bytes:
-    """Keys from the root to the end of a node."""
-    prompt, blocks = tree.prefix(node)
-    return prompt.keys[: blocks * KEY_BYTES]
-
-
-def leaves(tree: PrefixTree) -> set[bytes]:
-    """Every longest cached prefix: trees with the same ones hold the same."""
-    return {path(tree, i) for i, node in tree.nodes.items() if not node.children}

@@ -1,7 +1,13 @@
-"""What is true of a worker between any two transitions: every sum recomputed from the requests themselves."""
+"""What is true of a worker between any two transitions: every sum recomputed from the requests themselves.
+
+And what is true of a policy's copy of its prefix cache.
+"""
 
 from collections import Counter
 
+from fairsched.model.cache import PrefixCache
+from fairsched.model.prefix_tree import PrefixTree
+from fairsched.model.request import KEY_BYTES
 from fairsched.model.view import InFlight
 from fairsched.model.worker_state import Running, WorkerState
 
@@ -13,6 +19,28 @@ def check(state: WorkerState) -> None:
     _check_batch(state)
     _check_decoding(state)
     _check_pins(state)
+
+
+def check_copy(own: PrefixCache, true: PrefixCache) -> None:
+    """Raise `AssertionError` unless a policy's own cache holds and protects what the worker's true one does.
+
+    How either is cut into nodes may differ.
+    """
+    assert _leaves(own.tree) == _leaves(true.tree)
+    assert own.tree.protected_tokens == true.tree.protected_tokens
+    pinned = {request_id: _path(own.tree, node) for request_id, node in own.pins.items()}
+    assert pinned == {request_id: _path(true.tree, node) for request_id, node in true.pins.items()}
+
+
+def _leaves(tree: PrefixTree) -> set[bytes]:
+    """Every longest cached prefix: trees with the same ones hold the same."""
+    return {_path(tree, i) for i, node in tree.nodes.items() if not node.children}
+
+
+def _path(tree: PrefixTree, node: int) -> bytes:
+    """Keys from the root to the end of a node."""
+    prompt, blocks = tree.prefix(node)
+    return prompt.keys[: blocks * KEY_BYTES]
 
 
 def produced(state: WorkerState, flight: InFlight) -> int:
