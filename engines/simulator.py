@@ -129,6 +129,8 @@ class Simulator:
     def _plan_arrivals(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             request = job.request
+            if request.id in self._jobs:
+                raise ValueError(f"request {request.id} is in the workload twice")
             self._jobs[request.id] = job
             if job.after:
                 self._missing[request.id] = len(job.after)
@@ -136,6 +138,9 @@ class Simulator:
                     self._children.setdefault(parent, []).append(request.id)
             else:
                 self._agenda.append((request.arrival_ns, REQUEST_COMES, request.id, 0))
+        for parent, children in self._children.items():
+            if parent not in self._jobs:
+                raise ValueError(f"request {children[0]} comes after request {parent}, which is not in the workload")
         self._agenda.sort()
 
     def _request_comes(self, request_id: int, _: int) -> None:

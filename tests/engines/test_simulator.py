@@ -277,3 +277,16 @@ def test_a_policy_that_computes_nothing_for_ever_is_named() -> None:
     """Changing the batch without computing anything is an error, not an endless loop."""
     with pytest.raises(PolicyStallError, match="worker 0"):
         simulate(world(job(0, 0)), Restless(), RoundRobin(), LATENCY)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ((job(1, 0), job(1, 5)), "request 1 is in the workload twice"),
+        ((job(1, 0), job(2, 0, after=(7,))), "request 2 comes after request 7, which is not in the workload"),
+    ],
+)
+def test_a_workload_that_could_not_end_is_refused(jobs: tuple[Job, ...], said: str) -> None:
+    """Ids that are not unique and dependencies on nobody are errors before anything runs."""
+    with pytest.raises(ValueError, match=said):
+        simulate(world(*jobs), FCFS(), RoundRobin(), LATENCY)
