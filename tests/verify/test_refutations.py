@@ -1,0 +1,65 @@
+"""Every false statement is found in the variant that was printed, and what ships is free of it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fairsched.verify import counterexample, refutations
+from fairsched.verify.counterexample import Document, Happening, NotPermittedError
+
+SAVED = Path(__file__).parents[1] / "replays" / "refutations"
+NAMES = ("CE1", "CE2", "CE3", "CE4", "CE5", "CV1", "CV2", "CV3")
+REFUTATIONS = {each.id: each for each in refutations.refutations()}
+
+
+def test_every_named_refutation_is_found(tmp_path: Path) -> None:
+    """Found in the variant, absent from what ships, with a world that can be replayed."""
+    rows = refutations.report(tmp_path)
+    assert tuple(row["id"] for row in rows) == NAMES
+    assert [row["id"] for row in rows if not row["found"]] == []
+    for row in rows:
+        assert set(row) == {"id", "claim", "variant", "found", "replay"}
+        if REFUTATIONS[row["id"]].world is not None:
+            assert counterexample.replay(counterexample.read(Path(row["replay"]))).confirmed
+
+
+@pytest.mark.parametrize("path", sorted(SAVED.glob("*.json")), ids=lambda path: path.stem)
+def test_saved_worlds_still_break_their_claims(path: Path) -> None:
+    """On numpy arrays and on exact integers alike."""
+    assert counterexample.replay(counterexample.read(path)).confirmed
+
+
+def test_every_world_is_saved() -> None:
+    """One file a refutation that has a world."""
+    assert {path.stem.upper() for path in SAVED.glob("*.json")} == {
+        name for name, each in REFUTATIONS.items() if each.world is not None
+    }
+
+
+def _ce1() -> Document:
+    world = REFUTATIONS["CE1"].world
+    assert world is not None
+    return world()
+
+
+def test_ce1_s_lead_is_the_debt_that_was_forgiven() -> None:
+    """Seven to three, six times."""
+    end = counterexample.replay(_ce1()).states[-1]
+    assert end["W"] == (18, 42)
+
+
+def test_ce1_s_run_is_impossible_where_debt_is_kept() -> None:
+    """Without the reset g is in debt when it comes back, and is not the one who is let in."""
+    kept = tuple(
+        Happening("arrive", happening.facts) if happening.event.startswith("arrive") else happening
+        for happening in _ce1().events
+    )
+    with pytest.raises(NotPermittedError, match="decode"):
+        counterexample.replay(msgspec.structs.replace(_ce1(), events=kept, without=()))
+
+
+def test_a_variant_that_holds_is_not_found() -> None:
+    """The shipped refill, asked the question that CE3 and CE4 are false answers to, is not refuted."""
+    assert refutations._holds("D-refill-serves")
+    assert refutations._holds("D-4.2")
