@@ -289,7 +289,17 @@ class DeficitGate(Gate[DeficitState]):
     name: ClassVar[str] = "deficit"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
-    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_GATE, D_REFILL, *PROGRESS)
+    theorems: ClassVar[tuple[Theorem, ...]] = (
+        D_RANGE,
+        D_A1,
+        D_41,
+        D_42,
+        D_WEIGHTED,
+        D_GATE,
+        D_UNDER_CAP,
+        D_REFILL,
+        *PROGRESS,
+    )
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)

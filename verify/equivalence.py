@@ -72,11 +72,14 @@ def equal_within(step: Step, other: Step, *, rlimit: int = RLIMIT) -> bool:
 
     The claim's invariants, its laws and the event's needs are assumed of the state before.
     """
-    return _implied(step, other, rlimit) and _implied(other, step, rlimit)
+    proved, alike = _implied(step, other, rlimit)
+    return proved and (alike or _implied(other, step, rlimit)[0])
 
 
-def _implied(step: Step, other: Step, rlimit: int) -> bool:
-    """Whether what `step` permits is permitted in `other`, too, and comes to the same there."""
+def _implied(step: Step, other: Step, rlimit: int) -> tuple[bool, bool]:
+    """Whether what `step` permits is permitted in `other`, too, and comes to the same there; and whether the needs of
+    both are the same terms, so that neither permits more.
+    """
     o, system, event = FirstOfEquals(), step.claim.system, step.event
     symbols = {name: symbol(o, name, kind, system.closed_forms) for name, kind in step.kinds.items()}
     before = with_derived(o, system, SimpleNamespace(**symbols))
@@ -95,7 +98,8 @@ def _implied(step: Step, other: Step, rlimit: int) -> bool:
     for clause in step.assumed:
         for points in tuples(o.clients, repeat=clause.points):
             terms += everywhere(o, clause.holds(o, before, *(Point(z3.BoolVal(True), who) for who in points)))
-    return _proved(o, terms, pairs, anybody, rlimit)
+    alike = all(z3.eq(a.at(anybody), b.at(anybody)) for a, b in zip(held, needed, strict=True))
+    return _proved(o, terms, pairs, anybody, rlimit), alike
 
 
 def _applied(o: FirstOfEquals, kernel: Kernel) -> Value | Point:

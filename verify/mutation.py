@@ -199,22 +199,30 @@ class _Hunt:
             if broken:
                 self._kills[key] += 1
                 return attrs.evolve(world, broken=broken)
-        for rlimit in (RLIMIT_FIRST, prover.RLIMIT):
-            undecided: list[_Key] = []
-            for key in keys:
-                obligation = prover.obligation(mutated[key])
-                answer = prover.check(obligation, rlimit, z3.Not(obligation.goal))
-                hard = mutated[key].claim.system.closed_forms or rlimit > RLIMIT_FIRST
-                if answer == z3.sat or (answer == z3.unknown and hard):
-                    found = prover.counterexample(obligation, RLIMIT_SEARCH)
-                    if found is not None:
-                        self._kills[key] += 1
-                        self._worlds.setdefault(key, []).append(found)
-                        return found
-                if answer != z3.unsat:
-                    undecided.append(key)
-            keys = undecided
+        hard = []
+        for key in keys:
+            obligation = prover.obligation(mutated[key])
+            answer = prover.check(obligation, RLIMIT_FIRST, z3.Not(obligation.goal))
+            found = self._found(key, obligation) if answer == z3.sat else None
+            if found is not None:
+                return found
+            if answer != z3.unsat:
+                hard.append(key)
+        for key in hard:
+            obligation = prover.obligation(mutated[key])
+            found = self._found(key, obligation, linear_only=True)
+            if found is None and prover.check(obligation, prover.RLIMIT, z3.Not(obligation.goal)) != z3.unsat:
+                found = self._found(key, obligation)
+            if found is not None:
+                return found
         return None
+
+    def _found(self, key: _Key, obligation: prover.Obligation, *, linear_only: bool = False) -> Counterexample | None:
+        world = prover.counterexample(obligation, RLIMIT_SEARCH, linear_only=linear_only)
+        if world is not None:
+            self._kills[key] += 1
+            self._worlds.setdefault(key, []).append(world)
+        return world
 
 
 def row(kernel: str, of: Iterable[Outcome]) -> dict[str, Any]:

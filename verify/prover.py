@@ -196,12 +196,18 @@ def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
 # --- counterexamples ------------------------------------------------------------------------------------------------
 
 
-def counterexample(obligation: Obligation, rlimit: int = RLIMIT) -> Counterexample | None:
-    """A world, as small as can be had cheaply, in which the goal fails; None if none was confirmed by a replay."""
+def counterexample(obligation: Obligation, rlimit: int = RLIMIT, *, linear_only: bool = False) -> Counterexample | None:
+    """A world, as small as can be had cheaply, in which the goal fails; None if none was confirmed by a replay.
+
+    Where a closed form divides by a parameter, numbers are tried for it first, and with `linear_only` nothing else.
+    """
     sizes: list[tuple[int, int | None]] = [(n, size) for n in range(1, CLIENTS_MAX + 1) for size in _MAGNITUDES]
+    tries: list[tuple[int, int | None, int | None]]
     tries = [(n, size, None) for n, size in [*sizes, (CLIENTS_MAX, None), (len(obligation.algebra.clients), None)]]
+    numbered: list[tuple[int, int | None, int | None]] = []
     if obligation.step.claim.system.closed_forms:
-        tries = [(n, _MAGNITUDES[-1], parameter) for n in (1, 2) for parameter in _MAGNITUDES] + tries
+        numbered = [(n, _MAGNITUDES[-1], parameter) for n in (1, 2) for parameter in _MAGNITUDES]
+    tries = numbered if linear_only else numbered + tries
     for n, size, parameter in tries:
         smaller = _small(obligation, n, size)
         solver = _solver(obligation, rlimit, z3.Not(obligation.goal), *smaller, parameter=parameter)

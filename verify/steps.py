@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import Assumption
@@ -18,6 +19,7 @@ from fairsched.verify.system import Claim, Clause, Event, Kind, World, decided, 
 START = "start"
 CONCLUSION = "conclusion"
 HINTS = "hints"
+DIVISION = "no division by zero"
 
 
 @attrs.frozen
@@ -67,6 +69,16 @@ def world_of(run: Interpretation, step: Step, values: Values) -> World:
 
 def broken_by(run: Interpretation, step: Step, clients: int, values: Values) -> tuple[str, ...]:
     """Which goals fail after the step; none if the world does not fulfil the hypotheses."""
+    try:
+        with np.errstate(divide="raise"):
+            return _broken(run, step, clients, values)
+    except ArithmeticError:
+        # A closed form must not divide by zero wherever the laws of the claim hold.
+        world = run.world(step.kinds, values)
+        return (DIVISION,) if permitted(run.o, hypotheses(step.claim.system, None, step.dropped), world) else ()
+
+
+def _broken(run: Interpretation, step: Step, clients: int, values: Values) -> tuple[str, ...]:
     before = world_of(run, step, values)
     if not permitted(run.o, hypotheses(step.claim.system, step.event, step.dropped), before):
         return ()
@@ -83,10 +95,7 @@ def failing(o: Algebra, clauses: tuple[Clause, ...], world: World, clients: int)
 
 def confirmed(step: Step, clients: int, values: Values) -> tuple[str, ...]:
     """Which goals fail after the step by the word of every interpretation; none if they do not agree."""
-    try:
-        outcomes = {broken_by(run, step, clients, values) for run in INTERPRETATIONS}
-    except ZeroDivisionError:  # A closed form divides by what the laws of the claim keep from zero.
-        return ()
+    outcomes = {broken_by(run, step, clients, values) for run in INTERPRETATIONS}
     return outcomes.pop() if len(outcomes) == 1 else ()
 
 
