@@ -7,7 +7,10 @@ formula is to be unsatisfiable, a quotient is any integer d with b d <= a < b d 
 products besides, both are functions of which only instances of laws are known:
 
     times(0, b) = 0,  times(1, b) = b,  times(a + 1, b) = times(a, b) + b,
-    quotient(a, b) >= 0,  and it is 0 exactly if a < b      (for a >= 0, b >= 1).
+    times(a, b) <= times(c, b)                                        (for a <= c, b >= 0),
+    times(a, b) >= 0                                                  (for a, b >= 0),
+    0 <= d <= a,  times(d, b) <= a,  and d = 0 exactly if a < b       (for d = quotient(a, b), a >= 0, b >= 1),
+    a <= d <= -1                                                      (for d = quotient(a, b), a < 0, b >= 1).
 
 What has no model under the laws has none under the meaning.  Where a formula is to be satisfiable the text may say more
 than it: products keep their meaning, and with a quotient, which is the d above and b >= 1, unknowns are from -2 to 2.
@@ -98,7 +101,7 @@ class _Writer:
         self.functions: dict[str, str] = {}
         self.lines: list[str] = []
         self.known: dict[int, str] = {}
-        self.times: list[tuple[str, str, str]] = []
+        self.times: dict[str, list[tuple[str, str]]] = {}
         self.quotient: dict[tuple[str, str], str] = {}
         self.names = 0
         for term in terms:
@@ -184,12 +187,15 @@ class _Writer:
         self.functions["times"] = "(Int Int) Int"
         product = self._defined(f"(times {a} {b})", "Int")
         self._law(f"(=> (= {a} 0) (= {product} 0))", f"(=> (= {a} 1) (= {product} {b}))")
-        for c, d, other in self.times:
+        self._law(f"(=> (and (>= {a} 0) (>= {b} 0)) (>= {product} 0))")
+        for c, other in self.times.setdefault(b, []):
             self._law(
-                f"(=> (and (= {b} {d}) (= {a} (+ {c} 1))) (= {product} (+ {other} {b})))",
-                f"(=> (and (= {b} {d}) (= {c} (+ {a} 1))) (= {other} (+ {product} {b})))",
+                f"(=> (= {a} (+ {c} 1)) (= {product} (+ {other} {b})))",
+                f"(=> (= {c} (+ {a} 1)) (= {other} (+ {product} {b})))",
+                f"(=> (and (>= {b} 0) (<= {a} {c})) (<= {product} {other}))",
+                f"(=> (and (>= {b} 0) (<= {c} {a})) (<= {other} {product}))",
             )
-        self.times.append((a, b, product))
+        self.times[b].append((a, product))
         return product
 
     def _quotient(self, a: str, b: str) -> str:
@@ -201,7 +207,8 @@ class _Writer:
     def _opaque_quotient(self, a: str, b: str) -> str:
         self.functions["quotient"] = "(Int Int) Int"
         d = self._defined(f"(quotient {a} {b})", "Int")
-        self._law(f"(=> (and (>= {a} 0) (>= {b} 1)) (and (>= {d} 0) (= (= {d} 0) (< {a} {b}))))")
+        law = f"(and (<= 0 {d} {a}) (<= {self._times(d, b)} {a}) (= (= {d} 0) (< {a} {b})))"
+        self._law(f"(=> (and (>= {a} 0) (>= {b} 1)) {law})", f"(=> (and (< {a} 0) (>= {b} 1)) (<= {a} {d} (- 1)))")
         return d
 
     def _any_quotient(self, a: str, b: str) -> str:

@@ -15,6 +15,7 @@ from fairsched.cli_compare import add_compare
 from fairsched.cli_logs import add_explain, add_replay
 from fairsched.cli_policies import add_policies
 from fairsched.cli_trace import add_trace
+from fairsched.cli_verify import add_certificate, add_verify
 
 INTERRUPTED = 130
 """Exit status after an interrupt from the keyboard."""
@@ -41,7 +42,7 @@ def parser() -> Parser:
     )
     whole.add_argument("--version", action="version", version=f"fairsched {__version__}")
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for add in (add_compare, add_policies, add_trace, add_replay, add_explain):
+    for add in (add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate):
         add(commands)
     return whole
 
@@ -54,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("rich", "matplotlib", "jinja2"):
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli]'")
+        if error.name and error.name.split(".")[0] in ("z3", "cvc5", "hypothesis"):
+            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[verify]'")
         raise
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python must not complain at exit either.

@@ -125,7 +125,9 @@ def latency_of(name: str) -> LatencyModel:
 def policy_of(name: str, params: Mapping[str, str]) -> ComposedPolicy:
     """A shipped policy by name, or one of your own as `module:attribute`, with parameters set from text."""
     if ":" in name:
-        policy = _imported(name)
+        policy = imported(name)
+        if not isinstance(policy, ComposedPolicy):
+            raise ValueError(f"policy {name!r} is a {type(policy).__name__}, not a composed local policy")
     elif name in LOCAL_POLICIES:
         policy = LOCAL_POLICIES[name]
     else:
@@ -133,7 +135,8 @@ def policy_of(name: str, params: Mapping[str, str]) -> ComposedPolicy:
     return with_parameters(policy, params)
 
 
-def _imported(name: str) -> ComposedPolicy:
+def imported(name: str) -> Any:
+    """What `module:attribute` names; a class of policies is called without arguments."""
     module, _, attribute = name.partition(":")
     # A module of one's own lies in the current folder more often than on the path.
     if os.getcwd() not in sys.path:
@@ -142,7 +145,4 @@ def _imported(name: str) -> ComposedPolicy:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"policy {name!r} cannot be imported: {error}") from None
-    policy = found() if isinstance(found, type) else found
-    if not isinstance(policy, ComposedPolicy):
-        raise ValueError(f"policy {name!r} is a {type(policy).__name__}, not a composed local policy")
-    return policy
+    return found() if isinstance(found, type) and issubclass(found, ComposedPolicy) else found

@@ -1,0 +1,152 @@
+"""`fairsched verify` and `fairsched certificate`: which bounds are proved, about your configuration, and the evidence.
+
+Solvers are loaded by these commands only.
+"""
+
+import os
+import re
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairsched import __version__
+from fairsched.cli_common import imported, policy_of, positive_int
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES, unknown
+
+if TYPE_CHECKING:
+    from fairsched.verify.deployment import Deployment
+    from fairsched.verify.subject import Subject
+
+NOT_PROVED = 1
+"""Exit status when something that is claimed was not proved."""
+COUNTEREXAMPLES = Path("out", "counterexamples")
+"""Where worlds that break a claim are kept."""
+
+
+def add_verify(commands: Any) -> None:
+    """Declare the command."""
+    command: ArgumentParser = commands.add_parser(
+        "verify",
+        help="prove the bounds of policies, for your configuration",
+        description="Decide every theorem of the policies with two solvers and say what each bound is worth in your "
+        "configuration.  Exits with 1 if anything that is claimed is not proved.",
+    )
+    command.add_argument(
+        "--policy",
+        action="append",
+        metavar="NAME|module:Class",
+        help=f"of {', '.join(LOCAL_POLICIES)}, or your own (repeat for more; default: those of --config, or all)",
+    )
+    command.add_argument("--config", type=Path, metavar="FILE", help="your deployment, as TOML or JSON")
+    command.add_argument("--quick", action="store_true", help="one solver, no mutants")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write every verdict")
+    command.add_argument("--certificate", type=Path, metavar="DIR", help="write the evidence for any SMT solver")
+    command.add_argument(
+        "--jobs", type=positive_int, default=_cpus(), metavar="N", help="processes (default: %(default)s)"
+    )
+    command.set_defaults(run=verify)
+
+
+def add_certificate(commands: Any) -> None:
+    """Declare the command."""
+    certificate: ArgumentParser = commands.add_parser("certificate", help="re-check a certificate")
+    actions = certificate.add_subparsers(dest="action", required=True, metavar="ACTION")
+    check = actions.add_parser(
+        "check",
+        help="re-check a certificate of `verify --certificate`",
+        description="Re-check every hash, every answer with both solvers, and that the certificate is about the code "
+        "that is installed.  Exits with 1 if anything differs.",
+    )
+    check.add_argument("directory", type=Path, metavar="DIR", help="the certificate")
+    check.set_defaults(run=check_certificate)
+
+
+def verify(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    if arguments.quick and arguments.certificate is not None:
+        raise ValueError("--certificate needs both solvers, and --quick asks one")
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    deployment = _deployment(arguments.config)
+    names = _names(arguments.policy, deployment)
+    from fairsched.verify import certificate, report, report_text
+    from fairsched.verify.subject import SUITE, pricing
+
+    subjects = [_subject(name, deployment) for name in names]
+    if any(subject.source == SUITE and subject.theorems for subject in subjects):
+        subjects.append(pricing())
+    if arguments.certificate is not None:
+        certificate.prepare(arguments.certificate)
+    outcome = report.run(
+        __version__,
+        subjects,
+        deployment,
+        jobs=arguments.jobs,
+        quick=arguments.quick,
+        self_checks=arguments.policy is None,
+        save=_keep,
+    )
+    print(report_text.text(outcome, deployment), end="")
+    silent = list(report.policies_without(subjects))
+    if silent:
+        print(f"About {', '.join(silent)} there is no theorem: an open gate promises nothing.")
+    if arguments.json is not None:
+        arguments.json.write_bytes(outcome.report.to_json())
+    if arguments.certificate is not None:
+        count = certificate.write(arguments.certificate, outcome, deployment)
+        print(
+            f"{arguments.certificate}: {count} questions; sh {arguments.certificate / 'check.sh'} SOLVER re-checks them"
+        )
+    return NOT_PROVED if outcome.failures else 0
+
+
+def check_certificate(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    from fairsched.verify import certificate_check
+
+    found = certificate_check.check(arguments.directory, _subject, jobs=_cpus())
+    for problem in found.problems:
+        print(problem, file=sys.stderr)
+    count = len(found.problems)
+    print(f"{arguments.directory}: {found.questions} questions, {count or 'no'} problem{'s' * (count != 1)}")
+    return NOT_PROVED if count else 0
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _deployment(path: Path | None) -> "Deployment":
+    from fairsched.verify.deployment import Deployment, load
+
+    return Deployment() if path is None else load(path)
+
+
+def _names(given: list[str] | None, deployment: "Deployment") -> list[str]:
+    """The policies to verify; raises `ValueError` for a name that is not there, in the configuration too."""
+    configured = [name for name, _ in deployment.policies]
+    for name in (*(given or ()), *configured):
+        if ":" not in name and name not in LOCAL_POLICIES:
+            raise unknown("policy", name, LOCAL_POLICIES)
+    return list(dict.fromkeys(given or configured or LOCAL_POLICIES))
+
+
+def _subject(name: str, deployment: "Deployment") -> "Subject":
+    from fairsched.verify.subject import subject
+
+    params = deployment.parameters(name)
+    if ":" in name and not isinstance(found := imported(name), ComposedPolicy):
+        if params:
+            raise ValueError(f"{name} is no composed policy, and has no parameters to set")
+        return subject(name, found)
+    return subject(name, policy_of(name, params))
+
+
+def _keep(name: str, world: bytes) -> str:
+    """Save a counterexample; returns the command that replays it."""
+    COUNTEREXAMPLES.mkdir(parents=True, exist_ok=True)
+    path = COUNTEREXAMPLES / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.json"
+    path.write_bytes(world)
+    return f"fairsched replay {path}"

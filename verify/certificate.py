@@ -1,0 +1,253 @@
+"""The evidence as a directory: every question to a solver as a file, a manifest, and a script that asks again.
+
+manifest.json   policies with their theorems, constants and assumptions, hashes of configurations and of kernels,
+                and of every file the hash and the answer that proves
+*/*.smt2        one question each (see `fairsched.verify.second_opinion`), a folder a theorem
+checksums.txt   SHA-256 of these, as `sha256sum -c` reads them
+expected.txt    the expected answer to each question
+check.sh        checks the sums, then asks any SMT solver; needs neither Python nor this library
+cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has it, which is no command
+"""
+
+import hashlib
+import inspect
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairsched.model import pricing
+from fairsched.model.theorem import Certificate, ProvedTheorem
+from fairsched.policies.registry import parameters
+from fairsched.verify import deployment as deployments
+from fairsched.verify.decide import File, Task
+from fairsched.verify.deployment import Deployment, constant
+from fairsched.verify.guard import closure, source_sha256
+from fairsched.verify.report import Outcome, Planned
+from fairsched.verify.subject import Subject, claims_of
+from fairsched.verify.system import Claim
+
+MANIFEST, CHECKSUMS, EXPECTED, SCRIPT, CVC5 = (
+    "manifest.json",
+    "checksums.txt",
+    "expected.txt",
+    "check.sh",
+    "cvc5_file.py",
+)
+SCHEMA = 1
+
+CHECK_SH = """\
+#!/bin/sh
+# Re-checks this certificate with any solver that reads SMT-LIB 2:  sh check.sh z3,  sh check.sh cvc5,  ...
+# Exit status: 0 if every sum and every answer is as it should be, 1 if not, 2 without a solver.
+if [ $# -eq 0 ]; then
+    echo "usage: sh check.sh SOLVER [ARGUMENT...]" >&2
+    exit 2
+fi
+cd "$(dirname "$0")" || exit 2
+if command -v sha256sum >/dev/null 2>&1; then
+    sha256sum -c checksums.txt >/dev/null || exit 1
+elif command -v shasum >/dev/null 2>&1; then
+    shasum -a 256 -c checksums.txt >/dev/null || exit 1
+else
+    echo "neither sha256sum nor shasum is here: the sums are not checked" >&2
+fi
+asked=0
+wrong=0
+while read -r expected file; do
+    answer=$("$@" "$file" </dev/null 2>&1)
+    asked=$((asked + 1))
+    if [ "$answer" != "$expected" ]; then
+        echo "$file: expected $expected, and the solver says: $answer" >&2
+        wrong=$((wrong + 1))
+    fi
+done <expected.txt
+echo "$asked questions, $wrong wrong"
+[ "$asked" -gt 0 ] && [ "$wrong" -eq 0 ]
+"""
+
+CVC5_FILE = '''\
+"""Asks the cvc5 of PyPI about one SMT-LIB file: python cvc5_file.py FILE"""
+
+import sys
+
+import cvc5
+
+solver = cvc5.Solver(cvc5.TermManager())
+parser = cvc5.InputParser(solver)
+parser.setFileInput(cvc5.InputLanguage.SMT_LIB_2_6, sys.argv[1])
+while not (command := parser.nextCommand()).isNull():
+    print(command.invoke(solver, parser.getSymbolManager()), end="")
+'''
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file: what it asks, the answer that proves, and its hash."""
+
+    theorem: str
+    obligation: str
+    about: str
+    expected: str
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the directory is evidence for.
+
+    `evidence` names, by policy and theorem, the folder of its questions; `kernels` has the hash of each function that
+    was proved about, by its full name, and of the module of prices.
+    """
+
+    fairsched: str
+    solvers: dict[str, str]
+    deployment: dict[str, Any]
+    certificates: tuple[Certificate, ...]
+    evidence: dict[str, dict[str, str]]
+    kernels: dict[str, str]
+    files: dict[str, Question]
+    fairsched_certificate: int = SCHEMA
+
+    def to_json(self) -> bytes:
+        """Indented JSON, the same bytes for the same manifest."""
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2) + b"\n"
+
+
+def prepare(directory: Path) -> None:
+    """Make the directory, empty of an earlier certificate; raises `ValueError` if something else is in it."""
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"{directory} is no folder")
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / MANIFEST).is_file():
+        raise ValueError(f"{directory} holds something else than a certificate")
+    if directory.is_dir():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+
+
+def write(directory: Path, outcome: Outcome, deployment: Deployment) -> int:
+    """Write what was proved; returns the number of questions."""
+    proved = [row for row in outcome.rows if row.decision.verdict == "proved"]
+    files = {path: file for row in proved for path, file in files_of(row.task, row.decision.files).items()}
+    made = manifest(outcome.report.fairsched, proved, deployment, outcome.report.solvers, files)
+    for path, file in files.items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        (directory / path).write_text(file.text)
+    for path, content in companions(made).items():
+        (directory / path).write_bytes(content)
+    return len(files)
+
+
+def manifest(
+    version: str, proved: Iterable[Planned], deployment: Deployment, solvers: dict[str, str], files: Mapping[str, File]
+) -> Manifest:
+    """The manifest of proved theorems."""
+    rows: dict[str, list[Planned]] = {}
+    for row in proved:
+        rows.setdefault(row.subject.name, []).append(row)
+    every = [row for of in rows.values() for row in of]
+    return Manifest(
+        version,
+        solvers,
+        deployments.document(deployment),
+        tuple(certificate(of[0].subject, of, deployment, solvers) for of in rows.values()),
+        {name: {row.theorem.id: folder(row.task) for row in of} for name, of in rows.items()},
+        kernel_hashes(every),
+        {
+            path: Question(file.theorem, file.obligation, file.about, file.expected, sha256(file.text.encode()))
+            for path, file in files.items()
+        },
+    )
+
+
+def companions(made: Manifest) -> dict[str, bytes]:
+    """The files beside the questions, by name."""
+    raw = made.to_json()
+    sums = {MANIFEST: sha256(raw)}
+    files = dict(sorted(made.files.items()))
+    expected = "".join(f"{question.expected} {path}\n" for path, question in files.items()).encode()
+    sums[EXPECTED] = sha256(expected)
+    sums |= {path: question.sha256 for path, question in files.items()}
+    return {
+        MANIFEST: raw,
+        EXPECTED: expected,
+        CHECKSUMS: "".join(f"{value}  {path}\n" for path, value in sums.items()).encode(),
+        SCRIPT: CHECK_SH.encode(),
+        CVC5: CVC5_FILE.encode(),
+    }
+
+
+def certificate(
+    subject: Subject, proved: Iterable[Planned], deployment: Deployment, solvers: dict[str, str]
+) -> Certificate:
+    """What was proved about one policy, as an engine reads it."""
+    theorems = []
+    for row in proved:
+        number = subject.policy and constant(row.theorem, subject.policy, deployment)
+        theorems.append(
+            ProvedTheorem(
+                row.theorem.id,
+                row.theorem.statement,
+                row.theorem.scope.value,
+                tuple(assumption.name for assumption in subject.assumptions(row.theorem)),
+                row.theorem.bound,
+                number.cost_units if number else None,
+            )
+        )
+    kernels = [kernel for row in proved for kernel in _kernels(row)]
+    return Certificate(
+        subject.name, configuration_sha256(subject, deployment), source_sha256(kernels), tuple(theorems), solvers
+    )
+
+
+def configuration_sha256(subject: Subject, deployment: Deployment) -> str:
+    """Hash of all that the policy's constants rest on: its parts, their parameters, and the deployment."""
+    policy = subject.policy
+    parts: dict[str, Any] = {"name": subject.name, "deployment": {**deployments.document(deployment), "policies": {}}}
+    if policy is not None:
+        parts |= {"order": policy.order.name, "gate": policy.gate.name, "parameters": parameters(policy)}
+    return sha256(json.dumps(parts, sort_keys=True).encode())
+
+
+def kernel_hashes(rows: Iterable[Planned]) -> dict[str, str]:
+    """Hash of the text of every function over the algebra beside a kernel that was proved about, and of the prices."""
+    modules = {kernel.__module__ for row in rows for kernel in _kernels(row)}
+    found = {}
+    for name in sorted(modules):
+        for function in vars(sys.modules[name]).values():
+            if inspect.isfunction(function) and function.__module__ == name and _over_algebra(function):
+                found[f"{name}.{function.__qualname__}"] = sha256(inspect.getsource(function).encode())
+    return {**found, pricing.__name__: sha256(inspect.getsource(pricing).encode())}
+
+
+def _over_algebra(function: Any) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) == "o"
+
+
+def _kernels(row: Planned) -> tuple[Any, ...]:
+    claim = claims_of(row.subject.source)[row.theorem.id]
+    return closure(claim.system.kernels()) if isinstance(claim, Claim) else ()
+
+
+def folder(task: Task) -> str:
+    """The folder of a task's questions."""
+    variant = "".join(f"-without-{name}" for name in sorted(task.dropped))
+    return _slug(f"{task.source}-{task.theorem}{variant}" if task.source else f"{task.theorem}{variant}")
+
+
+def files_of(task: Task, files: Iterable[File]) -> dict[str, File]:
+    """The questions of a task by path."""
+    found = {f"{folder(task)}/{_slug(file.obligation)}.{file.about}.smt2": file for file in files}
+    return found
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
+
+
+def sha256(raw: bytes) -> str:
+    """A hash as hexadecimal digits."""
+    return hashlib.sha256(raw).hexdigest()

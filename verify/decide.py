@@ -1,0 +1,155 @@
+"""Decides many theorems, each by both solvers, on as many processes as there are.
+
+A claim holds functions and cannot travel to another process, so a task names it and the process looks it up.
+"""
+
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from time import perf_counter
+from typing import Literal
+
+import msgspec
+import z3
+
+from fairsched.model.theorem import Assumption
+from fairsched.verify import counterexample, pricing_proofs, prover
+from fairsched.verify.prover import Proved, Refuted, Unknown, Verdict
+from fairsched.verify.second_opinion import Question, cvc5_version, disagreement, questions
+from fairsched.verify.subject import AnyClaim, claims_of
+from fairsched.verify.system import Claim
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A theorem, where its claim is found, and the names of assumptions that are not made; `quick` asks Z3 alone."""
+
+    source: str
+    theorem: str
+    dropped: frozenset[str] = frozenset()
+    quick: bool = False
+
+
+class File(msgspec.Struct, frozen=True):
+    """One question to a solver: `expected` is its answer if the theorem holds."""
+
+    theorem: str
+    obligation: str
+    about: str
+    expected: str
+    text: str
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What the solvers say of a task.
+
+    `why` explains what is not proved; `cutoff` is the most clients that an obligation names (None for arithmetic about
+    no client), `solvers` those that agree, `files` what the second one was asked, `counterexample` the document of a
+    world that breaks it, which `fairsched replay` reads.
+    """
+
+    task: Task
+    verdict: Literal["proved", "refuted", "unknown"]
+    why: str
+    vacuous: bool
+    cutoff: int | None
+    solvers: tuple[str, ...]
+    ms: float
+    files: tuple[File, ...]
+    counterexample: bytes | None = None
+
+
+def versions(quick: bool = False) -> dict[str, str]:
+    """The solvers and their versions."""
+    found = {"z3": str(z3.get_version_string())}
+    return found if quick else {**found, "cvc5": cvc5_version()}
+
+
+def decide(task: Task) -> Decision:
+    """Decides one theorem."""
+    begun = perf_counter()
+    claim, dropped = _looked_up(task)
+    verdict = prove(claim, dropped)
+    asked = () if isinstance(verdict, Refuted) else tuple(questions(claim, dropped))
+    clients = max((question.clients for question in asked), default=0)
+    said, why, solvers = _said(verdict, asked, task.quick)
+    return Decision(
+        task,
+        said,
+        why,
+        isinstance(verdict, Unknown) and verdict.reason.startswith("vacuous"),
+        clients or None,
+        solvers,
+        (perf_counter() - begun) * 1e3,
+        tuple(_file(task.theorem, question) for question in asked) if said == "proved" else (),
+        _saved(task.source, verdict) if isinstance(claim, Claim) else None,
+    )
+
+
+def files(task: Task) -> tuple[File, ...]:
+    """The questions about a task, not yet asked."""
+    return tuple(_file(task.theorem, question) for question in questions(*_looked_up(task)))
+
+
+def _looked_up(task: Task) -> tuple[AnyClaim, frozenset[Assumption]]:
+    claim = claims_of(task.source)[task.theorem]
+    return claim, frozenset(a for a in assumptions_known(claim) if a.name in task.dropped)
+
+
+def prove(claim: AnyClaim, dropped: frozenset[Assumption] = frozenset()) -> Verdict:
+    """Z3's verdict on a claim of either kind."""
+    if isinstance(claim, Claim):
+        return prover.prove(claim, dropped=dropped)
+    return pricing_proofs.prove(claim, dropped=dropped)
+
+
+def assumptions_known(claim: AnyClaim) -> frozenset[Assumption]:
+    """Every assumption that the claim can be decided without."""
+    if not isinstance(claim, Claim):
+        return frozenset(condition.assumption for condition in claim.conditions if condition.assumption)
+    needs = [*claim.system.laws, *(need for event in claim.system.events for need in event.needs)]
+    known = {need.assumption for need in needs} | excluding(claim)
+    return frozenset(assumption for assumption in known if assumption)
+
+
+def excluding(claim: AnyClaim) -> frozenset[Assumption]:
+    """The assumptions without which other things happen: those that tell a variant from what ships."""
+    if not isinstance(claim, Claim):
+        return frozenset()
+    return frozenset(event.excluded_by for event in claim.system.events if event.excluded_by)
+
+
+def _said(
+    verdict: Verdict, asked: tuple[Question, ...], quick: bool
+) -> tuple[Literal["proved", "refuted", "unknown"], str, tuple[str, ...]]:
+    match verdict:
+        case Refuted(world=world):
+            return "refuted", str(world), ("z3",)
+        case Unknown(obligation=obligation, reason=reason):
+            return "unknown", f"{obligation}: {reason}", ()
+        case Proved() if quick:
+            return "proved", "", ("z3",)
+    for question in asked:
+        if why := disagreement(question):
+            return "unknown", why, ("z3",)
+    return "proved", "", ("z3", "cvc5")
+
+
+def _saved(source: str, verdict: Verdict) -> bytes | None:
+    if not isinstance(verdict, Refuted):
+        return None
+    return counterexample.document(verdict.world, source or "fairsched.verify.subject").to_json()
+
+
+def _file(theorem: str, question: Question) -> File:
+    script = question.script
+    return File(theorem, question.obligation, question.about, script.expected, script.text)
+
+
+def pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes that have nothing of this one: solvers do not survive a fork."""
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+
+
+def decide_all(tasks: Iterable[Task], executor: ProcessPoolExecutor | None = None) -> Iterator[Decision]:
+    """Decides tasks in order, each once; on the executor's processes if there is one."""
+    return map(decide, tasks) if executor is None else executor.map(decide, tasks)

@@ -1,0 +1,200 @@
+"""Which events stand for what a gate does: a field that is written and that no obligation speaks of is an error.
+
+Two ways lead around a proof without breaking it, and both are found here by reading, not by trust:
+
+- A method of a shipped gate writes a field of its state, and no event of a proved system stands for that.
+- An event writes a field that no clause of any claim reads, so nothing has to be shown about what it writes.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import attrs
+import msgspec
+
+from fairsched.model.algebra import EXACT
+from fairsched.policies import counter, deficit
+from fairsched.policies.gate import Gate
+from fairsched.verify.concrete import INTERPRETATIONS
+from fairsched.verify.subject import SUITE, claims_of
+from fairsched.verify.system import Claim, Event, Kind, decided
+
+START = "start"
+"""What stands for a state's first values, also those of a client that was never seen."""
+
+_EXACT = next(run for run in INTERPRETATIONS if run.o is EXACT)
+
+
+@attrs.frozen
+class Registration:
+    """A gate's functions that make a state, each with the events that stand for it.
+
+    `fields` names what the proofs call a field of the state, where they call it otherwise; a field `outside` is in no
+    proof, for the reason given.
+    """
+
+    module: ModuleType
+    gate: type[Gate[Any]]
+    events: Mapping[str, tuple[str, ...]]
+    fields: Mapping[str, str] = attrs.field(factory=dict)
+    outside: Mapping[str, str] = attrs.field(factory=dict)
+
+
+REGISTRATIONS = (
+    Registration(
+        deficit,
+        deficit.DeficitGate,
+        {
+            "init": (START,),
+            "_grown": (START,),
+            "joined": ("arrive", "arrive as printed, at zero"),
+            "after": ("refill", "admit"),
+            "decoded": ("decode",),
+            "settled": ("correct", "refund"),
+            "released": ("finish",),
+            "configured": ("configured",),
+        },
+        fields={"weight": "Q", "in_flight": "F"},
+    ),
+    Registration(
+        counter,
+        counter.CounterGate,
+        {
+            "init": (START,),
+            "_grown": (START,),
+            "joined": ("arrive", "preempt, nothing else waits"),
+            "left": ("leave the queue",),
+            "after": ("admit", "admit the last that waits"),
+            "decoded": ("decode",),
+            "settled": ("correct", "refund"),
+            "configured": ("the unit becomes finer",),
+        },
+        outside={
+            "share": "a price: charges are facts of the events, and V-change says what a change of prices does",
+            "common": "the unit of account: the event in which it becomes finer has the factor as a fact",
+        },
+    ),
+)
+
+
+def breaches(sources: Iterable[str]) -> Iterator[str]:
+    """Everything that is written without an obligation, a line each, in the claims of these sources."""
+    for source in sources:
+        claims = [claim for claim in claims_of(source).values() if isinstance(claim, Claim)]
+        yield from unread_fields(claims)
+        if source == SUITE:
+            for registration in REGISTRATIONS:
+                yield from unregistered_writes(registration, claims)
+
+
+# --- fields that a gate writes --------------------------------------------------------------------------------------
+
+
+def unregistered_writes(registration: Registration, claims: Iterable[Claim]) -> Iterator[str]:
+    """Fields that a function of the gate's file writes, and no event that stands for it does."""
+    written_by = _written_by_events(claims)
+    name = registration.gate.__name__
+    for function, fields in state_writes(registration).items():
+        events = registration.events.get(function)
+        if events is None:
+            yield f"{name}: {function} writes {', '.join(sorted(fields))}, and no event stands for it"
+            continue
+        for event in events:
+            if event != START and event not in written_by:
+                yield f"{name}: {function} stands for {event!r}, which is no event"
+        for field in sorted(fields - set(registration.outside)):
+            known = registration.fields.get(field, field)
+            if START not in events and not any(known in written_by.get(event, ()) for event in events):
+                yield f"{name}: {function} writes {field}, and none of {', '.join(events)} writes {known}"
+
+
+def state_writes(registration: Registration) -> dict[str, set[str]]:
+    """The functions of the gate's file that make a state, each with the fields that it does not just take over."""
+    state = registration.gate.state_type
+    found: dict[str, set[str]] = {}
+    for function in ast.walk(ast.parse(inspect.getsource(registration.module))):
+        if isinstance(function, ast.FunctionDef):
+            fields = {field for call in ast.walk(function) for field in _written(call, state)}
+            if fields:
+                found.setdefault(function.name, set()).update(fields)
+    return found
+
+
+def _written(call: ast.AST, state: type[msgspec.Struct]) -> Iterator[str]:
+    match call:
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name == state.__name__:
+            values = {**dict(zip(state.__struct_fields__, args, strict=False)), **{k.arg: k.value for k in keywords}}
+            yield from (str(field) for field, value in values.items() if not _taken_over(value, str(field)))
+        case ast.Call(func=ast.Attribute(attr="replace"), keywords=keywords):
+            yield from (str(keyword.arg) for keyword in keywords)
+
+
+def _taken_over(value: ast.expr, field: str) -> bool:
+    return isinstance(value, ast.Attribute) and value.attr == field and ast.unparse(value.value) == "state"
+
+
+def _written_by_events(claims: Iterable[Claim]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for claim in claims:
+        for event in claim.system.events:
+            found.setdefault(event.name, set()).update(_writes(claim, event))
+    return found
+
+
+# --- fields that no clause reads ------------------------------------------------------------------------------------
+
+
+def unread_fields(claims: Iterable[Claim]) -> Iterator[str]:
+    """Fields that an event writes and no invariant of a claim about an event of that name reads."""
+    written: dict[tuple[str, str], str] = {}
+    read: set[tuple[str, str]] = set()
+    for claim in claims:
+        seen = _read_by_invariants(claim)
+        for event in claim.system.events:
+            for field in _writes(claim, event):
+                written[event.name, field] = claim.system.name
+                if field in seen:
+                    read.add((event.name, field))
+    for (event, field), system in written.items():
+        if (event, field) not in read:
+            yield f"{system}: {event} writes {field}, and no invariant of any claim reads it"
+
+
+class _Watched(SimpleNamespace):
+    """A world that notes which of its names are read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            super().__getattribute__("_read").add(name)
+        return super().__getattribute__(name)
+
+
+def _read_by_invariants(claim: Claim) -> set[str]:
+    """The fields that the claim's invariants and conclusions read, themselves or through what is derived."""
+    watched = _watched(claim, {})
+    for clause in (*claim.invariants, *claim.conclusions):
+        clause.holds(EXACT, watched, *(0 for _ in range(clause.points)))
+    return set(watched._read)
+
+
+def _watched(claim: Claim, facts: Mapping[str, Kind]) -> _Watched:
+    """A world of two clients in which every number is 1, with derived values computed from it."""
+    system = claim.system
+    kinds = {**system.parameters, **system.fields, **facts}
+    values = {
+        name: (1, 1) if kind in (Kind.VECTOR, Kind.MASK) else int(kind is not Kind.POINT)
+        for name, kind in kinds.items()
+    }
+    world = _Watched(_read=set(), **vars(_EXACT.world(kinds, values)))
+    for name, rule in system.derived.items():
+        setattr(world, name, rule(EXACT, world))
+    return world
+
+
+def _writes(claim: Claim, event: Event) -> set[str]:
+    watched = _watched(claim, event.facts)
+    plain = SimpleNamespace(**{name: value for name, value in vars(watched).items() if name != "_read"})
+    return set(event.step(EXACT, decided(EXACT, event, plain)))

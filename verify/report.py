@@ -1,0 +1,250 @@
+"""What `fairsched verify` found out, as values: every theorem of every policy, the refutations, the mutants.
+
+A theorem whose assumption a configuration breaks is not claimed there.  If breaking it lets other things happen (the
+printed rejoin rule, a missing lift), everything is decided for that variant, and what its events break is not claimed.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import attrs
+import msgspec
+
+from fairsched.model.theorem import Theorem
+from fairsched.verify import registry
+from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
+from fairsched.verify.deployment import Deployment, constant
+from fairsched.verify.subject import PRICING, Subject, claims_of
+from fairsched.verify.witness import attained, witnesses
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A theorem's constant: as it is stated, and in this deployment (see `deployment.Constant`)."""
+
+    formula: str
+    cost_units: int | None = None
+    output_tokens: int | None = None
+    seconds: float | None = None
+
+
+class Tightness(msgspec.Struct, frozen=True):
+    """How much of its bound a replayed run attains."""
+
+    attained: int
+    bound: int
+    ratio: float
+
+
+class TheoremEntry(msgspec.Struct, frozen=True):
+    """One theorem about one policy."""
+
+    policy: str
+    id: str
+    statement: str
+    verdict: str
+    scope: str
+    bound: Bound | None
+    tightness: Tightness | None
+    assumptions: tuple[str, ...]
+    cutoff: int | None
+    solvers: tuple[str, ...]
+    ms: float
+    vacuous: bool
+
+
+class RefutationEntry(msgspec.Struct, frozen=True):
+    """A claim that is false of a variant: whether that was found, and the command that replays it."""
+
+    id: str
+    claim: str
+    variant: str
+    found: bool
+    replay: str | None
+
+
+class MutationEntry(msgspec.Struct, frozen=True):
+    """What became of the mutants of one kernel."""
+
+    kernel: str
+    mutants: int
+    killed: int
+    equivalent: int
+    unknown: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All of it; its JSON is what `--json` writes."""
+
+    fairsched: str
+    solvers: dict[str, str]
+    theorems: tuple[TheoremEntry, ...]
+    refutations: tuple[RefutationEntry, ...]
+    mutation: tuple[MutationEntry, ...]
+    wall_s: float
+
+    def to_json(self) -> bytes:
+        """Indented JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+@attrs.frozen
+class Planned:
+    """A theorem about a policy, and the task that decides it."""
+
+    subject: Subject
+    theorem: Theorem
+    task: Task
+
+
+@attrs.frozen
+class Row(Planned):
+    """What was decided."""
+
+    decision: Decision
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the configuration is a variant whose events break the theorem's invariant."""
+        return bool(self.task.dropped) and self.decision.verdict == "refuted"
+
+
+@attrs.frozen
+class Outcome:
+    """The report, and what the table says beside it.
+
+    `unclaimed` are policy, theorem and reason where a configuration does not have a theorem, `replays` the commands
+    that show worlds in which a claim breaks, by policy and theorem; `breaches` what an event does without an
+    obligation.
+    """
+
+    report: Report
+    rows: tuple[Row, ...]
+    unclaimed: tuple[tuple[str, str, str], ...]
+    replays: dict[tuple[str, str], str]
+    breaches: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """Everything that should hold and was not shown, one line each."""
+        found = [f"{e.policy} {e.id} is {e.verdict}" for e in self.report.theorems if e.verdict != "proved"]
+        found += [f"{e.id}: no counterexample was found" for e in self.report.refutations if not e.found]
+        found += [f"{e.kernel}: {e.unknown} mutants undecided" for e in self.report.mutation if e.unknown]
+        return [*found, *self.breaches]
+
+
+def run(
+    version: str,
+    subjects: Sequence[Subject],
+    deployment: Deployment,
+    *,
+    jobs: int = 1,
+    quick: bool = False,
+    self_checks: bool = True,
+    save: Callable[[str, bytes], str] | None = None,
+) -> Outcome:
+    """Decides every theorem of the subjects.
+
+    `quick` asks one solver only.  `self_checks` adds what is about the shipped kernels as a whole: refutations of
+    published variants and mutants (not when quick).  `save` keeps a counterexample and returns the command that replays
+    it.
+    """
+    begun = perf_counter()
+    planned, unclaimed = plan(subjects, quick)
+    tasks = list(dict.fromkeys(each.task for each in planned))
+    extra = ("refuted", "mutation") if self_checks and not quick else ()
+    with pool(jobs) as executor:
+        # What takes longest begins first; a single job still gets a process of its own, whose memory ends with it.
+        reports = [executor.submit(extra_report, name) for name in reversed(extra)]
+        decisions = dict(zip(tasks, executor.map(decide, tasks), strict=True))
+        tight = executor.submit(tightness).result()
+        found = dict(zip(reversed(extra), (report.result() for report in reports), strict=True))
+    rows = tuple(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in planned)
+    replays = dict(_kept(rows, save)) if save else {}
+    report = Report(
+        version,
+        versions(quick),
+        tuple(_entry(row, deployment, tight.get(row.theorem.id)) for row in rows if not row.withdrawn),
+        tuple(msgspec.convert(row, RefutationEntry) for row in found.get("refuted", ())),
+        tuple(msgspec.convert(row, MutationEntry) for row in found.get("mutation", ())),
+        round(perf_counter() - begun, 3),
+    )
+    sources = dict.fromkeys(subject.source for subject in subjects)
+    return Outcome(report, rows, (*unclaimed, *_withdrawn(rows, replays)), replays, tuple(registry.breaches(sources)))
+
+
+def plan(
+    subjects: Iterable[Subject], quick: bool = False
+) -> tuple[tuple[Planned, ...], tuple[tuple[str, str, str], ...]]:
+    """What is to be decided about the subjects, and which theorems they do not have: policy, theorem, reason."""
+    planned, unclaimed = [], []
+    for subject in subjects:
+        claims = claims_of(subject.source)
+        for theorem in subject.theorems:
+            broken = subject.broken.intersection(theorem.assumptions)
+            claim = claims.get(theorem.id)
+            if claim is None:
+                raise ValueError(f"{subject.name}: theorem {theorem.id} has no claim, so nothing can be shown of it")
+            dropped = subject.broken & excluding(claim)
+            if broken and not broken & dropped:
+                unclaimed.append((subject.name, theorem.id, f"no {', '.join(sorted(a.name for a in broken))}"))
+                continue
+            task = Task(subject.source, theorem.id, frozenset(a.name for a in dropped), quick)
+            planned.append(Planned(subject, theorem, task))
+    return tuple(planned), tuple(unclaimed)
+
+
+def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> TheoremEntry:
+    theorem, decision = row.theorem, row.decision
+    number = row.subject.policy and constant(theorem, row.subject.policy, deployment)
+    bound = Bound(theorem.bound, *(attrs.astuple(number) if number else ())) if theorem.bound or number else None
+    return TheoremEntry(
+        row.subject.name,
+        theorem.id,
+        theorem.statement,
+        decision.verdict,
+        theorem.scope.value,
+        bound,
+        Tightness(*tight, tight[0] / tight[1]) if tight else None,
+        tuple(a.name for a in row.subject.assumptions(theorem) if a.name not in row.task.dropped),
+        decision.cutoff,
+        decision.solvers,
+        round(decision.ms, 1),
+        decision.vacuous,
+    )
+
+
+def _kept(rows: Iterable[Row], save: Callable[[str, bytes], str]) -> Iterator[tuple[tuple[str, str], str]]:
+    for row in rows:
+        if world := row.decision.counterexample:
+            yield (row.subject.name, row.theorem.id), save(f"{row.subject.name} {row.theorem.id}", world)
+
+
+def _withdrawn(rows: Iterable[Row], replays: dict[tuple[str, str], str]) -> Iterator[tuple[str, str, str]]:
+    for row in rows:
+        if row.withdrawn:
+            where = (row.subject.name, row.theorem.id)
+            broken = f"without {', '.join(sorted(row.task.dropped))} its invariant breaks"
+            yield (*where, f"{broken}: {replays[where]}" if where in replays else broken)
+
+
+def tightness() -> dict[str, tuple[int, int]]:
+    """What replayed runs attain of a theorem's bound, by theorem."""
+    return {witness.theorem.id: (attained(witness), witness.bound_cost) for witness in witnesses()}
+
+
+def extra_report(name: str) -> list[dict[str, Any]]:
+    """The rows of `fairsched.verify.<name>.report()`; none where there is no such module."""
+    try:
+        module: Any = importlib.import_module(f"fairsched.verify.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"fairsched.verify.{name}":
+            raise
+        return []
+    return list(module.report())
+
+
+def policies_without(subjects: Iterable[Subject]) -> Iterator[str]:
+    """The policies about which there is no theorem."""
+    return (subject.name for subject in subjects if not subject.theorems and subject.name != PRICING)

@@ -1,0 +1,125 @@
+"""What there is to prove about a policy: the claims that its parts bring along, or its author's own.
+
+A composition has the theorems of its gate and of its batching rule, whatever its order, and those of the pricing that
+its constants rest on.  That holds only for the parts that were proved about: a class that overrides a method of a
+shipped gate or of the composition brings claims of its own (a `claims` function) or has none.
+"""
+
+import importlib
+from functools import cache
+from typing import Any
+
+import attrs
+
+from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
+from fairsched.policies.counter import CounterGate
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.gate import OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.verify import pricing_proofs
+from fairsched.verify.pricing_proofs import ArithmeticClaim
+from fairsched.verify.suite import arithmetic_claims, gate_claims
+from fairsched.verify.system import Claim
+
+AnyClaim = Claim | ArithmeticClaim
+
+SUITE = ""
+"""The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
+PRICING = "pricing"
+"""The name under which the theorems about prices are reported."""
+
+_PROVED = (ComposedPolicy, DeficitGate, CounterGate, OpenGate)
+
+
+@attrs.frozen
+class Subject:
+    """A policy with its theorems; their claims are found in `source`.
+
+    `broken` are the assumptions that the configuration does not fulfil, and `instead` replaces others by what it does.
+    """
+
+    name: str
+    source: str
+    theorems: tuple[Theorem, ...]
+    policy: ComposedPolicy | None = None
+    broken: frozenset[Assumption] = frozenset()
+    instead: tuple[tuple[Assumption, Assumption], ...] = ()
+
+    def assumptions(self, theorem: Theorem) -> tuple[Assumption, ...]:
+        """What the theorem assumes in this configuration."""
+        instead = dict(self.instead)
+        return tuple(instead.get(assumption, assumption) for assumption in theorem.assumptions)
+
+
+def subject(name: str, policy: object) -> Subject:
+    """What there is to prove about a policy, or about anything that has `claims`.
+
+    `name` is a shipped policy's, or the ``module:attribute`` where the author's is found.
+    """
+    composed = policy if isinstance(policy, ComposedPolicy) else None
+    if hasattr(policy, "claims"):
+        return Subject(name, name, tuple(claim.theorem for claim in claims_of(name).values()), composed)
+    if composed is None:
+        raise ValueError(f"{name} is neither a composed policy nor has it `claims`")
+    gate_claimed = hasattr(composed.gate, "claims")
+    if gate_claimed:
+        theorems = tuple(claim.theorem for claim in composed.gate.claims())
+        return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
+    if unproved := overridden(composed):
+        raise ValueError(
+            f"{name} overrides {', '.join(unproved)}: it inherits no theorem, and has no `claims` of its own"
+        )
+    theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()))
+    optimistic = composed.batching.reserve == "optimistic"
+    instead = ((MEM_RESERVE, OUTPUTS_BOUNDED),) if optimistic else ()
+    return Subject(name, SUITE, theorems, composed, composed.gate.broken_assumptions, instead)
+
+
+def pricing() -> Subject:
+    """The theorems about prices and the constants made of them."""
+    return Subject(PRICING, SUITE, tuple(claim.theorem for claim in pricing_proofs.claims()))
+
+
+def overridden(policy: ComposedPolicy) -> list[str]:
+    """The methods of a proved class that the policy or its gate define anew."""
+    found = []
+    for kind in (type(policy), type(policy.gate)):
+        base = next((base for base in kind.__mro__ if base in _PROVED), None)
+        if base is None:
+            return [f"every method of {kind.__name__}"]
+        methods = {
+            name for proved in base.__mro__[:-1] for name, value in vars(proved).items() if _is_method(name, value)
+        }
+        for between in kind.__mro__[: kind.__mro__.index(base)]:
+            found += [f"{between.__name__}.{name}" for name in methods if name in vars(between)]
+    return sorted(found)
+
+
+def _is_method(name: str, value: object) -> bool:
+    return not name.startswith("__") and (callable(value) or isinstance(value, property))
+
+
+def claims() -> tuple[Claim, ...]:
+    """The claims that ship, where a saved counterexample finds them."""
+    return gate_claims()
+
+
+@cache
+def claims_of(source: str) -> dict[str, AnyClaim]:
+    """The claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
+    if source == SUITE:
+        found: list[AnyClaim] = [*arithmetic_claims(), *gate_claims()]
+    else:
+        found = list(_holder(source).claims())
+    claims = {claim.theorem.id: claim for claim in found}
+    if len(claims) != len(found) or not found:
+        raise ValueError(f"{source}: {'no claims' if not found else 'two claims have one name'}")
+    return claims
+
+
+def _holder(source: str) -> Any:
+    module, _, attribute = source.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in filter(None, attribute.split(".")):
+        found = getattr(found, name)
+    return found
