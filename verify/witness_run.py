@@ -1,0 +1,130 @@
+"""Runs that attain a bound: the constant could not be smaller.
+
+A witness is a list of a system's own events with their facts.  It is run from the empty gate through the numpy and the
+exact interpretation of the shipped kernels; every hypothesis of every event is checked, the claim's start where the
+interval begins, and every invariant of the claim after each event from there on.  Charges and reservations are those of
+real requests (at least one token computed, at least one output) on a worker of M tokens, and U is what
+`fairsched.model.pricing` says for that M.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from fairsched.model.pricing import Rates, price
+from fairsched.model.theorem import BACKLOGGED_DURING, Assumption, Theorem
+from fairsched.verify.concrete import INTERPRETATIONS, Interpretation, Values, holds, hypotheses, permitted
+from fairsched.verify.system import Claim, Kind, System, World, decided, state_after, with_derived
+
+INTERVAL_STARTS = "the interval starts"
+"""The step that is no event: service and credit are counted from here, and whoever is backlogged waits."""
+
+RATES = Rates(1, 2)
+
+Step = tuple[str, Mapping[str, Any]]
+
+Measure = Callable[[World], int]
+"""What the theorem bounds, read off a world."""
+
+
+def service_gap(w: World) -> int:
+    """|W_f - W_g|."""
+    return abs(int(w.W[w.f]) - int(w.W[w.g]))
+
+
+@attrs.frozen
+class Witness:
+    """A run of a claim's system in a world of `clients` clients; its `parameters` hold until the run is over.
+
+    What happens before the interval starts happens in the system `history` (the claim's own unless given), where nobody
+    needs to be backlogged; `snapshots` are the parameters that are then read off the state, by the field's name.
+    """
+
+    claim: Claim
+    clients: int
+    parameters: Values
+    steps: tuple[Step, ...]
+    bound_cost: int
+    snapshots: Mapping[str, str] = attrs.field(factory=dict)
+    measure: Measure = service_gap
+    history: System | None = None
+
+    @property
+    def theorem(self) -> Theorem:
+        """The theorem whose bound is to be attained."""
+        return self.claim.theorem
+
+
+class NotAWitness(ValueError):
+    """A step was not permitted, or broke an invariant."""
+
+
+def attained(witness: Witness) -> int:
+    """What is bounded, at the run's end, the same in both interpretations; raises `NotAWitness`."""
+    gaps = {_measured(witness, run) for run in INTERPRETATIONS}
+    if len(gaps) != 1:
+        raise NotAWitness(f"{witness.theorem.id}: the interpretations disagree: {sorted(gaps)}")
+    return gaps.pop()
+
+
+def _measured(witness: Witness, run: Interpretation) -> int:
+    claim, o = witness.claim, run.o
+    system = witness.history or claim.system
+    kinds = {**system.parameters, **system.fields, **claim.system.parameters, **claim.system.fields}
+    zeros = {name: _nothing(kind, witness.clients) for name, kind in kinds.items()}
+    world = with_derived(o, system, run.world(kinds, {**zeros, **witness.parameters}))
+    counting = not any(name == INTERVAL_STARTS for name, _ in witness.steps)
+    for name, facts in witness.steps:
+        if name == INTERVAL_STARTS:
+            counting, system = True, claim.system
+            fresh = [field for field in ("W", "P", "X") if field in system.fields]
+            world = _with(world, vars(run.world(kinds, {field: zeros[field] for field in fresh})))
+            world = _with(world, {known: getattr(world, field) for known, field in witness.snapshots.items()})
+            world = with_derived(o, system, world)
+            if missing := [clause.name for clause in claim.start if not holds(o, clause, world, witness.clients)]:
+                raise NotAWitness(f"{claim.theorem.id}: the interval starts without {missing}")
+            continue
+        world = _after(witness, system, run, world, name, facts, counting)
+    return int(witness.measure(world))
+
+
+def _nothing(kind: Kind, clients: int) -> int | tuple[int, ...]:
+    if kind is Kind.POINT:
+        return -1
+    return (0,) * clients if kind in (Kind.VECTOR, Kind.MASK) else 0
+
+
+def _after(
+    witness: Witness, system: System, run: Interpretation, world: World, name: str, facts: Any, counting: bool
+) -> World:
+    o = run.o
+    event = next(event for event in system.events if event.name == name and event.excluded_by is None)
+    before = decided(o, event, _with(world, vars(run.world(event.facts, facts))))
+    dropped: frozenset[Assumption] = frozenset() if counting else frozenset({BACKLOGGED_DURING})
+    if not permitted(o, hypotheses(system, event, dropped), before):
+        raise NotAWitness(f"{witness.theorem.id}: {name} {dict(facts)} is not permitted")
+    after = state_after(o, system, event, before)
+    broken = [c.name for c in witness.claim.invariants if counting and not holds(o, c, after, witness.clients)]
+    if broken:
+        raise NotAWitness(f"{witness.theorem.id}: {name} {dict(facts)} breaks {broken}")
+    return after
+
+
+def _with(world: World, more: Mapping[str, Any]) -> World:
+    return World(**{**vars(world), **more})
+
+
+# --- words of the runs ----------------------------------------------------------------------------------------------
+
+
+def one(clients: int, client: int, value: int) -> tuple[int, ...]:
+    """The vector with a value at one client and zero elsewhere."""
+    return tuple(value if i == client else 0 for i in range(clients))
+
+
+def served(clients: int, client: int, input_tokens: int, output_tokens: int, **chosen: Any) -> Iterator[Step]:
+    """One request from admission to its last token; `chosen` are the facts by which the kernel picks the client."""
+    output = price(output_tokens, RATES.output)
+    yield "admit", {"x": price(input_tokens, RATES.input), "r": output, **chosen}
+    yield "decode", {"d": one(clients, client, output)}
