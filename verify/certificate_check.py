@@ -88,7 +88,7 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
         yield f"{MANIFEST}: {error}"
         return
     rows, questions = list[Planned](), dict[str, File]()
-    for row in plan(subjects)[0]:
+    for row in plan(subjects).planned:
         if row.theorem.id in said.evidence.get(row.subject.name, {}):
             rows.append(row)
             questions |= files_of(row.task, files(row.task))

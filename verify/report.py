@@ -17,7 +17,7 @@ from fairsched.verify import registry
 from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
 from fairsched.verify.deployment import Deployment, constant
 from fairsched.verify.subject import PRICING, Subject, claims_of
-from fairsched.verify.witness import attained, witnesses
+from fairsched.verify.witness import NotAWitness, attained, witnesses
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -99,6 +99,16 @@ class Planned:
 
 
 @attrs.frozen
+class Plan:
+    """What is to be decided; what a configuration does not have (policy, theorem, reason); and theorems that are listed
+    and have no claim, a line each."""
+
+    planned: tuple[Planned, ...]
+    unclaimed: tuple[tuple[str, str, str], ...]
+    missing: tuple[str, ...]
+
+
+@attrs.frozen
 class Row(Planned):
     """What was decided."""
 
@@ -115,8 +125,8 @@ class Outcome:
     """The report, and what the table says beside it.
 
     `unclaimed` are policy, theorem and reason where a configuration does not have a theorem, `replays` the commands
-    that show worlds in which a claim breaks, by policy and theorem; `breaches` what an event does without an
-    obligation.
+    that show worlds in which a claim breaks, by policy and theorem; `breaches` whatever else is not as it must be: an
+    event without an obligation, a run that is no witness.
     """
 
     report: Report
@@ -151,16 +161,16 @@ def run(
     it.
     """
     begun = perf_counter()
-    planned, unclaimed = plan(subjects, quick)
-    tasks = list(dict.fromkeys(each.task for each in planned))
+    wanted = plan(subjects, quick)
+    tasks = list(dict.fromkeys(each.task for each in wanted.planned))
     extra = ("refuted", "mutation") if self_checks and not quick else ()
     with pool(jobs) as executor:
         # What takes longest begins first; a single job still gets a process of its own, whose memory ends with it.
         reports = [executor.submit(extra_report, name) for name in reversed(extra)]
         decisions = dict(zip(tasks, executor.map(decide, tasks), strict=True))
-        tight = executor.submit(tightness).result()
+        tight, no_witnesses = executor.submit(tightness).result()
         found = dict(zip(reversed(extra), (report.result() for report in reports), strict=True))
-    rows = tuple(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in planned)
+    rows = tuple(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in wanted.planned)
     replays = dict(_kept(rows, save)) if save else {}
     report = Report(
         version,
@@ -171,28 +181,28 @@ def run(
         round(perf_counter() - begun, 3),
     )
     sources = dict.fromkeys(subject.source for subject in subjects)
-    return Outcome(report, rows, (*unclaimed, *_withdrawn(rows, replays)), replays, tuple(registry.breaches(sources)))
+    breaches = (*wanted.missing, *registry.breaches(sources), *no_witnesses)
+    return Outcome(report, rows, (*wanted.unclaimed, *_withdrawn(rows, replays)), replays, breaches)
 
 
-def plan(
-    subjects: Iterable[Subject], quick: bool = False
-) -> tuple[tuple[Planned, ...], tuple[tuple[str, str, str], ...]]:
-    """What is to be decided about the subjects, and which theorems they do not have: policy, theorem, reason."""
-    planned, unclaimed = [], []
+def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
+    """What is to be decided about the subjects."""
+    planned, unclaimed, missing = [], [], []
     for subject in subjects:
         claims = claims_of(subject.source)
         for theorem in subject.theorems:
             broken = subject.broken.intersection(theorem.assumptions)
             claim = claims.get(theorem.id)
             if claim is None:
-                raise ValueError(f"{subject.name}: theorem {theorem.id} has no claim, so nothing can be shown of it")
+                missing.append(f"{subject.name}: theorem {theorem.id} has no claim, so nothing can be shown of it")
+                continue
             dropped = subject.broken & excluding(claim)
             if broken and not broken & dropped:
                 unclaimed.append((subject.name, theorem.id, f"no {', '.join(sorted(a.name for a in broken))}"))
                 continue
             task = Task(subject.source, theorem.id, frozenset(a.name for a in dropped), quick)
             planned.append(Planned(subject, theorem, task))
-    return tuple(planned), tuple(unclaimed)
+    return Plan(tuple(planned), tuple(unclaimed), tuple(missing))
 
 
 def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> TheoremEntry:
@@ -229,9 +239,15 @@ def _withdrawn(rows: Iterable[Row], replays: dict[tuple[str, str], str]) -> Iter
             yield (*where, f"{broken}: {replays[where]}" if where in replays else broken)
 
 
-def tightness() -> dict[str, tuple[int, int]]:
-    """What replayed runs attain of a theorem's bound, by theorem."""
-    return {witness.theorem.id: (attained(witness), witness.bound_cost) for witness in witnesses()}
+def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
+    """What replayed runs attain of a theorem's bound, by theorem, and what is wrong with runs that are no witnesses."""
+    found, wrong = {}, []
+    for witness in witnesses():
+        try:
+            found[witness.theorem.id] = (attained(witness), witness.bound_cost)
+        except NotAWitness as error:
+            wrong.append(f"witness of {error}")
+    return found, tuple(wrong)
 
 
 def extra_report(name: str) -> list[dict[str, Any]]:
