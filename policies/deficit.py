@@ -50,6 +50,7 @@ from fairsched.model.theorem import (
 )
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.deficit_progress import PROGRESS
+from fairsched.policies.deficit_steps import STEPS
 from fairsched.policies.gate import Gate, Stake, Turn
 from fairsched.policies.validators import one_of, positive
 from fairsched.policies.vectors import dense, grown
@@ -107,30 +108,6 @@ D_WEIGHTED = Theorem(
     bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
-)
-D_GATE = Theorem(
-    "D-gate",
-    "the gate lets in only who waits, has q > 0 and is ready, the best score among them, and somebody if there is one",
-    "theorems of the kernel itself: what GateRespected means",
-    (),
-)
-D_REFILL = Theorem(
-    "D-refill",
-    "refill_rounds(q) = refill repeated until no refill is due, for any number of rounds and any quanta of 1 or more",
-    "this library: the closed form that production runs is the kernel's event, repeated",
-    (),
-)
-D_PRINTED = Theorem(
-    "D-printed",
-    "under the printed rule who comes back has neither credit nor debt, and nobody else's deficit changes",
-    "DLPM, its rejoin rule (reconstructed), kept as a variant: what the refutation of D-4.2 as printed is about",
-    (),
-)
-D_UNDER_CAP = Theorem(
-    "D-under-cap",
-    "the cap keeps a request out exactly if the KV promised to its client would exceed it with the request",
-    "this library: D-cap holds for any stricter cap, so this was found missing by a mutant",
-    (),
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -289,17 +266,7 @@ class DeficitGate(Gate[DeficitState]):
     name: ClassVar[str] = "deficit"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
-    theorems: ClassVar[tuple[Theorem, ...]] = (
-        D_RANGE,
-        D_A1,
-        D_41,
-        D_42,
-        D_WEIGHTED,
-        D_GATE,
-        D_UNDER_CAP,
-        D_REFILL,
-        *PROGRESS,
-    )
+    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, *STEPS, *PROGRESS)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)

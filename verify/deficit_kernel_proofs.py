@@ -10,7 +10,7 @@ from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.policies import deficit
-from fairsched.policies.deficit import D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
+from fairsched.policies.deficit_steps import D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, same, spread
 
 
