@@ -36,7 +36,7 @@ def multipliers(weights: Sequence[int]) -> tuple[int, ...]:
     >>> multipliers([4, 1, 2])
     (1, 4, 2)
     """
-    common = lcm(*weights) if weights else 1
+    common = lcm(*weights)
     return tuple(common // weight for weight in weights)
 
 

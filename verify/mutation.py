@@ -11,7 +11,6 @@ A change that mixes up masks, vectors, scalars and points is no mutant; the inte
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -35,6 +34,7 @@ from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.equivalence import ILL_TYPED, equal, equal_within, signature
 from fairsched.verify.guard import closure
 from fairsched.verify.mutants import Mutant, mutants
+from fairsched.verify.outcome import Fate, Outcome, row
 from fairsched.verify.steps import Step, confirmed, steps
 from fairsched.verify.system import Claim
 from fairsched.verify.variants import with_text
@@ -47,25 +47,6 @@ RLIMIT_SEARCH = 1_000_000
 
 _Key = tuple[str, str]
 """A claim's theorem and one of its steps, by name."""
-
-
-class Fate(Enum):
-    """What became of a mutant."""
-
-    KILLED = "killed"
-    EQUIVALENT = "equivalent"
-    UNKNOWN = "unknown"
-
-
-@attrs.frozen
-class Outcome:
-    """A mutant's fate; `by` is the theorem that kills it, or under which hypotheses it is equivalent."""
-
-    mutant: Mutant
-    fate: Fate
-    by: str
-    world: Counterexample | None
-    ms: float
 
 
 @attrs.frozen
@@ -223,12 +204,6 @@ class _Hunt:
             self._kills[key] += 1
             self._worlds.setdefault(key, []).append(world)
         return world
-
-
-def row(kernel: str, of: Iterable[Outcome]) -> dict[str, Any]:
-    """The figures of some mutants, as they stand in the report."""
-    fates = Counter(outcome.fate for outcome in of)
-    return {"kernel": kernel, "mutants": fates.total(), **{fate.value: fates[fate] for fate in Fate}}
 
 
 def report() -> list[dict[str, Any]]:

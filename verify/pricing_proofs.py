@@ -6,8 +6,9 @@ functions on symbolic integers; and each U is attained, so no smaller constant w
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from math import gcd, lcm
 from time import perf_counter
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import attrs
@@ -15,8 +16,9 @@ import z3
 
 from fairsched.model import pricing
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Assumption, Theorem
-from fairsched.verify.prover import RLIMIT, Counterexample, Proved, Refuted, Unknown, Verdict
-from fairsched.verify.symbolic import Paths, explore
+from fairsched.verify.counterexample import Counterexample
+from fairsched.verify.prover import RLIMIT, Proved, Refuted, Unknown, Verdict
+from fairsched.verify.symbolic import Paths, SymbolicInt, explore
 
 _SOURCE = "this library; the papers' constants are loose (w_e L + w_q M) or false (max(w_p L, w_q M) if w_p > w_q)"
 
@@ -148,9 +150,55 @@ def _price(functions: Any) -> ArithmeticClaim:
     )
 
 
+def _multipliers(functions: Any) -> ArithmeticClaim:
+    """Two weights stand for any number: a share depends on the others through their common multiple only."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        a, b = with_contracts(functions.multipliers)((w.a, w.b))
+        return {"at least 1": a >= 1, "inverse to the weights": a * w.a == b * w.b}
+
+    return ArithmeticClaim(
+        Theorem(
+            "share",
+            "every client pays a whole multiple of the basic rate, at least 1, and the multiples are as 1 / weight",
+            "this library: weights without a division that rounds",
+            (),
+        ),
+        ("a", "b"),
+        (Condition(lambda w: w.a >= 1), Condition(lambda w: w.b >= 1)),
+        shows,
+    )
+
+
+def with_contracts(function: Any) -> Any:
+    """The function, in which `lcm` and `gcd` of unknown integers are what their contracts say."""
+    return FunctionType(function.__code__, {**function.__globals__, "lcm": _lcm, "gcd": _gcd})
+
+
+def _lcm(*numbers: Any) -> Any:
+    """Some common multiple; which one, nobody may rely on."""
+    if not any(isinstance(number, SymbolicInt) for number in numbers):
+        return lcm(*numbers)
+    common = numbers[0].paths.fresh("lcm")
+    for number in numbers:
+        common.paths.is_multiple(common, number)
+    return common
+
+
+def _gcd(*numbers: Any) -> Any:
+    """Some common divisor (for mutants, which may ask for it)."""
+    if not any(isinstance(number, SymbolicInt) for number in numbers):
+        return gcd(*numbers)
+    common = numbers[0].paths.fresh("gcd")
+    common.paths.assume(common.term >= 1)
+    for number in numbers:
+        common.paths.is_multiple(number, common)
+    return common
+
+
 def claims(functions: Any = pricing) -> tuple[ArithmeticClaim, ...]:
     """The theorems about the pricing functions of `functions`."""
-    return (_price(functions), _reserved(functions), _optimistic(functions))
+    return (_price(functions), _multipliers(functions), _reserved(functions), _optimistic(functions))
 
 
 # --- deciding -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ class Paths:
     def __init__(self, script: list[bool]) -> None:
         self._script = script
         self.taken: list[tuple[Any, bool]] = []
+        self._assumed: list[Any] = []
+        self._multiples: list[tuple[Any, Any, Any]] = []
+        self._names = 0
 
     def decide(self, condition: Any) -> bool:
         """Which way this run goes at a condition."""
@@ -30,9 +33,37 @@ class Paths:
         """An unknown integer of this run."""
         return SymbolicInt(self, z3.Int(name))
 
+    def fresh(self, name: str) -> "SymbolicInt":
+        """An unknown integer that nobody else names: the result of something that is known by its contract only."""
+        self._names += 1
+        return self.integer(f"{name}!{self._names}")
+
+    def assume(self, *terms: Any) -> None:
+        """What a contract promises on this path."""
+        self._assumed += terms
+
+    def is_multiple(self, product: "SymbolicInt", of: "SymbolicInt") -> None:
+        """A contract promises that `product` is a positive multiple of `of`."""
+        factor = self.fresh("factor").term
+        self.assume(factor >= 1, product.term == factor * of.term)
+        self._multiples.append((product.term, factor, of.term))
+
+    def exact(self, product: Any, quotient: Any, divisor: Any) -> None:
+        """What follows for a quotient that is known to be exact: the lemma `exact_division`, which is proved once."""
+        for known, factor, number in self._multiples:
+            if known.eq(product) and number.eq(divisor):
+                self.assume(z3.Implies(divisor >= 1, quotient == factor))
+
     def conditions(self) -> list[Any]:
-        """What the decisions say."""
-        return [condition if choice else z3.Not(condition) for condition, choice in self.taken]
+        """What the decisions and the contracts say."""
+        return [condition if choice else z3.Not(condition) for condition, choice in self.taken] + self._assumed
+
+
+def exact_division() -> Any:
+    """The lemma that `Paths.exact` uses, as a formula to be proved: f d = q d + r and 0 <= r < d give q = f."""
+    factor, quotient, divisor, rest = z3.Ints("factor quotient divisor rest")
+    known = z3.And(factor * divisor == quotient * divisor + rest, rest >= 0, rest < divisor)
+    return z3.Implies(z3.And(divisor >= 1, known), quotient == factor)
 
 
 def explore(function: Callable[[Paths], T]) -> Iterator[tuple[list[Any], T]]:
@@ -91,6 +122,17 @@ class SymbolicInt:
 
     def __mul__(self, other: Any) -> "SymbolicInt":
         return self._with(other, lambda a, b: a * b)
+
+    def __floordiv__(self, other: Any) -> "SymbolicInt":
+        """Python's quotient, by what defines it; nothing is said about a divisor of zero."""
+        divisor, quotient, rest = _term(other), self.paths.fresh("quotient"), self.paths.fresh("rest").term
+        self.paths.assume(
+            self.term == quotient.term * divisor + rest,
+            z3.Implies(divisor > 0, z3.And(rest >= 0, rest < divisor)),
+            z3.Implies(divisor < 0, z3.And(rest <= 0, rest > divisor)),
+        )
+        self.paths.exact(self.term, quotient.term, divisor)
+        return quotient
 
     __radd__ = __add__
     __rmul__ = __mul__

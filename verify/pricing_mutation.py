@@ -1,0 +1,136 @@
+"""Mutation of the pricing functions: every small change prices something wrongly, or changes no price.
+
+The same as `fairsched.verify.mutation` for plain functions on integers: a mutant is killed by integers that fulfil a
+claim's conditions and break it on the functions themselves, and equivalent when both texts give the same on every
+path, for all arguments of at least 0 (weights and rates: 1).
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import product as tuples
+from math import gcd
+from time import perf_counter
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import z3
+
+from fairsched.model import pricing
+from fairsched.verify import pricing_proofs
+from fairsched.verify.counterexample import Counterexample
+from fairsched.verify.mutants import Mutant, mutants
+from fairsched.verify.outcome import Fate, Outcome
+from fairsched.verify.pricing_proofs import ArithmeticClaim, with_contracts
+from fairsched.verify.prover import RLIMIT, Proved, Refuted
+from fairsched.verify.symbolic import Paths, explore
+
+FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    pricing.multipliers,
+    pricing.price,
+    pricing.charge_max_reserved,
+    pricing.charge_max_optimistic,
+)
+ILL_TYPED = (TypeError, AttributeError, NameError, z3.Z3Exception)
+_SMALL = (1, 2, 3)
+"""The integers of which a counterexample is made before a solver is asked."""
+
+
+def outcomes() -> Iterator[Outcome]:
+    """The fate of every mutant of every pricing function."""
+    for function in FUNCTIONS:
+        for mutant in mutants(function):
+            outcome = _outcome(function, mutant)
+            if outcome is not None:
+                yield outcome
+
+
+def changed(mutant: Mutant) -> ModuleType:
+    """The pricing functions with the mutant among them."""
+    made = ModuleType(pricing.__name__)
+    vars(made).update({**vars(pricing), "gcd": gcd})
+    exec(compile(mutant.text, f"<{mutant.change}>", "exec"), vars(made))
+    return made
+
+
+def _outcome(function: Callable[..., Any], mutant: Mutant) -> Outcome | None:
+    """None for a change that is no function of integers."""
+    begun = perf_counter()
+    functions = changed(mutant)
+    try:
+        fate, by, world = _fate(function, getattr(functions, mutant.function), functions)
+    except ILL_TYPED:
+        return None
+    return Outcome(mutant, fate, by, world, (perf_counter() - begun) * 1e3)
+
+
+def _fate(
+    function: Callable[..., Any], mutated: Callable[..., Any], functions: ModuleType
+) -> tuple[Fate, str, Counterexample | None]:
+    claims = pricing_proofs.claims(functions)
+    for claim in claims:
+        world = _small_world(claim)
+        if world is not None:
+            return Fate.KILLED, claim.theorem.id, world
+    if _equal(function, mutated):
+        return Fate.EQUIVALENT, "all arguments", None
+    verdicts = [pricing_proofs.prove(claim) for claim in claims]
+    for verdict in verdicts:
+        if isinstance(verdict, Refuted):
+            return Fate.KILLED, verdict.theorem.id, verdict.world
+    undecided = [verdict.theorem.id for verdict in verdicts if not isinstance(verdict, Proved)]
+    return Fate.UNKNOWN, ", ".join(undecided) or "no theorem fails, and the texts are not proved equal", None
+
+
+def _small_world(claim: ArithmeticClaim) -> Counterexample | None:
+    """Small integers that fulfil the claim's conditions and break it (or make it divide by zero)."""
+    for values in tuples(_SMALL, repeat=len(claim.names)):
+        world = SimpleNamespace(**dict(zip(claim.names, values, strict=True)))
+        if all(condition.holds(world) for condition in claim.conditions):
+            try:
+                broken = tuple(name for name, held in claim.shows(world).items() if not held)
+            except ZeroDivisionError:
+                broken = ("no division by zero",)
+            if broken:
+                return Counterexample("pricing", "arithmetic", broken, 0, vars(world), claim.theorem.id)
+    return None
+
+
+def _equal(function: Callable[..., Any], mutated: Callable[..., Any]) -> bool:
+    """Whether both functions return the same for all arguments."""
+
+    def both(paths: Paths) -> tuple[list[Any], list[Any]]:
+        arguments, known = _arguments(paths, function)
+        results = [_terms(with_contracts(each)(*arguments)) for each in (function, mutated)]
+        return known, [a == b for a, b in zip(*results, strict=True)]
+
+    for path, (known, same) in explore(both):
+        solver = z3.Solver()
+        solver.set("rlimit", RLIMIT)
+        solver.add(*path, *known, z3.Not(z3.And(same)))
+        if solver.check() != z3.unsat:
+            return False
+    return True
+
+
+def _arguments(paths: Paths, function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
+    """An unknown for every parameter, and what is known of it."""
+    arguments: list[Any] = []
+    known: list[Any] = []
+    for name in inspect.signature(function).parameters:
+        if name == "rates":
+            rates = SimpleNamespace(input=paths.integer("input"), output=paths.integer("output"))
+            arguments.append(rates)
+            known += [rates.input.term >= 1, rates.output.term >= 1]
+        elif name == "weights":
+            weights = (paths.integer("weight_f"), paths.integer("weight_g"))
+            arguments.append(weights)
+            known += [weight.term >= 1 for weight in weights]
+        else:
+            arguments.append(paths.integer(name))
+            known.append(arguments[-1].term >= 0)
+    return arguments, known
+
+
+def _terms(result: Any) -> list[Any]:
+    found = list(result) if isinstance(result, tuple) else [result]
+    return [z3.IntVal(part) if isinstance(part, int) else part.term for part in found]
