@@ -194,12 +194,12 @@ def refill_rounds(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vec
 
 
 class DeficitState(msgspec.Struct, frozen=True):
-    """Vectors over clients: deficit `q`, `known` (seen before), `weight`, and `in_flight`, the KV tokens
+    """Vectors over clients: deficit `q`, `known` (seen before), `quantum`, and `in_flight`, the KV tokens
     promised to running requests (kept only under a cap)."""
 
     q: Ints
     known: Bools
-    weight: Ints
+    quantum: Ints
     in_flight: Ints
 
 
@@ -219,7 +219,7 @@ class _DeficitTurn(Turn):
     def choose(self, heads: Ints) -> int:
         q = self.q
         if refill_due(NUMPY, q, self.queued):
-            q = refill_rounds(NUMPY, q, self.queued, self.state.known, self.state.weight * self.gate.quantum)
+            q = refill_rounds(NUMPY, q, self.queued, self.state.known, self.state.quantum)
         self.refilled = q
         return int(choose(NUMPY, q, self.queued, self.ready, heads))
 
@@ -283,11 +283,11 @@ class DeficitGate(Gate[DeficitState]):
         assert isinstance(turn, _DeficitTurn)
         if not turn.owned:
             return state
-        return DeficitState(turn.q, state.known, state.weight, turn.in_flight)
+        return DeficitState(turn.q, state.known, state.quantum, turn.in_flight)
 
     def joined(self, state: DeficitState, client: int, heads: Ints, waited: bool) -> DeficitState:
         if client >= len(state.q):
-            state = _grown(state, client + 1)
+            state = _grown(state, client + 1, self.quantum)
         if self.rejoin == "reset" and not waited:
             state = msgspec.structs.replace(state, q=rejoin_printed(NUMPY, state.q, client))
         if state.known[client]:
@@ -301,26 +301,26 @@ class DeficitGate(Gate[DeficitState]):
 
     def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
         charge = dense(len(state.q), clients, tokens, self.rates.output)
-        return DeficitState(decode(NUMPY, state.q, charge), state.known, state.weight, state.in_flight)
+        return DeficitState(decode(NUMPY, state.q, charge), state.known, state.quantum, state.in_flight)
 
     def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
         charge = price(abs(input_tokens), self.rates.input)
         if input_tokens >= 0:
             q = correct(NUMPY, state.q, client, charge)
         else:
-            q = refund(NUMPY, state.q, client, charge, state.weight * self.quantum)
+            q = refund(NUMPY, state.q, client, charge, state.quantum)
         return msgspec.structs.replace(state, q=q)
 
     def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
         if self.in_flight_cap_tokens is None:
             return state
-        return DeficitState(state.q, state.known, state.weight, reserve(NUMPY, state.in_flight, client, -kv_tokens))
+        return DeficitState(state.q, state.known, state.quantum, reserve(NUMPY, state.in_flight, client, -kv_tokens))
 
     def configured(self, state: DeficitState, client: int, weight: int) -> DeficitState:
         if client >= len(state.q):
-            state = _grown(state, client + 1)
-        weights = NUMPY.put(state.weight, client, weight)
-        return msgspec.structs.replace(state, weight=weights, q=reconfigure(NUMPY, state.q, weights * self.quantum))
+            state = _grown(state, client + 1, self.quantum)
+        quanta = NUMPY.put(state.quantum, client, weight * self.quantum)
+        return msgspec.structs.replace(state, quantum=quanta, q=reconfigure(NUMPY, state.q, quanta))
 
     def refuses(self, kv_tokens: int) -> str | None:
         cap = self.in_flight_cap_tokens
@@ -369,21 +369,22 @@ class DeficitGate(Gate[DeficitState]):
 
     def check(self, state: DeficitState) -> None:
         # All vectors speak of the same clients.
-        assert len(state.q) == len(state.known) == len(state.weight) == len(state.in_flight)
+        assert len(state.q) == len(state.known) == len(state.quantum) == len(state.in_flight)
         # Nobody ever has more than one quantum of credit.
-        assert bool((state.q <= state.weight * self.quantum).all())
+        assert bool((state.q <= state.quantum).all())
         # Who was never seen has neither credit nor debt.
         assert not state.q[~state.known].any()
         # Weights are positive, and no KV is promised below zero.
-        assert bool((state.weight >= 1).all())
+        assert bool((state.quantum >= 1).all())
         assert bool((state.in_flight >= 0).all())
 
 
-def _grown(state: DeficitState, size: int) -> DeficitState:
-    """The state with room for `size` clients: new ones have no credit, weight 1, and are not known yet."""
+def _grown(state: DeficitState, size: int, quantum: int) -> DeficitState:
+    """The state with room for `size` clients: new ones have no credit, the quantum of weight 1,
+    and are not known yet."""
     return DeficitState(
         grown(state.q, size, 0),
         grown(state.known, size, False),
-        grown(state.weight, size, 1),
+        grown(state.quantum, size, quantum),
         grown(state.in_flight, size, 0),
     )

@@ -134,7 +134,7 @@ class _CountsRunning(_DeficitTurn):
     def choose(self, heads: Ints) -> int:
         q, active = self.q, self.queued | (self.in_flight > 0)
         if refill_due(NUMPY, q, active):
-            q = refill_rounds(NUMPY, q, self.queued, self.state.known, self.state.weight * self.gate.quantum)
+            q = refill_rounds(NUMPY, q, self.queued, self.state.known, self.state.quantum)
         self.refilled = q
         return int(choose(NUMPY, q, self.queued, self.ready, heads))
 
@@ -164,7 +164,7 @@ class _OneRound(_DeficitTurn):
     """A refill is one round, whether that makes anybody eligible or not."""
 
     def choose(self, heads: Ints) -> int:
-        self.refilled = refill(NUMPY, self.q, self.queued, self.state.known, self.state.weight * self.gate.quantum)
+        self.refilled = refill(NUMPY, self.q, self.queued, self.state.known, self.state.quantum)
         return int(choose(NUMPY, self.refilled, self.queued, self.ready, heads))
 
 
@@ -209,9 +209,9 @@ def test_ce4_one_refill_round_idles() -> None:
     queued: Mask = state.known
     q, rounds = state.q, 0
     while not in_credit(NUMPY, q, queued).any():
-        q, rounds = refill(NUMPY, q, queued, state.known, state.weight), rounds + 1
+        q, rounds = refill(NUMPY, q, queued, state.known, state.quantum), rounds + 1
     assert rounds == 24
-    assert refill_rounds(NUMPY, state.q, queued, state.known, state.weight).tolist() == q.tolist()
+    assert refill_rounds(NUMPY, state.q, queued, state.known, state.quantum).tolist() == q.tolist()
     assert admitted(run(ce4.both, ce4.policy, ce4.KV))[1] == ce4.FIRST_ENDS
     stalled = run(ce4.both, Ce4(OneRound).policy, ce4.KV)
     assert [event.request_id for event in stalled if isinstance(event, Rejected)] == [1]
