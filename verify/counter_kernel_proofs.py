@@ -18,10 +18,10 @@ _OTHERS = Clause("nobody else's counter changes", lambda o, w: o.where(only(o, w
 
 
 def _gate_claim(kernel: Any) -> Claim:
-    """`served` is whom the gate let in last."""
+    """`served` is whom the gate let in last, and the vectors are those from which it chose."""
 
     def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"served": kernel.choose(o, w.c, w.queued)}
+        return {"c": w.c_now, "queued": w.queued_now, "served": kernel.choose(o, w.c_now, w.queued_now)}
 
     def lowest(o: Algebra, w: World) -> Any:
         found = spread(o.exists(w.served), w.c) & (w.c >= o.pick(w.c, w.served, 0))
@@ -33,10 +33,10 @@ def _gate_claim(kernel: Any) -> Claim:
     )
     system = System(
         "counter gate, its choice",
-        {"c": Kind.VECTOR, "queued": Kind.MASK},
+        {},
         (),
-        {"served": Kind.POINT},
-        (Event("choose", choose, kernels=(kernel.choose,)),),
+        {"c": Kind.VECTOR, "queued": Kind.MASK, "served": Kind.POINT},
+        (Event("choose", choose, {"c_now": Kind.VECTOR, "queued_now": Kind.MASK}, kernels=(kernel.choose,)),),
     )
     return Claim(V_GATE, system, well_chosen, well_chosen, well_chosen)
 

@@ -15,10 +15,11 @@ from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, Wo
 
 
 def _gate_claim(kernel: Any) -> Claim:
-    """`served` is whom the gate let in last, from the vectors that are still there."""
+    """`served` is whom the gate let in last, and the vectors are those from which it chose."""
 
     def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"served": kernel.choose(o, w.q, w.queued, w.ready, w.score)}
+        seen = {"q": w.q_now, "queued": w.queued_now, "ready": w.ready_now, "score": w.score_now}
+        return {**seen, "served": kernel.choose(o, w.q_now, w.queued_now, w.ready_now, w.score_now)}
 
     def best(o: Algebra, w: World) -> Any:
         found = spread(o.exists(w.served), w.score) & (w.score <= o.pick(w.score, w.served, 0))
@@ -32,10 +33,11 @@ def _gate_claim(kernel: Any) -> Claim:
         ),
         Clause("nobody of them scores better, and somebody is served if there is one", best),
     )
-    chosen = Event("choose", choose, kernels=(kernel.choose,))
+    facts = {f"{name}_now": kind for name, kind in vectors.items()}
+    chosen = Event("choose", choose, facts, kernels=(kernel.choose,))
     return Claim(
         D_GATE,
-        System("deficit gate", vectors, (), {"served": Kind.POINT}, (chosen,)),
+        System("deficit gate, its choice", {}, (), {**vectors, "served": Kind.POINT}, (chosen,)),
         well_chosen,
         well_chosen,
         well_chosen,

@@ -1,0 +1,111 @@
+"""Mutation of the claims themselves: every constant is as small as it can be proved, or the report says so.
+
+In each clause of each claim one comparison at a time is made strict, which over integers asks for a bound smaller by
+exactly one.  The stricter claim must fail: killed, by a countermodel that replays.  A claim that could be proved with
+the smaller bound is *unknown*: its constant is not the best that the invariants give.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from time import perf_counter
+from types import ModuleType
+from typing import Any
+
+import attrs
+import z3
+
+from fairsched.verify import (
+    change_proofs,
+    counter_kernel_proofs,
+    counter_proofs,
+    counter_wait_proofs,
+    deficit_cap_proofs,
+    deficit_kernel_proofs,
+    deficit_progress_proofs,
+    deficit_proofs,
+    prover,
+)
+from fairsched.verify.counterexample import Counterexample
+from fairsched.verify.mutants import Mutant
+from fairsched.verify.outcome import Fate, Outcome
+from fairsched.verify.steps import CONCLUSION, steps
+from fairsched.verify.system import Claim
+
+MODULES: tuple[ModuleType, ...] = (
+    deficit_proofs,
+    deficit_kernel_proofs,
+    deficit_progress_proofs,
+    deficit_cap_proofs,
+    counter_proofs,
+    counter_kernel_proofs,
+    counter_wait_proofs,
+    change_proofs,
+)
+_STRICT: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.Lt, ast.GtE: ast.Gt}
+
+
+def outcomes(module: ModuleType) -> Iterator[Outcome]:
+    """The fate of every stricter clause of a module of claims; what is only assumed, of a start, is none."""
+    tree = ast.parse(inspect.getsource(module))
+    claims = {claim.theorem.id: claim for claim in module.claims()}
+    goals = {(id, step.name): prover.obligation(step).goal for id, claim in claims.items() for step in steps(claim)}
+    for compared in _comparisons(tree):
+        begun = perf_counter()
+        loose, words = compared.ops[0], ast.unparse(compared)
+        compared.ops = [_STRICT[type(loose)]()]
+        stricter = [attrs.evolve(claim, start=claims[claim.theorem.id].start) for claim in _made(module, tree).claims()]
+        mutant = Mutant(module.__name__, f"line {compared.lineno}: {words} -> {ast.unparse(compared)}", "")
+        compared.ops = [loose]
+        changed, world = _refuted(stricter, goals)
+        if changed:
+            fate, by = (Fate.UNKNOWN, "proved as well") if world is None else (Fate.KILLED, world.theorem)
+            yield Outcome(mutant, fate, by, world, (perf_counter() - begun) * 1e3)
+
+
+def _refuted(claims: list[Claim], goals: Mapping[tuple[str, str], Any]) -> tuple[bool, Counterexample | None]:
+    """Whether any goal is another than in `goals`, and a counterexample to one that is, conclusions first."""
+    changed = False
+    for step in sorted((step for claim in claims for step in steps(claim)), key=lambda step: step.name != CONCLUSION):
+        obligation = prover.obligation(step)
+        if obligation.goal.eq(goals[step.claim.theorem.id, step.name]):
+            continue
+        changed = True
+        if prover.check(obligation, prover.RLIMIT, z3.Not(obligation.goal)) != z3.unsat:
+            world = prover.counterexample(obligation)
+            if world is not None:
+                return True, world
+    return changed, None
+
+
+def _comparisons(tree: ast.Module) -> Iterator[ast.Compare]:
+    """Every comparison that is not strict in what the text of a clause claims, premises left out."""
+    clauses = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _calls(node, "Clause")]
+    named = {argument.id for clause in clauses for argument in clause.args if isinstance(argument, ast.Name)}
+    texts: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in named]
+    texts += [argument for clause in clauses for argument in clause.args if isinstance(argument, ast.Lambda)]
+    for text in texts:
+        premises = {id(inner) for node in ast.walk(text) for inner in ast.walk(_premise(node))}
+        for node in ast.walk(text):
+            if isinstance(node, ast.Compare) and type(node.ops[0]) in _STRICT and id(node) not in premises:
+                yield node
+
+
+def _calls(node: ast.Call, name: str) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _premise(node: ast.AST) -> ast.AST:
+    """What an implication or a choice depends on."""
+    match node:
+        case ast.Call(func=ast.Name(id="implies"), args=[_, premise, _]):
+            return premise
+        case ast.Call(func=ast.Attribute(attr="where"), args=[condition, _, _]):
+            return condition
+    return ast.Pass()
+
+
+def _made(module: ModuleType, tree: ast.Module) -> ModuleType:
+    made = ModuleType(module.__name__)
+    exec(compile(tree, str(module.__file__), "exec"), vars(made))
+    return made
