@@ -11,6 +11,8 @@ A change that mixes up masks, vectors, scalars and points is no mutant; the inte
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -18,9 +20,11 @@ from typing import Any
 import attrs
 import z3
 
+from fairsched.model import pricing
 from fairsched.policies import counter, deficit
 from fairsched.verify import (
     change_proofs,
+    claim_mutation,
     counter_kernel_proofs,
     counter_proofs,
     counter_wait_proofs,
@@ -28,6 +32,7 @@ from fairsched.verify import (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    pricing_mutation,
     prover,
 )
 from fairsched.verify.counterexample import Counterexample
@@ -206,12 +211,47 @@ class _Hunt:
         return world
 
 
-def report() -> list[dict[str, Any]]:
-    """One row a kernel: how many mutants it has, and how many were killed, equivalent and unknown."""
-    rows = []
-    for target in TARGETS:
-        found: dict[str, list[Outcome]] = {kernel.__name__: [] for kernel in target.kernels()}
-        for outcome in outcomes(target):
-            found[outcome.mutant.function].append(outcome)
-        rows += [row(f"{target.module.__name__}.{name}", of) for name, of in found.items()]
-    return rows
+# --- report ---------------------------------------------------------------------------------------------------------
+
+Task = tuple[str, ...]
+"""What one process does: "kernels" of a module by name, "pricing", or the "claims" of a module."""
+
+
+def report(jobs: int = 1) -> list[dict[str, Any]]:
+    """One row a kernel, a pricing function and a module of claims: mutants, killed, equivalent and unknown."""
+    if jobs == 1:
+        return [row for task in tasks() for row in rows(task)]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return [row for found in pool.map(rows, tasks()) for row in found]
+
+
+def tasks() -> list[Task]:
+    """The longest first; a closed form is a task of its own."""
+    closed = [("kernels", deficit.__name__, deficit.refill_rounds.__name__)]
+    rest = [
+        ("kernels", target.module.__name__, *names)
+        for target in TARGETS
+        if (names := [kernel.__name__ for kernel in target.kernels() if kernel is not deficit.refill_rounds])
+    ]
+    claims = [("claims", module.__name__) for module in claim_mutation.MODULES]
+    return [*closed, *rest, ("pricing",), *reversed(claims)]
+
+
+def rows(task: Task) -> list[dict[str, Any]]:
+    """The rows of one task."""
+    match task:
+        case ("kernels", module, *names):
+            target = next(target for target in TARGETS if target.module.__name__ == module)
+            return _by_function(module, outcomes(target, names), names)
+        case ("claims", name):
+            claims = next(module for module in claim_mutation.MODULES if module.__name__ == name)
+            return [row(name, claim_mutation.outcomes(claims))]
+    names = [function.__name__ for function in pricing_mutation.FUNCTIONS]
+    return _by_function(pricing.__name__, pricing_mutation.outcomes(), names)
+
+
+def _by_function(module: str, of: Iterable[Outcome], names: Iterable[str]) -> list[dict[str, Any]]:
+    found: dict[str, list[Outcome]] = {name: [] for name in names}
+    for outcome in of:
+        found[outcome.mutant.function].append(outcome)
+    return [row(f"{module}.{name}", outcomes) for name, outcomes in found.items()]
