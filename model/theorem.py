@@ -38,7 +38,7 @@ class Theorem:
     text in the symbols of the statement.  `bound_cost`, where there is one, computes that constant in cost units from
     the quanta (0 where a gate has none) and the most that may be charged after the gate was passed:
     ``bound_cost(quantum_f, charge_max_f, quantum_g, charge_max_g)``.  With `per_quantum` the result is to be divided by
-    a quantum.
+    a quantum.  `rests_on` are the ids of theorems that the proof takes for granted, whose assumptions it needs too.
     """
 
     id: str
@@ -49,6 +49,7 @@ class Theorem:
     bound_cost: Callable[[int, int, int, int], int] | None = attrs.field(default=None, eq=False)
     scope: Scope = Scope.ALL_N
     per_quantum: bool = False
+    rests_on: tuple[str, ...] = ()
 
 
 class ProvedTheorem(msgspec.Struct, frozen=True):

@@ -119,6 +119,7 @@ V_411_TIME = Theorem(
     "VTC (OSDI'24), theorem 4.11; V-4.11 summed over any number of clients",
     (CAPACITY_FLOOR,),
     bound="R_f(t1) + sum over g of U_f + U_g + R_g(t1)",
+    rests_on=("V-4.11",),
 )
 
 V_TOTAL = Theorem(

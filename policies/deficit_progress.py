@@ -56,6 +56,7 @@ D_A2_TIME = Theorem(
     "DLPM, lemma A.2 (reconstructed); D-A.2 summed over any number of clients",
     (CAPACITY_FLOOR,),
     bound="R_f(t1) + sum over g of 2Q + U_g - 1 + D",
+    rests_on=("D-A.2",),
 )
 D_STARVATION = Theorem(
     "D-starvation",

@@ -12,8 +12,6 @@ cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has 
 import hashlib
 import inspect
 import json
-import re
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,7 +26,7 @@ from fairsched.verify import deployment as deployments
 from fairsched.verify.decide import File, Task
 from fairsched.verify.deployment import Deployment, constant
 from fairsched.verify.guard import closure, source_sha256
-from fairsched.verify.report import Outcome, Planned
+from fairsched.verify.report import Outcome, Planned, slug
 from fairsched.verify.subject import Subject, claims_of
 from fairsched.verify.system import Claim
 
@@ -117,19 +115,46 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2) + b"\n"
 
 
-def prepare(directory: Path) -> None:
-    """Make the directory, empty of an earlier certificate; raises `ValueError` if something else is in it."""
+def read(directory: Path) -> Manifest:
+    """The manifest of a directory; raises `ValueError` if it holds no certificate that this version reads."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{directory} holds no certificate: there is no {MANIFEST}")
+    try:
+        said = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: not a certificate: {error}") from None
+    if said.fairsched_certificate != SCHEMA:
+        raise ValueError(f"{path}: schema {said.fairsched_certificate}; this library reads {SCHEMA}")
+    if odd := [name for name in said.files if Path(name).is_absolute() or ".." in Path(name).parts]:
+        raise ValueError(f"{path}: {odd[0]!r} is outside the certificate")
+    return said
+
+
+def check_free(directory: Path) -> None:
+    """Raise `ValueError` unless a certificate may be written there: a new or empty folder, or a certificate."""
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"{directory} is no folder")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / MANIFEST).is_file():
-        raise ValueError(f"{directory} holds something else than a certificate")
-    if directory.is_dir():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
+    if directory.is_dir() and any(directory.iterdir()):
+        read(directory)
+
+
+def _clear(directory: Path) -> None:
+    """Remove the files of an earlier certificate, and nothing else."""
+    if (directory / MANIFEST).is_file():
+        said = read(directory)
+        for path in (*said.files, *companions(said)):
+            (directory / path).unlink(missing_ok=True)
+        for folder in {(directory / path).parent for path in said.files}:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def write(directory: Path, outcome: Outcome, deployment: Deployment) -> int:
-    """Write what was proved; returns the number of questions."""
+    """Write what was proved, in place of an earlier certificate; returns the number of questions."""
+    check_free(directory)
+    _clear(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     proved = [row for row in outcome.rows if row.decision.verdict == "proved"]
     files = {path: file for row in proved for path, file in files_of(row.task, row.decision.files).items()}
     made = manifest(outcome.report.fairsched, proved, deployment, outcome.report.solvers, files)
@@ -235,17 +260,13 @@ def _kernels(row: Planned) -> tuple[Any, ...]:
 def folder(task: Task) -> str:
     """The folder of a task's questions."""
     variant = "".join(f"-without-{name}" for name in sorted(task.dropped))
-    return _slug(f"{task.source}-{task.theorem}{variant}" if task.source else f"{task.theorem}{variant}")
+    return slug(f"{task.source}-{task.theorem}{variant}" if task.source else f"{task.theorem}{variant}")
 
 
 def files_of(task: Task, files: Iterable[File]) -> dict[str, File]:
     """The questions of a task by path."""
-    found = {f"{folder(task)}/{_slug(file.obligation)}.{file.about}.smt2": file for file in files}
+    found = {f"{folder(task)}/{slug(file.obligation)}.{file.about}.smt2": file for file in files}
     return found
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
 
 def sha256(raw: bytes) -> str:

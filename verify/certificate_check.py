@@ -13,7 +13,7 @@ import attrs
 import msgspec
 
 from fairsched.verify import deployment as deployments
-from fairsched.verify.certificate import MANIFEST, SCHEMA, Manifest, companions, files_of, manifest, sha256
+from fairsched.verify.certificate import MANIFEST, Manifest, companions, files_of, manifest, read, sha256
 from fairsched.verify.decide import File, files, pool
 from fairsched.verify.deployment import Deployment
 from fairsched.verify.report import Planned, plan
@@ -41,22 +41,6 @@ def check(directory: Path, subject_of: SubjectOf, jobs: int = 1) -> Found:
         answers = executor.map(_wrong_answer, there.values(), chunksize=8)
         problems += [f"{path}: {wrong}" for path, wrong in zip(there, answers, strict=True) if wrong]
     return Found(len(asked), tuple(problems))
-
-
-def read(directory: Path) -> Manifest:
-    """The manifest of a directory."""
-    path = directory / MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{directory} holds no certificate: there is no {MANIFEST}")
-    try:
-        said = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path}: not a certificate: {error}") from None
-    if said.fairsched_certificate != SCHEMA:
-        raise ValueError(f"{path}: schema {said.fairsched_certificate}; this library reads {SCHEMA}")
-    if odd := [name for name in said.files if Path(name).is_absolute() or ".." in Path(name).parts]:
-        raise ValueError(f"{path}: {odd[0]!r} is outside the certificate")
-    return said
 
 
 def _on_disk(directory: Path, said: Manifest) -> Iterator[str]:

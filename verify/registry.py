@@ -57,7 +57,7 @@ REGISTRATIONS = (
             "released": ("finish",),
             "configured": ("configured",),
         },
-        fields={"weight": "Q", "in_flight": "F"},
+        fields={"quantum": "Q", "in_flight": "F"},
     ),
     Registration(
         counter,

@@ -4,8 +4,9 @@ A theorem whose assumption a configuration breaks is not claimed there.  If brea
 printed rejoin rule, a missing lift), everything is decided for that variant, and what its events break is not claimed.
 """
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +14,7 @@ import attrs
 import msgspec
 
 from fairsched.model.theorem import Theorem
-from fairsched.verify import registry
+from fairsched.verify import mutation, refutations, registry
 from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
 from fairsched.verify.deployment import Deployment, constant
 from fairsched.verify.subject import PRICING, Subject, claims_of
@@ -152,31 +153,32 @@ def run(
     jobs: int = 1,
     quick: bool = False,
     self_checks: bool = True,
-    save: Callable[[str, bytes], str] | None = None,
+    worlds: Path | None = None,
 ) -> Outcome:
     """Decides every theorem of the subjects.
 
     `quick` asks one solver only.  `self_checks` adds what is about the shipped kernels as a whole: refutations of
-    published variants and mutants (not when quick).  `save` keeps a counterexample and returns the command that replays
-    it.
+    published variants and mutants (not when quick).  Worlds that break a claim are kept in the folder `worlds`.
     """
     begun = perf_counter()
     wanted = plan(subjects, quick)
     tasks = list(dict.fromkeys(each.task for each in wanted.planned))
-    extra = ("refuted", "mutation") if self_checks and not quick else ()
+    extra = ("refutations", "mutation") if self_checks and not quick else ()
     with pool(jobs) as executor:
         # What takes longest begins first; a single job still gets a process of its own, whose memory ends with it.
-        reports = [executor.submit(extra_report, name) for name in reversed(extra)]
+        if worlds is not None and extra:
+            worlds.mkdir(parents=True, exist_ok=True)
+        reports = [executor.submit(extra_report, name, worlds) for name in reversed(extra)]
         decisions = dict(zip(tasks, executor.map(decide, tasks), strict=True))
         tight, no_witnesses = executor.submit(tightness).result()
         found = dict(zip(reversed(extra), (report.result() for report in reports), strict=True))
     rows = tuple(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in wanted.planned)
-    replays = dict(_kept(rows, save)) if save else {}
+    replays = dict(_kept(rows, worlds)) if worlds else {}
     report = Report(
         version,
         versions(quick),
         tuple(_entry(row, deployment, tight.get(row.theorem.id)) for row in rows if not row.withdrawn),
-        tuple(msgspec.convert(row, RefutationEntry) for row in found.get("refuted", ())),
+        tuple(msgspec.convert(row, RefutationEntry) for row in found.get("refutations", ())),
         tuple(msgspec.convert(row, MutationEntry) for row in found.get("mutation", ())),
         round(perf_counter() - begun, 3),
     )
@@ -191,7 +193,7 @@ def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
     for subject in subjects:
         claims = claims_of(subject.source)
         for theorem in subject.theorems:
-            broken = subject.broken.intersection(theorem.assumptions)
+            broken = subject.broken.intersection(subject.assumptions(theorem))
             claim = claims.get(theorem.id)
             if claim is None:
                 missing.append(f"{subject.name}: theorem {theorem.id} has no claim, so nothing can be shown of it")
@@ -225,10 +227,13 @@ def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> T
     )
 
 
-def _kept(rows: Iterable[Row], save: Callable[[str, bytes], str]) -> Iterator[tuple[tuple[str, str], str]]:
+def _kept(rows: Iterable[Row], worlds: Path) -> Iterator[tuple[tuple[str, str], str]]:
     for row in rows:
         if world := row.decision.counterexample:
-            yield (row.subject.name, row.theorem.id), save(f"{row.subject.name} {row.theorem.id}", world)
+            path = worlds / f"{slug(f'{row.subject.name} {row.theorem.id}')}.json"
+            worlds.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(world)
+            yield (row.subject.name, row.theorem.id), f"fairsched replay {path}"
 
 
 def _withdrawn(rows: Iterable[Row], replays: dict[tuple[str, str], str]) -> Iterator[tuple[str, str, str]]:
@@ -250,15 +255,14 @@ def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
     return found, tuple(wrong)
 
 
-def extra_report(name: str) -> list[dict[str, Any]]:
-    """The rows of `fairsched.verify.<name>.report()`; none where there is no such module."""
-    try:
-        module: Any = importlib.import_module(f"fairsched.verify.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"fairsched.verify.{name}":
-            raise
-        return []
-    return list(module.report())
+def extra_report(name: str, worlds: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of `refutations` or of `mutation`; the worlds of the former are kept in the folder."""
+    return refutations.report(worlds) if name == "refutations" else mutation.report()
+
+
+def slug(text: str) -> str:
+    """The text as a name for a file."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
 
 def policies_without(subjects: Iterable[Subject]) -> Iterator[str]:

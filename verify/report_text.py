@@ -9,7 +9,7 @@ from fairsched.verify.report import Bound, Outcome, Row, TheoremEntry
 
 WIDTH = 118
 _INDENT = " " * 4
-_COLUMNS = "{:<14}{:<9}{:<7}{:<34}{:>12}{:>8}  {:<9}{:>7}"
+_COLUMNS = "{:<14}{:<9}{:<7}{:<42}{:>12}{:>8}  {:<8}{:>7}"
 
 
 def text(outcome: Outcome, deployment: Deployment) -> str:
@@ -27,6 +27,7 @@ def _lines(outcome: Outcome, deployment: Deployment) -> Iterator[str]:
     ):
         yield ""
         yield name
+        yield from _stakes(rows[0], deployment)
         yield _COLUMNS.format("theorem", "verdict", "scope", "bound", "attained", "clients", "solvers", "ms")
         for row, entry in zip(rows, entries, strict=True):
             yield from _theorem(row, entry)
@@ -76,11 +77,18 @@ def _theorem(row: Row, entry: TheoremEntry) -> Iterator[str]:
 def _number(bound: Bound | None) -> str:
     if bound is None or bound.cost_units is None or bound.seconds is None:
         return ""
-    return f"{bound.cost_units:,} = {bound.output_tokens:,} tok, {_duration(bound.seconds)}"
+    return f"{bound.cost_units:,} = {bound.output_tokens:,} tok, {bound.seconds:,.1f} s"
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 60:,.0f} min"
+def _stakes(row: Row, deployment: Deployment) -> Iterator[str]:
+    """What the symbols of the policy's bounds stand for."""
+    if row.subject.policy is None:
+        return
+    u = "U" if row.subject.policy.batching.reserve == "static" else "U_dyn (outputs are not reserved)"
+    stakes = deployment.stakes(row.subject.policy)
+    for (name, _), (_, stake) in zip(deployment.weights, stakes, strict=False):
+        quantum = f"Q = {stake.quantum:,}, " if stake.quantum else ""
+        yield f"{name}: {quantum}{u} = {stake.charge_max // stake.scale:,} cost units"
 
 
 def _unclaimed(outcome: Outcome, name: str) -> Iterator[str]:

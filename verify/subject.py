@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
+from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
@@ -46,9 +46,11 @@ class Subject:
     instead: tuple[tuple[Assumption, Assumption], ...] = ()
 
     def assumptions(self, theorem: Theorem) -> tuple[Assumption, ...]:
-        """What the theorem assumes in this configuration."""
+        """What the theorem, with those that it rests on, assumes in this configuration."""
         instead = dict(self.instead)
-        return tuple(instead.get(assumption, assumption) for assumption in theorem.assumptions)
+        used = (theorem, *(other for other in self.theorems if other.id in theorem.rests_on))
+        assumed = dict.fromkeys(assumption for each in used for assumption in each.assumptions)
+        return tuple(instead.get(assumption, assumption) for assumption in assumed)
 
 
 def subject(name: str, policy: object) -> Subject:
@@ -70,9 +72,11 @@ def subject(name: str, policy: object) -> Subject:
             f"{name} overrides {', '.join(unproved)}: it inherits no theorem, and has no `claims` of its own"
         )
     theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()))
-    optimistic = composed.batching.reserve == "optimistic"
-    instead = ((MEM_RESERVE, OUTPUTS_BOUNDED),) if optimistic else ()
-    return Subject(name, SUITE, theorems, composed, composed.gate.broken_assumptions, instead)
+    broken = composed.gate.broken_assumptions
+    if composed.batching.reserve == "static":
+        return Subject(name, SUITE, theorems, composed, broken)
+    # Outputs that are not reserved are not counted by a cap either.
+    return Subject(name, SUITE, theorems, composed, broken | {CAPPED}, ((MEM_RESERVE, OUTPUTS_BOUNDED),))
 
 
 def pricing() -> Subject:

@@ -4,7 +4,6 @@ Solvers are loaded by these commands only.
 """
 
 import os
-import re
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -78,7 +77,7 @@ def verify(arguments: Namespace) -> int:
     if any(subject.source == SUITE and subject.theorems for subject in subjects):
         subjects.append(pricing())
     if arguments.certificate is not None:
-        certificate.prepare(arguments.certificate)
+        certificate.check_free(arguments.certificate)
     outcome = report.run(
         __version__,
         subjects,
@@ -86,7 +85,7 @@ def verify(arguments: Namespace) -> int:
         jobs=arguments.jobs,
         quick=arguments.quick,
         self_checks=arguments.policy is None,
-        save=_keep,
+        worlds=COUNTEREXAMPLES,
     )
     print(report_text.text(outcome, deployment), end="")
     silent = list(report.policies_without(subjects))
@@ -96,9 +95,7 @@ def verify(arguments: Namespace) -> int:
         arguments.json.write_bytes(outcome.report.to_json())
     if arguments.certificate is not None:
         count = certificate.write(arguments.certificate, outcome, deployment)
-        print(
-            f"{arguments.certificate}: {count} questions; sh {arguments.certificate / 'check.sh'} SOLVER re-checks them"
-        )
+        print(f"{count} questions to ask again: sh {arguments.certificate / 'check.sh'} SOLVER")
     return NOT_PROVED if outcome.failures else 0
 
 
@@ -142,11 +139,3 @@ def _subject(name: str, deployment: "Deployment") -> "Subject":
             raise ValueError(f"{name} is no composed policy, and has no parameters to set")
         return subject(name, found)
     return subject(name, policy_of(name, params))
-
-
-def _keep(name: str, world: bytes) -> str:
-    """Save a counterexample; returns the command that replays it."""
-    COUNTEREXAMPLES.mkdir(parents=True, exist_ok=True)
-    path = COUNTEREXAMPLES / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.json"
-    path.write_bytes(world)
-    return f"fairsched replay {path}"
