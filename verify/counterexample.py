@@ -7,7 +7,9 @@ shipped one; replaying runs all of it again on numpy arrays and on exact integer
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +88,8 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 def document(found: Counterexample, claims: str, kernel: ChangedKernel | None = None) -> Document:
     """What is to be saved of a counterexample to a theorem that `claims` names."""
-    claim = _claim(claims, found.theorem, kernel)
+    claim = _claim(claims, found.theorem, None)
+    claims = _home(claim, claims)
     facts = _step(claim, found.obligation, found.without).event
     names = frozenset(facts.facts) if facts else frozenset()
     happened = {name: value for name, value in found.values.items() if name in names}
@@ -102,6 +105,13 @@ def document(found: Counterexample, claims: str, kernel: ChangedKernel | None = 
         without=found.without,
         kernel=kernel,
     )
+
+
+def _home(claim: Claim, claims: str) -> str:
+    """The module that defines the claim, if that one lists it: a replay then imports nothing else."""
+    module = claim.conclusions[0].holds.__module__
+    listed = getattr(sys.modules.get(module), "claims", None)
+    return module if listed and any(other.theorem == claim.theorem for other in listed()) else claims
 
 
 def read(path: Path) -> Document:
@@ -194,7 +204,7 @@ def _run(saved: Document, claim: Claim, run: Interpretation) -> Replay:
             raise NotPermittedError(f"{saved.theorem}: {happening.event} {happening.facts} is not permitted there")
         world = state_after(o, system, step.event, before)
         states.append(plain(kinds, world))
-        decisions = set(vars(before)) - set(vars(with_derived(o, system, world))) - set(step.event.facts)
+        decisions = set(vars(before)) - {*kinds, *system.derived, *step.event.facts}
         chosen.append({name: int(getattr(before, name)) for name in sorted(decisions)})
         world = World(**{name: getattr(world, name) for name in (*kinds, *system.derived)})
     if not saved.events and not permitted(o, hypotheses(system, None, last.dropped), world):
@@ -227,13 +237,20 @@ def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> Claim:
     try:
         found: Any = importlib.import_module(module)
         holder = getattr(found, attribute) if attribute else found
-        made = holder.claims(with_text(kernel.module, kernel.function, kernel.text)) if kernel else holder.claims()
+        made = holder.claims(**_with_kernel(holder.claims, kernel)) if kernel else holder.claims()
     except (ImportError, AttributeError, TypeError) as error:
         raise ValueError(f"no claims in {claims!r}: {error}") from error
     named: list[Claim] = [claim for claim in made if claim.theorem.id == theorem]
     if named:
         return named[0]
     raise ValueError(f"{claims!r} has no theorem {theorem!r}")
+
+
+def _with_kernel(claims: Callable[..., Any], kernel: ChangedKernel) -> dict[str, Any]:
+    """The variant under the name that `claims` has for it: `kernel`, or of which gate if it is about several."""
+    own = f"{kernel.module.rpartition('.')[2]}_kernel"
+    name = own if own in inspect.signature(claims).parameters else "kernel"
+    return {name: with_text(kernel.module, kernel.function, kernel.text)}
 
 
 # --- text -----------------------------------------------------------------------------------------------------------

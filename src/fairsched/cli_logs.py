@@ -1,4 +1,4 @@
-"""`fairsched replay` and `fairsched explain`: read the event log of a run."""
+"""`fairsched replay` and `fairsched explain`: read the event log of a run, or run a saved counterexample again."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -11,6 +11,7 @@ from fairsched.engines.explain import explain
 from fairsched.engines.log_file import LogHeader
 from fairsched.engines.replay import replay
 from fairsched.policies.base import LocalPolicy
+from fairsched.verify import counterexample
 
 DIFFERENT = 1
 """Exit status when a replay is not equal to its log."""
@@ -20,11 +21,11 @@ def add_replay(commands: Any) -> None:
     """Declare the command."""
     command: ArgumentParser = commands.add_parser(
         "replay",
-        help="rebuild every state of a logged run and compare",
-        description="Replay a log of `compare --log`: every state is rebuilt, every hash compared.  Exits with 1 if "
-        "anything differs.",
+        help="rebuild every state of a logged run, or run a counterexample again, and compare",
+        description="Replay a log of `compare --log`: every state is rebuilt, every hash compared.  Or replay a "
+        "counterexample that `verify` saved, on the kernel as it is now.  Exits with 1 if anything differs.",
     )
-    command.add_argument("log", type=Path, metavar="LOG", help="a log file")
+    command.add_argument("log", type=Path, metavar="FILE", help="a log, or a counterexample")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=run_replay)
 
@@ -45,6 +46,10 @@ def add_explain(commands: Any) -> None:
 
 def run_replay(arguments: Namespace) -> int:
     """Replay; returns the exit status."""
+    if counterexample.is_counterexample(arguments.log):
+        replayed = counterexample.replay(counterexample.read(arguments.log))
+        print(_json(replayed.to_json()) if arguments.json else replayed.text())
+        return 0 if replayed.confirmed else DIFFERENT
     report = replay(arguments.log, _policy)
     print(_json(report.to_json()) if arguments.json else report.text())
     return DIFFERENT if report.difference is not None else 0
