@@ -1,0 +1,233 @@
+"""Whether a small world gets from a claim's start to a state that breaks it: the difference between bug and weak proof.
+
+A countermodel of an inductive step begins in a state that the invariants allow, which no run may ever reach.  Here the
+events themselves are unrolled, for 1, 2, ... clients and 0, 1, 2, ... events, with integers of any size; what is found
+is a shortest run, confirmed by a replay.  What is not found is not found within that scope, and the answer says so.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import product as tuples
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import msgspec
+import z3
+
+from fairsched.model.algebra import NOBODY
+from fairsched.model.theorem import Assumption, Theorem
+from fairsched.verify.concrete import hypotheses
+from fairsched.verify.counterexample import Document, Happening, NotPermittedError, replay
+from fairsched.verify.steps import CONCLUSION
+from fairsched.verify.system import Claim, Clause, Event, Kind, World, decided, state_after, with_derived
+from fairsched.verify.z3_algebra import Point, Value, scalar
+from fairsched.verify.z3_fixed import FixedAlgebra, entries, point
+
+RLIMIT = 5_000_000
+"""Budget of one solver call."""
+_MAGNITUDES = (3, 9, None)
+"""Bounds on the integers of a run that is shown, tried in turn once there is one."""
+
+
+@attrs.frozen
+class Reached:
+    """A run from the start to a broken clause, as a document that replays."""
+
+    document: Document
+
+
+@attrs.frozen
+class NotReached:
+    """No run of at most `events` events with at most `clients` clients breaks it; `undecided` if the budget ran out."""
+
+    theorem: Theorem
+    clients: int
+    events: int
+    undecided: bool
+
+    def __str__(self) -> str:
+        scope = f"in at most {self.events} events with at most {self.clients} clients"
+        return f"{'not decided' if self.undecided else 'not reachable'} {scope}"
+
+
+def reach(
+    claim: Claim,
+    claims: str,
+    broken: tuple[str, ...] = (),
+    *,
+    clients: int = 3,
+    events: int = 5,
+    dropped: frozenset[Assumption] = frozenset(),
+) -> Reached | NotReached:
+    """Searches a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
+
+    `claims` says where the claim is found, for the saved run.
+    """
+    undecided = False
+    searches = [_Search(claim, size, broken, dropped) for size in range(1, clients + 1)]
+    for length in range(events + 1):
+        for search in searches:
+            answer = search.after(length)
+            undecided = undecided or answer == z3.unknown
+            if answer == z3.sat:
+                found = search.run(length, claims)
+                if found is not None:
+                    return Reached(found)
+                undecided = True
+    return NotReached(claim.theorem, clients, events, undecided)
+
+
+class _Search:
+    """One number of clients, unrolled event by event."""
+
+    def __init__(self, claim: Claim, size: int, broken: tuple[str, ...], dropped: frozenset[Assumption]) -> None:
+        self._claim, self._size, self._dropped = claim, size, dropped
+        self._o = FixedAlgebra(size)
+        system = claim.system
+        named = tuple(clause for clause in claim.invariants if clause.name in broken)
+        self._obligation = None if named else CONCLUSION
+        self._goals = named or claim.conclusions
+        self._events = [event for event in system.events if event.excluded_by is None or event.excluded_by in dropped]
+        self._parameters = self._symbols("", system.parameters)
+        self._states = [self._symbols("0 ", system.fields)]
+        self._facts: list[list[Mapping[str, Any]]] = []
+        self._solver = z3.Solver()
+        self._solver.set("rlimit", RLIMIT)
+        world = self._world(0)
+        for value in (need.holds(self._o, world) for need in hypotheses(system, None, dropped)):
+            self._solver.add(*self._everywhere(value))
+        for clause in claim.start:
+            self._solver.add(*self._holds(clause, world))
+
+    def after(self, length: int) -> Any:
+        """Whether a clause can be broken after so many events."""
+        while len(self._states) <= length:
+            self._unroll()
+        self._solver.push()
+        self._solver.add(self._bad(length))
+        answer = self._solver.check()
+        self._solver.pop()
+        return answer
+
+    def run(self, length: int, claims: str) -> Document | None:
+        """The run as a document, of integers as small as can be; None if it does not replay."""
+        for size in _MAGNITUDES:
+            self._solver.push()
+            self._solver.add(self._bad(length), *self._small(length, size))
+            model = self._solver.model() if self._solver.check() == z3.sat else None
+            self._solver.pop()
+            if model is not None:
+                found = self._document(model, length, claims)
+                if found is not None:
+                    return found
+        return None
+
+    # --- formulas -----------------------------------------------------------------------------------------------
+
+    def _symbols(self, prefix: str, kinds: Mapping[str, Kind]) -> dict[str, Value | Point]:
+        """Unknowns of these kinds; points are clients that exist, or nobody."""
+        made: dict[str, Value | Point] = {}
+        for name, kind in kinds.items():
+            label = prefix + name
+            if kind is Kind.VECTOR:
+                made[name] = entries([z3.Int(f"{label} {i}") for i in range(self._size)], boolean=False)
+            elif kind is Kind.MASK:
+                made[name] = entries([z3.Bool(f"{label} {i}") for i in range(self._size)], boolean=True)
+            elif kind is Kind.POINT:
+                number = z3.Int(label)
+                self._o.facts.append(z3.And(number >= NOBODY, number < self._size))
+                made[name] = point(number)
+            else:
+                made[name] = scalar(z3.Bool(label) if kind is Kind.FLAG else z3.Int(label))
+        return made
+
+    def _world(self, step: int, facts: Mapping[str, Any] | None = None) -> World:
+        values = {**self._parameters, **self._states[step], **(facts or {})}
+        return with_derived(self._o, self._claim.system, SimpleNamespace(**values))
+
+    def _everywhere(self, value: Value) -> list[Any]:
+        return [value.at(client) for client in range(self._size)] if value.vector else [value.at(None)]
+
+    def _holds(self, clause: Clause, world: World) -> Iterator[Any]:
+        for who in tuples(range(self._size), repeat=clause.points):
+            named = (point(z3.IntVal(client)) for client in who)
+            yield from self._everywhere(clause.holds(self._o, world, *named))
+
+    def _bad(self, step: int) -> Any:
+        world = self._world(step)
+        good = [term for clause in self._goals for term in self._holds(clause, world)]
+        return z3.And(*self._o.facts, z3.Not(z3.And(good)))
+
+    def _unroll(self) -> None:
+        """One event more, whichever it is."""
+        step, system = len(self._states) - 1, self._claim.system
+        self._facts.append([self._symbols(f"{step} {event.name} ", event.facts) for event in self._events])
+        self._states.append(self._symbols(f"{step + 1} ", system.fields))
+        choice = z3.Int(f"event {step}")
+        happens = []
+        for i, (event, facts) in enumerate(zip(self._events, self._facts[step], strict=True)):
+            happens.append(z3.And(choice == i, *self._happens(event, self._world(step, facts), self._states[step + 1])))
+        self._solver.add(z3.Or(happens))
+
+    def _happens(self, event: Event, world: World, after: Mapping[str, Value | Point]) -> Iterator[Any]:
+        before = decided(self._o, event, world)
+        for need in hypotheses(self._claim.system, event, self._dropped):
+            yield from self._everywhere(need.holds(self._o, before))
+        changed = state_after(self._o, self._claim.system, event, before)
+        for name, symbol in after.items():
+            value = getattr(changed, name)
+            if isinstance(symbol, Point):
+                yield symbol.who == z3.If(value.found, value.who, NOBODY)
+            else:
+                yield from (
+                    a == b for a, b in zip(self._everywhere(symbol), self._everywhere_like(symbol, value), strict=True)
+                )
+
+    def _everywhere_like(self, symbol: Value, value: Value) -> list[Any]:
+        """The terms of a value that a field takes: a scalar for a vector's field is everybody's."""
+        return [value.at(client) for client in range(self._size)] if symbol.vector else [value.at(None)]
+
+    def _small(self, length: int, size: int | None) -> Iterator[Any]:
+        if size is None:
+            return
+        groups = [self._parameters, *self._states[: length + 1]]
+        groups += [dict(facts) for step in self._facts[:length] for facts in step]
+        for value in (value for group in groups for value in group.values()):
+            if isinstance(value, Value) and not value.boolean:
+                yield from (z3.And(term <= size, term >= -size) for term in self._everywhere(value))
+
+    # --- models -------------------------------------------------------------------------------------------------
+
+    def _document(self, model: Any, length: int, claims: str) -> Document | None:
+        happened = []
+        for step in range(length):
+            number = model.eval(z3.Int(f"event {step}"), model_completion=True).as_long()
+            facts = {name: self._value(model, value) for name, value in self._facts[step][number].items()}
+            happened.append(Happening(self._events[number].name, facts))
+        first = {**self._parameters, **self._states[0]}
+        found = Document(
+            theorem=self._claim.theorem.id,
+            claims=claims,
+            obligation=self._obligation or (happened[-1].event if happened else "start"),
+            broken=(),
+            clients=self._size,
+            initial={name: self._value(model, value) for name, value in first.items()},
+            events=tuple(happened),
+            from_start=True,
+            without=tuple(sorted(assumption.name for assumption in self._dropped)),
+        )
+        try:
+            replayed = replay(found, self._claim)
+        except NotPermittedError:
+            return None
+        return msgspec.structs.replace(found, broken=replayed.broken) if replayed.broken else None
+
+    def _value(self, model: Any, value: Value | Point) -> Any:
+        def number(term: Any) -> int:
+            found = model.eval(term, model_completion=True)
+            return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
+
+        if isinstance(value, Point):
+            return number(value.who)
+        terms = [number(term) for term in self._everywhere(value)]
+        return tuple(terms) if value.vector else terms[0]
