@@ -65,4 +65,5 @@ def _smaller(step: Step, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _closer(entry: int) -> list[int]:
     size, sign = abs(entry), -1 if entry < 0 else 1
-    return [sign * less for less in sorted({0, size // 2, size - 1}) if 0 <= less < size]
+    nearer = {0, size // 2, *(size - (1 << bit) for bit in range(size.bit_length()))}
+    return [sign * less for less in sorted(nearer) if 0 <= less < size]
