@@ -1,0 +1,111 @@
+"""Each theorem falls with at least one seeded bug in the text that it is about."""
+
+import inspect
+from types import ModuleType
+
+import pytest
+
+from fairsched.model import worker
+from fairsched.policies import counter, deficit
+from fairsched.verify import (
+    change_proofs,
+    counter_proofs,
+    counter_wait_proofs,
+    deficit_cap_proofs,
+    deficit_progress_proofs,
+    int64_proofs,
+    memory_proofs,
+    pricing_proofs,
+    prover,
+)
+from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.suite import arithmetic_claims, gate_claims
+from fairsched.verify.system import Claim
+from fairsched.verify.variants import variant
+
+DEFICIT_BUGS = [
+    ("D-wc", "refill", "(q <= 0)", "(q < 0)"),
+    ("D-wc", "choose", "in_credit(o, q, queued) & ready", "queued & (q > 1)"),
+    ("D-A.2", "refill", "(q <= 0)", "(q < 0)"),
+    ("D-A.2", "decode", "q - charge", "q"),
+    ("D-starvation", "admit", "-charge", "1 - charge"),
+    ("D-price", "admit", "-charge", "-charge - 1"),
+    ("D-price", "refill", "q + quantum", "q + 1"),
+    ("D-cap", "under_cap", "<= cap", "<= cap + 1"),
+    ("D-cap", "reserve", "kv_tokens)", "kv_tokens - 1)"),
+    ("D-cap-holds", "refill", " & due", ""),
+    ("D-cap-holds", "refill_due", "o.none(in_credit(o, q, queued))", "(o.any(queued) | o.none(queued))"),
+    ("D-change", "reconfigure", "o.minimum(q, quantum)", "q"),
+    ("D-change", "reconfigure", "o.minimum(q, quantum)", "quantum"),
+    ("D-int64", "refill", "q + quantum", "q + quantum + quantum + quantum + quantum + quantum"),
+]
+COUNTER_BUGS = [
+    ("V-4.9", "lift", "o.maximum(o.pick(c, p, 0), floor)", "o.pick(c, p, 0)"),
+    ("V-4.9", "choose", "argmin", "argmax"),
+    ("V-4.11", "lift", "argmin", "argmax"),
+    ("V-4.11", "admit", "charge)", "charge - 1)"),
+    ("V-change", "rescaled", "c * finer", "c"),
+    ("V-change", "refund", "o.maximum(held - amount, lowest)", "held - amount"),
+    ("V-total", "lift", "o.maximum(o.pick(c, p, 0), floor)", "o.pick(c, p, 0) + floor"),
+    ("V-int64", "decode", "c + charge", "c + charge + charge + charge + charge + charge"),
+]
+
+
+def _claims(kernel: ModuleType) -> dict[str, Claim]:
+    """The claims about a deficit or a counter kernel, whichever this is a variant of."""
+    if kernel.__name__ == deficit.__name__:
+        made = deficit_progress_proofs.claims(kernel) + deficit_cap_proofs.claims(kernel)
+        made += change_proofs.claims(deficit_kernel=kernel) + int64_proofs.claims(deficit_kernel=kernel)
+    else:
+        made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
+        made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
+    return {claim.theorem.id: claim for claim in made}
+
+
+@pytest.mark.parametrize(
+    ("module", "theorem", "function", "old", "new"),
+    [(deficit, *bug) for bug in DEFICIT_BUGS] + [(counter, *bug) for bug in COUNTER_BUGS],
+)
+def test_a_seeded_bug_breaks_the_theorem(module: ModuleType, theorem: str, function: str, old: str, new: str) -> None:
+    """One change to the shipped text, and a world of at most 3 clients breaks the theorem in both interpretations."""
+    verdict = prover.prove(_claims(variant(module, function, old, new))[theorem])
+    assert isinstance(verdict, Refuted), verdict
+    assert 1 <= verdict.world.clients <= 3
+
+
+WORKER_BUGS = [
+    ("KV-admit", "_admit", "need = kv_tokens + cache.tree", "need = cache.tree"),
+    ("KV-admit", "_admit", "need > state.free", "need > state.free + 1"),
+    ("KV-admit", "_admit", "promised=state.promised + kv_tokens", "promised=state.promised + extend"),
+    ("KV-prefill", "_prefill", "promised=state.promised - moved", "promised=state.promised"),
+    ("KV-release", "_release", "promised=state.promised - flight.kv_tokens", "promised=state.promised"),
+    ("KV-grow", "finish", "state.growing * steps", "steps"),
+]
+
+
+@pytest.mark.parametrize(("theorem", "function", "old", "new"), WORKER_BUGS)
+def test_a_seeded_bug_in_the_worker_breaks_its_books(
+    theorem: str, function: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text that the simulator runs is the text that is executed on symbolic integers."""
+    text = inspect.getsource(getattr(worker, function))
+    assert text.count(old) == 1
+    made = dict(vars(worker))
+    exec(text.replace(old, new), made)
+    monkeypatch.setattr(worker, function, made[function])
+    claim = next(claim for claim in memory_proofs.arithmetic_claims() if claim.theorem.id == theorem)
+    assert isinstance(pricing_proofs.prove(claim), Refuted)
+
+
+@pytest.mark.parametrize("name", [claim.theorem.id for claim in arithmetic_claims()])
+def test_arithmetic_is_proved(name: str) -> None:
+    """Prices, U, the worker's books and what staggered finishes let it decode."""
+    claim = next(claim for claim in arithmetic_claims() if claim.theorem.id == name)
+    verdict = pricing_proofs.prove(claim)
+    assert isinstance(verdict, Proved), verdict
+
+
+def test_no_theorem_has_two_claims() -> None:
+    """The count is by claim."""
+    names = [claim.theorem.id for claim in (*gate_claims(), *arithmetic_claims())]
+    assert len(set(names)) == len(names)
