@@ -126,8 +126,9 @@ def state_writes(registration: Registration) -> dict[str, set[str]]:
 def _written(call: ast.AST, state: type[msgspec.Struct]) -> Iterator[str]:
     match call:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name == state.__name__:
-            values = {**dict(zip(state.__struct_fields__, args, strict=False)), **{k.arg: k.value for k in keywords}}
-            yield from (str(field) for field, value in values.items() if not _taken_over(value, str(field)))
+            values: dict[str, ast.expr] = dict(zip(state.__struct_fields__, args, strict=False))
+            values.update((str(keyword.arg), keyword.value) for keyword in keywords)
+            yield from (field for field, value in values.items() if not _taken_over(value, field))
         case ast.Call(func=ast.Attribute(attr="replace"), keywords=keywords):
             yield from (str(keyword.arg) for keyword in keywords)
 
@@ -158,9 +159,9 @@ def unread_fields(claims: Iterable[Claim]) -> Iterator[str]:
                 written[event.name, field] = claim.system.name
                 if field in seen:
                     read.add((event.name, field))
-    for (event, field), system in written.items():
-        if (event, field) not in read:
-            yield f"{system}: {event} writes {field}, and no invariant of any claim reads it"
+    for (name, field), system in written.items():
+        if (name, field) not in read:
+            yield f"{system}: {name} writes {field}, and no invariant of any claim reads it"
 
 
 class _Watched(SimpleNamespace):

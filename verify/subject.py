@@ -63,9 +63,9 @@ def subject(name: str, policy: object) -> Subject:
         return Subject(name, name, tuple(claim.theorem for claim in claims_of(name).values()), composed)
     if composed is None:
         raise ValueError(f"{name} is neither a composed policy nor has it `claims`")
-    gate_claimed = hasattr(composed.gate, "claims")
-    if gate_claimed:
-        theorems = tuple(claim.theorem for claim in composed.gate.claims())
+    own_claims = getattr(composed.gate, "claims", None)
+    if own_claims is not None:
+        theorems = tuple(claim.theorem for claim in own_claims())
         return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
     if unproved := overridden(composed):
         raise ValueError(

@@ -145,4 +145,5 @@ def imported(name: str) -> Any:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"policy {name!r} cannot be imported: {error}") from None
-    return found() if isinstance(found, type) and issubclass(found, ComposedPolicy) else found
+    make: Any = found if isinstance(found, type) and issubclass(found, ComposedPolicy) else None
+    return found if make is None else make()
