@@ -1,0 +1,323 @@
+"""What the author of a new gate writes: its vectors, its kernels, what always holds, and what it promises.
+
+A subclass of `FairGate` is all of that in one class, in the words of `fairsched.model.algebra`.  The rest is the same
+for every gate and is here: clients come and go, requests are admitted, decode, finish and are preempted, whatever the
+order and the batching rule; service is counted from what was charged, never by a kernel.  `claims` puts both together,
+and ``fairsched verify module:Class`` or ``pytest --theorems`` decides them.
+
+A kernel is a static method whose parameters are found by name:
+
+=================  ====================================================================================
+a vector's name    the gate's own vectors (`state`), a number a client, 0 at first
+a parameter        a vector of `parameters` or a scalar of `constants`, at least 1
+`queued`           who waits
+`p`                whom the event is about
+`charge`           what is charged: to `p` by `admitted`, to each client by `decoded`
+`last`             the last whose queue became empty
+`score`, `ready`   for `choose`: the order's best waiting request of each client, and whose may go now
+=================  ====================================================================================
+
+`choose` says who is let in.  `joined`, `admitted`, `decoded` and `refilled` each return the vector that they change; a
+gate of several vectors names them, `admitted_q`.  `refilled` may run at any moment, so it has to see for itself whether
+it is due.  A gate without one of them changes nothing then.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, Theorem
+from fairsched.verify.system import Claim, Clause, Event, Formula, Kind, Need, System, World, implies, same, spread
+
+__all__ = ["Clause", "FairGate", "Promise", "World", "change", "implies", "of", "same", "service_gap", "spread"]
+
+Kernel = Callable[..., Any]
+
+_OWN = {"queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT, "R": Kind.VECTOR, "W": Kind.VECTOR}
+_POINT = {"p": Kind.POINT}
+_ONE = {**_POINT, "x": Kind.SCALAR}
+_AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR, "score": Kind.VECTOR, "ready": Kind.MASK}
+_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
+_RESERVED = (_NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
+_FITS = Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE)
+_WAITS = Need(lambda o, w: o.pick(w.queued, w.p, True))
+_AWAY = Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True))
+_EXISTS = Need(lambda o, w: o.exists(w.p))
+_RESERVE = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
+
+
+def of(o: Algebra, vector: Any, client: Any) -> Any:
+    """The vector's value for one client, such as `w.f`."""
+    return o.pick(vector, client, 0)
+
+
+def change(o: Algebra, w: World, vector: str, client: Any) -> Any:
+    """By how much a vector of the gate has grown for one client since the interval's start."""
+    return of(o, getattr(w, vector), client) - of(o, getattr(w, f"{vector}0"), client)
+
+
+def service_gap(o: Algebra, w: World) -> Any:
+    """W_f - W_g."""
+    return of(o, w.W, w.f) - of(o, w.W, w.g)
+
+
+@attrs.frozen
+class Promise:
+    """What holds over any interval in which the named clients wait: `backlogged` is "fg", "f" or "".
+
+    `holds` is the promise, `during` what is true all along and implies it together with the gate's `always`.  Over the
+    interval `W` is the service of each client, and `c0` a vector `c` as it was at the start.
+    """
+
+    name: str
+    statement: str
+    holds: Formula
+    during: tuple[Clause, ...] = ()
+    backlogged: str = "fg"
+    bound: str = ""
+
+
+class FairGate:
+    """A gate and what is claimed of it.
+
+    Clauses speak of a world `w`: the gate's vectors, `queued`, `was` (who waited before the last event), `last`, `idle`
+    (true for everybody when nobody waits), `R` (what may still be charged to each client for requests in flight), `U`
+    (the most that it can be charged after it was let in), and in promises `W`, `f` and `g`.
+    """
+
+    state: ClassVar[tuple[str, ...]]
+    constants: ClassVar[tuple[str, ...]] = ()
+    parameters: ClassVar[tuple[str, ...]] = ()
+    always: ClassVar[tuple[Clause, ...]] = ()
+    promises: ClassVar[tuple[Promise, ...]] = ()
+    choose: ClassVar[Kernel]
+
+    @classmethod
+    def claims(cls) -> tuple[Claim, ...]:
+        """That `always` is true of every state, and each promise of every interval."""
+        _check(cls)
+        name = cls.__name__
+        source = (inspect.getdoc(cls) or name).splitlines()[0]
+        always = Theorem(
+            "always",
+            f"always: {'; '.join(clause.name for clause in cls.always) or 'what is reserved is at most U'}",
+            source,
+            (MEM_RESERVE, GATE_RESPECTED),
+        )
+        kept = (*cls.always, _RESERVE)
+        proofs = [_waiting_only(cls, source), Claim(always, _system(cls, ""), _empty(cls), kept, kept)]
+        for promise in cls.promises:
+            waited = tuple(_waited(client) for client in promise.backlogged)
+            theorem = Theorem(
+                promise.name,
+                promise.statement,
+                source,
+                (MEM_RESERVE, GATE_RESPECTED, *((BACKLOGGED_DURING,) if promise.backlogged else ())),
+                bound=promise.bound,
+                rests_on=(always.id,),
+            )
+            start = (*kept, *waited, Clause("W = 0", lambda o, w: same(w.W, 0)), *map(_as_at_start, cls.state))
+            goal = (Clause(promise.statement, promise.holds),)
+            system = _system(cls, promise.backlogged)
+            proofs.append(Claim(theorem, system, start, (*kept, *waited, *promise.during), goal))
+        return tuple(proofs)
+
+
+def _check(gate: type[FairGate]) -> None:
+    if not getattr(gate, "state", ()) or not inspect.isfunction(getattr(gate, "choose", None)):
+        raise ValueError(f"{gate.__name__}: a gate has a `state` (names of vectors) and a kernel `choose`")
+    taken = {*_OWN, *_AMOUNTS, "U", "f", "g", "p", "charge", "d", "idle", "o"}
+    names = (*gate.state, *gate.constants, *gate.parameters, *(f"{name}0" for name in gate.state))
+    for name in names:
+        if name in taken or names.count(name) > 1:
+            raise ValueError(f"{gate.__name__}: the name {name!r} has a meaning already")
+
+
+def _as_at_start(vector: str) -> Clause:
+    return Clause(f"{vector} = {vector}0", lambda o, w: same(getattr(w, vector), getattr(w, f"{vector}0")))
+
+
+def _waited(client: str) -> Clause:
+    return Clause(f"{client} waited", lambda o, w: o.pick(w.queued | w.was, getattr(w, client), True))
+
+
+def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
+    def zero(vector: str) -> Clause:
+        return Clause(f"{vector} = 0", lambda o, w: same(getattr(w, vector), 0))
+
+    def nobody(o: Algebra, w: World) -> Any:
+        left = spread(o.exists(w.last), w.R) if hasattr(w, "last") else False
+        return implies(o, w.queued | w.was, False) & same(w.R, 0) & o.where(left, False, True)
+
+    return (Clause("nobody waits, nothing runs, nobody left", nobody), *map(zero, gate.state))
+
+
+def _waiting_only(gate: type[FairGate], source: str) -> Claim:
+    """Whoever `choose` lets in waits: otherwise there is nothing to admit."""
+    seen = {**dict.fromkeys((*gate.state, *gate.parameters, "score"), Kind.VECTOR), "ready": Kind.MASK}
+    facts = {**seen, **dict.fromkeys(gate.constants, Kind.SCALAR), "queued_now": Kind.MASK, "last": Kind.POINT}
+
+    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+        now = World(**{**vars(w), "queued": w.queued_now})
+        return {"queued": w.queued_now, "served": _called(gate, gate.choose, o, now)}
+
+    waits = Clause("who is let in waits", lambda o, w: o.pick(w.queued, w.served, True))
+    system = System(
+        f"{gate.__name__}, its choice",
+        {},
+        (),
+        {"queued": Kind.MASK, "served": Kind.POINT},
+        (Event("choose", choose, facts, kernels=(gate.choose,)),),
+    )
+    theorem = Theorem("gate", "only who waits is let in", source, ())
+    return Claim(theorem, system, (waits,), (waits,), (waits,))
+
+
+# --- what may happen ------------------------------------------------------------------------------------------------
+
+
+def _kernels(gate: type[FairGate], event: str) -> dict[str, Kernel]:
+    """The kernel of each vector that an event of the gate changes."""
+    found = {name: getattr(gate, f"{event}_{name}", None) for name in gate.state}
+    if len(gate.state) == 1:
+        found = {name: kernel or getattr(gate, event, None) for name, kernel in found.items()}
+    return {name: kernel for name, kernel in found.items() if kernel is not None}
+
+
+def _called(gate: type[FairGate], kernel: Kernel, o: Algebra, w: World, **also: Any) -> Any:
+    """The kernel on what its parameters name; what only a proof knows, it cannot ask for."""
+    seen = {"queued", "last", "p", "score", "ready", *gate.state, *gate.constants, *gate.parameters}
+    known = {name: value for name, value in vars(w).items() if name in seen} | also
+    names = [name for name in inspect.signature(kernel).parameters if name != "o"]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{kernel.__qualname__} asks for {', '.join(unknown)}, which a gate does not know then")
+    return kernel(o, *(known[name] for name in names))
+
+
+def _system(gate: type[FairGate], backlogged: str) -> System:
+    """The gate with everything that may happen to it, over an interval in which `backlogged` wait."""
+
+    def waits(client: str) -> Need:
+        return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
+
+    at_start = {f"{name}0": Kind.VECTOR for name in gate.state}
+    laws = [Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
+    laws += [_at_least_one(name) for name in (*gate.constants, *gate.parameters)]
+    events = (*_queue_events(gate), *_running_events(gate))
+    own = {name: kind for name, kind in _OWN.items() if name != "last" or _asks_for_last(gate)}
+    return System(
+        gate.__name__,
+        parameters={
+            **dict.fromkeys(gate.constants, Kind.SCALAR),
+            **dict.fromkeys(gate.parameters, Kind.VECTOR),
+            "U": Kind.VECTOR,
+            **at_start,
+            "f": Kind.POINT,
+            "g": Kind.POINT,
+        },
+        laws=tuple(laws),
+        fields={**dict.fromkeys(gate.state, Kind.VECTOR), **own},
+        events=tuple(
+            _only(own, event).with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events
+        ),
+        derived={"idle": lambda o, w: spread(o.none(w.queued), w.R)},
+    )
+
+
+def _asks_for_last(gate: type[FairGate]) -> bool:
+    """Whether a kernel takes the last who left, or a clause speaks of it; otherwise nobody has to remember it."""
+    texts: list[Any] = [value for name in dir(gate) if inspect.isfunction(value := getattr(gate, name))]
+    texts += [clause.holds for clause in gate.always]
+    texts += [holds for promise in gate.promises for holds in (promise.holds, *(c.holds for c in promise.during))]
+    return any("last" in (*text.__code__.co_names, *text.__code__.co_varnames) for text in texts)
+
+
+def _only(fields: Mapping[str, Kind], event: Event) -> Event:
+    """The event, which does not write `last` unless it is a field."""
+    step = event.step
+    if "last" in fields:
+        return event
+    return attrs.evolve(event, step=lambda o, w: {name: value for name, value in step(o, w).items() if name != "last"})
+
+
+def _at_least_one(name: str) -> Need:
+    return Need(lambda o, w: getattr(w, name) >= 1)
+
+
+def _queue_events(gate: type[FairGate]) -> tuple[Event, ...]:
+    joined = _kernels(gate, "joined")
+    kernels = tuple(joined.values())
+
+    def behind(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"queued": o.put(w.queued, w.p, True)}
+
+    def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**behind(o, w), **{name: _called(gate, kernel, o, w) for name, kernel in joined.items()}}
+
+    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"queued": o.put(w.queued, w.p, False), "last": w.p}
+
+    def released(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"R": o.bump(w.R, w.p, -w.x)}
+
+    return (
+        Event("arrive", arrive, _POINT, (_EXISTS, _AWAY), kernels),
+        Event("arrive behind one's own", behind, _POINT, (_EXISTS, _WAITS)),
+        Event("leave the queue", leave, _POINT, (_EXISTS, _WAITS)),
+        Event("finish", released, _ONE, (_EXISTS, *_RESERVED)),
+        Event("preempt", lambda o, w: {**arrive(o, w), **released(o, w)}, _ONE, (_EXISTS, *_RESERVED, _AWAY), kernels),
+        Event("preempt, others of it wait", released, _ONE, (_EXISTS, *_RESERVED, _WAITS)),
+    )
+
+
+def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
+    admitted, decoded, refilled = (_kernels(gate, event) for event in ("admitted", "decoded", "refilled"))
+    charging = tuple(admitted.values())
+
+    def charged(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {name: _called(gate, kernel, o, w, charge=w.x) for name, kernel in admitted.items()}
+
+    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**charged(o, w), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
+
+    def admit_last(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**admit(o, w), "queued": o.put(w.queued, w.p, False), "last": w.p}
+
+    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"p": _called(gate, gate.choose, o, w)}
+
+    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {**charged(o, w), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
+
+    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
+        changed = {name: _called(gate, kernel, o, w, charge=w.d) for name, kernel in decoded.items()}
+        return {**changed, "R": w.R - w.d, "W": w.W + w.d}
+
+    def refill(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {name: _called(gate, kernel, o, w) for name, kernel in refilled.items()}
+
+    letting_in = (_EXISTS, _NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), _FITS)
+    produced = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
+    kernels = (gate.choose, *charging)
+    past = Event(
+        "admit past the gate",
+        admit,
+        {**_AMOUNTS, **_POINT},
+        (*letting_in, _WAITS),
+        charging,
+        excluded_by=GATE_RESPECTED,
+    )
+    events = [
+        Event("admit", admit, _AMOUNTS, letting_in, kernels, decides=choose),
+        Event("admit the last that waits", admit_last, _AMOUNTS, letting_in, kernels, decides=choose),
+        past,
+        Event("compute more than planned", correct, _ONE, (_EXISTS, *_RESERVED), charging),
+        Event("decode", decode, {"d": Kind.VECTOR}, produced, tuple(decoded.values())),
+    ]
+    if refilled:
+        events.append(Event("refill", refill, kernels=tuple(refilled.values())))
+    return tuple(events)
