@@ -1,40 +1,27 @@
 """What the author of a new gate writes: its vectors, its kernels, what always holds, and what it promises.
 
-A subclass of `FairGate` is all of that in one class, in the words of `fairsched.model.algebra`.  The rest is the same
-for every gate and is here: clients come and go, requests are admitted, decode, finish and are preempted, whatever the
-order and the batching rule; service is counted from what was charged, never by a kernel.  `claims` puts both together,
-and ``fairsched verify module:Class`` or ``pytest --theorems`` decides them.
+A subclass of `FairGate` is all of that in one class, in the words of `fairsched.model.algebra`.  It runs as it is (see
+`fairsched.policies.kernel_gate` for the kernels and what they may ask for).  The rest of a proof is the same for every
+gate and is here: clients come and go, requests are admitted, decode, finish and are preempted, whatever the order and
+the batching rule; service is counted from what was charged, never by a kernel.  `claims` puts both together, and
+``fairsched verify --policy module:Class`` or ``pytest --theorems`` decides them.
 
-A kernel is a static method whose parameters are found by name:
-
-=================  ====================================================================================
-a vector's name    the gate's own vectors (`state`), a number a client, 0 at first
-a parameter        a vector of `parameters` or a scalar of `constants`, at least 1
-`queued`           who waits
-`p`                whom the event is about
-`charge`           what is charged: to `p` by `admitted`, to each client by `decoded`
-`last`             the last whose queue became empty
-`score`, `ready`   for `choose`: the order's best waiting request of each client, and whose may go now
-=================  ====================================================================================
-
-`choose` says who is let in.  `joined`, `admitted`, `decoded` and `refilled` each return the vector that they change; a
-gate of several vectors names them, `admitted_q`.  `refilled` may run at any moment, so it has to see for itself whether
-it is due.  A gate without one of them changes nothing then.
+Every moment may be one at which ``refill`` runs, so it has to see for itself whether it is due.  Weights do not change
+while an interval lasts.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, Theorem
+from fairsched.policies.kernel_gate import Kernel, KernelGate
 from fairsched.verify.system import Claim, Clause, Event, Formula, Kind, Need, System, World, implies, same, spread
 
 __all__ = ["Clause", "FairGate", "Promise", "World", "change", "implies", "of", "same", "service_gap", "spread"]
-
-Kernel = Callable[..., Any]
 
 _OWN = {"queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT, "R": Kind.VECTOR, "W": Kind.VECTOR}
 _POINT = {"p": Kind.POINT}
@@ -80,7 +67,7 @@ class Promise:
     bound: str = ""
 
 
-class FairGate:
+class FairGate(KernelGate):
     """A gate and what is claimed of it.
 
     Clauses speak of a world `w`: the gate's vectors, `queued`, `was` (who waited before the last event), `last`, `idle`
@@ -88,12 +75,8 @@ class FairGate:
     (the most that it can be charged after it was let in), and in promises `W`, `f` and `g`.
     """
 
-    state: ClassVar[tuple[str, ...]]
-    constants: ClassVar[tuple[str, ...]] = ()
-    parameters: ClassVar[tuple[str, ...]] = ()
     always: ClassVar[tuple[Clause, ...]] = ()
     promises: ClassVar[tuple[Promise, ...]] = ()
-    choose: ClassVar[Kernel]
 
     @classmethod
     def claims(cls) -> tuple[Claim, ...]:
@@ -130,7 +113,7 @@ def _check(gate: type[FairGate]) -> None:
     if not getattr(gate, "state", ()) or not inspect.isfunction(getattr(gate, "choose", None)):
         raise ValueError(f"{gate.__name__}: a gate has a `state` (names of vectors) and a kernel `choose`")
     taken = {*_OWN, *_AMOUNTS, "U", "f", "g", "p", "charge", "d", "idle", "o"}
-    names = (*gate.state, *gate.constants, *gate.parameters, *(f"{name}0" for name in gate.state))
+    names = (*gate.state, *gate.constants, *gate.per_weight, *(f"{name}0" for name in gate.state))
     for name in names:
         if name in taken or names.count(name) > 1:
             raise ValueError(f"{gate.__name__}: the name {name!r} has a meaning already")
@@ -157,7 +140,7 @@ def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
 
 def _waiting_only(gate: type[FairGate], source: str) -> Claim:
     """Whoever `choose` lets in waits: otherwise there is nothing to admit."""
-    seen = {**dict.fromkeys((*gate.state, *gate.parameters, "score"), Kind.VECTOR), "ready": Kind.MASK}
+    seen = {**dict.fromkeys((*gate.state, *gate.per_weight, "score"), Kind.VECTOR), "ready": Kind.MASK}
     facts = {**seen, **dict.fromkeys(gate.constants, Kind.SCALAR), "queued_now": Kind.MASK, "last": Kind.POINT}
 
     def choose(o: Algebra, w: World) -> Mapping[str, Any]:
@@ -179,23 +162,11 @@ def _waiting_only(gate: type[FairGate], source: str) -> Claim:
 # --- what may happen ------------------------------------------------------------------------------------------------
 
 
-def _kernels(gate: type[FairGate], event: str) -> dict[str, Kernel]:
-    """The kernel of each vector that an event of the gate changes."""
-    found = {name: getattr(gate, f"{event}_{name}", None) for name in gate.state}
-    if len(gate.state) == 1:
-        found = {name: kernel or getattr(gate, event, None) for name, kernel in found.items()}
-    return {name: kernel for name, kernel in found.items() if kernel is not None}
-
-
 def _called(gate: type[FairGate], kernel: Kernel, o: Algebra, w: World, **also: Any) -> Any:
     """The kernel on what its parameters name; what only a proof knows, it cannot ask for."""
-    seen = {"queued", "last", "p", "score", "ready", *gate.state, *gate.constants, *gate.parameters}
+    seen = {"queued", "last", "p", "score", "ready", *gate.state, *gate.constants, *gate.per_weight}
     known = {name: value for name, value in vars(w).items() if name in seen} | also
-    names = [name for name in inspect.signature(kernel).parameters if name != "o"]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"{kernel.__qualname__} asks for {', '.join(unknown)}, which a gate does not know then")
-    return kernel(o, *(known[name] for name in names))
+    return gate.call(kernel, known, o)
 
 
 def _system(gate: type[FairGate], backlogged: str) -> System:
@@ -206,14 +177,14 @@ def _system(gate: type[FairGate], backlogged: str) -> System:
 
     at_start = {f"{name}0": Kind.VECTOR for name in gate.state}
     laws = [Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
-    laws += [_at_least_one(name) for name in (*gate.constants, *gate.parameters)]
+    laws += [_at_least_one(name) for name in (*gate.constants, *gate.per_weight)]
     events = (*_queue_events(gate), *_running_events(gate))
     own = {name: kind for name, kind in _OWN.items() if name != "last" or _asks_for_last(gate)}
     return System(
         gate.__name__,
         parameters={
             **dict.fromkeys(gate.constants, Kind.SCALAR),
-            **dict.fromkeys(gate.parameters, Kind.VECTOR),
+            **dict.fromkeys(gate.per_weight, Kind.VECTOR),
             "U": Kind.VECTOR,
             **at_start,
             "f": Kind.POINT,
@@ -249,7 +220,7 @@ def _at_least_one(name: str) -> Need:
 
 
 def _queue_events(gate: type[FairGate]) -> tuple[Event, ...]:
-    joined = _kernels(gate, "joined")
+    joined = gate.kernels("join")
     kernels = tuple(joined.values())
 
     def behind(o: Algebra, w: World) -> Mapping[str, Any]:
@@ -275,7 +246,7 @@ def _queue_events(gate: type[FairGate]) -> tuple[Event, ...]:
 
 
 def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
-    admitted, decoded, refilled = (_kernels(gate, event) for event in ("admitted", "decoded", "refilled"))
+    admitted, decoded, refilled = (gate.kernels(event) for event in ("admit", "decode", "refill"))
     charging = tuple(admitted.values())
 
     def charged(o: Algebra, w: World) -> Mapping[str, Any]:

@@ -86,10 +86,15 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
-def document(found: Counterexample, claims: str, kernel: ChangedKernel | None = None) -> Document:
-    """What is to be saved of a counterexample to a theorem that `claims` names."""
-    claim = _claim(claims, found.theorem, None)
-    claims = _home(claim, claims)
+def document(
+    found: Counterexample, claims: str, kernel: ChangedKernel | None = None, claim: Claim | None = None
+) -> Document:
+    """What is to be saved of a counterexample to a theorem; `claims` names where its claim is found, if it is not
+    given.
+    """
+    if claim is None:
+        claim = _claim(claims, found.theorem, None)
+        claims = _home(claim, claims)
     facts = _step(claim, found.obligation, found.without).event
     names = frozenset(facts.facts) if facts else frozenset()
     happened = {name: value for name, value in found.values.items() if name in names}

@@ -9,21 +9,22 @@ class Allowance(FairGate):
 
     state = ("q",)
     constants = ("allowance",)
+    allowance = 4096
 
     @staticmethod
     def choose(o: Algebra, q: Vector, queued: Mask, score: Vector) -> Point:
         return o.argmax(score, queued & (q > 0))
 
     @staticmethod
-    def refilled(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
         return o.where(o.none(queued & (q > 0)) & (q <= 0), q + allowance, q)
 
     @staticmethod
-    def admitted(o: Algebra, q: Vector, p: Point, charge: Scalar) -> Vector:
+    def admit(o: Algebra, q: Vector, p: Point, charge: Scalar) -> Vector:
         return o.bump(q, p, -charge)
 
     @staticmethod
-    def decoded(o: Algebra, q: Vector, charge: Vector) -> Vector:
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
         return q - charge
 
     always = (Clause("1 - U <= q - R, q <= allowance", lambda o, w: (w.q - w.R >= 1 - w.U) & (w.q <= w.allowance)),)

@@ -14,15 +14,15 @@ class LeastServed(FairGate):
         return o.argmin(c, queued)
 
     @staticmethod
-    def joined(o: Algebra, c: Vector, queued: Mask, p: Point) -> Vector:
+    def join(o: Algebra, c: Vector, queued: Mask, p: Point) -> Vector:
         return o.put(c, p, o.maximum(o.pick(c, p, 0), o.pick(c, o.argmin(c, queued), 0)))
 
     @staticmethod
-    def admitted(o: Algebra, c: Vector, p: Point, charge: Scalar) -> Vector:
+    def admit(o: Algebra, c: Vector, p: Point, charge: Scalar) -> Vector:
         return o.bump(c, p, charge)
 
     @staticmethod
-    def decoded(o: Algebra, c: Vector, charge: Vector) -> Vector:
+    def decode(o: Algebra, c: Vector, charge: Vector) -> Vector:
         return c + charge
 
     always = (

@@ -1,0 +1,186 @@
+"""A gate that is nothing but its kernels: whoever writes those has a policy that runs.
+
+The kernels are static methods of a subclass, `choose`, `join`, `admit`, `decode` and `refill`, in the words of
+`fairsched.model.algebra`; their parameters are found by name (see `KernelGate`).  This is the plain way to run them,
+for a gate that is new: each decision costs O(clients) an admission, and each decode step is decided anew.  The shipped
+gates, `deficit` and `counter`, hold the same kinds of kernels and keep more between decisions.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.model.algebra import NO_SCORE, NOBODY, NUMPY, Algebra, Ints
+from fairsched.model.pricing import Rates, price
+from fairsched.policies.gate import Gate, Turn
+from fairsched.policies.vectors import dense, grown
+
+Kernel = Callable[..., Any]
+
+
+class KernelState(msgspec.Struct, frozen=True):
+    """The gate's vectors in the order of `state`, each client's weight, and the client whose queue emptied last."""
+
+    vectors: tuple[Ints, ...]
+    weight: Ints
+    last: int
+
+
+@cache
+def parameters(kernel: Kernel) -> tuple[str, ...]:
+    """What a kernel asks for, after its algebra."""
+    return tuple(inspect.signature(kernel).parameters)[1:]
+
+
+class _KernelTurn(Turn):
+    """One decision: the vectors as they are after what was admitted, and as the last refill left them."""
+
+    def __init__(self, gate: "KernelGate", state: KernelState, heads: Ints) -> None:
+        self.gate = gate
+        self.state = state
+        self.now = self.refilled = gate.named(state)
+        self.last = state.last
+        self.changed = False
+        self.queued = heads != NO_SCORE
+        self.ready = self.queued.copy()
+
+    def choose(self, heads: Ints) -> int:
+        seen = {"queued": self.queued, "ready": self.ready, "score": heads, "last": self.last}
+        self.refilled = self.now
+        while True:
+            chosen = int(self.gate.call(self.gate.choose, {**self.refilled, **seen}))
+            refilled = self.gate.changed("refill", {**self.refilled, **seen})
+            more = any((refilled[name] != self.refilled[name]).any() for name in refilled)
+            if chosen != NOBODY or not more:
+                return chosen if chosen != NOBODY and self.ready[chosen] else NOBODY
+            self.refilled = {**self.refilled, **refilled}
+
+    def skip(self, group: int) -> None:
+        self.ready[group] = False
+
+    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
+        charge = price(input_tokens, self.gate.rates.input)
+        seen = {"queued": self.queued, "last": self.last, "p": group, "charge": charge}
+        self.now = {**self.refilled, **self.gate.changed("admit", {**self.refilled, **seen})}
+        self.changed = True
+        if emptied:
+            self.last = group
+            self.queued[group] = self.ready[group] = False
+
+    def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """What a decode step does to the choice is for the kernels to say: one step at a time."""
+        return 1
+
+
+@attrs.frozen
+class KernelGate(Gate[KernelState]):
+    """Runs the kernels of a subclass.
+
+    `state` names its vectors (a number a client, 0 at first), `constants` and `per_weight` its attributes that are
+    numbers of at least 1: the latter are vectors, times each client's weight.  A kernel may ask for all of these, for
+    `queued` (who waits), for `last` (the last whose queue became empty), and
+
+    - ``choose`` for `score` (of each client's best request) and `ready` (whose may go now): the client to let in;
+    - ``join``, before its request joins, for `p`, whose queue was empty;
+    - ``admit`` for `p` and its `charge`; also when more was computed than planned;
+    - ``decode`` for `charge`, of each client.
+
+    ``refill`` is applied when nobody is chosen, for as long as it changes something.  Each returns the vector that it
+    changes; with several vectors there is one a vector, ``admit_q``.  What is cancelled is not given back.
+    """
+
+    name: ClassVar[str] = "kernels"
+    state_type: ClassVar[Any] = KernelState
+    state: ClassVar[tuple[str, ...]]
+    constants: ClassVar[tuple[str, ...]] = ()
+    per_weight: ClassVar[tuple[str, ...]] = ()
+    choose: ClassVar[Kernel]
+
+    rates: Rates = attrs.field(factory=Rates)
+
+    @classmethod
+    def kernels(cls, event: str) -> dict[str, Kernel]:
+        """The kernel of each vector that an event changes."""
+        alone = getattr(cls, event, None) if len(cls.state) == 1 else None
+        found = {name: getattr(cls, f"{event}_{name}", alone) for name in cls.state}
+        return {name: kernel for name, kernel in found.items() if kernel is not None}
+
+    @staticmethod
+    def call(kernel: Kernel, seen: Mapping[str, Any], o: Algebra = NUMPY) -> Any:
+        """The kernel on what its parameters name."""
+        unknown = [name for name in parameters(kernel) if name not in seen]
+        if unknown:
+            raise ValueError(f"{kernel.__qualname__} asks for {', '.join(unknown)}, which a gate does not know then")
+        return kernel(o, *(seen[name] for name in parameters(kernel)))
+
+    def changed(self, event: str, seen: Mapping[str, Any]) -> dict[str, Ints]:
+        """The vectors that an event changes."""
+        return {name: self.call(kernel, seen) for name, kernel in self.kernels(event).items()}
+
+    def named(self, state: KernelState) -> dict[str, Any]:
+        """What kernels may ask for of a state and of the configuration."""
+        own: dict[str, Any] = dict(zip(self.state, state.vectors, strict=True))
+        own |= {name: getattr(self, name) for name in self.constants}
+        return own | {name: state.weight * getattr(self, name) for name in self.per_weight}
+
+    def init(self) -> KernelState:
+        return KernelState(tuple(np.zeros(0, np.int64) for _ in self.state), np.ones(0, np.int64), NOBODY)
+
+    def turn(self, state: KernelState, heads: Ints) -> Turn:
+        return _KernelTurn(self, state, heads)
+
+    def after(self, state: KernelState, turn: Turn) -> KernelState:
+        assert isinstance(turn, _KernelTurn)
+        if not turn.changed:
+            return state
+        return KernelState(tuple(turn.now[name] for name in self.state), state.weight, turn.last)
+
+    def joined(self, state: KernelState, client: int, heads: Ints, waited: bool) -> KernelState:
+        state = _grown(state, client + 1)
+        if waited:
+            return state
+        queued = grown(heads, len(state.weight), NO_SCORE) != NO_SCORE
+        return self._event(state, "join", {"queued": queued, "p": client})
+
+    def left(self, state: KernelState, client: int) -> KernelState:
+        return KernelState(state.vectors, state.weight, client)
+
+    def decoded(self, state: KernelState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> KernelState:
+        return self._event(state, "decode", {"charge": dense(len(state.weight), clients, tokens, self.rates.output)})
+
+    def settled(self, state: KernelState, client: int, input_tokens: int, heads: Ints) -> KernelState:
+        if input_tokens <= 0:
+            return state
+        queued = grown(heads, len(state.weight), NO_SCORE) != NO_SCORE
+        return self._event(
+            state, "admit", {"queued": queued, "p": client, "charge": price(input_tokens, self.rates.input)}
+        )
+
+    def released(self, state: KernelState, client: int, kv_tokens: int) -> KernelState:
+        return state
+
+    def configured(self, state: KernelState, client: int, weight: int) -> KernelState:
+        state = _grown(state, client + 1)
+        return KernelState(state.vectors, NUMPY.put(state.weight, client, weight), state.last)
+
+    def check(self, state: KernelState) -> None:
+        # All vectors speak of the same clients, and so does the last leaver.
+        assert len(state.vectors) == len(self.state)
+        assert all(len(vector) == len(state.weight) for vector in state.vectors)
+        assert NOBODY <= state.last < len(state.weight)
+
+    def _event(self, state: KernelState, event: str, seen: Mapping[str, Any]) -> KernelState:
+        named = self.named(state)
+        now = {**named, **self.changed(event, {**named, "last": state.last, **seen})}
+        return KernelState(tuple(now[name] for name in self.state), state.weight, state.last)
+
+
+def _grown(state: KernelState, size: int) -> KernelState:
+    """The state with room for `size` clients, new ones at 0 and of weight 1."""
+    vectors = tuple(grown(vector, size, 0) for vector in state.vectors)
+    return KernelState(vectors, grown(state.weight, size, 1), state.last)
