@@ -1,5 +1,7 @@
 """`fairsched replay` and `fairsched explain`: read the event log of a run, or run a saved counterexample again."""
 
+import os
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,8 @@ def add_explain(commands: Any) -> None:
 def run_replay(arguments: Namespace) -> int:
     """Replay; returns the exit status."""
     if counterexample.is_counterexample(arguments.log):
+        # A claim of one's own lies in the current folder more often than on the path.
+        sys.path.insert(0, os.getcwd())
         replayed = counterexample.replay(counterexample.read(arguments.log))
         print(_json(replayed.to_json()) if arguments.json else replayed.text())
         return 0 if replayed.confirmed else DIFFERENT
