@@ -1,0 +1,117 @@
+"""Every small change to a kernel, to a price or to a claim is found out, or proved to change nothing."""
+
+from types import ModuleType
+
+import pytest
+
+from fairsched.model import pricing
+from fairsched.model.algebra import Algebra, Scalar, Vector
+from fairsched.policies import counter, deficit
+from fairsched.verify import claim_mutation, counter_kernel_proofs, deficit_proofs, mutation, pricing_mutation
+from fairsched.verify.equivalence import equal
+from fairsched.verify.mutants import mutants
+from fairsched.verify.mutation import TARGETS, Target
+from fairsched.verify.outcome import Fate, row
+from fairsched.verify.variants import variant
+from tests.verify import loose_claims
+
+QUICK = [(deficit, "in_credit"), (deficit, "choose"), (deficit, "under_cap"), (counter, "admit"), (counter, "decode")]
+
+
+def _target(module: ModuleType) -> Target:
+    return next(target for target in TARGETS if target.module is module)
+
+
+@pytest.mark.parametrize(("module", "function"), QUICK, ids=lambda value: getattr(value, "__name__", value))
+def test_every_mutant_of_a_kernel_is_killed(module: ModuleType, function: str) -> None:
+    """Each by a theorem that it breaks, in a world that both running interpretations confirm."""
+    found = list(mutation.outcomes(_target(module), [function]))
+    assert found
+    for outcome in found:
+        assert outcome.fate is Fate.KILLED, outcome
+        assert outcome.world is not None
+        assert outcome.world.clients <= 3
+        assert outcome.world.theorem == outcome.by
+
+
+@pytest.mark.nightly
+def test_no_mutant_of_anything_is_unknown(full_budget: bool) -> None:
+    """All of the report: kernels, prices and claims (without the full budget, all but kernels)."""
+    rows = [row for task in mutation.tasks() if full_budget or task[0] != "kernels" for row in mutation.rows(task)]
+    assert not [row for row in rows if row["unknown"]]
+    assert all(row["mutants"] == row["killed"] + row["equivalent"] > 0 for row in rows)
+
+
+def test_every_kernel_and_price_has_mutants() -> None:
+    """The tasks name each kernel function of both gates, and each public function of pricing."""
+    named = {name for task in mutation.tasks() if task[0] == "kernels" for name in task[2:]}
+    assert named == {kernel.__name__ for target in TARGETS for kernel in target.kernels()}
+    public = {name for name, value in vars(pricing).items() if name[0] != "_" and hasattr(value, "__code__")}
+    assert {function.__name__ for function in pricing_mutation.FUNCTIONS} == public - {"lcm", "Rates"}
+
+
+def test_a_mutant_that_changes_nothing_is_proved_equal() -> None:
+    """A refund's default for nobody cannot matter, and `>` for `>=` of rates cannot where both agree."""
+    found = list(mutation.outcomes(_target(counter), ["refund"]))
+    equivalent = [outcome for outcome in found if outcome.fate is Fate.EQUIVALENT]
+    assert {outcome.mutant.change for outcome in equivalent} == {"0 -> 1", "0 -> -1"}
+    prices = [outcome for outcome in pricing_mutation.outcomes() if outcome.fate is Fate.EQUIVALENT]
+    assert [outcome.mutant.change for outcome in prices] == [
+        "rates.input >= rates.output -> rates.input > rates.output"
+    ]
+
+
+def test_without_the_theorem_that_a_mutant_showed_to_be_missing_it_survives() -> None:
+    """A refund that may raise a counter breaks V-refund and nothing else: the report would say unknown."""
+    target = _target(counter)
+    without = Target(counter, tuple(claims for claims in target.claims if claims is not counter_kernel_proofs.claims))
+    fates = {outcome.mutant.change: outcome.fate for outcome in mutation.outcomes(without, ["refund"])}
+    change = "o.minimum(held, o.maximum(held - amount, lowest)) -> o.maximum(held - amount, lowest)"
+    assert fates[change] is Fate.UNKNOWN
+    assert row("refund", [])["mutants"] == 0
+
+
+def test_a_smaller_constant_cannot_be_proved() -> None:
+    """Every comparison of a clause of the deficit gate made strict, each bound less one: all of them fail."""
+    found = list(claim_mutation.outcomes(deficit_proofs))
+    assert len(found) >= 10
+    assert {outcome.fate for outcome in found} == {Fate.KILLED}
+
+
+def test_a_constant_that_is_not_the_smallest_is_seen() -> None:
+    """2(Q + U) for 2(Q + U - 1): the looser claim is proved, and so is the one with its bound less one."""
+    found = {outcome.mutant.change.split(": ")[1]: outcome.fate for outcome in claim_mutation.outcomes(loose_claims)}
+    assert found == {"w.q <= w.Q + 1 -> w.q < w.Q + 1": Fate.UNKNOWN, "w.q >= 1 - w.U -> w.q > 1 - w.U": Fate.KILLED}
+
+
+def _twice(o: Algebra, q: Vector, x: Scalar) -> Vector:
+    return q + x + x
+
+
+def _otherwise(o: Algebra, q: Vector, x: Scalar) -> Vector:
+    return x + q + x
+
+
+def _maximum(o: Algebra, q: Vector, x: Scalar) -> Vector:
+    return o.maximum(q, x)
+
+
+def _by_where(o: Algebra, q: Vector, x: Scalar) -> Vector:
+    return o.where(q > x, q, x)
+
+
+def test_equality_of_texts_is_decided() -> None:
+    """Two texts of one function are equal for all inputs, two functions are not."""
+    assert equal(_twice, _otherwise)
+    assert equal(_maximum, _by_where)
+    assert not equal(_twice, _maximum)
+    assert equal(
+        deficit.choose, variant(deficit, "choose", "in_credit(o, q, queued) & ready", "ready & queued & (q > 0)").choose
+    )
+
+
+def test_mutants_are_other_texts() -> None:
+    """Each is made once, and none is the original."""
+    texts = [mutant.text for mutant in mutants(counter.lift)]
+    assert len(texts) == len(set(texts)) > 20
+    assert all("def lift(" in text for text in texts)
