@@ -3,7 +3,8 @@
 No solver is asked: a candidate is run, and kept if every interpretation still says that the step breaks something.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Any
 
 from fairsched.verify.concrete import Values
@@ -13,7 +14,7 @@ from fairsched.verify.system import Kind
 
 
 def minimised(step: Step, clients: int, values: Values) -> Counterexample:
-    """The smallest world that was found by changing one value at a time; the given one must break the step."""
+    """The smallest world that was found by changing one value, or two, at a time; the given one must break the step."""
     found, n = dict(values), clients
 
     def breaks(candidate: Values, size: int) -> bool:
@@ -51,19 +52,42 @@ def _without(step: Step, values: Values, client: int) -> dict[str, Any] | None:
     return fewer
 
 
+_Place = tuple[str, int | None]
+"""An entry of a vector, or a scalar."""
+
+
 def _smaller(step: Step, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Worlds with one entry closer to zero, the boldest change first."""
+    """Worlds with one entry closer to zero, then with two that move by as much (a balance ties them), boldest first."""
+    places = [(place, entry) for place, entry in _entries(step, values) if entry]
+    for place, entry in places:
+        yield from (_moved(values, {place: less}) for less in _closer(entry))
+    for (one, left), (two, right) in combinations(places, 2):
+        for by in sorted({min(abs(left), abs(right)), 1}, reverse=True):
+            yield _moved(values, {one: _toward(left, by), two: _toward(right, by)})
+
+
+def _entries(step: Step, values: dict[str, Any]) -> Iterator[tuple[_Place, int]]:
     for name, value in values.items():
-        if step.kinds[name] is Kind.POINT:
-            continue
         if isinstance(value, tuple):
-            for i, entry in enumerate(value):
-                yield from ({**values, name: (*value[:i], less, *value[i + 1 :])} for less in _closer(entry))
-        else:
-            yield from ({**values, name: less} for less in _closer(value))
+            yield from (((name, i), entry) for i, entry in enumerate(value))
+        elif step.kinds[name] is not Kind.POINT:
+            yield (name, None), value
+
+
+def _moved(values: dict[str, Any], to: Mapping[_Place, int]) -> dict[str, Any]:
+    moved = dict(values)
+    for (name, i), entry in to.items():
+        value = moved[name]
+        moved[name] = entry if i is None else (*value[:i], entry, *value[i + 1 :])
+    return moved
 
 
 def _closer(entry: int) -> list[int]:
-    size, sign = abs(entry), -1 if entry < 0 else 1
-    nearer = {0, size // 2, *(size - (1 << bit) for bit in range(size.bit_length()))}
-    return [sign * less for less in sorted(nearer) if 0 <= less < size]
+    size = abs(entry)
+    nearer = {size, size - size // 2, *(1 << bit for bit in range(size.bit_length()))}
+    return [_toward(entry, by) for by in sorted(nearer, reverse=True) if 0 < by <= size]
+
+
+def _toward(entry: int, by: int) -> int:
+    """The entry, closer to zero."""
+    return entry - by if entry > 0 else entry + by

@@ -1,0 +1,126 @@
+"""A counterexample is small, is kept as JSON, and runs again without a solver."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fairsched.cli import main
+from fairsched.model.theorem import REJOIN_KEEPS_DEBT
+from fairsched.policies import deficit
+from fairsched.verify import deficit_proofs, prover
+from fairsched.verify.concrete import Values
+from fairsched.verify.counterexample import Document, NotPermittedError, document, is_counterexample, read, replay
+from fairsched.verify.prover import Refuted
+from fairsched.verify.shrink import minimised
+from fairsched.verify.steps import confirmed, step_named
+
+PRINTED = frozenset({REJOIN_KEEPS_DEBT})
+
+
+@pytest.fixture(scope="module")
+def saved() -> Document:
+    """The printed rejoin rule breaks D-4.2."""
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit.D_42)
+    verdict = prover.prove(claim, dropped=PRINTED)
+    assert isinstance(verdict, Refuted)
+    return document(verdict.world, deficit_proofs.__name__)
+
+
+def test_json_keeps_all_of_it(saved: Document, tmp_path: Path) -> None:
+    """What is read is what was written, and it is recognised for what it is."""
+    path = tmp_path / "world.json"
+    path.write_bytes(saved.to_json())
+    assert read(path) == saved
+    assert is_counterexample(path)
+    assert saved.to_json() == read(path).to_json()
+
+
+def test_the_text_shows_state_event_state_and_clause(saved: Document) -> None:
+    """A reader sees what was before, what happened, what is then, and what is wrong with it."""
+    text = replay(saved).text()
+    before, event, after = (
+        text.index("client"),
+        text.index("-> arrive as printed, at zero: p = 0"),
+        text.rindex("client"),
+    )
+    assert before < event < after < text.index("broken afterwards: W + q = q0 + P")
+    assert "without RejoinKeepsDebt" in text
+
+
+def test_a_replay_needs_no_solver(saved: Document, tmp_path: Path) -> None:
+    """The command imports numpy and the claim, and neither Z3 nor cvc5 nor Hypothesis."""
+    path = tmp_path / "world.json"
+    path.write_bytes(saved.to_json())
+    program = (
+        "import sys; from fairsched.cli import main; status = main(['replay', sys.argv[1]]);"
+        "sys.exit(status or len({'z3', 'cvc5', 'hypothesis'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_world_that_breaks_nothing_now_is_said_to(
+    saved: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bug was mended, say: exit status 1, and the report names what was broken."""
+    path = tmp_path / "world.json"
+    mended = msgspec.structs.replace(
+        saved, obligation="arrive", events=(msgspec.structs.replace(saved.events[0], event="arrive"),)
+    )
+    path.write_bytes(mended.to_json())
+    assert main(["replay", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "nothing is broken" in out
+    assert "saved as breaking: W + q = q0 + P" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"claims": "fairsched.verify.nowhere"}, "no claims in"),
+        ({"theorem": "D-0"}, "has no theorem 'D-0'"),
+        ({"obligation": "explode"}, "has no event 'explode'"),
+        ({"clients": 2}, "over 2 clients"),
+        ({"initial": {}}, "differ in"),
+        ({"without": ()}, "has no event"),
+        ({"fairsched_counterexample": 2}, "schema 2"),
+    ],
+)
+def test_a_document_that_does_not_fit_is_one_clear_line(
+    saved: Document, change: dict[str, object], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2 and no traceback, whatever is wrong with it."""
+    path = tmp_path / "world.json"
+    path.write_bytes(msgspec.structs.replace(saved, **change).to_json())
+    with pytest.raises(SystemExit) as stopped:
+        main(["replay", str(path)])
+    assert stopped.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_world_outside_the_hypotheses_says_nothing(saved: Document) -> None:
+    """With more credit than a quantum the first state is none that the claim is about."""
+    initial = {**saved.initial, "q": tuple(entry + 1_000 for entry in saved.initial["q"])}  # type: ignore[union-attr]
+    with pytest.raises(NotPermittedError, match="first state"):
+        replay(msgspec.structs.replace(saved, initial=initial))
+
+
+def test_shrinking_keeps_what_breaks(saved: Document) -> None:
+    """A large world that breaks the step shrinks to one client and single digits."""
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit.D_42)
+    step = step_named(claim, saved.obligation, PRINTED)
+    large: Values = {
+        "Q": (40, 40, 40), "U": (90, 90, 90), "q0": (0, 0, 0), "f": 0, "g": 0, "q": (-77, 5, 9), "queued": (0, 1, 1),
+        "known": (1, 1, 1), "R": (11, 0, 3), "W": (77, 0, 0), "P": (0, 5, 9), "p": 0,
+    }  # fmt: skip
+    assert confirmed(step, 3, large)
+    small = minimised(step, 3, large)
+    assert small.clients == 1
+    assert all(
+        abs(entry) < 10
+        for value in small.values.values()
+        for entry in (value if isinstance(value, tuple) else (value,))
+    )
