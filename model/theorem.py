@@ -139,4 +139,8 @@ EXTEND_AS_PLANNED = Assumption(
     "ExtendAsPlanned", "Nothing that was planned as cached has to be computed: no admission is settled at more."
 )
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
-WEIGHTS_FIXED = Assumption("WeightsFixed", "Weights and quanta of the interval do not change.")
+MEM_SHARED = Assumption(
+    "MemShared",
+    "What an admission is charged and all that its client and any one other may still be charged is reserved in one "
+    "memory, so it is together at most the largest U.",
+)

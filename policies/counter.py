@@ -43,6 +43,7 @@ from fairsched.model.theorem import (
     GATE_RESPECTED,
     LIFT_ON_JOIN,
     MEM_RESERVE,
+    MEM_SHARED,
     Assumption,
     Theorem,
 )
@@ -64,6 +65,11 @@ def gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: 
 def one_sided_gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
     """The bound of V-4.9 in cost units."""
     return charge_max_f + 2 * charge_max_g - 1
+
+
+def worker_gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
+    """The bound of V-4.9-worker in cost units, where no third client has a larger U."""
+    return charge_max_g + max(charge_max_f, charge_max_g)
 
 
 V_43 = Theorem(
@@ -95,6 +101,15 @@ V_49 = Theorem(
     (*_BASE, CHARGES_AT_LEAST_ONE, BACKLOGGED_DURING),
     bound="U_f + 2 U_g - 1",
     bound_cost=one_sided_gap_cost,
+)
+V_49_WORKER = Theorem(
+    "V-4.9-worker",
+    "f backlogged over [t1, t2), g anybody, all in one worker's memory: W_f >= W_g - (U_g + U) + R_f(t1), U the "
+    "largest; so W_g <= U_g + U while f is not let in",
+    "VTC (OSDI'24), theorem 4.9, recalled as 4U; new here: 2U, which V-4.4's run attains",
+    (*_BASE, MEM_SHARED, BACKLOGGED_DURING),
+    bound="U_g + the largest U",
+    bound_cost=worker_gap_cost,
 )
 V_CHANGE = Theorem(
     "V-change",
@@ -274,6 +289,7 @@ class CounterGate(Gate[CounterState]):
         V_DEBT,
         V_44,
         V_49,
+        V_49_WORKER,
         V_411,
         V_411_TIME,
         V_CHANGE,

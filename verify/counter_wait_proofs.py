@@ -22,7 +22,7 @@ _AT_LEAST_ONE = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
 _SOMEBODY_ELSE = Need(lambda o, w: o.where(o.pick(only(o, w.c, w.f), w.p, False), False, True))
 
 
-def _met(w: World) -> Any:
+def met(w: World) -> Any:
     """Who has waited since the interval's start."""
     return w.met | w.queued | w.was
 
@@ -33,7 +33,7 @@ def _while_f_waits(kernel: Any, on_admission: Need, lowest: Callable[[Algebra, W
 
     def watched(event: Event) -> Event:
         event = event.with_needs(on_admission) if event.name.startswith("admit") else event
-        return event.also(met=_met)
+        return event.also(met=met)
 
     return attrs.evolve(
         one,
@@ -53,11 +53,13 @@ def _or_lifted(o: Algebra, w: World) -> Any:
     return o.where(w.lifted, o.pick(w.c0, w.f, 0), _from_reserve(o, w))
 
 
-def _f_waited(o: Algebra, w: World) -> Any:
+def f_waited(o: Algebra, w: World) -> Any:
+    """f waits, or did before the last event."""
     return o.pick(w.queued | w.was, w.f, True)
 
 
-def _charged_as_served(o: Algebra, w: World) -> Any:
+def charged_as_served(o: Algebra, w: World) -> Any:
+    """f's counter has grown by its service."""
     return same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))
 
 
@@ -69,19 +71,19 @@ def _own_service(o: Algebra, w: World) -> Any:
 _STARTS = (
     *INVARIANT,
     *INTERVAL_STARTS,
-    Clause("f waited", _f_waited),
+    Clause("f waited", f_waited),
     Clause("R = R0", lambda o, w: same(w.R, w.R0)),
     Clause("met and first are who waits", lambda o, w: implies(o, w.met, w.queued) & implies(o, w.first, w.queued)),
 )
 _WAITING = (
     *INVARIANT,
-    Clause("f waited", _f_waited),
-    Clause("c_f = c0_f + W_f", _charged_as_served),
+    Clause("f waited", f_waited),
+    Clause("c_f = c0_f + W_f", charged_as_served),
     Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
     Clause("0 <= R0 <= U", lambda o, w: (w.R0 >= 0) & (w.R0 <= w.U)),
     Clause("c >= lowest for who waits", lambda o, w: implies(o, w.queued | w.was, w.c >= w.lowest)),
-    Clause("W <= R0 + c - lowest for who waited", lambda o, w: implies(o, _met(w), w.R0 + w.c - w.lowest >= w.W)),
-    Clause("W + R <= R0 for who did not", lambda o, w: o.where(_met(w), True, w.W + w.R <= w.R0)),
+    Clause("W <= R0 + c - lowest for who waited", lambda o, w: implies(o, met(w), w.R0 + w.c - w.lowest >= w.W)),
+    Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0)),
 )
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.policies import counter
-from fairsched.verify import change_proofs, counter_proofs, counter_wait_proofs
+from fairsched.verify import change_proofs, counter_proofs, counter_wait_proofs, counter_worker_proofs
 from fairsched.verify.concrete import Values
 from fairsched.verify.system import Claim, World
 from fairsched.verify.witness_run import INTERVAL_STARTS, RATES, Step, Witness, one, served
@@ -95,6 +95,19 @@ def _one_sided() -> Witness:
     )
 
 
+def _on_one_worker() -> Witness:
+    """V-4.9-worker: the run of V-4.4, in which nobody runs beside another."""
+    plain = counter_witness()
+    return attrs.evolve(
+        plain,
+        claim=_claim(counter_worker_proofs.claims(), "V-4.9-worker"),
+        parameters={**_parameters(1, 0), "U_max": CHARGE_MAX},
+        bound_cost=counter.worker_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX),
+        snapshots={"c0": "c", "R0": "R", "met": "queued"},
+        history=counter_proofs.system(),
+    )
+
+
 def _latency() -> Witness:
     """V-4.11: the same run; f is never let in, and 2U + R_g(t1) = 3U - 1."""
 
@@ -108,4 +121,4 @@ def _latency() -> Witness:
 
 def witnesses() -> tuple[Witness, ...]:
     """One run a bound of the counter gate."""
-    return (_close(), counter_witness(), _one_sided(), _latency(), _changing())
+    return (_close(), counter_witness(), _one_sided(), _on_one_worker(), _latency(), _changing())

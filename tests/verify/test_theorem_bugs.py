@@ -11,6 +11,7 @@ from fairsched.verify import (
     change_proofs,
     counter_proofs,
     counter_wait_proofs,
+    counter_worker_proofs,
     deficit_cap_proofs,
     deficit_progress_proofs,
     int64_proofs,
@@ -42,6 +43,8 @@ DEFICIT_BUGS = [
 COUNTER_BUGS = [
     ("V-4.9", "lift", "o.maximum(o.pick(c, p, 0), floor)", "o.pick(c, p, 0)"),
     ("V-4.9", "choose", "argmin", "argmax"),
+    ("V-4.9-worker", "lift", "o.maximum(o.pick(c, p, 0), floor)", "o.pick(c, p, 0)"),
+    ("V-4.9-worker", "refund", "o.maximum(held - amount, lowest)", "held - amount"),
     ("V-4.11", "lift", "argmin", "argmax"),
     ("V-4.11", "admit", "charge)", "charge - 1)"),
     ("V-change", "rescaled", "c * finer", "c"),
@@ -57,7 +60,7 @@ def _claims(kernel: ModuleType) -> dict[str, Claim]:
         made = deficit_progress_proofs.claims(kernel) + deficit_cap_proofs.claims(kernel)
         made += change_proofs.claims(deficit_kernel=kernel) + int64_proofs.claims(deficit_kernel=kernel)
     else:
-        made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
+        made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel) + counter_worker_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
     return {claim.theorem.id: claim for claim in made}
 
