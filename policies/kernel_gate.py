@@ -22,6 +22,9 @@ from fairsched.policies.vectors import dense, grown
 
 Kernel = Callable[..., Any]
 
+EVENTS = ("join", "admit", "decode", "refill")
+"""What may change a gate's vectors."""
+
 
 class KernelState(msgspec.Struct, frozen=True):
     """The gate's vectors in the order of `state`, each client's weight, and the client whose queue emptied last."""

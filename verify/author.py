@@ -18,7 +18,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, Theorem
-from fairsched.policies.kernel_gate import Kernel, KernelGate
+from fairsched.policies.kernel_gate import EVENTS, Kernel, KernelGate, parameters
 from fairsched.verify.system import Claim, Clause, Event, Formula, Kind, Need, System, World, implies, same, spread
 
 __all__ = ["Clause", "FairGate", "Promise", "World", "change", "implies", "of", "same", "service_gap", "spread"]
@@ -201,10 +201,11 @@ def _system(gate: type[FairGate], backlogged: str) -> System:
 
 def _asks_for_last(gate: type[FairGate]) -> bool:
     """Whether a kernel takes the last who left, or a clause speaks of it; otherwise nobody has to remember it."""
-    texts: list[Any] = [value for name in dir(gate) if inspect.isfunction(value := getattr(gate, name))]
-    texts += [clause.holds for clause in gate.always]
+    kernels = [gate.choose, *(kernel for event in EVENTS for kernel in gate.kernels(event).values())]
+    texts: list[Any] = [clause.holds for clause in gate.always]
     texts += [holds for promise in gate.promises for holds in (promise.holds, *(c.holds for c in promise.during))]
-    return any("last" in (*text.__code__.co_names, *text.__code__.co_varnames) for text in texts)
+    asked = any("last" in parameters(kernel) for kernel in kernels)
+    return asked or any("last" in text.__code__.co_names for text in texts)
 
 
 def _only(fields: Mapping[str, Kind], event: Event) -> Event:
@@ -246,7 +247,7 @@ def _queue_events(gate: type[FairGate]) -> tuple[Event, ...]:
 
 
 def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
-    admitted, decoded, refilled = (gate.kernels(event) for event in ("admit", "decode", "refill"))
+    admitted, decoded, refilled = (gate.kernels(event) for event in EVENTS[1:])
     charging = tuple(admitted.values())
 
     def charged(o: Algebra, w: World) -> Mapping[str, Any]:

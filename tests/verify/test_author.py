@@ -1,0 +1,173 @@
+"""What an author writes: one class or one composition, proved or refuted by the same command as what ships."""
+
+import json
+import sys
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from fairsched.cli import main
+from fairsched.model.algebra import Algebra, Mask, Point, Vector
+from fairsched.policies.counter import CounterGate
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
+from fairsched.verify import prover
+from fairsched.verify.author import Clause, FairGate
+from fairsched.verify.bounded import Reached, reach
+from fairsched.verify.conformance import check_local_policy
+from fairsched.verify.counterexample import replay
+from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.subject import claims_of, subject
+from tests.verify.authors.allowance import Allowance
+from tests.verify.authors.least_served import LeastServed
+
+AUTHORS = Path(__file__).parent / "authors"
+SECONDS_MAX = 20
+
+
+class LeastServedMended(LeastServed):
+    """Whoever was charged least goes first; who joins is lifted to the lowest who waits, or to the last who left."""
+
+    @staticmethod
+    def join(o: Algebra, c: Vector, queued: Mask, p: Point, last: Point) -> Vector:  # type: ignore[override]
+        lowest = o.pick(c, o.argmin(c, queued), o.pick(c, last, 0))
+        return o.put(c, p, o.maximum(o.pick(c, p, 0), lowest))
+
+
+@pytest.mark.parametrize("gate", [Allowance, LeastServedMended])
+def test_a_fair_gate_is_proved(gate: type[FairGate]) -> None:
+    """Whom it lets in, what always holds and what it promises, for every number of clients."""
+    begun = perf_counter()
+    assert [type(prover.prove(claim)) for claim in gate.claims()] == [Proved, Proved, Proved]
+    assert perf_counter() - begun < SECONDS_MAX
+
+
+def test_a_subtly_unfair_gate_is_refuted_by_a_run() -> None:
+    """It forgets where the last who left stood: a shortest run from the empty gate shows it."""
+    begun = perf_counter()
+    always = next(claim for claim in LeastServed.claims() if claim.theorem.id == "always")
+    verdict = prover.prove(always)
+    assert isinstance(verdict, Refuted)
+    assert verdict.world.clients <= 3
+    found = reach(always, f"{LeastServed.__module__}:LeastServed", verdict.world.broken)
+    assert isinstance(found, Reached)
+    assert replay(found.document, always).confirmed
+    assert perf_counter() - begun < SECONDS_MAX
+
+
+@pytest.mark.parametrize("name", ["allowance", "least_served"])
+def test_an_authors_file_is_short_and_has_no_solver_word_in_it(name: str) -> None:
+    """Forty lines or fewer: state, kernels, what always holds, what is promised."""
+    text = (AUTHORS / f"{name}.py").read_text()
+    assert len(text.splitlines()) <= 40
+    assert not [word for word in ("z3", "cvc5", "smt", "sat", "forall", "solver") if word in text.lower().split()]
+
+
+@pytest.mark.parametrize(("name", "status"), [("allowance:Allowance", 0), ("least_served:LeastServed", 1)])
+def test_the_command_proves_and_refutes_it(
+    name: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fairsched verify --policy module:Class`, both solvers, in less than 20 seconds; what it saves replays."""
+    monkeypatch.syspath_prepend(str(AUTHORS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(AUTHORS))
+    begun = perf_counter()
+    assert main(["verify", "--policy", name, "--json", "found.json"]) == status
+    assert perf_counter() - begun < SECONDS_MAX
+    capsys.readouterr()
+    verdicts = {row["id"]: row["verdict"] for row in json.loads(Path("found.json").read_text())["theorems"]}
+    assert set(verdicts) >= {"gate", "always", "gap"}
+    assert verdicts["always"] == ("refuted" if status else "proved")
+    for path in tmp_path.rglob("counterexamples/*.json"):
+        assert main(["replay", str(path)]) == 0
+        assert "broken afterwards" in capsys.readouterr().out
+    sys.modules.pop(name.partition(":")[0], None)
+
+
+@pytest.mark.parametrize(
+    "gate", [Allowance(), LeastServed(), LeastServedMended()], ids=lambda gate: type(gate).__name__
+)
+def test_what_is_proved_about_runs(gate: FairGate) -> None:
+    """The class is a gate: composed with an order it passes the battery that every policy passes."""
+    policy = ComposedPolicy("mine", LongestPrefix(), gate)
+    check_local_policy(policy, settings=settings(max_examples=10, stateful_step_count=20, deadline=None))
+
+
+@pytest.mark.parametrize(
+    ("order", "gate"),
+    list(product([Arrival(), ShortestPrompt(), LongestPrefix()], [DeficitGate(), CounterGate(), Allowance()])),
+    ids=lambda part: type(part).__name__,
+)
+def test_every_order_inherits_the_theorems_of_its_gate(order: Order, gate: Gate[Any]) -> None:
+    """A composition lists what its gate promises, and each of that is a claim that can be decided."""
+    policy = ComposedPolicy("mine", order, gate)
+    found = subject("mine", policy)
+    promised = {theorem.id for theorem in gate.theorems} or {"gate", "always", "gap"}
+    assert promised <= {theorem.id for theorem in found.theorems} <= set(claims_of(found.source))
+
+
+def test_no_gate_promises_nothing() -> None:
+    """An order alone inherits what its batching rule promises about memory, and nothing about clients."""
+    policy = ComposedPolicy("mine", LongestPrefix(), OpenGate())
+    assert subject("mine", policy).theorems == policy.batching.theorems
+
+
+class ChoosesAnybody(FairGate):
+    """Lets in whoever has the least, waiting or not."""
+
+    state = ("c",)
+
+    @staticmethod
+    def choose(o: Algebra, c: Vector, queued: Mask) -> Point:
+        return o.argmin(c, queued | (c >= c))
+
+
+def test_a_gate_that_lets_in_who_does_not_wait_is_refuted() -> None:
+    """There is nothing to admit then."""
+    verdict = prover.prove(ChoosesAnybody.claims()[0])
+    assert isinstance(verdict, Refuted)
+    assert verdict.world.broken == ("who is let in waits",)
+
+
+class AsksForTooMuch(FairGate):
+    """A kernel cannot see what only the proof knows."""
+
+    state = ("c",)
+
+    @staticmethod
+    def choose(o: Algebra, c: Vector, R: Vector, queued: Mask) -> Point:
+        return o.argmin(c + R, queued)
+
+
+class NameTaken(FairGate):
+    """A vector that is called like one of the proof's own."""
+
+    state = ("W",)
+
+    @staticmethod
+    def choose(o: Algebra, W: Vector, queued: Mask) -> Point:
+        return o.argmin(W, queued)
+
+
+class NoKernel(FairGate):
+    """Chooses nobody, and says nothing of it."""
+
+    state = ("c",)
+    always = (Clause("c = 0", lambda o, w: w.c <= 0),)
+
+
+@pytest.mark.parametrize(
+    ("gate", "problem"),
+    [(AsksForTooMuch, "asks for R"), (NameTaken, "'W' has a meaning"), (NoKernel, "a kernel `choose`")],
+)
+def test_a_mistake_is_named(gate: type[FairGate], problem: str) -> None:
+    """Which class, and what about it."""
+    with pytest.raises(ValueError, match=problem) as error:
+        [prover.prove(claim) for claim in gate.claims()]
+    assert gate.__name__ in str(error.value)
