@@ -1,0 +1,94 @@
+"""`pytest --theorems` in a project of somebody else: a test a theorem, a table, a file; nothing at all without it."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fairsched.verify import plugin
+
+ROOT = Path(__file__).parents[2]
+AUTHORS = Path(__file__).parent / "authors"
+
+
+def _pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a folder that is no part of this project."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(folder)])}
+    # Named, and not by its entry point, so that it is loaded once whether or not the package is installed.
+    loaded = ["-p", "no:fairsched", "-p", "fairsched.verify.plugin", "-p", "no:cacheprovider"]
+    program = [sys.executable, "-m", "pytest", *loaded, "--rootdir", str(folder), *arguments]
+    return subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_plugin_is_declared() -> None:
+    """Whoever installs the package has the flag."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    assert declared == {"fairsched": plugin.__name__}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with the two authors' files and nothing else."""
+    for name in ("allowance.py", "least_served.py"):
+        (tmp_path / name).write_text((AUTHORS / name).read_text())
+    return tmp_path
+
+
+def test_each_theorem_is_a_test(project: Path) -> None:
+    """Proved passes, refuted fails with its run, and what rests on a refuted theorem is not called proved."""
+    done = _pytest(project, "--theorems", "allowance.py", "least_served.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+    assert "2 failed" in done.stdout
+    assert "-> admit the last that waits" in done.stdout
+    assert "gap rests on always, which is not proved" in done.stdout
+    rows = json.loads((project / "theorems.json").read_text())["theorems"]
+    verdicts = {(row["policy"], row["id"]): row["verdict"] for row in rows}
+    assert verdicts == {
+        ("Allowance", "gate"): "proved",
+        ("Allowance", "always"): "proved",
+        ("Allowance", "gap"): "proved",
+        ("LeastServed", "gate"): "proved",
+        ("LeastServed", "always"): "refuted",
+        ("LeastServed", "gap"): "unknown",
+    }
+    table = done.stdout[done.stdout.index("= theorems =") :]
+    assert all(policy in table and verdict in table for (policy, _), verdict in verdicts.items())
+
+
+def test_the_counterexample_is_kept_and_replays(project: Path) -> None:
+    """The command that the failure prints runs it again."""
+    printed = _pytest(project, "--theorems", "least_served.py").stdout
+    (command,) = [line for line in printed.splitlines() if line.startswith("fairsched replay ")]
+    done = subprocess.run(
+        [sys.executable, "-m", "fairsched.cli", *command.split()[1:]],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "broken afterwards: close" in done.stdout
+
+
+def test_processes_of_xdist_bring_their_rows_together(project: Path) -> None:
+    """With `-n 2` the table and the file are the same."""
+    _pytest(project, "--theorems", "-n", "2", "allowance.py", "least_served.py")
+    assert len(json.loads((project / "theorems.json").read_text())["theorems"]) == 6
+
+
+def test_without_the_flag_nothing_is_collected_or_imported(project: Path) -> None:
+    """No theorem, no file, and no solver in the process."""
+    (project / "test_nothing.py").write_text(
+        "import sys\n\n\ndef test_no_solver():\n"
+        "    assert not {'z3', 'cvc5', 'hypothesis', 'numpy'} & set(sys.modules)\n"
+    )
+    done = _pytest(project, "-p", "no:hypothesispytest", "test_nothing.py")
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+    assert not (project / "theorems.json").exists()
