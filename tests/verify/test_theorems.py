@@ -19,7 +19,6 @@ def test_the_theorem_holds_for_every_number_of_clients(name: str) -> None:
     verdict = prover.prove(claim)
     assert isinstance(verdict, Proved), verdict
     assert verdict.obligations >= len([event for event in claim.system.events if not event.excluded_by]) + 2
-    assert verdict.ms < 10_000
     assert claim.theorem.scope is Scope.ALL_N
 
 
