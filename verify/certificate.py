@@ -41,7 +41,10 @@ SCHEMA = 1
 
 CHECK_SH = """\
 #!/bin/sh
-# Re-checks this certificate with any solver that reads SMT-LIB 2:  sh check.sh z3,  sh check.sh cvc5,  ...
+# Re-checks this certificate with any solver that reads SMT-LIB 2:
+#     sh check.sh z3
+#     sh check.sh cvc5 --nl-rlv=interleave
+#     sh check.sh python cvc5_file.py
 # Exit status: 0 if every sum and every answer is as it should be, 1 if not, 2 without a solver.
 if [ $# -eq 0 ]; then
     echo "usage: sh check.sh SOLVER [ARGUMENT...]" >&2
@@ -77,6 +80,7 @@ import sys
 import cvc5
 
 solver = cvc5.Solver(cvc5.TermManager())
+solver.setOption("nl-rlv", "interleave")
 parser = cvc5.InputParser(solver)
 parser.setFileInput(cvc5.InputLanguage.SMT_LIB_2_6, sys.argv[1])
 while not (command := parser.nextCommand()).isNull():

@@ -5,12 +5,12 @@ theorems with their constants, the hashes of kernels and configurations.  So a m
 is caught even when all its hashes agree.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
-import msgspec
 
 from fairsched.verify import deployment as deployments
 from fairsched.verify.certificate import MANIFEST, Manifest, companions, files_of, manifest, read, sha256
@@ -79,7 +79,7 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
         elif not row.task.dropped:
             yield f"{row.subject.name}: {row.theorem.id} is claimed, and the certificate has no proof of it"
     made = manifest(said.fairsched, rows, deployment, said.solvers, questions)
-    yield from _differences(MANIFEST, msgspec.to_builtins(said), msgspec.to_builtins(made))
+    yield from _differences(MANIFEST, *(json.loads(each.to_json()) for each in (said, made)))
 
 
 def _differences(where: str, said: Any, made: Any) -> Iterator[str]:

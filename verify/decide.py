@@ -4,10 +4,10 @@ A claim holds functions and cannot travel to another process, so a task names it
 """
 
 import multiprocessing
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from time import perf_counter
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 import z3
@@ -18,6 +18,9 @@ from fairsched.verify.prover import Proved, Refuted, Unknown, Verdict
 from fairsched.verify.second_opinion import Question, cvc5_version, disagreement, questions
 from fairsched.verify.subject import AnyClaim, claims_of
 from fairsched.verify.system import Claim
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -145,11 +148,19 @@ def _file(theorem: str, question: Question) -> File:
     return File(theorem, question.obligation, question.about, script.expected, script.text)
 
 
-def pool(jobs: int) -> ProcessPoolExecutor:
-    """Processes that have nothing of this one: solvers do not survive a fork."""
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+class Here(Executor):
+    """Runs what is submitted at once, in this process."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The finished future of a call."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
-def decide_all(tasks: Iterable[Task], executor: ProcessPoolExecutor | None = None) -> Iterator[Decision]:
-    """Decides tasks in order, each once; on the executor's processes if there is one."""
-    return map(decide, tasks) if executor is None else executor.map(decide, tasks)
+def pool(jobs: int) -> Executor:
+    """This process for one job; otherwise processes that have nothing of it, since solvers do not survive a fork."""
+    return Here() if jobs == 1 else ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))

@@ -165,7 +165,7 @@ def run(
     tasks = list(dict.fromkeys(each.task for each in wanted.planned))
     extra = ("refutations", "mutation") if self_checks and not quick else ()
     with pool(jobs) as executor:
-        # What takes longest begins first; a single job still gets a process of its own, whose memory ends with it.
+        # What takes longest begins first.
         if worlds is not None and extra:
             worlds.mkdir(parents=True, exist_ok=True)
         reports = [executor.submit(extra_report, name, worlds) for name in reversed(extra)]

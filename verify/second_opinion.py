@@ -20,6 +20,9 @@ from fairsched.verify.system import Claim
 RLIMIT = 5_000_000
 """Budget of one question in cvc5's deterministic resource units."""
 
+CVC5_OPTIONS = {"nl-rlv": "interleave"}
+"""Products: look at those that matter to the goal first, which one obligation needs to be decided in seconds."""
+
 
 @attrs.frozen
 class Question:
@@ -84,7 +87,7 @@ def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
     """
     terms = cvc5.TermManager()
     solver = cvc5.Solver(terms)
-    for option, value in (("rlimit", rlimit), ("seed", seed)):
+    for option, value in {**CVC5_OPTIONS, "rlimit": rlimit, "seed": seed}.items():
         solver.setOption(option, str(value))
     parser = cvc5.InputParser(solver)
     parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "question")

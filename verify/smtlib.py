@@ -65,10 +65,7 @@ def script(terms: Iterable[Any], expected: Answer, comment: Iterable[str] = ()) 
 
     Raises `ValueError` for a term that it cannot write.
     """
-    terms = list(terms)
-    if expected == "sat":
-        terms += _in_small_world(terms)
-    writer = _Writer(terms, expected)
+    writer = _Writer(list(terms), expected)
     logic = writer.logic()
     lines = [
         *(f"; {line}" for line in comment),
@@ -91,10 +88,11 @@ class _Writer:
     """Writes the terms one after the other; what they need is declared and defined on the way."""
 
     def __init__(self, terms: list[Any], expected: Answer) -> None:
-        nodes = dict(_nodes(terms))
-        self.shared = Counter(child.get_id() for node in nodes.values() for child in node.children())
-        self.products = any(_is_product(node) for node in nodes.values())
-        self.quotients = any(_is_quotient(node) for node in nodes.values())
+        nodes = _nodes(terms)
+        self.nodes = nodes
+        self.shared = Counter(child.get_id() for node in nodes.values() for child in node.children)
+        self.products = any(node.is_product for node in nodes.values())
+        self.quotients = any(node.kind == z3.Z3_OP_IDIV for node in nodes.values())
         self.opaque = expected == "unsat" and self.products and self.quotients
         self.expected = expected
         self.sorts: dict[str, None] = {}
@@ -104,6 +102,8 @@ class _Writer:
         self.times: dict[str, list[tuple[str, str]]] = {}
         self.quotient: dict[tuple[str, str], str] = {}
         self.names = 0
+        if self.quotients and expected == "sat":
+            self._in_small_world()
         for term in terms:
             self.lines.append(f"(assert {self.written(term)})")
 
@@ -124,37 +124,38 @@ class _Writer:
         """The term as text: itself, or the name under which it was defined."""
         key = term.get_id()
         if key not in self.known:
-            text = self._text(term)
-            if term.num_args() and self.shared[key] > 1 and not text.startswith("?"):
+            node = self.nodes[key]
+            text = self._text(node)
+            if node.children and self.shared[key] > 1 and not text.startswith("?"):
                 text = self._defined(text, self._sort(term.sort()))
             self.known[key] = text
         return self.known[key]
 
-    def _text(self, term: Any) -> str:
-        if z3.is_int_value(term):
-            return _numeral(term.as_long())
-        kind = term.decl().kind()
+    def _text(self, node: "_Node") -> str:
+        kind = node.kind
+        if kind == z3.Z3_OP_ANUM and z3.is_int_value(node.term):
+            return _numeral(node.term.as_long())
         if kind in _CONSTANTS:
             return _CONSTANTS[kind]
         if kind == z3.Z3_OP_UNINTERPRETED:
-            return self._applied(term)
-        parts = [self.written(child) for child in term.children()]
+            return self._applied(node)
+        parts = [self.written(child) for child in node.children]
         if kind == z3.Z3_OP_MUL:
-            return self._product(term, parts)
+            return self._product(node, parts)
         if kind == z3.Z3_OP_IDIV:
             return self._quotient(*parts)
         if kind not in _OPERATORS:
-            raise ValueError(f"{term.decl().name()} has no place in the exported formulas")
+            raise ValueError(f"{node.term.decl().name()} has no place in the exported formulas")
         return f"({_OPERATORS[kind]} {' '.join(parts)})"
 
-    def _applied(self, term: Any) -> str:
-        declaration = term.decl()
+    def _applied(self, node: "_Node") -> str:
+        declaration = node.term.decl()
         domain = [self._sort(declaration.domain(i)) for i in range(declaration.arity())]
         name = symbol(declaration.name())
         kind = f"({' '.join(domain)}) {self._sort(declaration.range())}"
         if self.functions.setdefault(name, kind) != kind:
             raise ValueError(f"{name} has two types")
-        return f"({name} {' '.join(map(self.written, term.children()))})" if domain else name
+        return f"({name} {' '.join(map(self.written, node.children))})" if domain else name
 
     def _sort(self, sort: Any) -> str:
         name = symbol(sort.name())
@@ -175,8 +176,8 @@ class _Writer:
 
     # --- products and quotients -------------------------------------------------------------------------------------
 
-    def _product(self, term: Any, parts: list[str]) -> str:
-        if not self.opaque or not _is_product(term):
+    def _product(self, node: "_Node", parts: list[str]) -> str:
+        if not self.opaque or not node.is_product:
             return f"(* {' '.join(parts)})"
         product, *others = parts
         for other in others:
@@ -219,38 +220,41 @@ class _Writer:
         self._law(f"(=> (>= {b} 1) {law})" if self.expected == "unsat" else f"(and (>= {b} 1) {law})")
         return d
 
+    def _in_small_world(self) -> None:
+        for node in self.nodes.values():
+            if node.kind == z3.Z3_OP_UNINTERPRETED and z3.is_int(node.term):
+                self._law(f"(<= {_numeral(-SMALL)} {self.written(node.term)} {SMALL})")
+
     def _law(self, *texts: str) -> None:
         self.lines += [f"(assert {text})" for text in texts]
 
 
-def _nodes(terms: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """Every term inside the terms, once."""
-    seen: set[int] = set()
+class _Node:
+    """A term, what it is and what it is made of: Z3 is asked once."""
+
+    __slots__ = ("children", "kind", "term")
+
+    def __init__(self, term: Any) -> None:
+        self.term = term
+        self.kind = term.decl().kind()
+        self.children = term.children()
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it multiplies unknowns."""
+        return self.kind == z3.Z3_OP_MUL and sum(not z3.is_int_value(child) for child in self.children) > 1
+
+
+def _nodes(terms: Iterable[Any]) -> dict[int, _Node]:
+    """Every term inside the terms, by its id."""
+    found: dict[int, _Node] = {}
     waiting = list(terms)
     while waiting:
         term = waiting.pop()
-        if term.get_id() not in seen:
-            seen.add(term.get_id())
-            yield term.get_id(), term
-            waiting += term.children()
-
-
-def _in_small_world(terms: list[Any]) -> list[Any]:
-    """Bounds on the unknowns, where there are quotients."""
-    nodes = [node for _, node in _nodes(terms)]
-    if not any(map(_is_quotient, nodes)):
-        return []
-    unknowns = [node for node in nodes if z3.is_int(node) and node.decl().kind() == z3.Z3_OP_UNINTERPRETED]
-    return [z3.And(unknown <= SMALL, unknown >= -SMALL) for unknown in unknowns]
-
-
-def _is_product(term: Any) -> bool:
-    """Whether it multiplies unknowns."""
-    return bool(z3.is_mul(term)) and sum(not z3.is_int_value(child) for child in term.children()) > 1
-
-
-def _is_quotient(term: Any) -> bool:
-    return bool(z3.is_idiv(term))
+        if term.get_id() not in found:
+            found[term.get_id()] = node = _Node(term)
+            waiting += node.children
+    return found
 
 
 def _numeral(value: int) -> str:

@@ -1,0 +1,217 @@
+"""A certificate is evidence: whatever is changed in it afterwards is seen, by the script or by the command."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+
+from fairsched.model.theorem import Certificate
+from fairsched.policies.dlpm import DLPM
+from fairsched.verify import certificate, certificate_check
+from fairsched.verify.certificate import CHECKSUMS, EXPECTED, MANIFEST, Manifest, companions, sha256
+from fairsched.verify.deployment import Deployment, read
+from fairsched.verify.report import run
+from fairsched.verify.subject import Subject, subject
+
+THEOREMS = ("D-gate", "D-4.1")
+DEPLOYMENT = read({"kv_capacity_tokens": 4096, "weights": {"gold": 4, "free": 1}})
+
+
+def few(name: str, _deployment: Deployment) -> Subject:
+    """DLPM with a few of its theorems, so that a test takes seconds."""
+    whole = subject(name, DLPM())
+    return attrs.evolve(whole, theorems=tuple(theorem for theorem in whole.theorems if theorem.id in THEOREMS))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of those theorems, written once."""
+    directory = tmp_path_factory.mktemp("certificate") / "dlpm"
+    outcome = run("0", [few("dlpm", DEPLOYMENT)], DEPLOYMENT, self_checks=False)
+    assert outcome.failures == []
+    assert certificate.write(directory, outcome, DEPLOYMENT) == sum(len(row.decision.files) for row in outcome.rows)
+    return directory
+
+
+@pytest.fixture
+def copied(written: Path, tmp_path: Path) -> Path:
+    """A copy to tamper with."""
+    shutil.copytree(written, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def problems(directory: Path) -> str:
+    """What the command finds."""
+    return "\n".join(certificate_check.check(directory, few).problems)
+
+
+def script(directory: Path, *solver: str) -> subprocess.CompletedProcess[str]:
+    """What the shell script says, in an environment that cannot import this library."""
+    environment = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": ""}
+    return subprocess.run(
+        ["sh", str(directory / "check.sh"), *solver], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_certificate_checks(written: Path) -> None:
+    """Nothing is wrong with what was just written, and every theorem of the subject is in it."""
+    assert problems(written) == ""
+    (made,) = certificate.read(written).certificates
+    assert Certificate.from_json(made.to_json()) == made
+    assert {theorem.id for theorem in made.theorems} == set(THEOREMS)
+    assert all(made.covers(theorem) for theorem in THEOREMS)
+    (bound,) = [theorem.bound_cost for theorem in made.theorems if theorem.id == "D-4.1"]
+    # Two clients of weight 4: Q = 4 x 4096, U = 2 x 4096 - 1.
+    assert bound == 2 * (4 * 4096 + (2 * 4096 - 1) - 1)
+
+
+@pytest.mark.parametrize("solver", [("z3",), (sys.executable, "cvc5_file.py")], ids=["z3", "cvc5"])
+def test_the_script_needs_a_solver_and_nothing_else(written: Path, solver: tuple[str, ...]) -> None:
+    """With either solver every answer is the expected one."""
+    if solver == ("z3",) and shutil.which("z3", path=str(Path(sys.executable).parent)) is None:
+        pytest.skip("Z3's package brought no command")
+    done = script(written, *solver)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{len(certificate.read(written).files)} questions, 0 wrong\n"
+
+
+def test_the_script_without_a_solver_says_so(written: Path) -> None:
+    """No argument is exit status 2; a solver that answers nothing is no success."""
+    assert script(written).returncode == 2
+    assert script(written, "true").returncode == 1
+
+
+def _weaken(directory: Path) -> None:
+    """A goal is replaced by its opposite's companion: the question now has another answer."""
+    path = next(directory.glob("D-4.1/refill.goal.smt2"))
+    path.write_text(path.read_text().replace("(assert", "; (assert", 1))
+
+
+def _strengthen(directory: Path) -> None:
+    """The hypotheses are made contradictory, which every goal then follows from."""
+    path = next(directory.glob("D-4.1/refill.goal.smt2"))
+    path.write_text(path.read_text().replace("(check-sat)", "(assert false)\n(check-sat)"))
+
+
+def _remove(directory: Path) -> None:
+    next(directory.glob("D-gate/*.smt2")).unlink()
+
+
+def _add(directory: Path) -> None:
+    (directory / "D-gate" / "another.smt2").write_text("(check-sat)\n")
+
+
+def _expect_otherwise(directory: Path) -> None:
+    path = directory / EXPECTED
+    path.write_text(path.read_text().replace("unsat", "sat", 1))
+
+
+def _script_that_agrees(directory: Path) -> None:
+    (directory / "check.sh").write_text("#!/bin/sh\nexit 0\n")
+
+
+def _no_sums(directory: Path) -> None:
+    (directory / CHECKSUMS).write_text("")
+
+
+@pytest.mark.parametrize(
+    "tamper", [_weaken, _strengthen, _remove, _add, _expect_otherwise, _script_that_agrees, _no_sums]
+)
+def test_a_changed_file_is_seen(copied: Path, tamper: Callable[[Path], None]) -> None:
+    """The command names it; the script, where it is not what was changed, sees every change to what it asks."""
+    tamper(copied)
+    assert problems(copied)
+    if tamper in (_weaken, _strengthen, _remove, _expect_otherwise):
+        assert script(copied, "z3").returncode == 1
+
+
+def _claims(change: Callable[[Any], None]) -> Callable[[Path], None]:
+    def tamper(directory: Path) -> None:
+        """The manifest says something else, and everything beside it agrees with the manifest."""
+        document = json.loads((directory / MANIFEST).read_text())
+        change(document)
+        changed = msgspec.convert(document, Manifest)
+        for name, content in companions(changed).items():
+            (directory / name).write_bytes(content)
+
+    return tamper
+
+
+def _theorem(document: Any) -> Any:
+    return next(theorem for theorem in document["certificates"][0]["theorems"] if theorem["id"] == "D-4.1")
+
+
+def _smaller_bound(document: Any) -> None:
+    _theorem(document)["bound_cost"] = 1
+
+
+def _fewer_assumptions(document: Any) -> None:
+    _theorem(document)["assumptions"] = []
+
+
+def _other_kernel(document: Any) -> None:
+    document["kernels"]["fairsched.policies.deficit.admit"] = sha256(b"another text")
+
+
+def _other_deployment(document: Any) -> None:
+    document["deployment"]["kv_capacity_tokens"] = 2048
+
+
+def _forgotten_theorem(document: Any) -> None:
+    document["certificates"][0]["theorems"].remove(_theorem(document))
+    del document["evidence"]["dlpm"]["D-4.1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (_smaller_bound, "bound_cost: says 1"),
+        (_fewer_assumptions, "assumptions"),
+        (_other_kernel, "fairsched.policies.deficit.admit"),
+        (_other_deployment, "configuration_sha256"),
+        (_forgotten_theorem, "D-4.1 is claimed"),
+    ],
+)
+def test_a_manifest_that_claims_something_else_is_seen(
+    copied: Path, change: Callable[[Any], None], expected: str
+) -> None:
+    """Even when all hashes in the directory agree, the installed code says what it can vouch for."""
+    _claims(change)(copied)
+    assert expected in problems(copied)
+
+
+def test_a_question_swapped_with_its_hash_is_seen(copied: Path) -> None:
+    """A file and its entry changed together are not what the installed code asks."""
+    path = next(copied.glob("D-gate/start.goal.smt2"))
+    path.write_text("(set-logic QF_LIA)\n(assert false)\n(check-sat)\n")
+    name = path.relative_to(copied).as_posix()
+
+    def change(document: Any) -> None:
+        document["files"][name]["sha256"] = sha256(path.read_bytes())
+
+    _claims(change)(copied)
+    assert script(copied, "z3").returncode == 0
+    assert f"{MANIFEST}: files: {name}: sha256" in problems(copied)
+
+
+def test_writing_again_replaces_only_a_certificate(copied: Path, tmp_path: Path) -> None:
+    """Files of an earlier certificate go, a file of somebody else's stays, and another folder is refused."""
+    (copied / "notes.txt").write_text("mine")
+    outcome = run("0", [attrs.evolve(few("dlpm", DEPLOYMENT), theorems=())], DEPLOYMENT, self_checks=False)
+    assert certificate.write(copied, outcome, DEPLOYMENT) == 0
+    assert not list(copied.glob("*/*.smt2"))
+    assert (copied / "notes.txt").read_text() == "mine"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / MANIFEST).write_text('{"name": "a web page"}')
+    with pytest.raises(ValueError, match="not a certificate"):
+        certificate.check_free(tmp_path / "other")
+    with pytest.raises(ValueError, match="no certificate"):
+        certificate.check_free(tmp_path)

@@ -1,0 +1,67 @@
+"""Nothing is written without an obligation, and the registry sees it when something is."""
+
+import inspect
+from types import ModuleType
+
+import attrs
+import pytest
+
+from fairsched.policies import deficit
+from fairsched.verify import registry
+from fairsched.verify.registry import REGISTRATIONS, Registration
+from fairsched.verify.subject import SUITE, claims_of
+from fairsched.verify.system import Claim
+
+CLAIMS = [claim for claim in claims_of(SUITE).values() if isinstance(claim, Claim)]
+DEFICIT = next(registration for registration in REGISTRATIONS if registration.module is deficit)
+
+
+def test_every_write_of_what_ships_has_an_obligation() -> None:
+    """All shipped gates and all events of all claims."""
+    assert list(registry.breaches([SUITE])) == []
+
+
+@pytest.mark.parametrize("registration", REGISTRATIONS, ids=lambda each: each.gate.name)
+def test_every_field_of_a_gates_state_is_accounted_for(registration: Registration) -> None:
+    """What the functions of the gate's file write is its state's fields, each of them."""
+    written = set().union(*registry.state_writes(registration).values())
+    assert written == set(registration.gate.state_type.__struct_fields__)
+
+
+def test_a_function_without_an_event_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new method of the gate that changes deficits, and a field that its event does not write, are breaches."""
+    source = inspect.getsource(deficit)
+    added = source.replace(
+        "    def left(self, state: DeficitState, client: int) -> DeficitState:\n        return state\n",
+        "    def left(self, state: DeficitState, client: int) -> DeficitState:\n"
+        "        return msgspec.structs.replace(state, q=state.q + 1)\n",
+    )
+    assert added != source
+    monkeypatch.setattr(inspect, "getsource", lambda module: added)
+    (breach,) = registry.unregistered_writes(DEFICIT, CLAIMS)
+    assert breach == "DeficitGate: left writes q, and no event stands for it"
+
+
+def test_an_event_that_does_not_write_the_field_is_named() -> None:
+    """`released` changes what is in flight, which decoding does not."""
+    wrong = attrs.evolve(DEFICIT, events={**DEFICIT.events, "released": ("choose",), "decoded": ("no such event",)})
+    found = list(registry.unregistered_writes(wrong, CLAIMS))
+    assert any("released writes in_flight" in breach for breach in found)
+    assert any("'no such event', which is no event" in breach for breach in found)
+
+
+def test_a_field_that_no_invariant_reads_is_named() -> None:
+    """A claim that forgets what an event writes leaves it without an obligation."""
+    claim = next(claim for claim in CLAIMS if claim.theorem.id == "D-A.1")
+    only_range = tuple(clause for clause in claim.invariants if "W" not in clause.name)
+    forgetful = attrs.evolve(claim, invariants=only_range, conclusions=only_range)
+    found = list(registry.unread_fields([forgetful]))
+    assert "deficit gate: decode writes W, and no invariant of any claim reads it" in found
+    assert not [breach for breach in registry.unread_fields([claim]) if " W," in breach]
+
+
+def test_a_registered_module_is_the_gates_own() -> None:
+    """The file that is read is the one in which the gate stands."""
+    for registration in REGISTRATIONS:
+        assert isinstance(registration.module, ModuleType)
+        assert registration.gate.__module__ == registration.module.__name__

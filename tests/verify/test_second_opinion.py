@@ -1,0 +1,63 @@
+"""Two solvers that share no code agree about every obligation of every theorem."""
+
+import pytest
+import z3
+
+from fairsched.verify.decide import Task, decide, prove
+from fairsched.verify.prover import Proved
+from fairsched.verify.second_opinion import RLIMIT, cvc5_answer, disagreement, questions, z3_answer
+from fairsched.verify.subject import SUITE, claims_of
+
+EVERY = list(claims_of(SUITE))
+
+
+@pytest.mark.parametrize("theorem", EVERY)
+def test_both_solvers_decide_every_question_of_the_text(theorem: str) -> None:
+    """Read from the same text, hypotheses are satisfiable and goals follow, by the word of each."""
+    asked = list(questions(claims_of(SUITE)[theorem]))
+    assert {question.about for question in asked} == {"goal", "hypotheses"}
+    for question in asked:
+        answers = (z3_answer(question.script.text), cvc5_answer(question.script.text))
+        assert answers == (question.script.expected,) * 2, (question.obligation, question.about)
+
+
+def test_the_text_is_the_same_each_time() -> None:
+    """Nothing in a question depends on what was asked before, so its hash says what it is."""
+    for theorem in ("D-refill", "V-4.3", "U-reserved"):
+        texts = [[question.script.text for question in questions(claims_of(SUITE)[theorem])] for _ in range(2)]
+        assert texts[0] == texts[1]
+
+
+def test_a_disagreement_is_no_proof() -> None:
+    """A question that cvc5 answers otherwise, or not at all within its budget, is named."""
+    question = next(q for q in questions(claims_of(SUITE)["V-4.3"]) if q.about == "goal" and q.obligation == "admit")
+    assert disagreement(question) is None
+    assert "unknown" in (disagreement(question, rlimit=1) or "")
+
+
+def test_a_decision_counts_the_clients_that_its_obligations_name() -> None:
+    """The cutoff is that of the widest obligation, and arithmetic about no client has none."""
+    decision = decide(Task(SUITE, "D-4.1"))
+    assert (decision.verdict, decision.solvers) == ("proved", ("z3", "cvc5"))
+    asked = list(questions(claims_of(SUITE)["D-4.1"]))
+    assert decision.cutoff == max(question.clients for question in asked)
+    assert len(decision.files) == len(asked)
+    assert decide(Task(SUITE, "price")).cutoff is None
+
+
+@pytest.mark.nightly
+def test_verdicts_do_not_depend_on_the_solvers_seeds(full_budget: bool) -> None:
+    """With other seeds Z3 decides the same within the same budget, and so does cvc5 wherever arithmetic is linear."""
+    theorems, seeds = (EVERY, range(1, 51)) if full_budget else (["D-range", "D-4.1", "V-4.4"], range(1, 3))
+    try:
+        for seed in seeds:
+            for option in ("smt.random_seed", "sat.random_seed"):
+                z3.set_param(option, seed)
+            for theorem in theorems:
+                claim = claims_of(SUITE)[theorem]
+                assert isinstance(prove(claim), Proved), (theorem, seed)
+                for question in (q for q in questions(claim) if "NIA" not in q.script.logic):
+                    assert cvc5_answer(question.script.text, RLIMIT, seed) == question.script.expected, (theorem, seed)
+    finally:
+        for option in ("smt.random_seed", "sat.random_seed"):
+            z3.set_param(option, 0)
