@@ -146,7 +146,7 @@ def test_a_variant_computes_and_does_nothing_else(new: str, problem: str) -> Non
             lambda rates, longest, output, k: rates.input * longest + rates.output * k * output + 1,
         ),
         ("price", lambda tokens, rate, multiplier=1: tokens * rate * multiplier - 1),
-        ("multipliers", tuple),
+        ("multipliers", lambda weights: tuple(weights)),  # noqa: PLW0108  (its code is read)
     ],
 )
 def test_a_wrong_price_is_refuted(function: str, wrong: object) -> None:

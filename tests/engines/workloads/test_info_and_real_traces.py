@@ -1,7 +1,6 @@
 """What is told about a workload, and that the public traces are what their publishers say (where they are at hand)."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -73,11 +72,9 @@ def test_one_request_is_enough() -> None:
 
 
 def test_the_azure_trace() -> None:
-    """19,366 requests in 58 minutes with mean context 1,155 and mean output 211, read in well under half a second."""
+    """19,366 requests in 58 minutes with mean context 1,155 and mean output 211."""
     path = real("azure-2023-conv.csv")
-    start = time.perf_counter()
     workload = load_trace(path)
-    seconds = time.perf_counter() - start
     info = trace_info(workload)
     assert info["requests"] == 19_366
     assert round(info["duration_s"] / 60) == 58
@@ -85,7 +82,6 @@ def test_the_azure_trace() -> None:
     assert round(info["output_tokens"]["mean"]) == 211
     assert info["prefix"] is None
     assert info["max_output_tokens"]["max"] == 1_000
-    assert seconds < 2, "0.12 s was measured; this leaves room for a busy machine"
 
 
 def test_the_mooncake_trace() -> None:
