@@ -130,7 +130,8 @@ class _Search:
         for name, kind in kinds.items():
             label = prefix + name
             if kind is Kind.VECTOR:
-                made[name] = entries([z3.Int(f"{label} {i}") for i in range(self._size)], boolean=False)
+                terms = [z3.Int(f"{label} {i}") for i in range(self._size)]
+                made[name] = entries(terms, boolean=False, closed_form=self._claim.system.closed_forms)
             elif kind is Kind.MASK:
                 made[name] = entries([z3.Bool(f"{label} {i}") for i in range(self._size)], boolean=True)
             elif kind is Kind.POINT:

@@ -11,12 +11,13 @@ from typing import Any
 import z3
 
 from fairsched.model.algebra import NOBODY
-from fairsched.verify.z3_algebra import KernelError, Point, Value, Z3Algebra, lifted, scalar
+from fairsched.verify.z3_algebra import ClosedFormValue, KernelError, Point, Value, Z3Algebra, lifted, scalar
 
 
-def entries(terms: list[Any], *, boolean: bool) -> Value:
+def entries(terms: list[Any], *, boolean: bool, closed_form: bool = False) -> Value:
     """A vector or a mask of one term a client."""
-    return Value(lambda client: terms[client], boolean=boolean, vector=True)
+    made = ClosedFormValue if closed_form and not boolean else Value
+    return made(lambda client: terms[client], boolean=boolean, vector=True)
 
 
 def point(number: Any) -> Point:
