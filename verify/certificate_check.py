@@ -18,7 +18,7 @@ from fairsched.verify.decide import File, files, pool
 from fairsched.verify.deployment import Deployment
 from fairsched.verify.report import Planned, plan
 from fairsched.verify.second_opinion import cvc5_answer, z3_answer
-from fairsched.verify.subject import PRICING, Subject, pricing
+from fairsched.verify.subject import PARTS, Subject
 
 SubjectOf = Callable[[str, Deployment], Subject]
 
@@ -67,7 +67,7 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
     try:
         deployment = deployments.read(said.deployment)
         names = [certificate.policy for certificate in said.certificates]
-        subjects = [pricing() if name == PRICING else subject_of(name, deployment) for name in names]
+        subjects = [PARTS[name]() if name in PARTS else subject_of(name, deployment) for name in names]
     except ValueError as error:
         yield f"{MANIFEST}: {error}"
         return

@@ -16,7 +16,7 @@ from fairsched.model.theorem import Assumption
 from fairsched.verify import counterexample, pricing_proofs, prover
 from fairsched.verify.prover import Proved, Refuted, Unknown, Verdict
 from fairsched.verify.second_opinion import Question, cvc5_version, disagreement, questions
-from fairsched.verify.subject import AnyClaim, claims_of
+from fairsched.verify.subject import SUITE, AnyClaim, claims_of
 from fairsched.verify.system import Claim
 
 P = ParamSpec("P")
@@ -84,7 +84,7 @@ def decide(task: Task) -> Decision:
         solvers,
         (perf_counter() - begun) * 1e3,
         tuple(_file(task.theorem, question) for question in asked) if said == "proved" else (),
-        _saved(task.source, verdict) if isinstance(claim, Claim) else None,
+        _saved(task.source, claim, verdict) if isinstance(claim, Claim) else None,
     )
 
 
@@ -137,10 +137,12 @@ def _said(
     return "proved", "", ("z3", "cvc5")
 
 
-def _saved(source: str, verdict: Verdict) -> bytes | None:
+def _saved(source: str, claim: Claim, verdict: Verdict) -> bytes | None:
     if not isinstance(verdict, Refuted):
         return None
-    return counterexample.document(verdict.world, source or "fairsched.verify.subject").to_json()
+    if source == SUITE:
+        return counterexample.document(verdict.world, "fairsched.verify.subject").to_json()
+    return counterexample.document(verdict.world, source, claim=claim).to_json()
 
 
 def _file(theorem: str, question: Question) -> File:

@@ -17,7 +17,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.verify import mutation, refutations, registry
 from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
 from fairsched.verify.deployment import Deployment, constant
-from fairsched.verify.subject import PRICING, Subject, claims_of
+from fairsched.verify.subject import Subject, claims_of
 from fairsched.verify.witness import NotAWitness, attained, witnesses
 
 
@@ -265,6 +265,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
 
-def policies_without(subjects: Iterable[Subject]) -> Iterator[str]:
-    """The policies about which there is no theorem."""
-    return (subject.name for subject in subjects if not subject.theorems and subject.name != PRICING)
+def ungated(subjects: Iterable[Subject]) -> Iterator[str]:
+    """The policies whose gate is open: they promise nobody anything."""
+    return (subject.name for subject in subjects if subject.policy and not subject.policy.gate.grouped)

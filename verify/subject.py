@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
+from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
@@ -27,6 +28,8 @@ SUITE = ""
 """The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
 PRICING = "pricing"
 """The name under which the theorems about prices are reported."""
+VARIANTS = "variants"
+"""The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
 _PROVED = (ComposedPolicy, DeficitGate, CounterGate, OpenGate)
 
@@ -82,6 +85,18 @@ def subject(name: str, policy: object) -> Subject:
 def pricing() -> Subject:
     """The theorems about prices and the constants made of them."""
     return Subject(PRICING, SUITE, tuple(claim.theorem for claim in pricing_proofs.claims()))
+
+
+def variants() -> Subject:
+    """The theorems that ship and that neither a gate, nor a batching rule, nor pricing lists."""
+    listing = (DeficitGate, CounterGate, *BATCHINGS.values(), pricing())
+    listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
+    rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
+    return Subject(VARIANTS, SUITE, tuple(rest))
+
+
+PARTS = {PRICING: pricing, VARIANTS: variants}
+"""What is reported beside policies, by name."""
 
 
 def overridden(policy: ComposedPolicy) -> list[str]:

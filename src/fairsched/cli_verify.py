@@ -71,11 +71,13 @@ def verify(arguments: Namespace) -> int:
     deployment = _deployment(arguments.config)
     names = _names(arguments.policy, deployment)
     from fairsched.verify import certificate, report, report_text
-    from fairsched.verify.subject import SUITE, pricing
+    from fairsched.verify.subject import SUITE, pricing, variants
 
     subjects = [_subject(name, deployment) for name in names]
     if any(subject.source == SUITE and subject.theorems for subject in subjects):
         subjects.append(pricing())
+    if arguments.policy is None:
+        subjects.append(variants())
     if arguments.certificate is not None:
         certificate.check_free(arguments.certificate)
     outcome = report.run(
@@ -88,9 +90,9 @@ def verify(arguments: Namespace) -> int:
         worlds=COUNTEREXAMPLES,
     )
     print(report_text.text(outcome, deployment), end="")
-    silent = list(report.policies_without(subjects))
-    if silent:
-        print(f"About {', '.join(silent)} there is no theorem: an open gate promises nothing.")
+    ungated = list(report.ungated(subjects))
+    if ungated:
+        print(f"About fairness there is no theorem for {', '.join(ungated)}: an open gate promises nothing.")
     if arguments.json is not None:
         arguments.json.write_bytes(outcome.report.to_json())
     if arguments.certificate is not None:

@@ -1,0 +1,178 @@
+"""`fairsched verify` and `fairsched certificate`: what they write, what they refuse, and what they load."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairsched.cli import main
+
+REPORT_KEYS = {"fairsched", "solvers", "theorems", "refutations", "mutation", "wall_s"}
+THEOREM_KEYS = {
+    *("policy", "id", "statement", "verdict", "scope", "bound", "tightness", "assumptions", "cutoff", "solvers", "ms"),
+    "vacuous",
+}
+
+FAIR = '''
+"""A fair policy: shortest prompt first, among the clients that have credit."""
+import attrs
+from fairsched.policies.batching import Batching, Chunked
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.gate import Gate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Order, ShortestPrompt
+
+
+@attrs.frozen
+class Mine(ComposedPolicy):
+    """Shortest prompt first, fairly."""
+
+    name: str = "mine"
+    order: Order = attrs.field(factory=ShortestPrompt)
+    gate: Gate = attrs.field(factory=DeficitGate)
+    batching: Batching = attrs.field(factory=Chunked)
+'''
+UNFAIR = '''
+"""A gate that charges one unit less than it serves, with claims of its own."""
+from fairsched.policies import deficit
+from fairsched.verify import deficit_proofs
+from fairsched.verify.variants import variant
+
+
+class Discount:
+    """Every admission is a unit cheaper."""
+
+    @staticmethod
+    def claims():
+        """What was true of the gate before the discount."""
+        return deficit_proofs.claims(variant(deficit, "admit", "-charge", "1 - charge"))[:2]
+'''
+
+
+def run(*arguments: str) -> int:
+    """Exit status of the command line in this process."""
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, with somebody's policies in it; their modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fair_policy.py").write_text(FAIR)
+    (tmp_path / "unfair_policy.py").write_text(UNFAIR)
+    for name in ("fair_policy", "unfair_policy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return tmp_path
+
+
+def test_json_has_the_documented_keys(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One entry a theorem of the author's composition, each with exactly the documented keys, all proved."""
+    (folder / "mine.toml").write_text('kv_capacity_tokens = 4096\n[policies."fair_policy:Mine"]\nquantum = 100\n')
+    arguments = ("--config", "mine.toml", "--policy", "fair_policy:Mine", "--quick", "--jobs", "1", "--json", "v.json")
+    assert run("verify", *arguments) == 0
+    document = json.loads((folder / "v.json").read_text())
+    assert set(document) == REPORT_KEYS
+    assert set(document["solvers"]) == {"z3"}
+    assert document["refutations"] == document["mutation"] == []
+    for entry in document["theorems"]:
+        assert set(entry) == THEOREM_KEYS
+        assert (entry["verdict"], entry["vacuous"], entry["solvers"]) == ("proved", False, ["z3"])
+    by_id = {entry["id"]: entry for entry in document["theorems"]}
+    units = 2 * (100 + (2 * 4096 - 1) - 1)
+    bound = by_id["D-4.1"]["bound"]
+    assert (bound["cost_units"], bound["output_tokens"]) == (units, units // 2)
+    assert bound["seconds"] > 0
+    assert by_id["D-4.1"]["tightness"]["ratio"] == 1.0
+    shown = capsys.readouterr().out
+    assert f"{units:,} = {units // 2:,} tok" in shown
+    assert "fair_policy:Mine" in shown
+    assert not (folder / "out").exists()
+
+
+def test_a_claim_that_is_false_exits_with_one_and_replays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The author's broken gate is refuted by a world that is saved, and the replay breaks it again."""
+    assert run("verify", "--policy", "unfair_policy:Discount", "--jobs", "1") == 1
+    shown = capsys.readouterr().out
+    assert "REFUTED" in shown
+    *_, command = (line.strip() for line in shown.splitlines() if line.strip().startswith("fairsched replay"))
+    assert run(*command.split()[1:]) == 0
+    assert "W + q = q0 + P" in capsys.readouterr().out
+
+
+def test_an_open_gate_promises_nothing_about_fairness(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That is said, is no failure, and its batching rule's theorems are there all the same."""
+    assert run("verify", "--policy", "fcfs", "--jobs", "1") == 0
+    shown = capsys.readouterr().out
+    assert "About fairness there is no theorem for fcfs" in shown
+    assert "KV-sum" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["verify", "--policy", "dlmp"], "did you mean dlpm"),
+        (["verify", "--policy", "no_such_module:Policy"], "cannot be imported"),
+        (
+            ["verify", "--policy", "fairsched.policies.dlpm:DeficitGate"],
+            "neither a composed policy nor has it `claims`",
+        ),
+        (["verify", "--config", "no-such.toml"], "no-such.toml"),
+        (["verify", "--config", "bad.toml"], "bad.toml: not TOML"),
+        (["verify", "--config", "bad.json"], "bad.json: not JSON"),
+        (["verify", "--config", "key.toml"], "did you mean kv_capacity_tokens"),
+        (["verify", "--config", "policy.toml"], "did you mean dlpm"),
+        (["verify", "--config", "param.toml", "--policy", "dlpm"], "did you mean quantum"),
+        (["verify", "--quick", "--certificate", "c"], "needs both solvers"),
+        (["verify", "--policy", "fcfs", "--certificate", "taken"], "no certificate"),
+        (["verify", "--json", "no/such/folder.json"], "no folder"),
+        (["verify", "--jobs", "0"], "positive whole number"),
+        (["verify", "--unknown"], "--unknown"),
+        (["certificate", "check", "nowhere"], "no certificate"),
+        (["certificate", "renew", "nowhere"], "renew"),
+        (["certificate"], "ACTION"),
+    ],
+)
+def test_bad_arguments_get_one_line_and_status_two(
+    arguments: list[str], expected: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is wrong is said in one line on standard error that names it, with exit status 2."""
+    (folder / "bad.toml").write_text("kv_capacity_tokens =")
+    (folder / "bad.json").write_text("{")
+    (folder / "key.toml").write_text("kv_capacity = 5")
+    (folder / "policy.toml").write_text("[policies.dlmp]\nquantum = 5")
+    (folder / "param.toml").write_text("[policies.dlpm]\nquantums = 5")
+    (folder / "taken").mkdir()
+    (folder / "taken" / "notes.txt").write_text("mine")
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+
+
+def test_without_the_extra_the_command_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing solver is one line that names the extra."""
+    for name in [name for name in sys.modules if name.startswith("fairsched.verify")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cvc5", None)
+    assert run("verify", "--policy", "dlpm") == 2
+    assert capsys.readouterr().err == "fairsched verify needs cvc5: pip install 'fairsched[verify]'\n"
+
+
+def test_solvers_are_loaded_by_these_commands_only() -> None:
+    """Neither the command line nor another command of it imports a solver, and none imports torch."""
+    program = (
+        "import sys\nfrom fairsched.cli import main\nmain(['policies'])\n"
+        "assert not {'z3', 'cvc5', 'hypothesis', 'torch'} & set(sys.modules), sorted(sys.modules)\n"
+        "main(['verify', '--policy', 'fcfs', '--jobs', '1'])\n"
+        "assert {'z3', 'cvc5'} <= set(sys.modules) and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

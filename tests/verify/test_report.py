@@ -1,0 +1,172 @@
+"""What a report says of a policy: its theorems, their constants, and what its configuration does not have."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from fairsched.model.request import Client
+from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED
+from fairsched.policies.batching import BATCHINGS, Chunked
+from fairsched.policies.counter import V_44, CounterGate
+from fairsched.policies.deficit import D_41, D_WEIGHTED, DeficitGate
+from fairsched.policies.gate import Gate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
+from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.verify.deployment import Deployment, constant, document, read, seconds_of_service
+from fairsched.verify.report import plan, run
+from fairsched.verify.subject import SUITE, Subject, claims_of, pricing, subject, variants
+
+GATES: list[Gate[Any]] = [DeficitGate(), CounterGate()]
+ORDERS: list[Order] = [Arrival(), ShortestPrompt(), LongestPrefix()]
+SMALL = read({"kv_capacity_tokens": 64, "weights": {"gold": 4, "free": 1}})
+
+
+def composed(gate: Gate[Any], order: Order | None = None, **batching: Any) -> Subject:
+    """What there is to prove about a composition."""
+    return subject("mine", ComposedPolicy("mine", order or Arrival(), gate, Chunked(**batching)))
+
+
+def only(of: Subject, *theorems: str) -> Subject:
+    """The subject with few of its theorems."""
+    return attrs.evolve(of, theorems=tuple(theorem for theorem in of.theorems if theorem.id in theorems))
+
+
+@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_a_composition_inherits_the_theorems_of_its_gate(gate: Gate[Any], order: Order, batching: str) -> None:
+    """Whatever the order and the batching rule, the same tasks decide the same theorems."""
+    policy = ComposedPolicy("mine", order, gate, BATCHINGS[batching]())
+    tasks = {each.theorem.id: each.task for each in plan([subject("mine", policy)]).planned}
+    assert set(tasks) >= {theorem.id for theorem in gate.theorems} - {"D-cap"}
+    reference = plan([composed(gate)]).planned
+    assert {each.task for each in reference} == set(tasks.values())
+
+
+def test_every_claim_of_the_suite_is_some_shipped_policys() -> None:
+    """Nothing is proved that no report shows."""
+    subjects = [pricing(), variants(), *(subject(name, policy) for name, policy in LOCAL_POLICIES.items())]
+    capped = composed(DeficitGate(in_flight_cap_tokens=1024))
+    planned = plan([*subjects, capped])
+    assert planned.missing == ()
+    assert {each.theorem.id for each in planned.planned} == set(claims_of(SUITE))
+
+
+def test_a_part_that_was_not_proved_about_brings_no_theorem() -> None:
+    """A subclass that changes what was proved inherits nothing; one that changes a default inherits all."""
+
+    @attrs.frozen
+    class Renamed(DeficitGate):
+        """Another default, the same rules."""
+
+        quantum: int = 7
+
+    @attrs.frozen
+    class Generous(DeficitGate):
+        """Admissions are free."""
+
+        def turn(self, state: Any, heads: Any) -> Any:
+            return super().turn(state, heads)
+
+    assert composed(Renamed()).theorems == composed(DeficitGate()).theorems
+    with pytest.raises(ValueError, match=r"Generous\.turn anew|overrides Generous\.turn"):
+        composed(Generous())
+
+
+def test_a_configuration_claims_what_it_fulfils() -> None:
+    """Without a cap there is no D-cap, with one there is; a theorem falls with the one that it rests on."""
+    uncapped, capped = plan([composed(DeficitGate())]), plan([composed(DeficitGate(in_flight_cap_tokens=32))])
+    assert ("mine", "D-cap", "no Capped") in uncapped.unclaimed
+    assert "D-cap" in {each.theorem.id for each in capped.planned}
+    unlifted = plan([composed(CounterGate(lift="none"))])
+    assert ("mine", "V-4.11-time", "no LiftOnJoin") in unlifted.unclaimed
+
+
+def test_unreserved_outputs_replace_an_assumption_and_the_constant() -> None:
+    """MemReserve becomes OutputsBounded, U becomes U_dyn, and no cap helps."""
+    optimistic = composed(DeficitGate(in_flight_cap_tokens=32), reserve="optimistic")
+    assert MEM_RESERVE in D_41.assumptions
+    assert MEM_RESERVE not in optimistic.assumptions(D_41)
+    assert OUTPUTS_BOUNDED in optimistic.assumptions(D_41)
+    assert ("mine", "D-cap", "no Capped") in plan([optimistic]).unclaimed
+    static, dynamic = (constant(D_41, of.policy, SMALL) for of in (composed(DeficitGate()), optimistic) if of.policy)
+    assert static is not None
+    assert dynamic is not None
+    assert dynamic.cost_units > static.cost_units
+
+
+@pytest.mark.parametrize("variant", [DeficitGate(rejoin="reset"), CounterGate(lift="none")], ids=lambda gate: gate.name)
+def test_a_variant_does_not_claim_what_its_events_break(variant: Gate[Any], tmp_path: Any) -> None:
+    """What the printed rule breaks is withdrawn with a world to replay; what it keeps is proved; nothing fails."""
+    few = only(composed(variant), "D-4.2", "D-gate", "V-4.4", "V-gate")
+    outcome = run("0", [few], SMALL, quick=True, self_checks=False, worlds=tmp_path)
+    broken, kept = ("D-4.2", "D-gate") if isinstance(variant, DeficitGate) else ("V-4.4", "V-gate")
+    assert [(entry.id, entry.verdict) for entry in outcome.report.theorems] == [(kept, "proved")]
+    ((policy, theorem, reason),) = outcome.unclaimed
+    assert (policy, theorem) == ("mine", broken)
+    assert f"fairsched replay {tmp_path / f'mine-{broken}.json'}" in reason
+    assert outcome.failures == []
+
+
+@pytest.mark.parametrize("weights", [{"a": 1}, {"a": 3}, {"gold": 4, "free": 1}, {"a": 2, "b": 3, "c": 4}])
+@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
+def test_constants_are_the_gates_own_bounds(weights: dict[str, int], gate: Gate[Any]) -> None:
+    """The report's number for the widest pair is what the gate itself promises, in the heavier client's cost units."""
+    deployment = read({"kv_capacity_tokens": 64, "weights": weights})
+    of = composed(gate)
+    assert of.policy is not None
+    found = constant(D_WEIGHTED if isinstance(gate, DeficitGate) else V_44, of.policy, deployment)
+    assert found is not None
+    pairs = []
+    for f in weights.values():
+        for g in weights.values():
+            promised = gate.service_gap_bound((Client(0, "f", f), Client(1, "g", g)), deployment.limits(of.policy))
+            assert promised is not None
+            pairs.append(-(-promised // min(_shares(f, g))))
+    assert found.cost_units == max(pairs)
+    assert found.output_tokens == -(-found.cost_units // gate.rates.output)
+
+
+def _shares(f: int, g: int) -> tuple[int, int]:
+    from math import lcm
+
+    return lcm(f, g) // f, lcm(f, g) // g
+
+
+def test_seconds_are_those_of_a_full_worker() -> None:
+    """As many cost units as one step serves take as long as that step."""
+    policy = LOCAL_POLICIES["dlpm"]
+    deployment = Deployment()
+    batch = policy.batching.max_running
+    step_ns = deployment.latency.decode_ns(batch, deployment.kv_capacity_tokens)
+    assert seconds_of_service(2 * batch, policy, deployment) == pytest.approx(step_ns / 1e9)
+
+
+def test_a_deployment_is_written_and_read() -> None:
+    """The document of a deployment makes it again."""
+    given = read({"latency_model": "opt-13b-a100", "weights": {"a": 2}, "policies": {"dlpm": {"quantum": 5}}})
+    assert read(document(given)) == given
+    assert given.parameters("dlpm") == {"quantum": "5"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"kv_capacity": 5}, "did you mean kv_capacity_tokens"),
+        ({"latency_model": "opt-13b"}, "did you mean opt-13b-a100"),
+        ({"kv_capacity_tokens": 1}, "kv_capacity_tokens is a whole number of at least 2, not 1"),
+        ({"kv_capacity_tokens": "many"}, "kv_capacity_tokens is a whole number"),
+        ({"max_output_tokens": True}, "max_output_tokens is a whole number"),
+        ({"weights": {"gold": 0}}, "weights.gold"),
+        ({"weights": {}}, "names no client"),
+        ({"weights": 3}, "weights is a table"),
+        ({"policies": {"dlpm": {"quantum": 1.5}}}, "policies.dlpm.quantum"),
+        ([], "the document is a table"),
+    ],
+)
+def test_a_deployment_that_does_not_fit_is_refused(given: Any, expected: str) -> None:
+    """The key is named, with the nearest ones where it is unknown."""
+    with pytest.raises(ValueError, match=expected):
+        read(given)
