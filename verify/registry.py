@@ -155,13 +155,16 @@ def unread_fields(claims: Iterable[Claim]) -> Iterator[str]:
     for claim in claims:
         seen = _read_by_invariants(claim)
         for event in claim.system.events:
-            for field in _writes(claim, event):
-                written[event.name, field] = claim.system.name
+            for field in sorted(_writes(claim, event)):
+                written.setdefault((event.name, field), claim.system.name)
                 if field in seen:
                     read.add((event.name, field))
+    unread: dict[tuple[str, str], list[str]] = {}
     for (name, field), system in written.items():
         if (name, field) not in read:
-            yield f"{system}: {name} writes {field}, and no invariant of any claim reads it"
+            unread.setdefault((system, field), []).append(name)
+    for (system, field), names in unread.items():
+        yield f"{system}: {field} is written by {', '.join(names)}, and no invariant of any claim reads it"
 
 
 class _Watched(SimpleNamespace):

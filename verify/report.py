@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import attrs
 import msgspec
@@ -17,7 +16,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.verify import mutation, refutations, registry
 from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
 from fairsched.verify.deployment import Deployment, constant
-from fairsched.verify.subject import Subject, claims_of
+from fairsched.verify.subject import SUITE, Subject, claims_of
 from fairsched.verify.witness import NotAWitness, attained, witnesses
 
 
@@ -163,23 +162,29 @@ def run(
     begun = perf_counter()
     wanted = plan(subjects, quick)
     tasks = list(dict.fromkeys(each.task for each in wanted.planned))
-    extra = ("refutations", "mutation") if self_checks and not quick else ()
+    whole = self_checks and not quick
+    if worlds is not None and whole:
+        worlds.mkdir(parents=True, exist_ok=True)
     with pool(jobs) as executor:
         # What takes longest begins first.
-        if worlds is not None and extra:
-            worlds.mkdir(parents=True, exist_ok=True)
-        reports = [executor.submit(extra_report, name, worlds) for name in reversed(extra)]
+        mutants = [executor.submit(mutation.rows, task) for task in (mutation.tasks() if whole else ())]
+        refuted = executor.submit(refutations.report, worlds) if whole else None
         decisions = dict(zip(tasks, executor.map(decide, tasks), strict=True))
         tight, no_witnesses = executor.submit(tightness).result()
-        found = dict(zip(reversed(extra), (report.result() for report in reports), strict=True))
+        fates = [row for found in mutants for row in found.result()]
+        false = refuted.result() if refuted else []
     rows = tuple(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in wanted.planned)
     replays = dict(_kept(rows, worlds)) if worlds else {}
     report = Report(
         version,
         versions(quick),
-        tuple(_entry(row, deployment, tight.get(row.theorem.id)) for row in rows if not row.withdrawn),
-        tuple(msgspec.convert(row, RefutationEntry) for row in found.get("refutations", ())),
-        tuple(msgspec.convert(row, MutationEntry) for row in found.get("mutation", ())),
+        tuple(
+            _entry(row, deployment, tight.get(row.theorem.id) if row.task.source == SUITE else None)
+            for row in rows
+            if not row.withdrawn
+        ),
+        tuple(msgspec.convert(row, RefutationEntry) for row in false),
+        tuple(msgspec.convert(row, MutationEntry) for row in fates),
         round(perf_counter() - begun, 3),
     )
     sources = dict.fromkeys(subject.source for subject in subjects)
@@ -253,11 +258,6 @@ def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
         except NotAWitness as error:
             wrong.append(f"witness of {error}")
     return found, tuple(wrong)
-
-
-def extra_report(name: str, worlds: Path | None = None) -> list[dict[str, Any]]:
-    """The rows of `refutations` or of `mutation`; the worlds of the former are kept in the folder."""
-    return refutations.report(worlds) if name == "refutations" else mutation.report()
 
 
 def slug(text: str) -> str:

@@ -103,7 +103,10 @@ def _refutations(outcome: Outcome) -> Iterator[str]:
         yield "Refuted: false of the variant named"
         for entry in outcome.report.refutations:
             yield from _wrapped(f"{entry.id} ({entry.variant}): {entry.claim}", "  ")
-            yield from _wrapped(entry.replay or ("found" if entry.found else "NOT FOUND"))
+            shown = entry.replay or ""
+            yield from _wrapped(f"fairsched replay {shown}" if shown.endswith(".json") else shown)
+            if not entry.found:
+                yield from _wrapped("NOT FOUND")
 
 
 def _mutation(outcome: Outcome) -> Iterator[str]:
