@@ -23,7 +23,7 @@ from fairsched.verify.system import Claim, Clause, Event, Kind, World, decided, 
 from fairsched.verify.z3_algebra import Point, Value, scalar
 from fairsched.verify.z3_fixed import FixedAlgebra, entries, point
 
-RLIMIT = 5_000_000
+RLIMIT = 20_000_000
 """Budget of one solver call."""
 _MAGNITUDES = (3, 9, None)
 """Bounds on the integers of a run that is shown, tried in turn once there is one."""
@@ -38,16 +38,25 @@ class Reached:
 
 @attrs.frozen
 class NotReached:
-    """No run of at most `events` events with at most `clients` clients breaks it; `undecided` if the budget ran out."""
+    """No run breaks it within the scope: `events[k]` events at most with k + 1 clients.
+
+    A number is smaller than what was asked for (-1: nothing at all) where the solver's budget ran out.
+    """
 
     theorem: Theorem
-    clients: int
-    events: int
-    undecided: bool
+    events: tuple[int, ...]
+    asked: int
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the scope is smaller than what was asked for."""
+        return min(self.events) < self.asked
 
     def __str__(self) -> str:
-        scope = f"in at most {self.events} events with at most {self.clients} clients"
-        return f"{'not decided' if self.undecided else 'not reachable'} {scope}"
+        if not self.undecided:
+            return f"not reachable in at most {self.asked} events with at most {len(self.events)} clients"
+        scopes = ", ".join(f"{length} with {size}" for size, length in enumerate(self.events, 1) if length >= 0)
+        return f"not reachable in so many events with so many clients: {scopes or 'none'}; not decided beyond"
 
 
 def reach(
@@ -56,25 +65,27 @@ def reach(
     broken: tuple[str, ...] = (),
     *,
     clients: int = 3,
-    events: int = 5,
+    events: int = 4,
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Reached | NotReached:
     """Searches a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
 
     `claims` says where the claim is found, for the saved run.
     """
-    undecided = False
-    searches = [_Search(claim, size, broken, dropped) for size in range(1, clients + 1)]
+    searches = {size: _Search(claim, size, broken, dropped) for size in range(1, clients + 1)}
+    decided = dict.fromkeys(searches, -1)
     for length in range(events + 1):
-        for search in searches:
+        for size, search in list(searches.items()):
             answer = search.after(length)
-            undecided = undecided or answer == z3.unknown
-            if answer == z3.sat:
-                found = search.run(length, claims)
-                if found is not None:
-                    return Reached(found)
-                undecided = True
-    return NotReached(claim.theorem, clients, events, undecided)
+            found = search.run(length, claims) if answer == z3.sat else None
+            if found is not None:
+                return Reached(found)
+            if answer == z3.unsat:
+                decided[size] = length
+            else:
+                # What is longer is harder.
+                del searches[size]
+    return NotReached(claim.theorem, tuple(decided.values()), events)
 
 
 class _Search:

@@ -68,4 +68,5 @@ def test_an_exhausted_budget_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairsched.verify.bounded.RLIMIT", 1)
     found = reach(_claim(counter_proofs, counter, "V-4.4"), counter_proofs.__name__, clients=2, events=2)
     assert isinstance(found, NotReached)
-    assert "not decided" in str(found)
+    assert found.undecided
+    assert "not decided beyond" in str(found)
