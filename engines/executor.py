@@ -1,0 +1,52 @@
+"""What computes a worker's steps: the boundary between bookkeeping, which is `model.worker`'s, and tensors.
+
+A serving loop owns the worker's state and the policy's; an executor owns tokens and KV memory.  The loop tells it what
+arrived, every event of every transition in order, and each step's plan; it answers with the tokens that the step
+produced.  It decides nothing: what is admitted, cut into chunks, preempted or evicted was decided before.
+
+The order of calls is fixed: `submit` before a request's first event; for each step `follow` with the events of
+`worker.begin`, `execute` with the same plan, `follow` with the events of `worker.finish`.  Memory that an event frees
+may be used by the next call.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from fairsched.model.events import Event
+from fairsched.model.plan import StepPlan
+
+
+@attrs.frozen
+class Sampling:
+    """How output tokens are chosen.
+
+    At `temperature` 0 the most likely token; above it one drawn from the `top_k` most likely (0: from all), with
+    randomness that depends on `seed`, the request and the position alone, so that neither batching nor preemption
+    changes an answer.  Generation stops after one of `stop_tokens`.
+    """
+
+    temperature: float = attrs.field(default=0.0, validator=attrs.validators.ge(0.0))
+    top_k: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    seed: int = 0
+    stop_tokens: frozenset[int] = frozenset()
+
+
+class Executor(Protocol):
+    """Tokens and KV memory of one worker's requests."""
+
+    def submit(self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        """A request's tokens, before its first event.  Raises `ValueError` for a token outside the vocabulary."""
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """What happened to the worker: admissions take memory, ends, preemptions and evictions free it."""
+
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        """Compute one step: each chunk of the plan and, with `decode`, one token for every request that decodes.
+
+        Returns the token of each request that produced one: those that decoded, and those whose last chunk this was.
+        """
+
+    def close(self) -> None:
+        """Give back what the executor holds; it is not used afterwards."""
