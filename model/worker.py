@@ -2,11 +2,10 @@
 
 A step has two halves.  `begin` applies a plan's preemptions and admissions and makes room; `finish` computes: chunks
 are prefilled, tokens decoded, requests finish.  A run of pure decode steps is one `finish` over many steps, since every
-decoding request counts its tokens from a clock of decode steps and none is touched before it ends.  Time only labels
-the events; whoever drives the worker (simulator, proof, conformance machine) supplies it.
+decoding request counts its tokens from a clock of decode steps and none is touched before it ends.  Between two steps
+callers give up (`cancel`), outputs end early (`stop`) and memory is lost (`lose`).  Time only labels the events;
+whoever drives the worker (simulator, proof, conformance machine) supplies it.
 """
-
-from bisect import bisect_left
 
 from msgspec.structs import replace
 
@@ -17,9 +16,7 @@ from fairsched.model.events import (
     Cancelled,
     Decoded,
     Event,
-    Evicted,
     Finished,
-    Preempted,
     Prefilled,
     Rejected,
     Settled,
@@ -27,6 +24,7 @@ from fairsched.model.events import (
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import InFlight
+from fairsched.model.worker_batch import evict, generated, join_decode, leave_decode, release, requeue
 from fairsched.model.worker_state import Running, Waiting, WorkerState
 
 EVICT_SHARE = 128
@@ -35,6 +33,10 @@ EVICT_SHARE = 128
 
 class InfeasiblePlanError(ValueError):
     """A plan that this worker cannot execute; the message names the request and by how much."""
+
+
+class NotDecodingError(ValueError):
+    """A request is said to have produced its last token, and is not one that produces any."""
 
 
 Step = tuple[WorkerState, list[Event]]
@@ -93,7 +95,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
             f"worker {state.worker}: the step's output needs {unreserved} tokens and {state.free} are free"
         )
     if growth > state.room:
-        state = _evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events)
+        state = evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events)
     return state, events
 
 
@@ -127,10 +129,10 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
         events.append(Decoded(now_ns, state.worker, steps, state.clients, tokens_by_client))
     while state.ends.size and state.ends.first()[0] <= state.clock:
         ended.append(state.ends.first()[1])
-        state = _leave_decode(state, ended[-1])
+        state = leave_decode(state, ended[-1])
     for request_id in ended:
         waiting = state.running[request_id].waiting
-        state = _release(state, request_id)
+        state = release(state, request_id)
         events.append(Finished(now_ns, state.worker, request_id, waiting.request.client, waiting.output_tokens))
     return state, events
 
@@ -150,20 +152,38 @@ def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
         gone = Cancelled(now_ns, state.worker, request_id, client, False, 0, waiting.generated_tokens)
         return _unqueued(state, waiting), [gone]
     flight = state.in_flight[request_id]
-    generated = _generated(state, request_id)
-    state = _release(_leave_decode(state, request_id), request_id)
-    cancelled = Cancelled(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, generated)
-    return state, [cancelled]
+    done = generated(state, request_id)
+    state = release(leave_decode(state, request_id), request_id)
+    return state, [Cancelled(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, done)]
 
 
-def _generated(state: WorkerState, request_id: int) -> int:
-    """Output tokens of a running request so far, earlier admissions included."""
-    return state.running[request_id].waiting.generated_tokens + _produced(state, state.in_flight[request_id])
+def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
+    """Between two steps a decoding request turns out to have produced its last token, earlier than was foreseen.
+
+    It finishes with what it produced, and the rest of its reservation is free.  Raises `NotDecodingError` for a
+    request that has produced nothing since its admission, or is not running.
+    """
+    flight = state.in_flight.get(request_id)
+    if flight is None or flight.clock_start is None:
+        doing = "is not running" if flight is None else f"has {flight.remaining_tokens} tokens left to prefill"
+        raise NotDecodingError(f"worker {state.worker}: request {request_id} cannot stop, since it {doing}")
+    output_tokens = generated(state, request_id)
+    state = release(leave_decode(state, request_id), request_id)
+    return state, [Finished(now_ns, state.worker, request_id, flight.client, output_tokens)]
 
 
-def _produced(state: WorkerState, flight: InFlight) -> int:
-    """Output tokens since this admission."""
-    return 0 if flight.clock_start is None else 1 + state.clock - flight.clock_start
+def lose(state: WorkerState, now_ns: int) -> Step:
+    """The worker lost its memory (its process died and was started again), and with it the step under way.
+
+    Whatever ran waits again, in order of admission, and keeps what it had generated, to be computed once more; nothing
+    is cached any more; the queue stays.  O(batch + cache).
+    """
+    events: list[Event] = []
+    for _, request_id in state.ranks:
+        state, preempted = requeue(state, request_id, now_ns)
+        events.append(preempted)
+    cached_tokens = state.cache.tree.cached_tokens
+    return (evict(state, cached_tokens, now_ns, events) if cached_tokens else state), events
 
 
 def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[Event]) -> WorkerState:
@@ -217,19 +237,11 @@ def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[E
 
 
 def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Event]) -> WorkerState:
-    flight = state.in_flight.get(request_id)
-    if flight is None:
+    if request_id not in state.in_flight:
         raise InfeasiblePlanError(f"worker {state.worker}: request {request_id} is preempted and does not run")
-    run = state.running[request_id]
-    generated = _generated(state, request_id)
-    state = _release(_leave_decode(state, request_id), request_id)
-    events.append(Preempted(now_ns, state.worker, request_id, flight.client, generated, flight.remaining_tokens))
-    waiting = Waiting(run.waiting.request, run.waiting.output_tokens, generated)
-    return replace(
-        state,
-        queue=state.queue.set(request_id, waiting),
-        queue_tokens=state.queue_tokens + waiting.request.prompt.tokens + generated,
-    )
+    state, preempted = requeue(state, request_id, now_ns)
+    events.append(preempted)
+    return state
 
 
 def _check_chunks(state: WorkerState, plan: StepPlan) -> None:
@@ -243,13 +255,6 @@ def _check_chunks(state: WorkerState, plan: StepPlan) -> None:
                 f"which has {remaining} left to prefill{' and two chunks' if request_id in seen else ''}"
             )
         seen.add(request_id)
-
-
-def _evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) -> WorkerState:
-    cache, evictions = state.cache.evict(tokens)
-    for e in evictions:
-        events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))
-    return replace(state, cache=cache)
 
 
 def _prefill(
@@ -283,7 +288,7 @@ def _prefill(
     produced[flight.client] = produced.get(flight.client, 0) + 1
     left = run.waiting.output_tokens - run.waiting.generated_tokens - 1
     if left:
-        state = _join_decode(state, flight, left)
+        state = join_decode(state, flight, left)
     else:
         ended.append(request_id)
     return replace(
@@ -298,68 +303,3 @@ def _prefill(
         used=state.used + tokens + 1 - moved,
         promised=state.promised - moved + (0 if flight.reserved else 1),
     )
-
-
-def _join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
-    """The request decodes from the next step on, for `left` steps."""
-    clients, counts = _counted(state.clients, state.counts, flight.client, 1)
-    return replace(
-        state,
-        ends=state.ends.add((state.clock + left, flight.request_id)),
-        clients=clients,
-        counts=counts,
-        decoding=state.decoding + 1,
-        growing=state.growing + (not flight.reserved),
-        context=state.context + flight.context_tokens + 1,
-    )
-
-
-def _leave_decode(state: WorkerState, request_id: int) -> WorkerState:
-    """The request decodes no more; nothing changes if it was prefilling."""
-    flight = state.in_flight[request_id]
-    clock_end = state.running[request_id].clock_end
-    if clock_end is None or flight.clock_start is None or clock_end == flight.clock_start:
-        return state
-    clients, counts = _counted(state.clients, state.counts, flight.client, -1)
-    return replace(
-        state,
-        ends=state.ends.remove((clock_end, request_id)),
-        clients=clients,
-        counts=counts,
-        decoding=state.decoding - 1,
-        growing=state.growing - (not flight.reserved),
-        context=state.context - flight.context_tokens - 1 - (state.clock - flight.clock_start),
-    )
-
-
-def _release(state: WorkerState, request_id: int) -> WorkerState:
-    """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
-    run, flight = state.running[request_id], state.in_flight[request_id]
-    produced = _produced(state, flight)
-    computed = run.extend_tokens - flight.remaining_tokens - run.moved_tokens + produced
-    prefilling = state.prefilling
-    if flight.remaining_tokens:
-        prefilling = tuple(pair for pair in prefilling if pair[0] != request_id)
-    return replace(
-        state,
-        cache=state.cache.release(request_id),
-        running=state.running.delete(request_id),
-        in_flight=state.in_flight.delete(request_id),
-        ranks=state.ranks.remove((flight.rank, request_id)),
-        prefilling=prefilling,
-        used=state.used - computed,
-        promised=state.promised - flight.kv_tokens - (0 if flight.reserved else produced),
-    )
-
-
-def _counted(
-    clients: tuple[int, ...], counts: tuple[int, ...], client: int, change: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sorted multiset of clients with `change` more (or fewer) of `client`."""
-    i = bisect_left(clients, client)
-    if i == len(clients) or clients[i] != client:
-        return (*clients[:i], client, *clients[i:]), (*counts[:i], change, *counts[i:])
-    count = counts[i] + change
-    if not count:
-        return clients[:i] + clients[i + 1 :], counts[:i] + counts[i + 1 :]
-    return clients, (*counts[:i], count, *counts[i + 1 :])

@@ -2,7 +2,7 @@
 
 KV-sum is about the worker's books, over a sort of *requests*: `kv` is what each running request is promised, `promised`
 the running total that the worker keeps instead of a sum, `protected` the part of the prefix cache that may not be
-evicted.  Each event is one equation of `fairsched.model.worker`.  The other KV theorems run the functions of that file
+evicted.  Each event is one equation of `fairsched.model.worker`.  The other KV theorems run the worker's functions
 themselves on symbolic integers, for one request beside any others, and show that they satisfy the equations.
 The prefix cache is replaced there by its contract: completing a prompt protects no more than the request moves into it,
 and releasing protects nothing more.  That contract, and the loops around the functions, are tested
@@ -16,7 +16,7 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model import worker
+from fairsched.model import worker, worker_batch
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import InFlight
 from fairsched.model.worker_state import Running, Waiting, WorkerState
@@ -220,8 +220,8 @@ def _prefills(w: SimpleNamespace) -> Mapping[str, Any]:
 
 
 def _releases(w: SimpleNamespace) -> Mapping[str, Any]:
-    """`_release` gives back the request's promise and what it grew beyond it."""
-    done = worker._release(_flying(w, w.clock_start, remaining=0), 0)
+    """`release` gives back the request's promise and what it grew beyond it."""
+    done = worker_batch.release(_flying(w, w.clock_start, remaining=0), 0)
     grew = 0 if w.is_reserved else 1 + w.clock - w.clock_start
     return {"promised falls by kv": done.promised == w.promised - w.kv - grew}
 

@@ -1,0 +1,109 @@
+"""Who is in a worker's batch: joining and leaving it, with every sum that depends on who decodes and who runs.
+
+These are the parts of the transitions in `fairsched.model.worker`; each leaves some sums for its caller to finish.
+"""
+
+from bisect import bisect_left
+
+from msgspec.structs import replace
+
+from fairsched.model.events import Event, Evicted, Preempted
+from fairsched.model.view import InFlight
+from fairsched.model.worker_state import Waiting, WorkerState
+
+
+def generated(state: WorkerState, request_id: int) -> int:
+    """Output tokens of a running request so far, earlier admissions included."""
+    return state.running[request_id].waiting.generated_tokens + produced(state, state.in_flight[request_id])
+
+
+def produced(state: WorkerState, flight: InFlight) -> int:
+    """Output tokens since this admission."""
+    return 0 if flight.clock_start is None else 1 + state.clock - flight.clock_start
+
+
+def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
+    """The request decodes from the next step on, for `left` steps."""
+    clients, counts = _counted(state.clients, state.counts, flight.client, 1)
+    return replace(
+        state,
+        ends=state.ends.add((state.clock + left, flight.request_id)),
+        clients=clients,
+        counts=counts,
+        decoding=state.decoding + 1,
+        growing=state.growing + (not flight.reserved),
+        context=state.context + flight.context_tokens + 1,
+    )
+
+
+def leave_decode(state: WorkerState, request_id: int) -> WorkerState:
+    """The request decodes no more; nothing changes if it was prefilling."""
+    flight = state.in_flight[request_id]
+    clock_end = state.running[request_id].clock_end
+    if clock_end is None or flight.clock_start is None or clock_end == flight.clock_start:
+        return state
+    clients, counts = _counted(state.clients, state.counts, flight.client, -1)
+    return replace(
+        state,
+        ends=state.ends.remove((clock_end, request_id)),
+        clients=clients,
+        counts=counts,
+        decoding=state.decoding - 1,
+        growing=state.growing - (not flight.reserved),
+        context=state.context - flight.context_tokens - 1 - (state.clock - flight.clock_start),
+    )
+
+
+def release(state: WorkerState, request_id: int) -> WorkerState:
+    """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
+    run, flight = state.running[request_id], state.in_flight[request_id]
+    output = produced(state, flight)
+    computed = run.extend_tokens - flight.remaining_tokens - run.moved_tokens + output
+    prefilling = state.prefilling
+    if flight.remaining_tokens:
+        prefilling = tuple(pair for pair in prefilling if pair[0] != request_id)
+    return replace(
+        state,
+        cache=state.cache.release(request_id),
+        running=state.running.delete(request_id),
+        in_flight=state.in_flight.delete(request_id),
+        ranks=state.ranks.remove((flight.rank, request_id)),
+        prefilling=prefilling,
+        used=state.used - computed,
+        promised=state.promised - flight.kv_tokens - (0 if flight.reserved else output),
+    )
+
+
+def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, Preempted]:
+    """A running request loses its memory and waits again; what it generated is kept, to be computed once more."""
+    run, flight = state.running[request_id], state.in_flight[request_id]
+    done = generated(state, request_id)
+    state = release(leave_decode(state, request_id), request_id)
+    waiting = Waiting(run.waiting.request, run.waiting.output_tokens, done)
+    state = replace(
+        state,
+        queue=state.queue.set(request_id, waiting),
+        queue_tokens=state.queue_tokens + waiting.request.prompt.tokens + done,
+    )
+    return state, Preempted(now_ns, state.worker, request_id, flight.client, done, flight.remaining_tokens)
+
+
+def evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) -> WorkerState:
+    """At least `tokens` tokens of the cache go, or all that nobody pins."""
+    cache, evictions = state.cache.evict(tokens)
+    for e in evictions:
+        events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))
+    return replace(state, cache=cache)
+
+
+def _counted(
+    clients: tuple[int, ...], counts: tuple[int, ...], client: int, change: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sorted multiset of clients with `change` more (or fewer) of `client`."""
+    i = bisect_left(clients, client)
+    if i == len(clients) or clients[i] != client:
+        return (*clients[:i], client, *clients[i:]), (*counts[:i], change, *counts[i:])
+    count = counts[i] + change
+    if not count:
+        return clients[:i] + clients[i + 1 :], counts[:i] + counts[i + 1 :]
+    return clients, (*counts[:i], count, *counts[i + 1 :])
