@@ -49,7 +49,8 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.deficit_progress import PROGRESS
+from fairsched.policies.deficit_progress import PROGRESS, gap_cost, weighted_gap_cost
+from fairsched.policies.deficit_rejoin import REJOIN
 from fairsched.policies.deficit_steps import STEPS
 from fairsched.policies.gate import Gate, Stake, Turn
 from fairsched.policies.validators import one_of, positive
@@ -57,18 +58,7 @@ from fairsched.policies.vectors import dense, grown
 
 # --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
 
-_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
-
-
-def gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
-    """The bound of D-4.1 and D-4.2 in cost units."""
-    return (quantum_f + charge_max_f - 1) + (quantum_g + charge_max_g - 1)
-
-
-def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
-    """The bound of D-weighted, in cost units times a quantum."""
-    return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
-
+_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE, REJOIN_KEEPS_DEBT)
 
 D_RANGE = Theorem(
     "D-range",
@@ -81,7 +71,7 @@ D_A1 = Theorem(
     "D-A.1",
     "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1",
     "DLPM, lemma A.1 (reconstructed), whose constant max(U, Q) holds only from the start",
-    (*_BASE, REJOIN_KEEPS_DEBT),
+    _BASE,
     bound="Q_i + U_i - 1",
 )
 D_41 = Theorem(
@@ -96,7 +86,7 @@ D_42 = Theorem(
     "D-4.2",
     "f backlogged over [t1, t2), g anybody: W_f >= W_g - 2(Q + U - 1)",
     "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
-    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
+    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
     bound="(Q + U_f - 1) + (Q + U_g - 1)",
     bound_cost=gap_cost,
 )
@@ -266,7 +256,7 @@ class DeficitGate(Gate[DeficitState]):
     name: ClassVar[str] = "deficit"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
-    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, *STEPS, *PROGRESS)
+    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, *REJOIN, *STEPS, *PROGRESS)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)

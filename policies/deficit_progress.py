@@ -23,14 +23,15 @@ _BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
 _WAITS = (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT)
 
 
-def latency_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
-    """The bound of D-A.2 a client that f waits for, in cost units, if f comes with the deepest debt."""
-    return quantum_f + (charge_max_f - 1) + (quantum_g + charge_max_g - 1)
-
-
-def gap_cost_capped(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
-    """The bound of D-cap in cost units, from U of the capped memory."""
+def gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    """The bound of D-4.1, D-4.2 and D-cap in cost units (U of the capped memory for the last), and of D-A.2 for each
+    client that f waits for, if f comes with the deepest debt."""
     return (quantum_f + charge_max_f - 1) + (quantum_g + charge_max_g - 1)
+
+
+def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    """The bound of D-weighted, and of D-A.2-weighted with the deepest debt, in cost units times a quantum."""
+    return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
 
 
 D_WC = Theorem(
@@ -38,7 +39,7 @@ D_WC = Theorem(
     "whenever somebody waits, at most floor((U_i - 1) / Q_i) + 1 rounds of refill, for every i who waits, and none to "
     "spare, give somebody who waits credit; D-gate then lets one in",
     "DLPM, work conservation (reconstructed), which holds only if the refill is repeated; the number of rounds is ours",
-    _BASE,
+    (*_BASE, REJOIN_KEEPS_DEBT),
     bound="floor((U_i - 1) / Q_i) + 1",
 )
 D_A2 = Theorem(
@@ -48,7 +49,16 @@ D_A2 = Theorem(
     "DLPM, lemma A.2 (reconstructed): 2 (n - 1) (Q + U) / a; holds for clients and not for requests",
     _WAITS,
     bound="2Q + U_g - 1 + D",
-    bound_cost=latency_cost,
+    bound_cost=gap_cost,
+)
+D_A2_WEIGHTED = Theorem(
+    "D-A.2-weighted",
+    "while f waits and is not let in, whatever the quanta: Q_f W_g <= Q_f (2 Q_g + U_g - 1) + Q_g D for g other than f",
+    "new; divided by Q_f it is W_g <= 2 Q_g + U_g - 1 + D Q_g/Q_f: D-A.2, with f's debt in rounds of its own quantum",
+    (*_BASE, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
+    bound="Q_f (2 Q_g + U_g - 1) + Q_g D",
+    bound_cost=weighted_gap_cost,
+    per_quantum=True,
 )
 D_A2_TIME = Theorem(
     "D-A.2-time",
@@ -65,7 +75,7 @@ D_STARVATION = Theorem(
     "this library: starvation freedom as safety",
     (*_WAITS, CHARGES_AT_LEAST_ONE, NOTHING_REFUNDED),
     bound="2Q + U_g - 1 + D",
-    bound_cost=latency_cost,
+    bound_cost=gap_cost,
 )
 D_PRICE = Theorem(
     "D-price",
@@ -89,9 +99,10 @@ D_CAP = Theorem(
         QUANTUM_POSITIVE,
         EQUAL_QUANTA,
         BACKLOGGED_DURING,
+        REJOIN_KEEPS_DEBT,
     ),
     bound="2(Q + U(min(C, M)) - 1)",
-    bound_cost=gap_cost_capped,
+    bound_cost=gap_cost,
 )
 D_CAP_HOLDS = Theorem(
     "D-cap-holds",
@@ -116,5 +127,5 @@ D_INT64 = Theorem(
     bound="2^62",
 )
 
-PROGRESS = (D_WC, D_A2, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64)
+PROGRESS = (D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64)
 """In the order of the report."""

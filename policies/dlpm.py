@@ -30,7 +30,8 @@ class DLPM(ComposedPolicy):
 
 @attrs.frozen
 class DLPMPrinted(ComposedPolicy):
-    """DLPM as printed: a client that comes back starts at zero.  For comparison; it promises nothing."""
+    """DLPM as printed: a client that comes back starts at zero.  For comparison; it promises nothing to anybody who is
+    compared with a client that comes and goes (D-4.1-rejoin is all that is left)."""
 
     name: str = "dlpm-printed"
     order: Order = attrs.field(factory=LongestPrefix)

@@ -64,7 +64,7 @@ def _deficit_claim(kernel: Any) -> Claim:
             Clause("W + q + X = q0 + P", lambda o, w: same(w.W + w.q + w.X, w.q0 + w.P)),
         ),
         (
-            Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q)),
+            deficit_proofs.IN_RANGE,
             Clause("|P - X - W| <= Q_max + U - 1", _net),
         ),
     )

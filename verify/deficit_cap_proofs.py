@@ -21,7 +21,7 @@ from fairsched.model.theorem import (
 )
 from fairsched.policies import deficit
 from fairsched.policies.deficit_progress import D_CAP, D_CAP_HOLDS
-from fairsched.verify.deficit_proofs import both, queue_events, refill_event, same_credit
+from fairsched.verify.deficit_proofs import IN_RANGE, both, queue_events, refill_event, same_credit
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same
 
 _LEAVING = {"p": Kind.POINT, "y": Kind.SCALAR, "x": Kind.SCALAR}
@@ -178,7 +178,7 @@ def _capped(kernel: Any) -> Claim:
             Clause("P_f = P_g", same_credit),
         ),
         (
-            Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q)),
+            IN_RANGE,
             Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within),
         ),
     )

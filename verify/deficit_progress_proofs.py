@@ -13,9 +13,22 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED
 from fairsched.policies import deficit
-from fairsched.policies.deficit_progress import D_A2, D_PRICE, D_STARVATION, D_WC
-from fairsched.verify.deficit_proofs import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, system
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, and_also, implies, only, same
+from fairsched.policies.deficit_progress import D_A2, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
+from fairsched.verify.deficit_proofs import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, both, system
+from fairsched.verify.system import (
+    Claim,
+    Clause,
+    Event,
+    Kind,
+    Need,
+    System,
+    World,
+    and_also,
+    implies,
+    only,
+    product,
+    same,
+)
 
 
 def without(of: System, name: str, assumption: Any) -> System:
@@ -82,7 +95,7 @@ def _most(w: World) -> Any:
 
 
 def _while_f_waits(kernel: Any) -> System:
-    """The gate over an interval in which f waits and is not let in; quanta are equal."""
+    """The gate over an interval in which f waits and is not let in."""
     one = system(kernel, backlogged=("f",))
     someone_else = Need(lambda o, w: o.where(o.pick(only(o, w.q, w.f), w.p, False), False, True))
 
@@ -90,11 +103,14 @@ def _while_f_waits(kernel: Any) -> System:
         return event.with_needs(someone_else) if event.name.startswith("admit") else event
 
     return attrs.evolve(
-        one.with_laws(Need(lambda o, w: same(w.Q, o.pick(w.Q, w.f, 1)), EQUAL_QUANTA)),
+        one,
         parameters={**one.parameters, "R0": Kind.VECTOR},
         events=tuple(map(kept_out, one.events)),
         derived={"debt": lambda o, w: o.maximum(o.pick(w.R0, w.f, 0) - o.pick(w.q0, w.f, 0), 0)},
     )
+
+
+_EQUAL = Need(lambda o, w: same(w.Q, o.pick(w.Q, w.f, 1)), EQUAL_QUANTA)
 
 
 def _own_service(o: Algebra, w: World) -> Any:
@@ -107,32 +123,57 @@ def _credit_of_f(o: Algebra, w: World) -> Any:
 
 
 _WAITING_STARTS = (*INTERVAL_STARTS, Clause("R = R0", lambda o, w: same(w.R, w.R0)))
-_WAITING = (
+_DEBT = Clause("D <= U_f - 1", lambda o, w: w.debt <= o.pick(w.U, w.f, 0) - 1)
+_WAITING_F = (
     *BALANCE,
-    Clause("D <= U_f - 1", lambda o, w: w.debt <= o.pick(w.U, w.f, 0) - 1),
+    _DEBT,
     Clause("W_f + R_f <= R0_f", _own_service),
-    Clause("P_f <= Q + D", _credit_of_f),
-    Clause("P_g <= P_f", lambda o, w: o.pick(w.P, w.f, 0) >= w.P),
+    Clause("P_f <= Q_f + D", _credit_of_f),
 )
+_WAITING = (*_WAITING_F, Clause("P_g <= P_f", lambda o, w: o.pick(w.P, w.f, 0) >= w.P))
 
 
 def _latency(kernel: Any) -> Claim:
     return Claim(
         D_A2,
-        _while_f_waits(kernel),
+        _while_f_waits(kernel).with_laws(_EQUAL),
         _WAITING_STARTS,
         _WAITING,
         (
             Clause("W_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.W, w.f, 0) <= _most(w)),
             Clause("W_f <= R_f(t1)", _own_service),
-            Clause("D <= U_f - 1", lambda o, w: w.debt <= o.pick(w.U, w.f, 0) - 1),
+            _DEBT,
         ),
+    )
+
+
+def _no_more_rounds(o: Algebra, w: World) -> Any:
+    """g was topped up no more often than f, who is topped up by every refill."""
+    (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "P"), both(o, w, "Q")
+    return product(credit_g, quantum_f) <= product(credit_f, quantum_g)
+
+
+def _weighted_service(o: Algebra, w: World) -> Any:
+    """Q_f W_g <= Q_f (2 Q_g + U_g - 1) + Q_g D."""
+    (quantum_f, quantum_g), (_, charge_g), (_, service_g) = both(o, w, "Q"), both(o, w, "U"), both(o, w, "W")
+    most = product(quantum_f, quantum_g + quantum_g + charge_g - 1) + product(quantum_g, w.debt)
+    return product(quantum_f, service_g) <= most
+
+
+def _weighted_latency(kernel: Any) -> Claim:
+    apart = Need(lambda o, w: o.where(o.pick(only(o, w.q, w.f), w.g, False), False, True))
+    return Claim(
+        D_A2_WEIGHTED,
+        _while_f_waits(kernel).with_laws(apart),
+        _WAITING_STARTS,
+        (*_WAITING_F, Clause("P_g Q_f <= P_f Q_g", _no_more_rounds)),
+        (Clause("Q_f W_g <= Q_f (2 Q_g + U_g - 1) + Q_g D", _weighted_service),),
     )
 
 
 def _starvation(kernel: Any) -> Claim:
     """What is left of the bound, 2Q + U_g - 1 + D - N_g, is a ranking: never below 0, it falls with each admission."""
-    of = without(_while_f_waits(kernel), "refund", NOTHING_REFUNDED)
+    of = without(_while_f_waits(kernel).with_laws(_EQUAL), "refund", NOTHING_REFUNDED)
     at_least_one = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
 
     def counted(event: Event) -> Event:
@@ -183,4 +224,4 @@ def _out_of_credit(o: Algebra, w: World) -> Any:
 
 def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
-    return (_work_conserved(kernel), _latency(kernel), _starvation(kernel), _price(kernel))
+    return (_work_conserved(kernel), _latency(kernel), _weighted_latency(kernel), _starvation(kernel), _price(kernel))

@@ -24,6 +24,7 @@ from fairsched.model.theorem import (
 )
 from fairsched.policies import deficit
 from fairsched.policies.deficit import D_41, D_42, D_A1, D_RANGE, D_WEIGHTED
+from fairsched.policies.deficit_progress import gap_cost
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same
 
 # --- what may happen ------------------------------------------------------------------------------------------------
@@ -59,15 +60,17 @@ def queue_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
+def waits(client: str) -> Need:
+    """That the client has something waiting, "f" or "g"."""
+    return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
+
+
 def refill_event(kernel: Any, backlogged: tuple[str, ...]) -> Event:
     """One round of credit; `backlogged` names the clients who wait at every refill of the interval."""
 
     def refill(o: Algebra, w: World) -> Mapping[str, Any]:
         q = kernel.refill(o, w.q, w.queued, w.known, w.Q)
         return {"q": q, "P": w.P + (q - w.q)}
-
-    def waits(client: str) -> Need:
-        return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
 
     return Event(
         "refill",
@@ -184,6 +187,7 @@ RANGE = (
     Clause("R >= 0", lambda o, w: w.R >= 0),
     Clause("who waits is known", lambda o, w: implies(o, w.queued, w.known)),
 )
+IN_RANGE = Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q))
 NOTHING_YET = (
     Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
@@ -222,7 +226,7 @@ def _same_rounds(o: Algebra, w: World) -> Any:
 
 def _gap_bound(o: Algebra, w: World) -> Any:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
-    return (quantum_f + charge_f - 1) + (quantum_g + charge_g - 1)
+    return gap_cost(quantum_f, charge_f, quantum_g, charge_g)
 
 
 def _no_less_than_g(o: Algebra, w: World) -> Any:
@@ -259,13 +263,7 @@ def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
         return Claim(theorem, of, INTERVAL_STARTS, (*BALANCE, joint), conclusions)
 
     return (
-        Claim(
-            D_RANGE,
-            alone,
-            NOTHING_YET,
-            RANGE,
-            (Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q)),),
-        ),
+        Claim(D_RANGE, alone, NOTHING_YET, RANGE, (IN_RANGE,)),
         Claim(D_A1, alone, INTERVAL_STARTS, BALANCE, (Clause("|P - W| <= Q + U - 1", _net),)),
         over_interval(
             D_41,

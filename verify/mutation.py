@@ -32,6 +32,7 @@ from fairsched.verify import (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    deficit_rejoin_proofs,
     pricing_mutation,
     prover,
 )
@@ -83,6 +84,7 @@ TARGETS = (
         (
             deficit_kernel_proofs.claims,
             deficit_proofs.claims,
+            deficit_rejoin_proofs.claims,
             deficit_progress_proofs.claims,
             deficit_cap_proofs.claims,
             lambda kernel: change_proofs.claims(deficit_kernel=kernel),

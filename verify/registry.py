@@ -50,7 +50,7 @@ REGISTRATIONS = (
         {
             "init": (START,),
             "_grown": (START,),
-            "joined": ("arrive", "arrive as printed, at zero"),
+            "joined": ("arrive", "arrive as printed, at zero", "preempt as printed, at zero"),
             "after": ("refill", "admit"),
             "decoded": ("decode",),
             "settled": ("correct", "refund"),

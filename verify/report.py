@@ -16,6 +16,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.verify import mutation, refutations, registry
 from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
 from fairsched.verify.deployment import Deployment, constant
+from fairsched.verify.resting import PROVED, fallen
 from fairsched.verify.subject import SUITE, Subject, claims_of
 from fairsched.verify.witness import NotAWitness, attained, witnesses
 
@@ -138,7 +139,11 @@ class Outcome:
     @property
     def failures(self) -> list[str]:
         """Everything that should hold and was not shown, one line each."""
-        found = [f"{e.policy} {e.id} is {e.verdict}" for e in self.report.theorems if e.verdict != "proved"]
+        shown = [(row, row.decision) for row in self.rows if not row.withdrawn and row.decision.verdict != PROVED]
+        found = [
+            f"{row.subject.name} {row.theorem.id} is {said.verdict}{f': {said.why}' * (said.verdict == 'unknown')}"
+            for row, said in shown
+        ]
         found += [f"{e.id}: no counterexample was found" for e in self.report.refutations if not e.found]
         found += [f"{e.kernel}: {e.unknown} mutants undecided" for e in self.report.mutation if e.unknown]
         return [*found, *self.breaches]
@@ -173,7 +178,7 @@ def run(
         tight, no_witnesses = executor.submit(tightness).result()
         fates = [row for found in mutants for row in found.result()]
         false = refuted.result() if refuted else []
-    rows = tuple(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in wanted.planned)
+    rows = tuple(_standing(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in wanted.planned))
     replays = dict(_kept(rows, worlds)) if worlds else {}
     report = Report(
         version,
@@ -210,6 +215,21 @@ def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
             task = Task(subject.source, theorem.id, frozenset(a.name for a in dropped), quick)
             planned.append(Planned(subject, theorem, task))
     return Plan(tuple(planned), tuple(unclaimed), tuple(missing))
+
+
+def _standing(rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows, where a proof that rests on what is not proved of the same subject is none."""
+    decided = list(rows)
+    verdicts: dict[str, dict[str, str]] = {}
+    for row in decided:
+        verdicts.setdefault(row.subject.name, {})[row.theorem.id] = row.decision.verdict
+    for row in decided:
+        why = fallen(row.theorem, row.subject.theorems, verdicts[row.subject.name])
+        if why and row.decision.verdict == PROVED:
+            decision = msgspec.structs.replace(row.decision, verdict="unknown", why=why, solvers=(), files=())
+            yield attrs.evolve(row, decision=decision)
+        else:
+            yield row
 
 
 def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> TheoremEntry:

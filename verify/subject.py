@@ -19,6 +19,7 @@ from fairsched.policies.gate import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.verify import pricing_proofs
 from fairsched.verify.pricing_proofs import ArithmeticClaim
+from fairsched.verify.resting import below
 from fairsched.verify.suite import arithmetic_claims, gate_claims
 from fairsched.verify.system import Claim
 
@@ -51,7 +52,8 @@ class Subject:
     def assumptions(self, theorem: Theorem) -> tuple[Assumption, ...]:
         """What the theorem, with those that it rests on, assumes in this configuration."""
         instead = dict(self.instead)
-        used = (theorem, *(other for other in self.theorems if other.id in theorem.rests_on))
+        resting = below(theorem, self.theorems)
+        used = (theorem, *(other for other in self.theorems if other.id in resting))
         assumed = dict.fromkeys(assumption for each in used for assumption in each.assumptions)
         return tuple(instead.get(assumption, assumption) for assumption in assumed)
 

@@ -10,6 +10,7 @@ from fairsched.verify import (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    deficit_rejoin_proofs,
     int64_proofs,
     memory_proofs,
     pricing_proofs,
@@ -24,6 +25,7 @@ def gate_claims() -> tuple[Claim, ...]:
     """Every claim about a shipped gate, in the order of the report."""
     return (
         *deficit_proofs.claims(),
+        *deficit_rejoin_proofs.claims(),
         *deficit_kernel_proofs.claims(),
         *deficit_progress_proofs.claims(),
         *deficit_cap_proofs.claims(),

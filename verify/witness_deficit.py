@@ -9,8 +9,14 @@ from typing import Any
 import attrs
 
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.policies import deficit, deficit_progress
-from fairsched.verify import change_proofs, deficit_cap_proofs, deficit_progress_proofs, deficit_proofs
+from fairsched.policies.deficit_progress import gap_cost, weighted_gap_cost
+from fairsched.verify import (
+    change_proofs,
+    deficit_cap_proofs,
+    deficit_progress_proofs,
+    deficit_proofs,
+    deficit_rejoin_proofs,
+)
 from fairsched.verify.concrete import Values
 from fairsched.verify.system import Claim, World
 from fairsched.verify.witness_run import INTERVAL_STARTS, RATES, Step, Witness, one, served
@@ -58,7 +64,7 @@ _FIRST_HALF = 4
 
 def deficit_witness() -> Witness:
     """D-4.1: 16, both waiting throughout."""
-    bound = deficit.gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
     claim = _claim(deficit_proofs.claims(), "D-4.1")
     return Witness(claim, 2, _parameters(), _gap_run(_WHOLE), bound, {"q0": "q"})
 
@@ -78,6 +84,12 @@ def _range() -> Witness:
     claim = _claim(deficit_proofs.claims(), "D-range")
     steps = tuple(step for step in _gap_run(_WHOLE) if step[0] != INTERVAL_STARTS)
     return Witness(claim, 2, _parameters(), steps, QUANTUM + CHARGE_MAX - 1, measure=width)
+
+
+def _either_rejoin(witness: Witness) -> Witness:
+    """The same run, in which nobody comes back, for the same constant under either rejoin rule."""
+    claim = _claim(deficit_rejoin_proofs.claims(), f"{witness.theorem.id}-rejoin")
+    return attrs.evolve(witness, claim=claim)
 
 
 def _net(w: World) -> int:
@@ -101,7 +113,7 @@ def _weighted() -> Witness:
     # g reaches 1 - U = -4 from 1: a quantum of 2, a request of 3, another quantum, a request of 5.
     before = [_arrives(F), _arrives(G), REFILL, *_costs(G, 3), *_costs(F, 4), REFILL, *_costs(G, 5)]
     steps = [*_costs(F, 3, 5), REFILL, REFILL, *_costs(F, 3, 4), REFILL, *_costs(F, 5)]
-    bound = deficit.weighted_gap_cost(quanta[0], CHARGE_MAX, quanta[1], CHARGE_MAX)
+    bound = weighted_gap_cost(quanta[0], CHARGE_MAX, quanta[1], CHARGE_MAX)
     claim = _claim(deficit_proofs.claims(), "D-weighted")
     run = (*before, (INTERVAL_STARTS, {}), *steps)
     return Witness(claim, 2, _parameters(*quanta), run, bound, {"q0": "q"}, gap)
@@ -118,6 +130,13 @@ def _rounds() -> Witness:
     return Witness(claim, 2, _parameters(), steps, (CHARGE_MAX - 1) // QUANTUM + 1, measure=rounds)
 
 
+_F_IN_DEBT: tuple[Step, ...] = (
+    *(_arrives(G), ("leave the queue", {"p": G}), _arrives(F), REFILL),
+    *(*_costs(F, 3), REFILL, *_costs(F, 5), _arrives(G)),
+)
+"""With Q_f = 2 f comes to wait with a debt of 4, and g with a whole quantum of credit."""
+
+
 def _latency() -> Witness:
     """D-A.2 with Q = 2: f joins with a debt of 4, and g is served 12 before f is in credit and may be let in."""
     quantum = 2
@@ -125,20 +144,33 @@ def _latency() -> Witness:
     def service(w: World) -> int:
         return int(w.W[G])
 
-    before = [_arrives(G), ("leave the queue", {"p": G}), _arrives(F), REFILL]
-    before += [*_costs(F, 3), REFILL, *_costs(F, 5), _arrives(G)]
     steps = [*_costs(G, 4), REFILL, REFILL, *_costs(G, 3), REFILL, *_costs(G, 5)]
     claim = _claim(deficit_progress_proofs.claims(), "D-A.2")
     return Witness(
         claim,
         2,
         _parameters(quantum, quantum),
-        (*before, (INTERVAL_STARTS, {}), *steps),
-        deficit_progress.latency_cost(quantum, CHARGE_MAX, quantum, CHARGE_MAX),
+        (*_F_IN_DEBT, (INTERVAL_STARTS, {}), *steps),
+        gap_cost(quantum, CHARGE_MAX, quantum, CHARGE_MAX),
         {"q0": "q", "R0": "R"},
         service,
         deficit_proofs.system(),
     )
+
+
+def _weighted_latency() -> Witness:
+    """D-A.2-weighted with Q = (2, 4): f's debt of 4 is two rounds of g's; g is served 20, times Q_f is 40."""
+    quanta = (2, 4)
+
+    def service(w: World) -> int:
+        return quanta[F] * int(w.W[G])
+
+    steps = [step for _ in range(3) for step in (*_costs(G, 4), REFILL)]
+    bound = weighted_gap_cost(quanta[F], CHARGE_MAX, quanta[G], CHARGE_MAX)
+    claim = _claim(deficit_progress_proofs.claims(), "D-A.2-weighted")
+    run = (*_F_IN_DEBT, (INTERVAL_STARTS, {}), *steps, *_costs(G, 3, 5))
+    snapshots = {"q0": "q", "R0": "R"}
+    return Witness(claim, 2, _parameters(*quanta), run, bound, snapshots, service, deficit_proofs.system())
 
 
 def _price() -> Witness:
@@ -172,7 +204,7 @@ def _capped() -> Witness:
         *(*spends_all(F), REFILL, REFILL, *spends_all(F)),
     )
     claim = _claim(deficit_cap_proofs.claims(), "D-cap")
-    bound = deficit_progress.gap_cost_capped(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
     return Witness(claim, 2, parameters, steps, bound, {"q0": "q"})
 
 
@@ -188,5 +220,6 @@ def witnesses() -> tuple[Witness, ...]:
     """One run a bound of the deficit gate."""
     return (
         *(_range(), _balance(), deficit_witness(), _one_sided(), _weighted()),
-        *(_rounds(), _latency(), _price(), _capped(), _changed()),
+        *(_either_rejoin(_range()), _either_rejoin(deficit_witness())),
+        *(_rounds(), _latency(), _weighted_latency(), _price(), _capped(), _changed()),
     )

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from fairsched.model.request import Client
-from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED
+from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
 from fairsched.policies.batching import BATCHINGS, Chunked
 from fairsched.policies.counter import V_44, CounterGate
 from fairsched.policies.deficit import D_41, D_WEIGHTED, DeficitGate
@@ -14,9 +14,13 @@ from fairsched.policies.gate import Gate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
 from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.verify.decide import prove
 from fairsched.verify.deployment import Deployment, constant, document, read, seconds_of_service
+from fairsched.verify.prover import Proved
 from fairsched.verify.report import plan, run
+from fairsched.verify.resting import fallen
 from fairsched.verify.subject import SUITE, Subject, claims_of, pricing, subject, variants
+from tests.verify.authors.least_served import LeastServed
 
 GATES: list[Gate[Any]] = [DeficitGate(), CounterGate()]
 ORDERS: list[Order] = [Arrival(), ShortestPrompt(), LongestPrefix()]
@@ -108,6 +112,40 @@ def test_a_variant_does_not_claim_what_its_events_break(variant: Gate[Any], tmp_
     assert (policy, theorem) == ("mine", broken)
     assert f"fairsched replay {tmp_path / f'mine-{broken}.json'}" in reason
     assert outcome.failures == []
+
+
+def test_the_printed_rule_keeps_what_does_not_count_on_debt() -> None:
+    """DLPM as printed claims D-range and D-4.1 in the form that lets who comes back start at zero, and not D-4.2."""
+    printed = only(composed(DeficitGate(rejoin="reset")), "D-range-rejoin", "D-4.1-rejoin", "D-4.1", "D-4.2")
+    outcome = run("0", [printed], SMALL, quick=True, self_checks=False)
+    found = {entry.id: entry.verdict for entry in outcome.report.theorems}
+    assert found == {"D-range-rejoin": "proved", "D-4.1-rejoin": "proved"}
+    assert {theorem for _, theorem, _ in outcome.unclaimed} == {"D-4.1", "D-4.2"}
+
+
+def _promise(name: str, *rests_on: str) -> Theorem:
+    return Theorem(name, name, "an exercise", (), rests_on=rests_on)
+
+
+@pytest.mark.parametrize("verdict", ["refuted", "unknown", None])
+def test_a_theorem_falls_with_what_it_rests_on_however_far_below(verdict: str | None) -> None:
+    """Refuted, unknown and not decided are all no ground; what rests on none of it stands."""
+    theorems = [_promise("a"), _promise("b", "a"), _promise("c", "b"), _promise("d")]
+    verdicts = {"b": "proved", "c": "proved", "d": "proved"} | ({"a": verdict} if verdict else {})
+    whys = [fallen(theorem, theorems, verdicts) for theorem in theorems]
+    assert whys == ["", "rests on a, which is not proved", "rests on a, which is not proved", ""]
+    assert not any(fallen(theorem, theorems, {**verdicts, "a": "proved"}) for theorem in theorems)
+
+
+def test_a_promise_that_rests_on_what_is_refuted_is_not_proved() -> None:
+    """Its own proof goes through; the report, its failures and the evidence say that it is none."""
+    unfair = subject("tests.verify.authors.least_served:LeastServed", LeastServed)
+    outcome = run("0", [unfair], SMALL, quick=True, self_checks=False)
+    assert isinstance(prove(claims_of(unfair.source)["gap"]), Proved)
+    verdicts = {entry.id: entry.verdict for entry in outcome.report.theorems}
+    assert verdicts == {"gate": "proved", "always": "refuted", "gap": "unknown"}
+    assert f"{unfair.name} gap is unknown: rests on always, which is not proved" in outcome.failures
+    assert [row.decision.files for row in outcome.rows if row.theorem.id == "gap"] == [()]
 
 
 @pytest.mark.parametrize("weights", [{"a": 1}, {"a": 3}, {"gold": 4, "free": 1}, {"a": 2, "b": 3, "c": 4}])

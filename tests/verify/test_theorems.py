@@ -5,6 +5,7 @@ import pytest
 from fairsched.model.theorem import BACKLOGGED_DURING, LIFT_ON_JOIN, MEM_RESERVE, REJOIN_KEEPS_DEBT, Scope
 from fairsched.policies import counter, deficit
 from fairsched.verify import prover
+from fairsched.verify.decide import assumptions_known
 from fairsched.verify.prover import Proved, Refuted, Unknown
 from fairsched.verify.suite import gate_claims
 from fairsched.verify.system import Claim, Event, Kind, Need, System
@@ -30,9 +31,22 @@ def test_each_assumption_is_needed(name: str) -> None:
         assert 1 <= verdict.world.clients <= 3
 
 
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_list_of_assumptions_is_complete(name: str) -> None:
+    """Without everything that the theorem does not list the proof still holds, so nothing unlisted is used."""
+    claim = CLAIMS[name]
+    unlisted = assumptions_known(claim) - set(claim.theorem.assumptions)
+    assert not unlisted or isinstance(prover.prove(claim, dropped=unlisted), Proved), sorted(a.name for a in unlisted)
+
+
 def test_the_printed_rejoin_rule_breaks_the_balance() -> None:
-    """Starting at zero forgives debt, which is a debit without service: D-A.1 and D-4.2 fall, D-4.1 does not."""
+    """Starting at zero forgives debt, which is a debit without service: D-A.1 and D-4.2 fall; of D-4.1 and D-range the
+    proofs do, and others, in which that rule may be followed, do not."""
     printed = frozenset({REJOIN_KEEPS_DEBT})
+    for name in ("D-4.1-rejoin", "D-range-rejoin"):
+        happens = {event.name for event in CLAIMS[name].system.events if event.excluded_by is None}
+        assert {"arrive", "arrive as printed, at zero", "preempt as printed, at zero"} <= happens
+        assert REJOIN_KEEPS_DEBT not in CLAIMS[name].theorem.assumptions
     for name in ("D-A.1", "D-4.2"):
         verdict = prover.prove(CLAIMS[name], dropped=printed)
         assert isinstance(verdict, Refuted)
