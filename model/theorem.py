@@ -119,6 +119,7 @@ GATE_RESPECTED = Assumption("GateRespected", "Every admission was let in by the 
 CHARGES_AT_LEAST_ONE = Assumption("ChargesAtLeastOne", "Every admission is charged at least one input token.")
 QUANTUM_POSITIVE = Assumption("QuantumPositive", "Every quantum is at least 1.")
 EQUAL_QUANTA = Assumption("EqualQuanta", "The compared clients have the same quantum.")
+FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
 REJOIN_KEEPS_DEBT = Assumption("RejoinKeepsDebt", "An arrival never changes a deficit.")
 LIFT_ON_JOIN = Assumption(
@@ -126,6 +127,7 @@ LIFT_ON_JOIN = Assumption(
     "Whoever starts to wait, by an arrival or by a preemption, is lifted to the lowest counter that waits, or to that "
     "of the last who left.",
 )
+WEIGHTS_ORDERED = Assumption("WeightsOrdered", "An input token costs at most as much as an output token.")
 CAPACITY_FLOOR = Assumption(
     "CapacityFloor",
     "While the named client waits, what clients are charged in any time grows at least a times as fast as time.",
