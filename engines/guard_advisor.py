@@ -1,0 +1,134 @@
+"""A policy that is asked for decisions: its state, what it has not been told yet, and at most so much time to answer.
+
+Events are told just before the next decision, so that what a policy costs, in `observe` or in `decide`, is in one place
+and under one budget.  Without a budget the policy is asked in place.  With one it is asked in a thread of its own,
+since Python cannot interrupt a call: when the time is over the caller goes on without an answer, the late plan is
+thrown away when it comes, and until then the policy is not asked again.  States are values, so the one from before is
+still good.  A call that never returns keeps its thread, which does not keep the process.
+"""
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from fairsched.model.events import Event
+from fairsched.model.plan import StepPlan
+from fairsched.model.view import WorkerView
+from fairsched.policies.base import LocalPolicy
+
+
+class LateError(Exception):
+    """No plan within the time budget, or none yet from an earlier question."""
+
+
+class ObserveError(Exception):
+    """The policy could not be told what happened; the cause is the exception that it raised."""
+
+
+class _Thread:
+    """One thread that makes calls one after the other; `result` waits for a call's answer."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+        threading.Thread(target=self._work, name="fairsched-policy", daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                self._answers.put((call(), None))
+            except Exception as error:
+                self._answers.put((None, error))
+
+    def begin(self, call: Callable[[], Any]) -> None:
+        self._calls.put(call)
+
+    def result(self, timeout_s: float) -> tuple[Any, Exception | None]:
+        """What the call returned or raised; `queue.Empty` when the time is over."""
+        return self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait()
+
+    def stop(self) -> None:
+        self._calls.put(None)
+
+
+class Advisor:
+    """A policy with its state.  `pending` are the events that it has not been told yet, in order."""
+
+    def __init__(self, policy: LocalPolicy[Any], state: Any = None, budget_ns: int | None = None) -> None:
+        self.policy = policy
+        self.state = policy.init() if state is None else state
+        self.pending: list[Event] = []
+        self.budget_ns = budget_ns
+        self.asked = False  # A question to the thread has no answer yet.
+        self._thread = None if budget_ns is None else _Thread()
+
+    def ask(self, view: WorkerView) -> tuple[StepPlan, Any]:
+        """The policy's plan, and its state if that plan is executed.
+
+        Raises `LateError`, `ObserveError`, or whatever `decide` raised; the state is then the one before the decision.
+        """
+        if self._thread is None:
+            self.catch_up()
+            return self.policy.decide(self.state, view)
+        if self.asked:
+            self._take(0.0)
+        told = list(self.pending)
+        self._thread.begin(lambda: self._think(self.state, told, view))
+        self.asked = True
+        assert self.budget_ns is not None
+        outcome, error = self._take(self.budget_ns / 1e9)
+        if error is not None:
+            raise error
+        decided: tuple[StepPlan, Any] = outcome
+        return decided
+
+    def _take(self, timeout_s: float) -> tuple[Any, Exception | None]:
+        """The answer to the question that was asked; what the policy observed on the way is kept in any case."""
+        assert self._thread is not None
+        try:
+            (answer, error) = self._thread.result(timeout_s)
+        except Empty:
+            raise LateError(f"no decision within {self.budget_ns} ns") from None
+        self.asked = False
+        assert error is None  # `_think` returns what it catches.
+        self.state, seen, outcome, error = answer
+        del self.pending[:seen]
+        return outcome, error
+
+    def _think(self, state: Any, told: list[Event], view: WorkerView) -> tuple[Any, int, Any, Exception | None]:
+        """State after what could be told, how much that was, and the decision or why there is none."""
+        state, seen, error = _told(self.policy, state, told)
+        if error is not None:
+            return state, seen, None, error
+        try:
+            return state, seen, self.policy.decide(state, view), None
+        except Exception as error:
+            return state, seen, None, error
+
+    def catch_up(self) -> None:
+        """Tell the policy what it has not been told yet.  Raises `ObserveError` at the first event that it refuses."""
+        if self.pending and not self.asked:
+            self.state, seen, error = _told(self.policy, self.state, self.pending)
+            del self.pending[:seen]
+            if error is not None:
+                raise error
+
+    def close(self) -> None:
+        """Let the thread end, when its call has returned."""
+        if self._thread is not None:
+            self._thread.stop()
+
+
+def _told(policy: LocalPolicy[Any], state: Any, events: list[Event]) -> tuple[Any, int, ObserveError | None]:
+    """The state after events, how many the policy took, and why it took no more."""
+    observe, seen = policy.observe, 0
+    try:
+        for event in events:
+            state = observe(state, event)
+            seen += 1
+    except Exception as error:
+        refused = ObserveError(f"{type(error).__name__} at {type(events[seen]).__name__}: {error}")
+        refused.__cause__ = error
+        return state, seen, refused
+    return state, seen, None

@@ -1,0 +1,90 @@
+"""A worker's present told as a history: the events from which a policy that saw nothing knows what waits and runs.
+
+Who takes over in the middle of a load (a fallback, a policy whose state was lost) needs the queue, the batch and the
+prefix cache, and learns them as it learns everything, by events.  The past is told as far as it lasts: requests that
+are over are left out, so what they were charged is forgiven; whoever has kept debts puts them in afterwards.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cached,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Preempted,
+    Prefilled,
+    WorkerJoined,
+)
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.view import InFlight
+from fairsched.model.worker_state import Waiting, WorkerState
+
+GHOST = 1 << 62
+"""The id under which the history puts into the cache what requests left there that are over."""
+
+
+def history(state: WorkerState, clients: Iterable[Client], now_ns: int) -> list[Event]:
+    """Events that lead an empty policy to this worker.  O(n log n) in what waits, runs and is cached."""
+    worker = state.worker
+    waits = list(state.queue.values()) + [run.waiting for run in state.running.values()]
+    waits.sort(key=lambda waiting: (waiting.request.arrival_ns, waiting.request.id))
+    events: list[Event] = [WorkerJoined(now_ns, worker, state.capacity)]
+    events += [ClientConfigured(now_ns, worker, c.id, c.weight) for c in clients if c.weight != 1]
+    events += [Arrived(now_ns, worker, waiting.request) for waiting in waits]
+    for waiting in waits:
+        events += _preempted(state, waiting, now_ns)
+    ghost = Request(GHOST, 0, now_ns, Prompt(tokens=1), 1)
+    events += [Arrived(now_ns, worker, ghost), Admitted(now_ns, worker, GHOST, 0, 1, 0, 0)]
+    events += _batch(state, now_ns)
+    for node in sorted(state.cache.tree.nodes):
+        if not state.cache.tree.nodes[node].children:
+            events += _cached(state, GHOST, *state.cache.tree.prefix(node), now_ns)
+    return [*events, Cancelled(now_ns, worker, GHOST, 0, True, 1, 0)]
+
+
+def _preempted(state: WorkerState, waiting: Waiting, now_ns: int) -> Iterator[Event]:
+    """What a request had generated before its last preemption."""
+    request, generated = waiting.request, waiting.generated_tokens
+    if generated:
+        yield Admitted(now_ns, state.worker, request.id, request.client, 1, request.prompt.tokens - 1, 0)
+        yield Preempted(now_ns, state.worker, request.id, request.client, generated, 0)
+
+
+def _batch(state: WorkerState, now_ns: int) -> Iterator[Event]:
+    """What runs is admitted with just the prefix that it holds.
+
+    In order of these prefixes' lengths: none that was cached before then makes a later one longer than it was.
+    """
+    held = {request_id: state.cache.tree.prefix(node) for request_id, node in state.cache.pins.items()}
+    nothing = Prompt(tokens=1), 0
+    flights = sorted(state.in_flight.values(), key=lambda f: (held.get(f.request_id, nothing)[1], f.rank))
+    for flight in flights:
+        prompt, blocks = held.get(flight.request_id, nothing)
+        prefilled = not flight.remaining_tokens
+        if not prefilled:
+            yield from _cached(state, GHOST, prompt, blocks, now_ns)
+        yield from _admitted(state, flight, now_ns)
+        if prefilled:
+            yield from _cached(state, flight.request_id, prompt, blocks, now_ns)
+            produced = 1 + state.clock - (state.clock if flight.clock_start is None else flight.clock_start)
+            yield Decoded(now_ns, state.worker, 1, (flight.client,), (produced,))
+
+
+def _admitted(state: WorkerState, flight: InFlight, now_ns: int) -> Iterator[Event]:
+    run, request_id, client = state.running[flight.request_id], flight.request_id, flight.client
+    left = run.waiting.request.max_output_tokens - run.waiting.generated_tokens
+    extend = run.extend_tokens
+    reserved = left if flight.reserved else 0
+    yield Admitted(now_ns, state.worker, request_id, client, extend, flight.context_tokens - extend, reserved)
+    if flight.remaining_tokens < extend:
+        done = extend - flight.remaining_tokens
+        yield Prefilled(now_ns, state.worker, request_id, client, done, flight.remaining_tokens)
+
+
+def _cached(state: WorkerState, owner: int, prompt: Prompt, blocks: int, now_ns: int) -> Iterator[Event]:
+    if blocks:
+        yield Cached(now_ns, state.worker, owner, prompt, blocks)

@@ -1,0 +1,86 @@
+"""An executor without a model, for tests: each token is a fixed function of all tokens before it, and every call must
+fit what was told before, so that a loop which follows an order of its own is found out."""
+
+from collections.abc import Sequence
+
+from fairsched.engines.executor import Sampling
+from fairsched.model.events import Admitted, Cancelled, Event, Finished, Preempted, Rejected, Settled
+from fairsched.model.plan import StepPlan
+
+VOCABULARY = 97
+
+
+def next_token(context: Sequence[int]) -> int:
+    """The token after a context."""
+    value = len(context)
+    for token in context:
+        value = (31 * value + token + 7) % 1_000_003
+    return value % VOCABULARY
+
+
+def answer_of(prompt_ids: Sequence[int], output_tokens: int) -> list[int]:
+    """The first output tokens after a prompt."""
+    context = list(prompt_ids)
+    for _ in range(output_tokens):
+        context.append(next_token(context))
+    return context[len(prompt_ids) :]
+
+
+class FakeExecutor:
+    """Keeps every request's context and how much of it is computed; raises `AssertionError` for what cannot be."""
+
+    def __init__(self) -> None:
+        self.contexts: dict[int, list[int]] = {}
+        self.computed: dict[int, int] = {}
+        self.decoding: set[int] = set()
+        self.closed = False
+        self.steps = 0
+
+    def submit(self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        if any(not 0 <= token < VOCABULARY for token in prompt_ids):
+            raise ValueError(f"request {request_id}: tokens are 0 to {VOCABULARY - 1}")
+        assert request_id not in self.contexts
+        self.contexts[request_id] = list(prompt_ids)
+
+    def follow(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Admitted(request_id=i):
+                    assert i not in self.computed
+                    assert event.cached_prefix_tokens + event.extend_tokens == len(self.contexts[i])
+                    self.computed[i] = event.cached_prefix_tokens
+                case Settled(request_id=i):
+                    self.computed[i] = len(self.contexts[i]) - event.extend_tokens
+                case Preempted(request_id=i):
+                    del self.computed[i]
+                    self.decoding.discard(i)
+                case Finished(request_id=i) | Cancelled(request_id=i) | Rejected(request_id=i):
+                    del self.contexts[i]
+                    self.computed.pop(i, None)
+                    self.decoding.discard(i)
+                case _:
+                    pass
+
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        assert not self.closed
+        self.steps += 1
+        producing = sorted(self.decoding) if plan.decode else []
+        for request_id, tokens in plan.chunks:
+            assert request_id not in self.decoding
+            self.computed[request_id] += tokens
+            assert self.computed[request_id] <= len(self.contexts[request_id])
+            if self.computed[request_id] == len(self.contexts[request_id]):
+                producing.append(request_id)
+        produced = {}
+        for request_id in producing:
+            context = self.contexts[request_id]
+            if request_id in self.decoding:
+                self.computed[request_id] += 1
+            assert self.computed[request_id] == len(context)
+            self.decoding.add(request_id)
+            produced[request_id] = next_token(context)
+            context.append(produced[request_id])
+        return produced
+
+    def close(self) -> None:
+        self.closed = True
