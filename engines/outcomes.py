@@ -96,6 +96,8 @@ class Outcomes:
         self.client = np.fromiter((job.request.client for job in jobs), np.int64, count)
         self.prompt = np.fromiter((job.request.prompt.tokens for job in jobs), np.int64, count)
         self.output = np.fromiter((job.output_tokens for job in jobs), np.int64, count)
+        ended = trace[Finished]  # an output may have ended earlier than was foreseen
+        self.output[self._row(ended["request_id"])] = ended["output_tokens"]
         self.arrival = np.fromiter((job.request.arrival_ns for job in jobs), np.int64, count)
         self.origin = int(self.arrival.min(initial=np.iinfo(np.int64).max)) if count else 0
         follows = np.fromiter((bool(job.after) for job in jobs), np.bool_, count)

@@ -2,7 +2,8 @@
 
 A log holds what happened, not the plans.  But a plan can be read off its events: preemptions and admissions are events
 of their own, chunks are what was prefilled at one time, and a decode run says how many steps it took.  So the worker's
-transitions are run again, whatever they tell must be the next events of the log, and the policy observes it all.
+transitions are run again, whatever they tell must be the next events of the log, and the policy observes it all.  A
+worker that lost its memory reads as one that preempted everybody and evicted everything.
 
 The log sums decode runs.  What a run covers is taken apart into the step that completed a prefill and pure decode
 steps, one by one while somebody watches the decisions between them.
@@ -94,7 +95,7 @@ class Retrace:
             if kind not in DECIDED:
                 self._decided()
             _FEEDS[kind](self, event)
-        elif kind is Finished or kind is Settled:
+        elif kind is Settled:
             raise DifferenceError(f"the worker would not tell {_text(event)}")
         if kind is not Decoded:
             self.policy_state = self.policy.observe(self.policy_state, event)
@@ -159,6 +160,12 @@ class Retrace:
         self._expect(event, told[0])
         if event.was_running:
             self._decides_at(event.time_ns)
+
+    def _stopped(self, event: Finished) -> None:
+        """A finish that no step foresaw: the output ended early."""
+        self.state, told = transitions.stop(self.state, event.request_id, event.time_ns)
+        self._expect(event, told[0])
+        self._decides_at(event.time_ns)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -245,6 +252,7 @@ _FEEDS: dict[type, Callable[[Retrace, Any], None]] = {
     Cached: Retrace._chunk,
     Decoded: Retrace._decode_run,
     Cancelled: Retrace._cancelled,
+    Finished: Retrace._stopped,
 }
 
 

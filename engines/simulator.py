@@ -1,21 +1,25 @@
 """A discrete-event simulator: workers as `model.worker` has them, time from a latency model, decisions from policies.
 
 It is exact and deterministic: time is integer nanoseconds, and what happens at one instant happens in a fixed order
-(steps end, callers give up, requests arrive in order of their ids, idle workers decide).  A worker whose batch only
-decodes leaps to the next instant at which anything can change: the end of the plan's validity, the end of a request, a
-step that needs memory.  An arrival or cancellation in the middle of a leap settles the steps that are over and lets
-the current one end.  Leaping and stepping give the same log.
+(steps end, workers fail, callers give up, requests arrive in order of their ids, idle workers decide).  A worker whose
+batch only decodes leaps to the next instant at which anything can change: the end of the plan's validity, the end of a
+request, a step that needs memory.  An arrival or cancellation in the middle of a leap settles the steps that are over
+and lets the current one end.  Leaping and stepping give the same log.
+
+A worker that fails loses its memory and its step under way; whatever ran waits again, and nothing happens there until
+it is back.
 
 Every request ends once: finished, rejected (it fits nowhere, or its policy would leave it waiting for ever), or
 cancelled (by its caller, or because a call it depends on did not finish).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
 
+from fairsched.engines.failures import Failure, checked
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
     Admitted,
@@ -34,7 +38,7 @@ from fairsched.model.worker_state import WorkerState
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.base import LocalPolicy, Router
 
-STEP_ENDS, CALLER_GIVES_UP, REQUEST_COMES, WORKER_WAKES = range(4)
+STEP_ENDS, WORKER_FAILS, CALLER_GIVES_UP, REQUEST_COMES, WORKER_WAKES = range(5)
 """What can happen, in the order in which it happens at one instant."""
 
 FOLDED = frozenset({Admitted, Preempted})
@@ -49,9 +53,10 @@ class PolicyStallError(ValueError):
 
 
 class Lane:
-    """A worker in time: its state, its policy's state, and the run it is in (`plan` is None while it is idle)."""
+    """A worker in time: its state, its policy's state, the run it is in (`plan` is None while it is idle), and until
+    when it is down."""
 
-    __slots__ = ("leaving", "plan", "policy_state", "run", "start_ns", "state", "steps", "waking")
+    __slots__ = ("down_until_ns", "leaving", "plan", "policy_state", "run", "start_ns", "state", "steps", "waking")
 
     def __init__(self, state: WorkerState, policy_state: Any) -> None:
         self.state = state
@@ -62,13 +67,15 @@ class Lane:
         self.run = 0
         self.waking = False
         self.leaving: list[int] = []
+        self.down_until_ns = 0
 
 
 class Simulator:
     """One run of a workload over a cluster of equal workers.
 
     `on_events` receives the events of each transition, in order.  `progress` is called with the number of requests
-    that have ended, now and then.  With `leap=False` every step is taken by itself; the log is the same.
+    that have ended, now and then.  With `leap=False` every step is taken by itself; the log is the same.  `failures`
+    happen to workers as long as there are requests left.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class Simulator:
         on_events: Callable[[list[Event]], None] | None = None,
         progress: Callable[[int], None] | None = None,
         leap: bool = True,
+        failures: Sequence[Failure] = (),
     ) -> None:
         if workers < 1:
             raise ValueError(f"a cluster has at least one worker, not {workers}")
@@ -96,6 +104,7 @@ class Simulator:
         self.on_events = on_events
         self.progress = progress
         self.leap = leap
+        self.failures = checked(failures, workers)
         self.lanes = [Lane(WorkerState(worker, capacity), policy.init()) for worker in range(workers)]
         self.router_state = router.init()
         self.now_ns = 0
@@ -118,7 +127,7 @@ class Simulator:
                     self._publish(lane, [ClientConfigured(0, lane.state.worker, client.id, client.weight)])
         self._plan_arrivals(self.workload.jobs)
         agenda = self._agenda
-        handlers = (self._step_ends, self._caller_gives_up, self._request_comes, self._worker_wakes)
+        handlers = (self._step_ends, self._worker_fails, self._caller_gives_up, self._request_comes, self._worker_wakes)
         while agenda:
             self.now_ns, kind, key, run = heappop(agenda)
             handlers[kind](key, run)
@@ -141,6 +150,8 @@ class Simulator:
         for parent, children in self._children.items():
             if parent not in self._jobs:
                 raise ValueError(f"request {children[0]} comes after request {parent}, which is not in the workload")
+        for i, failure in enumerate(self.failures):
+            self._agenda.append((failure.at_ns, WORKER_FAILS, failure.worker, i))
         self._agenda.sort()
 
     def _request_comes(self, request_id: int, _: int) -> None:
@@ -148,7 +159,8 @@ class Simulator:
         request = job.request
         if request.arrival_ns != self.now_ns:
             request = msgspec.structs.replace(request, arrival_ns=self.now_ns)
-        view = ClusterView(self.now_ns, tuple([self._load(lane) for lane in self.lanes]))
+        up = [lane for lane in self.lanes if lane.down_until_ns <= self.now_ns] or self.lanes
+        view = ClusterView(self.now_ns, tuple([self._load(lane) for lane in up]))
         dispatch, self.router_state = self.router.route(self.router_state, request, view)
         lane = self.lanes[dispatch.worker]
         self._interrupt(lane)
@@ -185,8 +197,25 @@ class Simulator:
             lane.leaving.append(request_id)
         self._wake(lane)
 
+    def _worker_fails(self, worker: int, failure: int) -> None:
+        if self.ended == len(self._jobs):
+            return
+        lane = self.lanes[worker]
+        self._interrupt(lane)
+        lane.plan = None
+        lane.run += 1
+        self._let_go(lane)
+        lane.state, events = transitions.lose(lane.state, self.now_ns)
+        if events:
+            self._publish(lane, events)
+        lane.down_until_ns = max(lane.down_until_ns, self.now_ns + self.failures[failure].down_ns)
+        lane.waking = True
+        heappush(self._agenda, (lane.down_until_ns, WORKER_WAKES, worker, 0))
+
     def _worker_wakes(self, worker: int, _: int) -> None:
         lane = self.lanes[worker]
+        if self.now_ns < lane.down_until_ns:
+            return
         lane.waking = False
         if lane.plan is None:
             self._decide(lane)
@@ -237,11 +266,7 @@ class Simulator:
         lane.state, events = transitions.finish(lane.state, lane.plan, lane.steps, self.now_ns)
         if events:
             self._publish(lane, events)
-        if lane.leaving:
-            for request_id in lane.leaving:
-                if request_id not in self._over:
-                    self._cancel(lane, request_id)
-            lane.leaving.clear()
+        self._let_go(lane)
         self._decide(lane)
 
     def _steps_over(self, lane: Lane) -> int:
@@ -265,6 +290,13 @@ class Simulator:
         heappush(self._agenda, (lane.start_ns + span, STEP_ENDS, lane.state.worker, lane.run))
 
     # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _let_go(self, lane: Lane) -> None:
+        """Whose callers gave up in the middle of a step leave when it is over."""
+        for request_id in lane.leaving:
+            if request_id not in self._over:
+                self._cancel(lane, request_id)
+        lane.leaving.clear()
 
     def _cancel(self, lane: Lane, request_id: int) -> None:
         lane.state, events = transitions.cancel(lane.state, request_id, self.now_ns)

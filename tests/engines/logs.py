@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
+from fairsched.engines.failures import Failure
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.log_file import LogHeader, LogWriter, RunInfo, params_of
 from fairsched.engines.simulator import Simulator
@@ -40,6 +41,7 @@ class Case:
     kv_capacity_tokens: int = 40
     leap: bool = True
     latency: LatencyModel = LATENCY
+    failures: tuple[Failure, ...] = ()
 
     def build(self) -> ComposedPolicy:
         """The policy."""
@@ -86,6 +88,7 @@ def write(path: Path, workload: Workload, case: Case, complete: bool = True) -> 
             kv_capacity_tokens=case.kv_capacity_tokens,
             on_events=on_events,
             leap=case.leap,
+            failures=case.failures,
         )
         simulator.run()
         sha256 = log.sha256()
@@ -100,8 +103,18 @@ def build(header: LogHeader) -> ComposedPolicy:
 
 
 @st.composite
+def failures(draw: st.DrawFn, workers: int) -> tuple[Failure, ...]:
+    """Mostly none, else a few in the time of a drawn workload, perhaps while the worker is still down."""
+    if draw(st.integers(0, 2)):
+        return ()
+    one = st.builds(Failure, st.integers(0, workers - 1), st.integers(0, 600), st.sampled_from([0, 1, 50, 300]))
+    return tuple(draw(st.lists(one, min_size=1, max_size=3)))
+
+
+@st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Any policy, batching rule and reservation rule over one or two workers, with budgets small enough to matter."""
+    """Any policy, batching rule and reservation rule over one or two workers that may fail, with budgets small enough
+    to matter."""
     policy = draw(st.sampled_from(sorted(LOCAL_POLICIES)))
     params: dict[str, Any] = {
         "batching": draw(st.sampled_from(["chunked", "iteration-level", "eager-prefill", "request-level"])),
@@ -112,12 +125,14 @@ def cases(draw: st.DrawFn) -> Case:
     if "quantum" in parameters(LOCAL_POLICIES[policy]):
         params["quantum"] = str(draw(st.sampled_from([1, 5, 30])))
         params["in_flight_cap_tokens"] = draw(st.sampled_from(["none", "20"]))
+    workers = draw(st.integers(1, 2))
     return Case(
         policy,
         params,
-        workers=draw(st.integers(1, 2)),
+        workers=workers,
         router=draw(st.sampled_from(sorted(ROUTERS))),
         leap=draw(st.booleans()),
+        failures=draw(failures(workers)),
     )
 
 

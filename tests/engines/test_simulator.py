@@ -8,15 +8,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairsched.engines.failures import Failure
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.simulator import PolicyStallError, Simulator, simulate
 from fairsched.model.events import (
     Admitted,
     Arrived,
+    Cached,
     Cancelled,
     Decoded,
     Event,
     Finished,
+    Preempted,
     Prefilled,
     Rejected,
     WorkerJoined,
@@ -73,6 +76,7 @@ def run(
         kv_capacity_tokens=case.kv_capacity_tokens,
         on_events=listen,
         leap=leap,
+        failures=case.failures,
     )
     simulator.run()
     return simulator, events, log.sha256()
@@ -233,11 +237,82 @@ def test_progress_is_told() -> None:
     assert told == [256, 512]
 
 
-@pytest.mark.parametrize(("options", "message"), [({"workers": 0}, "not 0"), ({"kv_capacity_tokens": 1}, "for 1 tok")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "not 0"),
+        ({"kv_capacity_tokens": 1}, "for 1 tok"),
+        ({"failures": (Failure(1, 5, 5),)}, "worker 1 cannot fail: there are 1 workers"),
+    ],
+)
 def test_impossible_clusters_are_refused(options: dict[str, Any], message: str) -> None:
-    """A cluster without workers and a worker without memory are errors that say so."""
+    """A cluster without workers, a worker without memory, and the failure of no worker are errors that say so."""
     with pytest.raises(ValueError, match=message):
         Simulator(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, **options)
+
+
+@pytest.mark.parametrize(("at_ns", "down_ns"), [(-1, 5), (5, -1)])
+def test_failures_are_in_time(at_ns: int, down_ns: int) -> None:
+    """Nothing fails before the run or for less than no time."""
+    with pytest.raises(ValueError, match=f"worker 2 fails at {at_ns} ns for {down_ns} ns"):
+        Failure(2, at_ns, down_ns)
+
+
+def test_a_failure_to_the_nanosecond() -> None:
+    """Two of four tokens are produced when the worker fails in its next step, which is void; it is back 100 ns later,
+    computes prompt and both tokens again, and produces the other two.
+    """
+    failing = (Failure(0, 40, 100),)
+    events = simulate(world(job(0, 5, 4, 4), job(1, 60, 2, 1)), FCFS(), RoundRobin(), LATENCY, failures=failing)
+    assert [event for event in events if not isinstance(event, WorkerJoined | Arrived)] == [
+        Admitted(5, 0, 0, 0, 4, 0, 4),
+        Prefilled(19, 0, 0, 0, 4, 0),
+        Decoded(19, 0, 1, (0,), (1,)),
+        Decoded(36, 0, 1, (0,), (1,)),
+        Preempted(40, 0, 0, 0, 2, 0),
+        Admitted(140, 0, 0, 0, 6, 0, 2),
+        Admitted(140, 0, 1, 0, 2, 0, 1),
+        Prefilled(158, 0, 0, 0, 6, 0),
+        Prefilled(158, 0, 1, 0, 2, 0),
+        Decoded(158, 0, 1, (0,), (2,)),
+        Finished(158, 0, 1, 0, 1),
+        Decoded(177, 0, 1, (0,), (1,)),
+        Finished(177, 0, 0, 0, 4),
+    ]
+
+
+@given(RUNS, st.lists(st.tuples(st.integers(0, 900), st.integers(0, 300)), min_size=1, max_size=4))
+@settings(max_examples=60)
+def test_a_worker_that_is_down_computes_nothing(drawn: tuple[Workload, Case], times: list[tuple[int, int]]) -> None:
+    """From a failure to its end nothing is admitted, computed or finished there, and nothing was cached before."""
+    workload, case = drawn
+    failing = tuple(Failure(k % case.workers, *time) for k, time in enumerate(times))
+    _, events, _ = run(workload, attrs.evolve(case, failures=failing), RoundRobin(), LATENCY)
+    works = Admitted | Prefilled | Decoded | Finished | Cached
+    for failure in failing:
+        for event in events:
+            if event.worker == failure.worker and failure.at_ns < event.time_ns < failure.at_ns + failure.down_ns:
+                assert not isinstance(event, works)
+
+
+def test_routers_leave_out_who_is_down() -> None:
+    """While one of two workers is down the other gets every request; while both are, each is as good as the other."""
+    jobs = [job(i, 10 * i) for i in range(8)]
+    failing = (Failure(0, 15, 30), Failure(1, 55, 30), Failure(0, 65, 10))
+    events = simulate(world(*jobs), FCFS(), RoundRobin(), LATENCY, workers=2, failures=failing)
+    placed = {event.request.id: event.worker for event in events if isinstance(event, Arrived)}
+    assert [placed[i] for i in (2, 3, 4)] == [1, 1, 1]
+    assert placed[6] == 0
+    assert placed[7] == 1
+    assert {event.request_id for event in events if isinstance(event, Finished)} == set(range(8))
+
+
+def test_no_worker_fails_after_the_run() -> None:
+    """When the last request has ended the run is over, whatever would still have happened."""
+    late = (Failure(0, 10_000, 5),)
+    assert simulate(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, failures=late) == simulate(
+        world(job(0, 0)), FCFS(), RoundRobin(), LATENCY
+    )
 
 
 @attrs.frozen
