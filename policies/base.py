@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import attrs
 
 from fairsched.model.events import Event
+from fairsched.model.monitor import GateCheck
+from fairsched.model.monitor_promise import Promise
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Request
@@ -115,6 +117,14 @@ class LocalPolicy(Policy[State]):
         In cost units times lcm / weight.  None when the policy promises nothing.  Computed from the configuration,
         never from a trace.
         """
+        return None
+
+    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
+        """What a monitor holds a worker's run to; None when the policy promises nothing."""
+        return None
+
+    def gate_check(self) -> GateCheck | None:
+        """Somebody new who follows one worker's events and tells admissions past the gate; None without a gate."""
         return None
 
 

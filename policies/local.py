@@ -29,6 +29,7 @@ from fairsched.model.events import (
     Rejected,
     Settled,
 )
+from fairsched.model.monitor_promise import Promise
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Request
 from fairsched.model.serial import from_json
@@ -36,8 +37,10 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import ChargingRule, Limits, LocalPolicy, WaitingFor
 from fairsched.policies.batching import Batch, Batching, Chunked
 from fairsched.policies.gate import Gate
+from fairsched.policies.gate_watch import GateWatch
 from fairsched.policies.local_state import Flight, LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
+from fairsched.policies.promise import promise_of
 from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
 from fairsched.policies.waiting import (
     Entry,
@@ -254,6 +257,13 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         return self.gate.service_gap_bound(clients, limits)
+
+    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
+        """The gate's promise; None for an open gate."""
+        return promise_of(self.gate, clients, limits) if self.gate.grouped else None
+
+    def gate_check(self) -> GateWatch | None:
+        return GateWatch(self.gate, self.order.waits_for_prefix) if self.gate.grouped else None
 
     def waiting_for(self, state: LocalState[Any], view: WorkerView, request_id: int) -> WaitingFor:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""

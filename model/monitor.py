@@ -1,0 +1,271 @@
+"""The runtime monitor: one worker's events held to its policy's promise while they happen, or from a log.
+
+`Monitor.observe` takes the worker's events in order and keeps up to date which named assumptions hold
+(`model.monitor_assumptions`) and the largest gaps of charged service with the moments at which one passed its bound
+(`model.monitor_gap`).  What was proved says: no bound is passed unless an assumption of its theorem is broken.
+
+**Weights that change.**  Charges are divided by weight, so with a `ClientConfigured` that changes a weight the unit of
+service changes: the intervals of both gaps begin anew at that event.  Bounds are then those of the promise that
+`Promise.reweighted` makes; without it none is judged any more.
+
+**A worker that leaves** takes its queue and batch with it: everything begins anew, and what was found stays.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Finished,
+    Preempted,
+    Rejected,
+    Settled,
+    WorkerLeft,
+)
+from fairsched.model.monitor_assumptions import AssumptionWatch
+from fairsched.model.monitor_gap import Lags, PairGaps
+from fairsched.model.monitor_promise import BoundBreach, Finding, Largest, MonitorReport, Promise
+from fairsched.model.pricing import multipliers
+from fairsched.model.service import CLIENTS_MAX
+from fairsched.model.theorem import GATE_RESPECTED
+
+
+class GateCheck(Protocol):
+    """Somebody who knows the policy's gate: follows a worker's events and says who passed it by."""
+
+    def observe(self, event: Event) -> str | None:
+        """Why this event is an admission that the gate had not let in, in one sentence; else None."""
+
+
+class Monitor:
+    """One worker's run, held to its promise.
+
+    `gate` checks GateRespected (None: it is reported as not observable).  With `gaps=False` only assumptions are
+    watched.  At most `clients_max` clients are compared with each other at a time.
+    """
+
+    def __init__(
+        self,
+        promise: Promise,
+        gate: GateCheck | None = None,
+        *,
+        worker: int = 0,
+        gaps: bool = True,
+        clients_max: int = CLIENTS_MAX,
+    ) -> None:
+        self.promise = promise
+        self.worker = worker
+        self.watch = AssumptionWatch(promise, worker, gate is not None)
+        self.watch.configure(promise, 0)
+        self._gate = None if gate is None else gate.observe
+        self._pairs = PairGaps(clients_max) if gaps else None
+        self._lags = Lags(clients_max) if gaps else None
+        self._gap_count = self._lag_count = 0
+        self._first_gap: BoundBreach | None = None
+        self._first_lag: BoundBreach | None = None
+        self._now_ns = 0
+        self._weights = dict(enumerate(promise.weights))
+        self._lowest = dict(self._weights)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Arrived: self._arrived,
+            Admitted: self._admitted,
+            Settled: self._settled,
+            Decoded: self._decoded,
+            Preempted: self._preempted,
+            Finished: self.watch.finished,
+            Cancelled: self._cancelled,
+            Rejected: self._rejected,
+            ClientConfigured: self._configured,
+            WorkerLeft: self._left,
+        }
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def observe(self, event: Event) -> None:
+        """The worker's next event."""
+        self._now_ns = event.time_ns
+        if self._gate is not None:
+            refusal = self._gate(event)
+            if refusal is not None:
+                self.watch.breach(GATE_RESPECTED, event.time_ns, refusal)
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+        self.watch.position += 1
+
+    def observe_all(self, events: Iterable[Event]) -> None:
+        """The worker's next events."""
+        for event in events:
+            self.observe(event)
+
+    def _arrived(self, event: Arrived) -> None:
+        if self.watch.arrived(event):
+            self._join(event.request.client)
+
+    def _admitted(self, event: Admitted) -> None:
+        cost, left = self.watch.admitted(event)
+        self._charge((event.client,), (cost,), event.time_ns)
+        if left:
+            self._leave(event.client)
+
+    def _settled(self, event: Settled) -> None:
+        self._charge((event.client,), (self.watch.settled(event),), event.time_ns)
+
+    def _decoded(self, event: Decoded) -> None:
+        self._charge(event.clients, self.watch.decoded(event), event.time_ns)
+
+    def _preempted(self, event: Preempted) -> None:
+        if self.watch.preempted(event):
+            self._join(event.client)
+
+    def _cancelled(self, event: Cancelled) -> None:
+        cost, left = self.watch.cancelled(event)
+        self._charge((event.client,), (cost,), event.time_ns)
+        if left:
+            self._leave(event.client)
+
+    def _rejected(self, event: Rejected) -> None:
+        if self.watch.rejected(event):
+            self._leave(event.client)
+
+    def _configured(self, event: ClientConfigured) -> None:
+        if self._weights.get(event.client, 1) == event.weight:
+            return
+        size = max(event.client + 1, len(self._weights))
+        for weights in (self._weights, self._lowest):
+            for client in range(size):
+                weights.setdefault(client, 1)
+        self._weights[event.client] = event.weight
+        self._lowest[event.client] = min(self._lowest[event.client], event.weight)
+        self.promise = self._reweighted()
+        self.watch.configure(self.promise, event.time_ns)
+        if self._pairs is not None and self._lags is not None:
+            self._pairs.restart()
+            self._lags.restart()
+
+    def _reweighted(self) -> Promise:
+        now = tuple(self._weights[client] for client in range(len(self._weights)))
+        lowest = tuple(self._lowest[client] for client in range(len(self._lowest)))
+        if self.promise.reweighted is not None:
+            return self.promise.reweighted(now, lowest)
+        charging = attrs.evolve(self.promise.charging, multipliers=multipliers(now))
+        return attrs.evolve(self.promise, charging=charging, weights=now, gap_bound=None, lag_bound=None)
+
+    def _left(self, event: WorkerLeft) -> None:
+        if self._pairs is not None and self._lags is not None:
+            for client, account in self.watch.accounts.items():
+                if account.waiting:
+                    self._pairs.leave(client)
+                    self._lags.leave(client)
+        self.watch.emptied()
+
+    # --- gaps -------------------------------------------------------------------------------------------------------
+
+    def _join(self, client: int) -> None:
+        if self._pairs is not None and self._lags is not None:
+            self._pairs.join(client)
+            self._lags.join(client)
+
+    def _leave(self, client: int) -> None:
+        if self._pairs is not None and self._lags is not None:
+            self._pairs.leave(client)
+            self._lags.leave(client)
+
+    def _charge(self, clients: Sequence[int], costs: Sequence[int], time_ns: int) -> None:
+        if self._pairs is None or self._lags is None:
+            return
+        times = self.promise.charging.multipliers
+        if times:
+            known = len(times)
+            costs = [
+                cost * times[client] if client < known else cost for client, cost in zip(clients, costs, strict=True)
+            ]
+        found = self._pairs.charge(clients, costs, time_ns)
+        bound = self.promise.gap_bound
+        if bound is not None and found.cost > bound:
+            self._gap_count += 1
+            self._first_gap = self._first_gap or self._over(found, bound)
+        found = self._lags.charge(clients, costs, time_ns)
+        bound = self.promise.lag_bound
+        if bound is not None and found.cost > bound:
+            self._lag_count += 1
+            self._first_lag = self._first_lag or self._over(found, bound)
+
+    def _over(self, found: Largest, bound: int) -> BoundBreach:
+        assert found.ahead is not None
+        assert found.behind is not None
+        return BoundBreach(
+            found.time_ns, self.worker, self.watch.position, found.ahead, found.behind, found.cost, bound
+        )
+
+    # --- report -----------------------------------------------------------------------------------------------------
+
+    def report(self) -> MonitorReport:
+        """What was seen so far."""
+        return MonitorReport(
+            worker=self.worker,
+            events=self.watch.position,
+            assumptions=self.watch.findings(self._now_ns),
+            gap=None if self._pairs is None else self._pairs.largest,
+            lag=None if self._lags is None else self._lags.largest,
+            gap_bound=self.promise.gap_bound,
+            lag_bound=self.promise.lag_bound,
+            gap_violations=self._gap_count,
+            lag_violations=self._lag_count,
+            first_gap=self._first_gap,
+            first_lag=self._first_lag,
+            left_out=0 if self._pairs is None or self._lags is None else self._pairs.left_out + self._lags.left_out,
+        )
+
+
+class ClusterMonitor:
+    """A monitor for each worker of a cluster, made by `make(worker)` when its first event comes.
+
+    Events of no worker (-1, a call that was never sent) are nobody's.
+    """
+
+    def __init__(self, make: Callable[[int], Monitor]) -> None:
+        self.workers: dict[int, Monitor] = {}
+        self._make = make
+
+    def observe(self, event: Event) -> None:
+        """The cluster's next event."""
+        monitor = self.workers.get(event.worker)
+        if monitor is None:
+            if event.worker < 0:
+                return
+            monitor = self.workers[event.worker] = self._make(event.worker)
+        monitor.observe(event)
+
+    def observe_all(self, events: Iterable[Event]) -> None:
+        """The cluster's next events."""
+        for event in events:
+            self.observe(event)
+
+    def reports(self) -> tuple[MonitorReport, ...]:
+        """Each worker's report, in order of their ids."""
+        return tuple(self.workers[worker].report() for worker in sorted(self.workers))
+
+
+def together(reports: Sequence[MonitorReport]) -> dict[str, Finding]:
+    """The findings of several workers as one: counts added, and the first breach of any."""
+    found: dict[str, Finding] = {}
+    for report in reports:
+        for name, finding in report.assumptions.items():
+            found[name] = _both(found[name], finding) if name in found else finding
+    return found
+
+
+def _both(one: Finding, other: Finding) -> Finding:
+    if one.violated is None or other.violated is None:
+        return other if one.violated is None else one
+    firsts = [each.first for each in (one, other) if each.first is not None]
+    first = min(firsts, key=lambda breach: (breach.time_ns, breach.worker), default=None)
+    return attrs.evolve(one, violated=one.violated + other.violated, first=first)

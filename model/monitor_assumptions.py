@@ -1,0 +1,382 @@
+"""The named assumptions of `model.theorem` on a stream of events: which of them hold, and what broke one first.
+
+Each event costs O(1), a decode run O(its clients), and an admission O(clients in the batch) more where a theorem shares
+one memory (MemShared).  What no event shows is said to be so, with the reason; nothing passes in silence.
+"""
+
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Finished,
+    Preempted,
+    Rejected,
+    Settled,
+)
+from fairsched.model.monitor_accounts import Account, Call
+from fairsched.model.monitor_promise import Breach, Finding, Promise
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    CAPACITY_FLOOR,
+    CAPPED,
+    CHARGES_AT_LEAST_ONE,
+    EQUAL_QUANTA,
+    EXTEND_AS_PLANNED,
+    GATE_RESPECTED,
+    LIFT_ON_JOIN,
+    MEM_RESERVE,
+    MEM_SHARED,
+    NOTHING_REFUNDED,
+    OUTPUTS_BOUNDED,
+    QUANTUM_POSITIVE,
+    REJOIN_KEEPS_DEBT,
+    Assumption,
+)
+
+ASSUMPTIONS = (
+    MEM_RESERVE,
+    OUTPUTS_BOUNDED,
+    MEM_SHARED,
+    GATE_RESPECTED,
+    CHARGES_AT_LEAST_ONE,
+    EXTEND_AS_PLANNED,
+    NOTHING_REFUNDED,
+    CAPPED,
+    BACKLOGGED_DURING,
+    CAPACITY_FLOOR,
+    QUANTUM_POSITIVE,
+    EQUAL_QUANTA,
+    REJOIN_KEEPS_DEBT,
+    LIFT_ON_JOIN,
+)
+"""All of them, in the order of a report: what events show first, then what the configuration says."""
+
+
+class AssumptionWatch:
+    """The assumptions of one worker.  Each handler returns what the event charges, in cost units of multiplier 1."""
+
+    def __init__(self, promise: Promise, worker: int, asks_gate: bool) -> None:
+        self.promise = promise
+        self.position = 0
+        self.accounts: dict[int, Account] = {}
+        self._worker = worker
+        self._asks_gate = asks_gate
+        self._calls: dict[int, Call] = {}
+        self._broken: dict[str, tuple[int, Breach]] = {}
+        self._running = 0
+        self._total = 0
+        self._waiting = 0
+        self._together_since = 0
+        self._together_ns = 0
+        self._least: tuple[int, int, int] | None = None
+        self._rates = promise.charging.rates
+        self._whole = promise.charging.input == "prompt"
+        needed = promise.needed_by()
+        self._shared = MEM_SHARED.name in needed and promise.charge_max is not None and promise.outputs_reserved
+        self._needed = needed
+
+    # --- what is broken ---------------------------------------------------------------------------------------------
+
+    def breach(self, assumption: Assumption, time_ns: int, text: str) -> None:
+        """Count a violation by the present event; the first is kept."""
+        count, first = self._broken.get(assumption.name, (0, None))
+        if first is None:
+            first = Breach(time_ns, self._worker, self.position, text)
+        self._broken[assumption.name] = (count + 1, first)
+
+    def account(self, client: int) -> Account:
+        """The client's account."""
+        account = self.accounts.get(client)
+        if account is None:
+            account = self.accounts[client] = Account()
+        return account
+
+    def _call(self, request_id: int, client: int) -> Call:
+        call = self._calls.get(request_id)
+        if call is None:
+            call = self._calls[request_id] = Call(client, None)
+        return call
+
+    # --- queue ------------------------------------------------------------------------------------------------------
+
+    def _joins(self, account: Account, time_ns: int) -> bool:
+        """One more request of the client waits; whether none did."""
+        account.waiting += 1
+        if account.waiting > 1:
+            return False
+        account.wait_start, account.total_start = time_ns, self._total
+        self._waiting += 1
+        if self._waiting == 2:
+            self._together_since = time_ns
+        return True
+
+    def _leaves(self, account: Account, time_ns: int) -> bool:
+        """One request of the client waits no more; whether it was the last."""
+        account.waiting -= 1
+        if account.waiting:
+            return False
+        if self._waiting == 2:
+            self._together_ns += time_ns - self._together_since
+        self._waiting -= 1
+        return True
+
+    def _served(self, account: Account, client: int, time_ns: int) -> None:
+        """A wait ended with an admission: how fast clients were charged meanwhile, this admission included."""
+        span, charged = time_ns - account.wait_start, self._total - account.total_start
+        if span > 0 and (self._least is None or charged * self._least[1] < self._least[0] * span):
+            self._least = (charged, span, client)
+        floor = self.promise.capacity_floor
+        if floor is not None and charged * 1e9 < floor * span:
+            text = f"client {client} waited {span} ns, and {charged} cost units were charged to all meanwhile"
+            self.breach(CAPACITY_FLOOR, time_ns, text)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def arrived(self, event: Arrived) -> bool:
+        """A request joins the queue; whether its client begins to wait."""
+        request = event.request
+        call = self._calls[request.id] = Call(request.client, request.max_output_tokens)
+        call.queued = True
+        return self._joins(self.account(request.client), event.time_ns)
+
+    def admitted(self, event: Admitted) -> tuple[int, bool]:
+        """A request enters; what that costs, and whether nothing more of its client waits."""
+        call, account = self._call(event.request_id, event.client), self.account(event.client)
+        tokens = event.extend_tokens + event.cached_prefix_tokens if self._whole else event.extend_tokens
+        cost = tokens * self._rates.input
+        call.running = True
+        call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
+        account.reserved += call.reserved
+        account.since = account.last = cost
+        self._total += cost
+        self._running += 1
+        if tokens < 1:
+            self.breach(
+                CHARGES_AT_LEAST_ONE, event.time_ns, f"request {event.request_id} is admitted for {tokens} tokens"
+            )
+        if call.most is not None:
+            self._check_reserved(event, call, account)
+        self._check_room(event.time_ns, event.request_id, event.client, account)
+        running_max = self.promise.running_max
+        if running_max is not None and self._running > running_max:
+            self.breach(OUTPUTS_BOUNDED, event.time_ns, f"{self._running} requests run, and {running_max} may")
+        if not call.queued:
+            return cost, False
+        call.queued = False
+        left = self._leaves(account, event.time_ns)
+        if left:
+            self._served(account, event.client, event.time_ns)
+        return cost, left
+
+    def _check_reserved(self, event: Admitted, call: Call, account: Account) -> None:
+        """What the request may still produce is promised to it, and the cap holds what its client is promised."""
+        assert call.most is not None
+        left = call.most - call.generated
+        call.kv = call.extend + left
+        account.kv += call.kv
+        if self.promise.outputs_reserved and call.reserved < left:
+            text = f"request {event.request_id} may produce {left} tokens and {call.reserved} are reserved"
+            self.breach(MEM_RESERVE, event.time_ns, text)
+        cap = self.promise.in_flight_cap_tokens
+        if cap is not None and account.kv > cap:
+            text = f"client {event.client} has {account.kv} tokens in flight, over the cap of {cap}"
+            self.breach(CAPPED, event.time_ns, text)
+
+    def _owed(self, account: Account) -> int:
+        """What may still be charged to a client for the outputs reserved for it: R."""
+        return self._rates.output * max(account.reserved - account.produced, 0)
+
+    def _check_room(self, time_ns: int, request_id: int, client: int, account: Account) -> None:
+        """What the last admission was charged and all that may follow is at most U."""
+        most = self.promise.charge_max
+        if most is None or not self.promise.outputs_reserved:
+            return
+        whole = account.last + self._owed(account)
+        if whole > most:
+            text = f"client {client} may be charged {whole} after request {request_id} was admitted, and U is {most}"
+            self.breach(MEM_RESERVE, time_ns, text)
+        if self._shared:
+            self._check_shared(time_ns, client, whole, most)
+
+    def _check_shared(self, time_ns: int, client: int, whole: int, most: int) -> None:
+        """The same together with any one other client; each at its own multiplier."""
+        others = ((self._owed(other) * self._times(g), g) for g, other in self.accounts.items() if g != client)
+        beside, other = max(others, default=(0, client))
+        bound = most * max((self._times(g) for g in range(len(self.promise.weights))), default=1)
+        together = whole * self._times(client) + beside
+        if together > bound:
+            text = f"clients {client} and {other} may be charged {together} together, and the largest U is {bound}"
+            self.breach(MEM_SHARED, time_ns, text)
+
+    def _times(self, client: int) -> int:
+        multipliers = self.promise.charging.multipliers
+        return multipliers[client] if client < len(multipliers) else 1
+
+    def settled(self, event: Settled) -> int:
+        """The true extend tokens are known; what that charges."""
+        call, account = self._call(event.request_id, event.client), self.account(event.client)
+        more = event.extend_tokens - call.extend
+        call.extend = event.extend_tokens
+        if more > 0:
+            text = f"request {event.request_id} computes {more} tokens more than planned"
+            self.breach(EXTEND_AS_PLANNED, event.time_ns, text)
+        if self._whole:
+            return 0
+        cost = more * self._rates.input
+        account.last += cost
+        account.since += cost
+        self._total += cost
+        if more < 0:
+            self._refund(event.time_ns, event.client, -cost, f"request {event.request_id} was settled for less")
+        if event.extend_tokens < 1:
+            text = f"request {event.request_id} is settled for {event.extend_tokens} tokens"
+            self.breach(CHARGES_AT_LEAST_ONE, event.time_ns, text)
+        if more > 0:
+            self._check_room(event.time_ns, event.request_id, event.client, account)
+        return cost
+
+    def decoded(self, event: Decoded) -> list[int]:
+        """Tokens were decoded; what that charges each client of the event."""
+        output = self._rates.output
+        reserved = self.promise.outputs_reserved
+        costs = []
+        for client, tokens in zip(event.clients, event.tokens, strict=True):
+            cost = tokens * output
+            account = self.account(client)
+            account.produced += tokens
+            account.since += cost
+            if reserved and account.produced > account.reserved:
+                over = account.produced - account.reserved
+                text = f"client {client} decoded {over} tokens more than are reserved for it"
+                self.breach(MEM_RESERVE, event.time_ns, text)
+            elif not reserved:
+                self._check_charged(event.time_ns, client, account)
+            costs.append(cost)
+        self._total += sum(costs)
+        return costs
+
+    def _check_charged(self, time_ns: int, client: int, account: Account) -> None:
+        """Where outputs are not reserved, U bounds what was charged since the last admission itself."""
+        most = self.promise.charge_max
+        if most is not None and account.since > most:
+            text = f"client {client} was charged {account.since} since its last admission, and U is {most}"
+            self.breach(OUTPUTS_BOUNDED, time_ns, text)
+
+    def _out(self, request_id: int, client: int, generated: int, time_ns: int) -> Call:
+        """A request leaves the batch after `generated` output tokens in all."""
+        call, account = self._call(request_id, client), self.account(client)
+        here = generated - call.generated
+        if call.running:
+            account.reserved -= call.reserved
+            account.produced -= here
+            account.kv -= call.kv
+            call.running = False
+            self._running -= 1
+        if call.most is not None and generated > call.most:
+            text = f"request {request_id} produced {generated} tokens and had declared {call.most}"
+            self.breach(OUTPUTS_BOUNDED, time_ns, text)
+            if self.promise.outputs_reserved and here > call.reserved:
+                self.breach(MEM_RESERVE, time_ns, text)
+        call.generated = generated
+        return call
+
+    def preempted(self, event: Preempted) -> bool:
+        """A request waits again; whether its client begins to wait."""
+        call = self._out(event.request_id, event.client, event.generated_tokens, event.time_ns)
+        call.queued = True
+        return self._joins(self.account(call.client), event.time_ns)
+
+    def finished(self, event: Finished) -> None:
+        """A request is done."""
+        self._out(event.request_id, event.client, event.output_tokens, event.time_ns)
+        del self._calls[event.request_id]
+
+    def cancelled(self, event: Cancelled) -> tuple[int, bool]:
+        """A caller gave up; what is given back (negative), and whether nothing more of the client waits."""
+        if not event.was_running:
+            return 0, self._gone(event.request_id, event.time_ns)
+        self._out(event.request_id, event.client, event.generated_tokens, event.time_ns)
+        del self._calls[event.request_id]
+        cost = event.uncomputed_tokens * self._rates.input
+        if cost:
+            self._total -= cost
+            self.account(event.client).since -= cost
+            self._refund(event.time_ns, event.client, cost, f"request {event.request_id} was cancelled while it ran")
+        return -cost, False
+
+    def rejected(self, event: Rejected) -> bool:
+        """A request will not be served; whether nothing more of its client waits."""
+        return self._gone(event.request_id, event.time_ns)
+
+    def _gone(self, request_id: int, time_ns: int) -> bool:
+        """A waiting request leaves without an admission; one that never arrived changes nothing."""
+        call = self._calls.pop(request_id, None)
+        return call is not None and call.queued and self._leaves(self.account(call.client), time_ns)
+
+    def _refund(self, time_ns: int, client: int, cost: int, why: str) -> None:
+        self.breach(NOTHING_REFUNDED, time_ns, f"{why}: {cost} cost units are given back to client {client}")
+
+    def emptied(self) -> None:
+        """The worker is gone, and all that waited or ran on it."""
+        self.accounts.clear()
+        self._calls.clear()
+        self._running = self._waiting = 0
+
+    # --- report -----------------------------------------------------------------------------------------------------
+
+    def findings(self, now_ns: int) -> dict[str, Finding]:
+        """All assumptions by name, with what was seen so far."""
+        reasons, notes = self._reasons(), self._notes(now_ns)
+        found: dict[str, Finding] = {}
+        for assumption in ASSUMPTIONS:
+            name = assumption.name
+            count, first = self._broken.get(name, (0, None))
+            why = None if first is not None else reasons.get(name)
+            theorems = self._needed.get(name, ())
+            found[name] = Finding(None if why else count, first, why, notes.get(name), theorems)
+        return found
+
+    def _reasons(self) -> dict[str, str]:
+        """Which assumptions nobody can watch here, and why."""
+        promise = self.promise
+        reasons = {BACKLOGGED_DURING.name: "it selects the intervals that count, and is never broken"}
+        if not promise.outputs_reserved:
+            reasons[MEM_RESERVE.name] = "outputs are not reserved: OutputsBounded stands for it"
+            reasons[MEM_SHARED.name] = "outputs are not reserved, so that no memory bounds what may still be charged"
+        elif promise.charge_max is None:
+            reasons[MEM_SHARED.name] = "the policy names no U"
+        for assumption in (MEM_SHARED, REJOIN_KEEPS_DEBT, LIFT_ON_JOIN):
+            if assumption.name not in self._needed:
+                reasons[assumption.name] = "no theorem of the policy rests on it"
+        if not self._asks_gate:
+            reasons[GATE_RESPECTED.name] = "nobody was given who knows the gate"
+        if promise.in_flight_cap_tokens is None:
+            reasons[CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
+        if promise.capacity_floor is None:
+            reasons[CAPACITY_FLOOR.name] = "no rate is claimed; the least observed is reported"
+        if not promise.quanta:
+            reasons[QUANTUM_POSITIVE.name] = reasons[EQUAL_QUANTA.name] = "the gate has no quanta"
+        return reasons
+
+    def _notes(self, now_ns: int) -> dict[str, str]:
+        """What was measured beside."""
+        together = self._together_ns + (now_ns - self._together_since if self._waiting > 1 else 0)
+        notes = {BACKLOGGED_DURING.name: f"two or more clients waited together for {together} ns"}
+        if self._least is not None:
+            charged, span, client = self._least
+            rate = charged * 1e9 / span
+            notes[CAPACITY_FLOOR.name] = f"least {rate:.6g} cost units a second, while client {client} waited {span} ns"
+        return notes
+
+    def configure(self, promise: Promise, time_ns: int) -> None:
+        """Hold the run to a promise from now on, and check what its configuration says."""
+        self.promise = promise
+        for assumption in sorted(promise.broken, key=lambda each: each.name):
+            if assumption != CAPPED:
+                self.breach(assumption, time_ns, "the policy's configuration does not fulfil it")
+        if any(quantum < 1 for quantum in promise.quanta):
+            self.breach(QUANTUM_POSITIVE, time_ns, f"the least quantum is {min(promise.quanta)}")
+        if len(set(promise.quanta)) > 1:
+            low, high = min(promise.quanta), max(promise.quanta)
+            self.breach(EQUAL_QUANTA, time_ns, f"quanta differ, from {low} to {high}; D-weighted does not need it")

@@ -1,0 +1,223 @@
+"""The largest gaps of service so far, kept up to date charge by charge: between two who wait, and of one who waits.
+
+`model.service` defines both and computes them from a whole run; here they grow with it, exactly.
+
+**Pairs.**  With D = W_f - W_g, the gap of a pair is the range of D over an interval in which both wait.  Let lead[f, g]
+be the largest W_f - W_g since both wait: then the range is lead[f, g] + lead[g, f].  A charge to f can raise only row f
+(a refund only column f), so it costs one row; whoever begins to wait starts a row and a column anew.  Rows are those of
+clients that wait now, and only differences since then count, so nothing is kept of anybody else.
+
+**Lags.**  How far g got ahead of f while f waits, whatever g does, is the largest rise of W_g - W_f: what it is now
+less floor[f, g], the smallest it was since f waits.  A charge to f can lower only row f, and raise only column f.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairsched.model.monitor_promise import Largest
+from fairsched.model.service import CLIENTS_MAX
+from fairsched.model.trace import Ints
+
+_FIRST = 8
+
+
+def _room(matrix: Ints, rows: int, columns: int) -> Ints:
+    """The matrix with at least so many rows and columns."""
+    if rows <= matrix.shape[0] and columns <= matrix.shape[1]:
+        return matrix
+    larger = np.zeros((max(rows, 2 * matrix.shape[0]), max(columns, 2 * matrix.shape[1])), dtype=np.int64)
+    larger[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return larger
+
+
+class PairGaps:
+    """The gaps of every two clients that wait.
+
+    A charge to k clients of which n wait costs O(k n); at most `clients_max` are compared at a time, the first that
+    wait, and `left_out` counts those that were not.
+    """
+
+    def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
+        self.largest = Largest()
+        self.left_out = 0
+        self._max = clients_max
+        self._rows: dict[int, int] = {}
+        self._clients: list[int] = []
+        self._service = np.zeros(_FIRST, dtype=np.int64)
+        self._lead = np.zeros((_FIRST, _FIRST), dtype=np.int64)
+
+    def join(self, client: int) -> None:
+        """The client begins to wait.  O(n)."""
+        n = len(self._clients)
+        if n == self._max:
+            self.left_out += 1
+            return
+        if n == len(self._service):
+            self._service = np.concatenate((self._service, np.zeros_like(self._service)))
+            self._lead = _room(self._lead, n + 1, n + 1)
+        self._rows[client] = n
+        self._clients.append(client)
+        self._service[n] = 0
+        self._lead[n, : n + 1] = -self._service[: n + 1]
+        self._lead[: n + 1, n] = self._service[: n + 1]
+
+    def leave(self, client: int) -> None:
+        """The client waits no more: the last row takes its place.  O(n)."""
+        row = self._rows.pop(client, None)
+        if row is None:
+            return
+        last = len(self._clients) - 1
+        mover = self._clients.pop()
+        if row != last:
+            self._clients[row] = mover
+            self._rows[mover] = row
+            self._service[row] = self._service[last]
+            self._lead[row, : last + 1] = self._lead[last, : last + 1]
+            self._lead[: last + 1, row] = self._lead[: last + 1, last]
+            self._lead[row, row] = 0
+
+    def restart(self) -> None:
+        """Intervals begin anew: the unit of service has changed.  O(n^2)."""
+        self._service[:] = 0
+        self._lead[:] = 0
+
+    def charge(self, clients: Sequence[int], amounts: Sequence[int], time_ns: int) -> Largest:
+        """One event charges `amounts[k]` to `clients[k]`; returns the largest gap that it changed."""
+        rows, known = self._rows, []
+        for client, amount in zip(clients, amounts, strict=True):
+            row = rows.get(client)
+            if row is not None:
+                known.append(row)
+                self._service[row] += amount
+        n = len(self._clients)
+        if not known or n < 2:
+            return _NONE
+        service, lead = self._service[:n], self._lead[:n, :n]
+        if len(known) == 1:
+            # One row and one column, as views: the common case, and the only one with refunds.
+            row = known[0]
+            ahead, behind = lead[row], lead[:, row]
+            more = self._service[row] - service
+            np.maximum(ahead, more, out=ahead)
+            np.maximum(behind, -more, out=behind)
+            spread = ahead + behind
+            other = int(spread.argmax())
+            return self._seen(row, other, int(spread[other]), time_ns)
+        ahead = np.maximum(lead[known], service[known][:, None] - service)
+        lead[known] = ahead
+        spread = ahead + lead[:, known].T
+        which, other = divmod(int(spread.argmax()), n)
+        return self._seen(known[which], other, int(spread[which, other]), time_ns)
+
+    def _seen(self, row: int, other: int, cost: int, time_ns: int) -> Largest:
+        """The gap between two rows, the one that is ahead now first; remembered if it is the largest so far."""
+        if self._service[row] - self._service[other] != self._lead[row, other]:
+            row, other = other, row
+        found = Largest(cost, self._clients[row], self._clients[other], time_ns)
+        if cost > self.largest.cost:
+            self.largest = found
+        return found
+
+
+_NONE = Largest()
+
+
+class Lags:
+    """How far each client that waits has fallen behind each client that ever came.
+
+    A charge to k clients of which n wait and m are known costs O(k (n + m)); of `clients_max` known clients at most,
+    the first that came, and `left_out` counts the others.
+    """
+
+    def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
+        self.largest = Largest()
+        self.left_out = 0
+        self._max = clients_max
+        # Column 0 is nobody, whose service stays 0: a client that comes later starts as its copy.
+        self._columns: dict[int, int] = {}
+        self._names = [-1]
+        self._service = np.zeros(_FIRST, dtype=np.int64)
+        self._rows: dict[int, int] = {}
+        self._waiting: list[int] = []
+        self._floor = np.zeros((_FIRST, _FIRST), dtype=np.int64)
+
+    def _column(self, client: int) -> int | None:
+        column = self._columns.get(client)
+        if column is None:
+            if len(self._columns) == self._max:
+                self.left_out += 1
+                return None
+            column = self._columns[client] = len(self._names)
+            self._names.append(client)
+            if column == len(self._service):
+                self._service = np.concatenate((self._service, np.zeros_like(self._service)))
+            self._floor = _room(self._floor, 0, column + 1)
+            self._floor[:, column] = self._floor[:, 0]
+        return column
+
+    def join(self, client: int) -> None:
+        """The client begins to wait.  O(m)."""
+        column = self._column(client)
+        if column is None:
+            return
+        row = self._rows[client] = len(self._waiting)
+        self._waiting.append(column)
+        self._floor = _room(self._floor, row + 1, 0)
+        m = len(self._names)
+        self._floor[row, :m] = self._service[:m] - self._service[column]
+
+    def leave(self, client: int) -> None:
+        """The client waits no more: the last row takes its place.  O(m)."""
+        row = self._rows.pop(client, None)
+        if row is None:
+            return
+        column = self._waiting.pop()
+        if row != len(self._waiting):
+            self._floor[row] = self._floor[len(self._waiting)]
+            self._waiting[row] = column
+            self._rows[self._names[column]] = row
+
+    def restart(self) -> None:
+        """Intervals begin anew: the unit of service has changed."""
+        self._service[:] = 0
+        self._floor[:] = 0
+
+    def charge(self, clients: Sequence[int], amounts: Sequence[int], time_ns: int) -> Largest:
+        """One event charges `amounts[k]` to `clients[k]`; returns the largest lag that it changed."""
+        columns = []
+        for client, amount in zip(clients, amounts, strict=True):
+            column = self._column(client)
+            if column is not None:
+                columns.append(column)
+                self._service[column] += amount
+        n, m = len(self._waiting), len(self._names)
+        if not columns or not n:
+            return _NONE
+        service = self._service[:m]
+        for client in clients:
+            row = self._rows.get(client)
+            if row is not None:
+                floor = self._floor[row, :m]
+                np.minimum(floor, service - service[self._waiting[row]], out=floor)
+        # A refund lowers a column, which then may be a new smallest: taken into account for every row.
+        lead = service[columns] - service[self._waiting][:, None]
+        floors = np.minimum(self._floor[:n, columns], lead)
+        self._floor[:n, columns] = floors
+        lag = lead - floors
+        # A refund to who waits raises everybody's lead over it: then all columns of its row have changed.
+        found = self._most(lag, list(range(n)), columns, time_ns)
+        for client, amount in zip(clients, amounts, strict=True):
+            row = self._rows.get(client)
+            if amount < 0 and row is not None:
+                whole = service - service[self._waiting[row]] - self._floor[row, :m]
+                refunded = self._most(whole[None, :], [row], list(range(m)), time_ns)
+                found = max(found, refunded, key=lambda each: each.cost)
+        if found.cost > self.largest.cost:
+            self.largest = found
+        return found
+
+    def _most(self, lag: Ints, rows: list[int], columns: list[int], time_ns: int) -> Largest:
+        which, column = divmod(int(lag.argmax()), lag.shape[1])
+        behind = self._names[self._waiting[rows[which]]]
+        return Largest(int(lag[which, column]), self._names[columns[column]], behind, time_ns)

@@ -1,0 +1,146 @@
+"""What a run is held to, as a value: how a policy charges, what it promises, and on which assumptions that rests.
+
+A policy makes the `Promise` from its configuration (`LocalPolicy.promise`); the monitor holds a stream of events to it.
+"""
+
+from collections.abc import Callable
+
+import attrs
+
+from fairsched.model.service import Charging
+from fairsched.model.theorem import Assumption, Theorem
+
+
+@attrs.frozen
+class Promise:
+    """One worker's promise, all from the configuration.
+
+    `weights` and `quanta` are by client id (`quanta` empty for a gate that has none).  `charge_max` is U in cost units
+    of multiplier 1: the most that one client can be charged after it was let in.  `gap_bound` (D-4.1, V-4.4) bounds the
+    service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far who waits falls behind anybody; both
+    in cost units times the multiplier of `charging`, None where nothing is promised.  `theorems` are those of the gate,
+    `broken` the assumptions that this configuration does not fulfil.  `capacity_floor` is the a of CapacityFloor in
+    cost units a second, if somebody claims one.
+
+    `reweighted`, if given, makes the promise that holds once clients have other weights: called with their weights now
+    and the lowest that each had in the run.
+    """
+
+    charging: Charging
+    weights: tuple[int, ...]
+    theorems: tuple[Theorem, ...]
+    charge_max: int | None = None
+    gap_bound: int | None = None
+    lag_bound: int | None = None
+    quanta: tuple[int, ...] = ()
+    broken: frozenset[Assumption] = frozenset()
+    outputs_reserved: bool = True
+    running_max: int | None = None
+    in_flight_cap_tokens: int | None = None
+    capacity_floor: float | None = None
+    reweighted: Callable[[tuple[int, ...], tuple[int, ...]], "Promise"] | None = attrs.field(
+        default=None, eq=False, repr=False
+    )
+
+    def needed_by(self) -> dict[str, tuple[str, ...]]:
+        """For each assumption's name the ids of the theorems that rest on it, by themselves or through others."""
+        known = {theorem.id: theorem for theorem in self.theorems}
+        needed: dict[str, list[str]] = {}
+        for theorem in self.theorems:
+            for name in sorted(_names(theorem, known)):
+                needed.setdefault(name, []).append(theorem.id)
+        return {name: tuple(ids) for name, ids in needed.items()}
+
+
+def _names(theorem: Theorem, known: dict[str, Theorem]) -> set[str]:
+    """Names of a theorem's assumptions and of those that it takes for granted."""
+    names = {assumption.name for assumption in theorem.assumptions}
+    for other in theorem.rests_on:
+        if other in known:
+            names |= _names(known[other], known)
+    return names
+
+
+@attrs.frozen
+class Breach:
+    """The first time that an assumption was broken: when, at which of the worker's events (from 0), and by whom."""
+
+    time_ns: int
+    worker: int
+    position: int
+    text: str
+
+
+@attrs.frozen
+class Finding:
+    """What is known of one assumption.
+
+    `violated` counts the events that broke it; None means that nobody watches, and `why` says why not.  `theorems` are
+    the ids of those that rest on it (none: it does not matter here).  `note` is what was measured, if anything.
+    """
+
+    violated: int | None
+    first: Breach | None = None
+    why: str | None = None
+    note: str | None = None
+    theorems: tuple[str, ...] = ()
+
+    @property
+    def matters(self) -> bool:
+        """Whether it was broken and a theorem of the policy rests on it."""
+        return bool(self.violated) and bool(self.theorems)
+
+
+@attrs.frozen
+class BoundBreach:
+    """A gap over its bound: `ahead` received `cost` more than `behind` on `worker`."""
+
+    time_ns: int
+    worker: int
+    position: int
+    ahead: int
+    behind: int
+    cost: int
+    bound: int
+
+
+@attrs.frozen
+class Largest:
+    """The largest gap so far, whose it is, and since when it is so large."""
+
+    cost: int = 0
+    ahead: int | None = None
+    behind: int | None = None
+    time_ns: int = 0
+
+
+@attrs.frozen
+class MonitorReport:
+    """One worker's run so far.
+
+    `gap` is between two clients that both wait (over intervals in which the weights stay), `lag` that of who waits
+    behind anybody; None where they are not measured.  The counts say at how many events one exceeded its bound, the
+    first of which is named.  `left_out` counts how often a client was not compared since too many were.
+    """
+
+    worker: int
+    events: int
+    assumptions: dict[str, Finding]
+    gap: Largest | None
+    lag: Largest | None
+    gap_bound: int | None
+    lag_bound: int | None
+    gap_violations: int
+    lag_violations: int
+    first_gap: BoundBreach | None
+    first_lag: BoundBreach | None
+    left_out: int
+
+    @property
+    def bound_violations(self) -> int:
+        """At how many events a gap or a lag exceeded its bound."""
+        return self.gap_violations + self.lag_violations
+
+    def violated(self) -> dict[str, Finding]:
+        """The assumptions that were broken and that a theorem of the policy rests on."""
+        return {name: finding for name, finding in self.assumptions.items() if finding.matters}

@@ -1,0 +1,170 @@
+"""Who passed the gate by: a worker's admissions held to the gate's own kernels, whatever engine made them.
+
+The watch follows the events with a gate state of its own, told to the gate as a policy tells them.  An admission was
+let in by the gate if the gate would choose its client, were the order in favour of it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fairsched.model.algebra import NO_SCORE, NOBODY
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Finished,
+    Preempted,
+    Rejected,
+    Settled,
+)
+from fairsched.policies.gate import Gate
+from fairsched.policies.vectors import grown
+
+_WAITS, _FAVOURED = 0, 1
+
+
+class _Call:
+    """A request: its client, its declared output and how much of it there was before this admission, what it computes,
+    and the KV that it was admitted with."""
+
+    __slots__ = ("client", "extend_tokens", "generated", "kv_tokens", "most")
+
+    def __init__(self, client: int, most: int) -> None:
+        self.client = client
+        self.most = most
+        self.generated = 0
+        self.extend_tokens = 0
+        self.kv_tokens = 0
+
+
+class GateWatch:
+    """A gate that watches: `observe` costs what the gate does, O(clients) an event.
+
+    `skips` says that the policy may pass over a client whose request waits for a prefix or is over its cap.  A gate
+    that goes on to others then (the shipped ones stop, or need no look at others) is given the benefit of the doubt.
+    """
+
+    def __init__(self, gate: Gate[Any], skips: bool) -> None:
+        self._gate = gate
+        self._skips = skips
+        self._state = gate.init()
+        self._heads = np.zeros(0, dtype=np.int64)
+        self._waiting: dict[int, int] = {}
+        self._calls: dict[int, _Call] = {}
+        self._handlers: dict[type, Callable[[Any], str | None]] = {
+            Arrived: self._arrived,
+            Admitted: self._admitted,
+            Settled: self._settled,
+            Decoded: self._decoded,
+            Preempted: self._preempted,
+            Finished: self._finished,
+            Cancelled: self._cancelled,
+            Rejected: self._rejected,
+            ClientConfigured: self._configured,
+        }
+
+    def observe(self, event: Event) -> str | None:
+        """Why this event is an admission that the gate had not let in; else None."""
+        handler = self._handlers.get(type(event))
+        return None if handler is None else handler(event)
+
+    # --- queue ------------------------------------------------------------------------------------------------------
+
+    def _join(self, client: int) -> None:
+        count = self._waiting.get(client, 0)
+        self._state = self._gate.joined(self._state, client, self._heads, count > 0)
+        self._waiting[client] = count + 1
+        if not count:
+            self._heads = grown(self._heads, client + 1, NO_SCORE)
+            self._heads[client] = _WAITS
+
+    def _leave(self, client: int) -> bool:
+        """One request of the client waits no more; whether it was the last."""
+        self._waiting[client] -= 1
+        if self._waiting[client]:
+            return False
+        self._heads[client] = NO_SCORE
+        return True
+
+    def _arrived(self, event: Arrived) -> None:
+        request = event.request
+        self._calls[request.id] = _Call(request.client, request.max_output_tokens)
+        self._join(request.client)
+
+    def _rejected(self, event: Rejected) -> None:
+        self._gone(event.request_id)
+
+    def _gone(self, request_id: int) -> None:
+        call = self._calls.pop(request_id, None)
+        if call is not None and self._leave(call.client):
+            self._state = self._gate.left(self._state, call.client)
+
+    # --- batch ------------------------------------------------------------------------------------------------------
+
+    def _admitted(self, event: Admitted) -> str | None:
+        call, client = self._calls.get(event.request_id), event.client
+        if call is None or not self._waiting.get(client):
+            return f"request {event.request_id} of client {client} is admitted and does not wait"
+        turn = self._gate.turn(self._state, self._heads)
+        self._heads[client] = _FAVOURED
+        chosen = turn.choose(self._heads)
+        first = chosen
+        while self._skips and chosen not in (client, NOBODY):
+            turn.skip(chosen)
+            chosen = turn.choose(self._heads)
+        self._heads[client] = _WAITS
+        charged = event.extend_tokens
+        if self._gate.charge_rule == "prompt":
+            charged += event.cached_prefix_tokens
+        call.extend_tokens = event.extend_tokens
+        call.kv_tokens = event.extend_tokens + call.most - call.generated
+        turn.admit(client, charged, call.kv_tokens, self._leave(client))
+        self._state = self._gate.after(self._state, turn)
+        if chosen == client:
+            return None
+        instead = "nobody" if first == NOBODY else f"client {first}"
+        return f"request {event.request_id} of client {client} is admitted where the gate lets in {instead}"
+
+    def _settled(self, event: Settled) -> None:
+        call = self._calls.get(event.request_id)
+        if call is None or self._gate.charge_rule == "prompt":
+            return
+        more = event.extend_tokens - call.extend_tokens
+        call.extend_tokens = event.extend_tokens
+        self._state = self._gate.settled(self._state, event.client, more, self._heads)
+
+    def _decoded(self, event: Decoded) -> None:
+        self._state = self._gate.decoded(self._state, event.clients, event.tokens)
+
+    def _out(self, request_id: int) -> _Call | None:
+        call = self._calls.get(request_id)
+        if call is not None:
+            self._state = self._gate.released(self._state, call.client, call.kv_tokens)
+        return call
+
+    def _finished(self, event: Finished) -> None:
+        if self._out(event.request_id) is not None:
+            del self._calls[event.request_id]
+
+    def _preempted(self, event: Preempted) -> None:
+        call = self._out(event.request_id)
+        if call is not None:
+            call.generated = event.generated_tokens
+            self._join(event.client)
+
+    def _cancelled(self, event: Cancelled) -> None:
+        if not event.was_running:
+            self._gone(event.request_id)
+        elif self._out(event.request_id) is not None:
+            del self._calls[event.request_id]
+            if event.uncomputed_tokens:
+                self._state = self._gate.settled(self._state, event.client, -event.uncomputed_tokens, self._heads)
+
+    def _configured(self, event: ClientConfigured) -> None:
+        self._heads = grown(self._heads, event.client + 1, NO_SCORE)
+        self._state = self._gate.configured(self._state, event.client, event.weight)
