@@ -36,8 +36,13 @@ class Sampling:
 class Executor(Protocol):
     """Tokens and KV memory of one worker's requests."""
 
-    def submit(self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
-        """A request's tokens, before its first event.  Raises `ValueError` for a token outside the vocabulary."""
+    def submit(
+        self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
+    ) -> None:
+        """A request's tokens, before its first event.  Raises `ValueError` for a token outside the vocabulary.
+
+        `generated` are the output tokens that it has already, from an executor before this one.
+        """
 
     def follow(self, events: Sequence[Event]) -> None:
         """What happened to the worker: admissions take memory, ends, preemptions and evictions free it."""

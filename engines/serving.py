@@ -26,6 +26,7 @@ from fairsched.engines.guard import Guard
 from fairsched.engines.serving_request import Answer, BlockKeys, Clients, Outcome
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
+    Arrived,
     Cancelled,
     ClientConfigured,
     Decoded,
@@ -438,10 +439,12 @@ class Engine:
             self._reject(sorted(self.state.queue), self._without_executor())
 
     def _restart(self, executor: Executor) -> None:
-        """A new executor learns what waits; what a request had produced belongs to its prompt now."""
-        for request_id in sorted(self.answers):
+        """A new executor learns what waits, with the tokens that it had produced."""
+        for request_id in sorted(self.state.queue):
             answer = self.answers[request_id]
-            executor.submit(request_id, [*answer.prompt_ids, *answer.tokens], answer.sampling)
+            executor.submit(request_id, answer.prompt_ids, answer.sampling, answer.tokens)
+            request = self.state.queue[request_id].request
+            executor.follow([Arrived(self._last_ns, self.state.worker, request)])
         self._executor, self._failure = executor, None
 
     def _reject(self, request_ids: list[int], reason: str) -> None:

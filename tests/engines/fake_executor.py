@@ -36,11 +36,13 @@ class FakeExecutor:
         self.closed = False
         self.steps = 0
 
-    def submit(self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+    def submit(
+        self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
+    ) -> None:
         if any(not 0 <= token < VOCABULARY for token in prompt_ids):
             raise ValueError(f"request {request_id}: tokens are 0 to {VOCABULARY - 1}")
         assert request_id not in self.contexts
-        self.contexts[request_id] = list(prompt_ids)
+        self.contexts[request_id] = [*prompt_ids, *generated]
 
     def follow(self, events: Sequence[Event]) -> None:
         for event in events:
