@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 
 from fairsched.verify import deployment as deployments
 from fairsched.verify.certificate import MANIFEST, Manifest, companions, files_of, manifest, read, sha256
@@ -79,7 +80,20 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
         elif not row.task.dropped:
             yield f"{row.subject.name}: {row.theorem.id} is claimed, and the certificate has no proof of it"
     made = manifest(said.fairsched, rows, deployment, said.solvers, questions)
-    yield from _differences(MANIFEST, *(json.loads(each.to_json()) for each in (said, made)))
+    yield from _changed_kernels(said, made)
+    alike = msgspec.structs.replace(made, kernels=said.kernels)
+    yield from _differences(MANIFEST, *(json.loads(each.to_json()) for each in (said, alike)))
+
+
+def _changed_kernels(said: Manifest, made: Manifest) -> Iterator[str]:
+    """Functions that are not, word for word, those that were proved about."""
+    for name in dict.fromkeys((*said.kernels, *made.kernels)):
+        if name not in made.kernels:
+            yield f"{name}: the certificate is about a kernel that is not here"
+        elif name not in said.kernels:
+            yield f"{name}: a kernel that the certificate does not know"
+        elif said.kernels[name] != made.kernels[name]:
+            yield f"{name}: the kernel's text has changed since it was proved about"
 
 
 def _differences(where: str, said: Any, made: Any) -> Iterator[str]:

@@ -14,12 +14,14 @@ import msgspec
 import pytest
 
 from fairsched.model.theorem import Certificate
+from fairsched.policies import deficit
 from fairsched.policies.dlpm import DLPM
 from fairsched.verify import certificate, certificate_check
 from fairsched.verify.certificate import CHECKSUMS, EXPECTED, MANIFEST, Manifest, companions, sha256
 from fairsched.verify.deployment import Deployment, read
 from fairsched.verify.report import run
 from fairsched.verify.subject import Subject, subject
+from fairsched.verify.variants import variant
 
 THEOREMS = ("D-gate", "D-4.1")
 DEPLOYMENT = read({"kv_capacity_tokens": 4096, "weights": {"gold": 4, "free": 1}})
@@ -53,12 +55,27 @@ def problems(directory: Path) -> str:
     return "\n".join(certificate_check.check(directory, few).problems)
 
 
+def elsewhere(directory: Path) -> dict[str, str]:
+    """The environment of somebody who has solvers and Python, and whose Python cannot import this library."""
+    in_the_way = directory.parent / "elsewhere"
+    in_the_way.mkdir(exist_ok=True)
+    (in_the_way / "fairsched.py").write_text("raise ImportError('not here')\n")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "PYTHONPATH": str(in_the_way)}
+
+
 def script(directory: Path, *solver: str) -> subprocess.CompletedProcess[str]:
-    """What the shell script says, in an environment that cannot import this library."""
-    environment = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": ""}
-    return subprocess.run(
-        ["sh", str(directory / "check.sh"), *solver], env=environment, capture_output=True, text=True, check=False
-    )
+    """What the shell script says there."""
+    command = ["sh", str(directory / "check.sh"), *solver]
+    return subprocess.run(command, env=elsewhere(directory), capture_output=True, text=True, check=False)
+
+
+def test_where_the_script_runs_there_is_no_fairsched(written: Path) -> None:
+    """Otherwise the tests of the script would show less than they say."""
+    command = [sys.executable, "-c", "import fairsched"]
+    done = subprocess.run(command, env=elsewhere(written), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ImportError: not here" in done.stderr
 
 
 def test_a_certificate_checks(written: Path) -> None:
@@ -87,6 +104,17 @@ def test_the_script_without_a_solver_says_so(written: Path) -> None:
     """No argument is exit status 2; a solver that answers nothing is no success."""
     assert script(written).returncode == 2
     assert script(written, "true").returncode == 1
+
+
+@pytest.mark.parametrize("answer", ["sat", "unsat", "unknown", "unsat\nunsat"])
+def test_a_wrong_answer_fails(written: Path, answer: str) -> None:
+    """A solver that says the same to everything, or more than an answer, is named with every file that it got wrong."""
+    done = script(written, "sh", "-c", f"echo '{answer}'")
+    expected = [question.expected for question in certificate.read(written).files.values()]
+    wrong = sum(answer != each for each in expected)
+    assert done.returncode == 1
+    assert 0 < wrong == done.stderr.count("and the solver says")
+    assert done.stdout == f"{len(expected)} questions, {wrong} wrong\n"
 
 
 def _weaken(directory: Path) -> None:
@@ -175,7 +203,7 @@ def _forgotten_theorem(document: Any) -> None:
     [
         (_smaller_bound, "bound_cost: says 1"),
         (_fewer_assumptions, "assumptions"),
-        (_other_kernel, "fairsched.policies.deficit.admit"),
+        (_other_kernel, "fairsched.policies.deficit.admit: the kernel's text has changed"),
         (_other_deployment, "configuration_sha256"),
         (_forgotten_theorem, "D-4.1 is claimed"),
     ],
@@ -186,6 +214,14 @@ def test_a_manifest_that_claims_something_else_is_seen(
     """Even when all hashes in the directory agree, the installed code says what it can vouch for."""
     _claims(change)(copied)
     assert expected in problems(copied)
+
+
+def test_a_kernel_that_changed_since_is_named(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in the directory changes; the installed kernel does, if only in its text, and that is said of it."""
+    monkeypatch.setattr(deficit, "admit", variant(deficit, "admit", "-charge", "0 - charge").admit)
+    found = problems(written)
+    assert "fairsched.policies.deficit.admit: the kernel's text has changed since it was proved about" in found
+    assert "fairsched.policies.deficit.decode" not in found
 
 
 def test_a_question_swapped_with_its_hash_is_seen(copied: Path) -> None:
