@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from fairsched.engines.failures import Failure
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.log_file import LogHeader, LogWriter, RunInfo, params_of
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.simulator import Lane, Simulator
+from fairsched.model import worker as transitions
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.workload import Workload
@@ -58,7 +59,21 @@ class Written:
     log_sha256: str
 
 
-def write(path: Path, workload: Workload, case: Case, complete: bool = True) -> Written:
+class Stopping(Simulator):
+    """A simulator in which some outputs end earlier than was foreseen, as in an engine that samples their last token:
+    those of requests with an odd id, whenever their worker decides while it decodes them."""
+
+    def _decide(self, lane: Lane) -> None:
+        for request_id, flight in sorted(lane.state.in_flight.items()):
+            if request_id % 2 and flight.clock_start is not None:
+                lane.state, events = transitions.stop(lane.state, request_id, self.now_ns)
+                self._publish(lane, events)
+        super()._decide(lane)
+
+
+def write(
+    path: Path, workload: Workload, case: Case, complete: bool = True, kind: type[Simulator] = Simulator
+) -> Written:
     """Run the case over the workload and log it; without `complete` as if interrupted at the end."""
     policy = case.build()
     info = RunInfo(
@@ -79,7 +94,7 @@ def write(path: Path, workload: Workload, case: Case, complete: bool = True) -> 
             events.extend(happened)
             log.record(happened)
 
-        simulator = Simulator(
+        simulator = kind(
             workload,
             policy,
             ROUTERS[case.router],

@@ -4,6 +4,7 @@ import json
 from fractions import Fraction
 
 import attrs
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -151,6 +152,13 @@ def test_counts_and_latencies() -> None:
     assert run.tpot_us == Summary(mean=(6 + 25) / 2, p50=6, p95=25, p99=25)
     assert run.latency_us == Summary(mean=(17 + 40 + 3) / 3, p50=17, p95=40, p99=40)
     assert run.program_latency_us == Summary(mean=20, p50=20, p95=20, p99=20)
+
+
+def test_an_output_that_ended_early_counts_as_it_was() -> None:
+    """Whatever was foreseen, the time a token takes is over the tokens that were produced."""
+    foreseen = tuple(msgspec.structs.replace(one, output_tokens=one.output_tokens + 7) for one in JOBS)
+    run = recorded(workload(*foreseen), EVENTS).result(policy="fcfs")
+    assert attrs.asdict(run.measures) == attrs.asdict(hand_made().measures)
 
 
 def test_rates_and_hits() -> None:

@@ -12,24 +12,26 @@ from hypothesis import strategies as st
 from fairsched.engines.log import CanonicalLog, line_of
 from fairsched.engines.log_reader import read_log
 from fairsched.engines.replay import ReplayReport, replay
+from fairsched.engines.simulator import Simulator
 from fairsched.engines.workloads.generate import generate
 from fairsched.model.events import Event, Preempted
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.serial import digest
 from fairsched.model.workload import Workload
-from tests.engines.logs import RUNS, Case, Written, build, write
+from tests.engines.logs import RUNS, Case, Stopping, Written, build, write
 
 
-@given(RUNS)
+@given(RUNS, st.sampled_from([Simulator, Simulator, Stopping]))
 @settings(max_examples=150)
-def test_replay_equals_the_run(run: tuple[Workload, Case]) -> None:
+def test_replay_equals_the_run(run: tuple[Workload, Case], kind: type[Simulator]) -> None:
     """For every policy, batching and reservation rule, observing the events gives the states that deciding gave.
 
-    Worker by worker: what waits and runs, the hash of all events and the digest of the policy's state.
+    Worker by worker: what waits and runs, the hash of all events and the digest of the policy's state.  Workers fail,
+    and outputs end earlier than was foreseen.
     """
     workload, case = run
     with TemporaryDirectory() as folder:
-        written = write(Path(folder) / "log", workload, case)
+        written = write(Path(folder) / "log", workload, case, kind=kind)
         report = replay(written.path, build)
     assert report.difference is None
     assert report.equal
