@@ -156,7 +156,14 @@ def test_counts_and_latencies() -> None:
 
 def test_an_output_that_ended_early_counts_as_it_was() -> None:
     """Whatever was foreseen, the time a token takes is over the tokens that were produced."""
-    foreseen = tuple(msgspec.structs.replace(one, output_tokens=one.output_tokens + 7) for one in JOBS)
+    foreseen = tuple(
+        msgspec.structs.replace(
+            one,
+            request=msgspec.structs.replace(one.request, max_output_tokens=one.output_tokens + 7),
+            output_tokens=one.output_tokens + 7,
+        )
+        for one in JOBS
+    )
     run = recorded(workload(*foreseen), EVENTS).result(policy="fcfs")
     assert attrs.asdict(run.measures) == attrs.asdict(hand_made().measures)
 
