@@ -40,7 +40,7 @@ LAYERS = {
     ),
     "engines": Layer(
         ("fairsched.model", "fairsched.policies.base", "fairsched.engines"),
-        VALUES | {"jinja2", "matplotlib", "rich", "sortedcontainers", "torch"},
+        VALUES | {"jinja2", "matplotlib", "rich", "safetensors", "sortedcontainers", "torch"},
     ),
     # The command line sits above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "rich"}),
@@ -123,6 +123,7 @@ EACH_FILE = pytest.mark.parametrize(("layer", "path"), FILES, ids=[str(path.rela
         ("policies", "if TYPE_CHECKING:\n    import fairsched.engines", "2: may not import fairsched.engines"),
         ("verify", "from fairsched.engines import simulator", "1: may not import fairsched.engines.simulator"),
         ("verify", "import torch", "1: may not import torch"),
+        ("policies", "from safetensors.torch import save", "1: may not import safetensors.torch.save"),
         ("engines", "from fairsched.policies import dlpm", "1: may not import fairsched.policies.dlpm"),
         ("engines", "from fairsched.policies.dlpm import DLPM", "1: may not import fairsched.policies.dlpm.DLPM"),
         ("engines", "import fairsched.verify", "1: may not import fairsched.verify"),
@@ -143,7 +144,7 @@ def test_checker_sees_a_seeded_violation(layer: str, source: str, expected: str)
         ("model", "class Book:\n    def open(self): return self.open()"),
         ("policies", "from fairsched.model import request\nfrom fairsched.policies.base import Policy"),
         ("verify", "import time, z3, cvc5, hypothesis, pytest\nfrom fairsched.policies.dlpm import DLPM"),
-        ("engines", "import random, torch\nfrom fairsched.policies.base import Policy"),
+        ("engines", "import random, safetensors, torch\nfrom fairsched.policies.base import Policy"),
         (
             "engines",
             "from fairsched.policies import base",

@@ -1,0 +1,192 @@
+"""A worker that computes: each step's plan as one flat batch through a Llama model with paged keys and values.
+
+It decides nothing and counts nothing: the worker's events say who holds memory, the plan says what is computed.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fairsched.engines.executor import Sampling
+from fairsched.engines.torch_attention import KVCache, gather, on_device
+from fairsched.engines.torch_model import Llama
+from fairsched.engines.torch_pages import PagePool, PrefixPages, pages_needed
+from fairsched.engines.torch_sampling import sample, sampling_key
+from fairsched.engines.torch_seats import Batch, Ints, Seats
+from fairsched.model.events import Admitted, Arrived, Cached, Cancelled, Event, Evicted, Finished, Preempted, Rejected
+from fairsched.model.plan import StepPlan
+from fairsched.model.request import Prompt
+
+WAITS = -1
+"""The seat of a request that is not running."""
+
+
+class _Sequence:
+    """A request's tokens, and its seat while it runs."""
+
+    __slots__ = ("context", "generated", "id", "prompt", "prompt_ids", "sampling", "seat")
+
+    def __init__(self, request_id: int, prompt_ids: Ints, sampling: Sampling) -> None:
+        self.id = request_id
+        self.prompt_ids = prompt_ids
+        self.prompt = Prompt(len(prompt_ids))
+        self.sampling = sampling
+        self.generated: list[int] = []
+        self.context = prompt_ids
+        self.seat = WAITS
+
+
+class TorchExecutor:
+    """`engines.executor.Executor` on one device; see there for the order of calls.
+
+    `kv_capacity_tokens` is the worker's capacity and `running_max` the most requests that it runs at once; prompts with
+    keys have blocks of `page_tokens`.  Keys name tokens: prompts with equal keys have equal tokens there.
+    """
+
+    def __init__(self, model: Llama, kv_capacity_tokens: int, *, page_tokens: int = 16, running_max: int = 256) -> None:
+        pages = pages_needed(kv_capacity_tokens, page_tokens, running_max)
+        self.model = model
+        self.page_tokens = page_tokens
+        self.pool = PagePool(pages)
+        self.prefixes = PrefixPages(self.pool)
+        self.seats = Seats(running_max, page_tokens, self.pool)
+        self.cache = KVCache(model.config, pages, page_tokens, model.device, model.dtype)
+        self.sequences: dict[int, _Sequence] = {}
+        self._decoding: dict[int, _Sequence] = {}
+
+    # --- what happens to requests -----------------------------------------------------------------------------------
+
+    def submit(
+        self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
+    ) -> None:
+        ids = np.array(prompt_ids, dtype=np.int64)
+        vocab = self.model.config.vocab_size
+        wrong = ids[(ids < 0) | (ids >= vocab)]
+        if len(wrong):
+            raise ValueError(f"request {request_id}: token {wrong[0]} is not in the vocabulary of {vocab}")
+        if not len(ids):
+            raise ValueError(f"request {request_id}: a prompt has at least one token")
+        self.sequences[request_id] = _Sequence(request_id, ids, sampling)
+        self.sequences[request_id].generated.extend(generated)
+
+    def follow(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Arrived():
+                    self._arrived(event)
+                case Admitted():
+                    self._admitted(self.sequences[event.request_id])
+                case Cached():
+                    self._cached(event)
+                case Evicted():
+                    self.prefixes.evict(event.prompt, event.keep_blocks, event.blocks)
+                case Preempted():
+                    self._leave(self.sequences[event.request_id])
+                case Finished() | Cancelled() | Rejected():
+                    self._ended(event.request_id)
+                case _:
+                    pass
+
+    def _arrived(self, event: Arrived) -> None:
+        request, sequence = event.request, self.sequences[event.request.id]
+        if request.prompt.tokens != len(sequence.prompt_ids):
+            raise ValueError(
+                f"request {request.id}: {len(sequence.prompt_ids)} tokens were submitted "
+                f"and its prompt has {request.prompt.tokens}"
+            )
+        if request.prompt.keys and request.prompt.block_tokens != self.page_tokens:
+            raise ValueError(
+                f"request {request.id}: its prompt has blocks of {request.prompt.block_tokens} tokens, "
+                f"and pages have {self.page_tokens}"
+            )
+        sequence.prompt = request.prompt
+
+    def _admitted(self, sequence: _Sequence) -> None:
+        """The request shares what is cached: the map knows it exactly, where a plan may have been mistaken."""
+        prompt, sampling = sequence.prompt, sequence.sampling
+        seat = self.seats.sit(self.prefixes.match(prompt, prompt.reusable_blocks))
+        self.seats.temperature[seat] = sampling.temperature
+        self.seats.top_k[seat] = sampling.top_k
+        self.seats.key[seat] = sampling_key(sampling.seed, sequence.id)
+        sequence.seat = seat
+        sequence.context = np.concatenate((sequence.prompt_ids, np.array(sequence.generated, dtype=np.int64)))
+
+    def _cached(self, event: Cached) -> None:
+        seat = self.sequences[event.owner].seat
+        own = self.seats.table[seat, : event.blocks].copy()
+        self.seats.replace(seat, self.prefixes.cache(event.prompt, own))
+
+    def _leave(self, sequence: _Sequence) -> None:
+        if sequence.seat != WAITS:
+            self.seats.leave(sequence.seat)
+            self._decoding.pop(sequence.id, None)
+            sequence.seat = WAITS
+
+    def _ended(self, request_id: int) -> None:
+        sequence = self.sequences.pop(request_id, None)
+        if sequence is not None:
+            self._leave(sequence)
+
+    # --- computing --------------------------------------------------------------------------------------------------
+
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        decoding = list(self._decoding.values()) if plan.decode else []
+        decode = np.array([sequence.seat for sequence in decoding], dtype=np.int64)
+        if len(decode) > 1:
+            order = np.argsort(self.seats.computed[decode], kind="stable")
+            decode = decode[order]
+            decoding = [decoding[i] for i in order.tolist()]
+        chunks: list[tuple[int, Ints]] = []
+        complete: list[_Sequence] = []
+        rows, row = list(range(len(decode))), len(decode)
+        for request_id, tokens in plan.chunks:
+            sequence = self.sequences[request_id]
+            chunks.append((sequence.seat, self._chunk(sequence, tokens)))
+            row += tokens
+            if self.seats.computed[sequence.seat] + tokens == len(sequence.context):
+                complete.append(sequence)
+                rows.append(row - 1)
+        if not row:
+            return {}
+        produced = decoding + complete
+        seats = np.array([sequence.seat for sequence in produced], dtype=np.int64)
+        tokens_out = self._compute(self.seats.batch(decode, chunks), np.array(rows, dtype=np.int64), seats)
+        self.seats.commit(decode, chunks)
+        self.seats.next_id[seats] = tokens_out
+        for sequence, token in zip(produced, tokens_out, strict=True):
+            sequence.generated.append(token)
+        for sequence in complete:
+            self._decoding[sequence.id] = sequence
+        return dict(zip([sequence.id for sequence in produced], tokens_out, strict=True))
+
+    def _chunk(self, sequence: _Sequence, tokens: int) -> Ints:
+        start = int(self.seats.computed[sequence.seat])
+        left = len(sequence.context) - start
+        if sequence.seat == WAITS or not 1 <= tokens <= left:
+            raise ValueError(f"request {sequence.id}: a chunk of {tokens} tokens, and {left} are left")
+        return sequence.context[start : start + tokens]
+
+    @torch.inference_mode()
+    def _compute(self, batch: Batch, rows: Ints, seats: Ints) -> list[int]:
+        """The next token of the requests in `seats`, whose last tokens are at `rows` of the batch."""
+        model, device = self.model, self.model.device
+        logits = model.forward(
+            on_device(batch.ids, device),
+            on_device(batch.positions, device),
+            gather(self.cache, batch, model.dtype),
+            None if len(rows) == len(batch.ids) else on_device(rows, device),
+        )
+        state = self.seats
+        # The token that comes out of position p stands at p + 1.
+        positions = batch.positions[rows] + 1
+        tokens: list[int] = sample(
+            logits, state.temperature[seats], state.top_k[seats], state.key[seats], positions
+        ).tolist()
+        return tokens
+
+    def close(self) -> None:
+        """Drop every request, the KV memory and the model."""
+        self.sequences.clear()
+        self._decoding.clear()
+        del self.cache, self.model
