@@ -16,6 +16,7 @@ import attrs
 import z3
 
 from fairsched.verify import (
+    bypass_proofs,
     change_proofs,
     counter_kernel_proofs,
     counter_proofs,
@@ -24,6 +25,7 @@ from fairsched.verify import (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    migrate_proofs,
     prover,
 )
 from fairsched.verify.counterexample import Counterexample
@@ -41,6 +43,8 @@ MODULES: tuple[ModuleType, ...] = (
     counter_kernel_proofs,
     counter_wait_proofs,
     change_proofs,
+    bypass_proofs,
+    migrate_proofs,
 )
 _STRICT: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.Lt, ast.GtE: ast.Gt}
 

@@ -21,8 +21,9 @@ import attrs
 import z3
 
 from fairsched.model import pricing
-from fairsched.policies import counter, deficit
+from fairsched.policies import bypass, counter, deficit, migrate
 from fairsched.verify import (
+    bypass_proofs,
     change_proofs,
     claim_mutation,
     counter_kernel_proofs,
@@ -33,6 +34,7 @@ from fairsched.verify import (
     deficit_progress_proofs,
     deficit_proofs,
     deficit_rejoin_proofs,
+    migrate_proofs,
     pricing_mutation,
     prover,
 )
@@ -99,6 +101,8 @@ TARGETS = (
             lambda kernel: change_proofs.claims(counter_kernel=kernel),
         ),
     ),
+    Target(bypass, (bypass_proofs.claims,)),
+    Target(migrate, (migrate_proofs.claims,)),
 )
 
 

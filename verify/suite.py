@@ -1,6 +1,7 @@
 """Which claims there are about the shipped gates."""
 
 from fairsched.verify import (
+    bypass_proofs,
     change_proofs,
     counter_kernel_proofs,
     counter_proofs,
@@ -13,6 +14,7 @@ from fairsched.verify import (
     deficit_rejoin_proofs,
     int64_proofs,
     memory_proofs,
+    migrate_proofs,
     pricing_proofs,
     staggered_proofs,
     wait_proofs,
@@ -35,7 +37,9 @@ def gate_claims() -> tuple[Claim, ...]:
         *counter_worker_proofs.claims(),
         *wait_proofs.claims(),
         *change_proofs.claims(),
+        *migrate_proofs.claims(),
         *int64_proofs.claims(),
+        *bypass_proofs.claims(),
         *memory_proofs.claims(),
     )
 

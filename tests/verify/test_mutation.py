@@ -6,7 +6,7 @@ import pytest
 
 from fairsched.model import pricing
 from fairsched.model.algebra import Algebra, Scalar, Vector
-from fairsched.policies import counter, deficit
+from fairsched.policies import counter, deficit, migrate
 from fairsched.verify import claim_mutation, counter_kernel_proofs, deficit_proofs, mutation, pricing_mutation
 from fairsched.verify.equivalence import equal
 from fairsched.verify.mutants import mutants
@@ -15,7 +15,14 @@ from fairsched.verify.outcome import Fate, row
 from fairsched.verify.variants import variant
 from tests.verify import loose_claims
 
-QUICK = [(deficit, "in_credit"), (deficit, "choose"), (deficit, "under_cap"), (counter, "admit"), (counter, "decode")]
+QUICK = [
+    (deficit, "in_credit"),
+    (deficit, "choose"),
+    (deficit, "under_cap"),
+    (counter, "admit"),
+    (counter, "decode"),
+    (migrate, "counters"),
+]
 
 
 def _target(module: ModuleType) -> Target:

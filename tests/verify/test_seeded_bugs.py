@@ -10,7 +10,7 @@ import pytest
 from fairsched.cli import main
 from fairsched.model import pricing
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
-from fairsched.policies import counter, deficit
+from fairsched.policies import counter, deficit, migrate
 from fairsched.verify import (
     counter_kernel_proofs,
     counter_proofs,
@@ -18,6 +18,7 @@ from fairsched.verify import (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    migrate_proofs,
     pricing_proofs,
     prover,
 )
@@ -28,6 +29,7 @@ from fairsched.verify.variants import variant
 PROOFS: dict[ModuleType, tuple[Any, ...]] = {
     deficit: (deficit_proofs, deficit_kernel_proofs, deficit_progress_proofs, deficit_cap_proofs),
     counter: (counter_proofs, counter_kernel_proofs),
+    migrate: (migrate_proofs,),
 }
 BUGS = {
     "charge one unit less": (deficit, "admit", "-charge", "1 - charge"),
@@ -61,6 +63,12 @@ BUGS = {
     "no lift": (counter, "lift", "o.maximum(o.pick(c, p, 0), floor)", "o.pick(c, p, 0)"),
     "refund below the lowest": (counter, "refund", "o.maximum(held - amount, lowest)", "held - amount"),
     "refund one unit more": (counter, "refund", "held - amount", "held - amount - 1"),
+    "a swap forgives debt": (migrate, "counters", "o.maximum(-q, 0)", "(q - q)"),
+    "a swap takes credit for debt below zero": (migrate, "counters", "o.maximum(-q, 0)", "-q"),
+    "a swap forgets weights": (migrate, "counters", " * share", ""),
+    "a swap forgets who left last": (migrate, "deficits", "o.pick(c, last, 0)", "0"),
+    "a swap gives no unit of credit": (migrate, "deficits", " + 1", ""),
+    "a swap measures from the highest": (migrate, "deficits", "argmin", "argmax"),
 }
 
 

@@ -1,0 +1,250 @@
+"""Another policy takes over in the middle of a load, and what clients owe is taken along.
+
+`migrate` makes the new policy's state from the old one's: requests wait and run on, at their ages, the copy of the
+prefix cache stays, and the gate's state is carried over as an `Account`, what each client owes in cost units.  So a
+quantum is changed while it runs by migrating to the same policy with another quantum; a weight needs no migration, it
+is an event (`ClientConfigured`).
+
+What is carried is debt, and of credit what the new gate has a word for:
+
+- deficit to deficit: debts stay, credit above the new quantum is cut (D-change).
+- deficit to counter: a counter is the debt; credit is not carried, so nobody starts below anybody who owes nothing.
+- counter to deficit: whoever is at the level of the lowest who waits (where a lift would put it) gets one unit of
+  credit, and everybody else owes what it is ahead of that level.
+- from an open gate: nobody owes anything, weights are 1 until they are told.  To an open gate: nothing is kept.
+
+The theorems are about these kernels: the new gate's invariant holds at once, with the larger of both gates' U, since
+the requests in flight stay charged and reserved as they were.  So the new gate's theorems hold from the swap on, and
+the gap of an interval with one swap in it is bounded by little more than one gate's.
+"""
+
+from functools import singledispatch
+from math import lcm
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fairsched.model.algebra import NUMPY, Algebra, Bools, Ints, Mask, Point, Vector
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    EQUAL_QUANTA,
+    GATE_RESPECTED,
+    LIFT_ON_JOIN,
+    MEM_RESERVE,
+    QUANTUM_POSITIVE,
+    REJOIN_KEEPS_DEBT,
+    Theorem,
+)
+from fairsched.policies.base import LocalPolicy
+from fairsched.policies.counter import COMMON_MAX, CounterGate, CounterState
+from fairsched.policies.deficit import DeficitGate, DeficitState, reconfigure
+from fairsched.policies.gate import Gate, NoState, OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local_state import LocalState, group_of
+from fairsched.policies.vectors import grown
+from fairsched.policies.waiting import Waiting, join, with_groups
+
+# --- theorems, proved in fairsched.verify.migrate_proofs ------------------------------------------------------------
+
+_INTERVAL = (
+    MEM_RESERVE,
+    GATE_RESPECTED,
+    QUANTUM_POSITIVE,
+    REJOIN_KEEPS_DEBT,
+    LIFT_ON_JOIN,
+    EQUAL_QUANTA,
+    BACKLOGGED_DURING,
+)
+
+
+def gap_to_counter_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    """The bound of swap-gap-V in cost units."""
+    return quantum_f + charge_max_f + quantum_g + charge_max_g - 1
+
+
+def gap_to_deficit_cost(quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
+    """The bound of swap-gap-D in cost units."""
+    return quantum_f + charge_max_f + charge_max_g - 1
+
+
+SWAP_V = Theorem(
+    "swap-V",
+    "where D-range holds, V-4.3 holds after deficits became counters, with the same U; whoever owed owes the same",
+    "this library; for any weights",
+    (),
+    bound="U_i",
+)
+SWAP_D = Theorem(
+    "swap-D",
+    "where V-4.3 holds, D-range holds after counters became deficits, with the same U; whoever was ahead of the lowest "
+    "owes at least that",
+    "this library; for any weights",
+    (),
+    bound="[1 - U_i, 1]",
+)
+SWAP_GAP_V = Theorem(
+    "swap-gap-V",
+    "f and g backlogged over [t1, t2), in which a counter gate took over from a deficit gate: "
+    "|W_f - W_g| <= 2(Q + U) - 1",
+    "this library; one more than D-4.1 alone has",
+    _INTERVAL,
+    bound="Q + U_f + Q + U_g - 1",
+    bound_cost=gap_to_counter_cost,
+)
+SWAP_GAP_D = Theorem(
+    "swap-gap-D",
+    "f and g backlogged over [t1, t2), in which a deficit gate took over from a counter gate: "
+    "|W_f - W_g| <= 2U + Q - 1",
+    "this library; less than D-4.1 alone has, if Q is more than one unit",
+    _INTERVAL,
+    bound="Q + U_f + U_g - 1",
+    bound_cost=gap_to_deficit_cost,
+)
+
+# --- kernel ---------------------------------------------------------------------------------------------------------
+# Closed forms, which may multiply and divide.
+# Vectors over clients: q deficits, c counters, share how many of the counter's units a cost unit of the client is.
+
+
+def counters(o: Algebra, q: Vector, share: Vector) -> Vector:
+    """Debt as a counter, in the counter gate's unit.  Credit counts as no debt."""
+    return o.maximum(-q, 0) * share
+
+
+def deficits(o: Algebra, c: Vector, share: Vector, queued: Mask, last: Point) -> Vector:
+    """What each client is ahead of the level of a lift, as debt in cost units, rounded up, and a unit for everybody."""
+    level = o.where(o.any(queued), o.pick(c, o.argmin(c, queued), 0), o.pick(c, last, 0))
+    return o.minimum(level - c, 0) // share + 1
+
+
+# --- gate -----------------------------------------------------------------------------------------------------------
+
+
+class MigrationError(ValueError):
+    """A swap that would lose something; the message says what, and what to do instead."""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """What a gate's state says of its clients, in words that other gates know.
+
+    `balance` in cost units: a client below zero owes, one above zero has credit.  `known` are those ever seen.
+    """
+
+    balance: Ints
+    weight: Ints
+    known: Bools
+
+
+@singledispatch
+def account(gate: Gate[Any], state: Any, queued: Bools) -> Account:
+    """The account of a gate's state while the clients `queued` wait.  Authors register their gate's.  O(clients)."""
+    raise MigrationError(f"gate {gate.name} does not say what its clients owe; register its `account`")
+
+
+@account.register(DeficitGate)
+def _(gate: DeficitGate, state: DeficitState, queued: Bools) -> Account:
+    return Account(state.q, state.quantum // gate.quantum, state.known)
+
+
+@account.register(CounterGate)
+def _(gate: CounterGate, state: CounterState, queued: Bools) -> Account:
+    size = len(state.c)
+    balance = deficits(NUMPY, state.c, state.share, grown(queued, size, False), state.last)
+    return Account(balance, state.common // state.share, np.ones(size, np.bool_))
+
+
+@account.register(OpenGate)
+def _(gate: OpenGate, state: NoState, queued: Bools) -> Account:
+    size = len(queued)
+    return Account(np.ones(size, np.int64), np.ones(size, np.int64), np.ones(size, np.bool_))
+
+
+@singledispatch
+def opened(gate: Gate[Any], held: Account, in_flight: Ints) -> Any:
+    """The state in which `gate` takes over an account.  Authors register their gate's.  O(clients).
+
+    `in_flight` are the KV tokens promised to each client's running requests.
+    """
+    raise MigrationError(f"gate {gate.name} does not say how it takes over what clients owe; register its `opened`")
+
+
+@opened.register(DeficitGate)
+def _(gate: DeficitGate, held: Account, in_flight: Ints) -> DeficitState:
+    quanta = held.weight * gate.quantum
+    promised = np.zeros_like(in_flight) if gate.in_flight_cap_tokens is None else in_flight
+    return DeficitState(reconfigure(NUMPY, held.balance, quanta), held.known, quanta, promised)
+
+
+@opened.register(CounterGate)
+def _(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
+    common = lcm(*held.weight.tolist())
+    if common > COMMON_MAX:
+        raise MigrationError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
+    share = common // held.weight
+    return CounterState(counters(NUMPY, held.balance, share), share, common, -1)
+
+
+@opened.register(OpenGate)
+def _(gate: OpenGate, held: Account, in_flight: Ints) -> NoState:
+    return gate.init()
+
+
+# --- policies -------------------------------------------------------------------------------------------------------
+
+
+def migrate(old: LocalPolicy[Any], state: Any, new: LocalPolicy[Any]) -> Any:
+    """The state in which `new` goes on where `old` is.  O(n log n + bytes of prompts) for n waiting requests.
+
+    Between two decisions the policy may be replaced at any time.  Raises `MigrationError` where something would be
+    lost: the rates differ (debts are in their units), the new policy would never admit a request that is there, it
+    reserves outputs and what runs has none reserved, or a gate has no rule for accounts.
+    """
+    if not (isinstance(old, ComposedPolicy) and isinstance(new, ComposedPolicy)):
+        other = new if isinstance(old, ComposedPolicy) else old
+        raise MigrationError(f"{type(other).__name__} is no composed policy, and its state cannot be carried over")
+    _check(old, state, new)
+    size = len(state.waiting.heads) if old.gate.grouped else _clients(state)
+    waiting = Waiting(arrivals=state.waiting.arrivals)
+    for _, request_id in sorted(state.waiting.ids.items()):
+        entry = state.waiting.entries[request_id]
+        waiting = join(waiting, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
+    waiting = with_groups(waiting, size) if new.gate.grouped else waiting
+    computing = state.computing if new.order.waits_for_prefix else type(state.computing)()
+    return LocalState(_gate_state(old, state, new, size), waiting, state.cache, state.flights, computing)
+
+
+def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy, size: int) -> Any:
+    if type(old.gate) is type(new.gate) and not isinstance(new.gate, DeficitGate):
+        return state.gate  # Nothing of these gates' configuration is in their state.
+    queued = np.zeros(size, np.bool_)
+    queued[[entry.request.client for entry in state.waiting.entries.values()]] = True
+    in_flight = np.zeros(size, np.int64)
+    for flight in state.flights.values():
+        in_flight[flight.entry.request.client] += flight.kv_tokens
+    return opened(new.gate, account(old.gate, state.gate, queued), in_flight)
+
+
+def _clients(state: LocalState[Any]) -> int:
+    """One more than the largest client that waits or runs."""
+    entries = [*state.waiting.entries.values(), *(flight.entry for flight in state.flights.values())]
+    return 1 + max((entry.request.client for entry in entries), default=-1)
+
+
+def _check(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> None:
+    """Raise `MigrationError` if something would be lost."""
+    if old.gate.grouped and new.gate.grouped and old.gate.rates != new.gate.rates:
+        mine, theirs = old.gate.rates, new.gate.rates
+        raise MigrationError(
+            f"debts are in cost units of {mine.input} an input and {mine.output} an output token, and {new.name} "
+            f"charges {theirs.input} and {theirs.output}: keep the rates"
+        )
+    if state.flights and old.batching.reserve == "optimistic" and new.batching.reserve == "static":
+        raise MigrationError(
+            f"{new.name} reserves outputs, and {len(state.flights)} requests run without: preempt them first"
+        )
+    entries = [*state.waiting.entries.values(), *(flight.entry for flight in state.flights.values())]
+    for entry in entries:
+        refusal = new.refuses(entry.request)
+        if refusal is not None:
+            raise MigrationError(f"{new.name} would never admit request {entry.request.id}: {refusal}; end it first")

@@ -1,0 +1,274 @@
+"""What a swap of gates keeps: the new gate's invariant holds at once, and the gap of an interval with a swap in it.
+
+swap-V and swap-D are about one event, the swap, for any weights: its facts are a state in which the old gate's
+invariant holds, and the claim is that the new gate's holds of what the closed forms make of it.  `R` is in cost units;
+the counter gate counts it, as everything, times the client's share.
+
+swap-gap-V and swap-gap-D run both gates one after the other: each event belongs to one of them, and the swap ends the
+first.  Both books go on: those of the first gate stand still after the swap, and service is the sum.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.theorem import EQUAL_QUANTA, Theorem
+from fairsched.policies import counter, deficit, migrate
+from fairsched.policies.migrate import (
+    SWAP_D,
+    SWAP_GAP_D,
+    SWAP_GAP_V,
+    SWAP_V,
+    gap_to_counter_cost,
+    gap_to_deficit_cost,
+)
+from fairsched.verify import counter_proofs, deficit_proofs
+from fairsched.verify.counter_proofs import both_waited, charged_as_served, started_close, waits
+from fairsched.verify.deficit_proofs import both, same_credit
+from fairsched.verify.system import (
+    Claim,
+    Clause,
+    Event,
+    Formula,
+    Kind,
+    Need,
+    System,
+    World,
+    implies,
+    product,
+    same,
+    spread,
+)
+
+# --- the swap alone, for any weights --------------------------------------------------------------------------------
+
+_LAWS = (Need(lambda o, w: w.U >= 1), Need(lambda o, w: w.share >= 1))
+_BEFORE = Clause("no swap yet", lambda o, w: o.where(w.swapped, False, True))
+_RESERVED = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
+
+
+def _after(clause: Clause) -> Clause:
+    """The clause, once the swap has happened."""
+
+    def holds(o: Algebra, w: World, *points: Any) -> Any:
+        return implies(o, spread(w.swapped, w.q), clause.holds(o, w, *points))
+
+    return Clause(f"then {clause.name}", holds, clause.points)
+
+
+def _alone(theorem: Theorem, name: str, swap: Event, kept: tuple[Clause, ...], made: tuple[Clause, ...]) -> Claim:
+    """`kept` holds of the old gate's state, and `made` of the new one's after the swap."""
+    fields = {**dict.fromkeys("qcR", Kind.VECTOR), "queued": Kind.MASK, "known": Kind.MASK, "last": Kind.POINT}
+    system = System(
+        name,
+        {"U": Kind.VECTOR, "share": Kind.VECTOR},
+        _LAWS,
+        {**fields, "swapped": Kind.FLAG},
+        (swap,),
+        derived={"idle": lambda o, w: o.none(w.queued)},
+        closed_forms=True,
+    )
+    then = tuple(map(_after, made))
+    return Claim(theorem, system, (*kept, _BEFORE), (*kept, *then), then)
+
+
+def _spare(w: World) -> Any:
+    """What may still be reserved, in the counter's unit."""
+    return product(w.U - w.R, w.share)
+
+
+def _close(o: Algebra, w: World, i: Any) -> Any:
+    """c_i + R_i <= c_j + U_i for every j who waits."""
+    return implies(o, w.queued, o.pick(w.c, i, 0) - o.pick(_spare(w), i, 0) <= w.c)
+
+
+def _close_to_last(o: Algebra, w: World) -> Any:
+    return implies(o, spread(w.idle, w.c), w.c - _spare(w) <= o.pick(w.c, w.last, 0))
+
+
+_V_43 = (
+    Clause("c_i + R_i <= c_j + U_i for j who waits", _close, points=1),
+    Clause("c_i + R_i <= c_last + U_i when nobody waits", _close_to_last),
+    _RESERVED,
+)
+_D_RANGE = (Clause("1 - U <= q - R", lambda o, w: w.q - w.R >= 1 - w.U), _RESERVED)
+
+
+def _counters_take_over(kernel: Any) -> Event:
+    def swap(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"c": kernel.counters(o, w.q, w.share), "last": w.nobody, "swapped": w.swapped | True}
+
+    nobody = Need(lambda o, w: o.where(o.exists(w.nobody), False, True))
+    return Event("counters take over", swap, {"nobody": Kind.POINT}, (nobody,))
+
+
+def _deficits_take_over(kernel: Any) -> Event:
+    def swap(o: Algebra, w: World) -> Mapping[str, Any]:
+        q = kernel.deficits(o, w.c, w.share, w.queued, w.last)
+        return {"q": q, "known": spread(True, w.c), "swapped": w.swapped | True}
+
+    return Event("deficits take over", swap)
+
+
+def _to_counter(kernel: Any) -> Claim:
+    debt = Clause("c is the debt", lambda o, w: same(w.c, product(o.maximum(-w.q, 0), w.share)))
+    positive = Clause("c >= 0", lambda o, w: w.c >= 0)
+    take_over = _counters_take_over(kernel)
+    return _alone(SWAP_V, "deficits become counters", take_over, _D_RANGE, (*_V_43, positive, debt))
+
+
+def _to_deficit(kernel: Any) -> Claim:
+    def owes(o: Algebra, w: World, i: Any) -> Any:
+        owed = product(1 - o.pick(w.q, i, 1), o.pick(w.share, i, 1))
+        return implies(o, w.queued, o.pick(w.c, i, 0) - w.c <= owed)
+
+    def owes_idle(o: Algebra, w: World) -> Any:
+        return implies(o, spread(w.idle, w.c), w.c - o.pick(w.c, w.last, 0) <= product(1 - w.q, w.share))
+
+    debt = (
+        Clause("who is ahead of one who waits owes that at least", owes, points=1),
+        Clause("who is ahead of the last who left, when nobody waits, owes that at least", owes_idle),
+    )
+    credit = Clause("q <= 1", lambda o, w: w.q <= 1)
+    take_over = _deficits_take_over(kernel)
+    return _alone(
+        SWAP_D, "counters become deficits", take_over, _V_43, (*_D_RANGE, credit, *debt, deficit_proofs.RANGE[3])
+    )
+
+
+# --- an interval with a swap in it, for equal weights ---------------------------------------------------------------
+
+_EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
+_SWAPPED = Need(lambda o, w: w.swapped)
+_NOT_YET = Need(lambda o, w: o.where(w.swapped, False, True))
+_DEFICITS = deficit_proofs.system(deficit, backlogged=("f", "g"))
+_COUNTERS = counter_proofs.system(counter, backlogged=("f", "g"))
+
+
+def _both_gates(name: str, swap: Event, first: System, second: System) -> System:
+    """Events of `first` until the swap, of `second` afterwards."""
+    waiting = tuple(map(waits, ("f", "g")))
+    kept = {"was": lambda w: w.queued}
+    events = (
+        *(_named(event, first).with_needs(*waiting, _NOT_YET).also(**kept) for event in first.events),
+        swap.with_needs(*waiting, _NOT_YET).also(**kept),
+        *(_named(event, second).with_needs(*waiting, _SWAPPED).also(**kept) for event in second.events),
+    )
+    return System(
+        name,
+        {**_DEFICITS.parameters, **_COUNTERS.parameters, "share": Kind.VECTOR},
+        (*_DEFICITS.laws, _EQUAL, Need(lambda o, w: same(w.share, 1))),
+        {**_DEFICITS.fields, **_COUNTERS.fields, "swapped": Kind.FLAG},
+        events,
+        derived=_COUNTERS.derived,
+        closed_forms=True,
+    )
+
+
+def _named(event: Event, system: System) -> Event:
+    return attrs.evolve(event, name=f"{system.name}: {event.name}")
+
+
+def _until(clause: Clause) -> Clause:
+    """The clause, until the swap happens."""
+
+    def holds(o: Algebra, w: World, *points: Any) -> Any:
+        return implies(o, spread(o.where(w.swapped, False, True), w.q), clause.holds(o, w, *points))
+
+    return Clause(f"first {clause.name}", holds, clause.points)
+
+
+def _once(holds: Formula) -> Formula:
+    """A statement about f and g, once the swap has happened."""
+    return lambda o, w: o.where(w.swapped, holds(o, w), True)
+
+
+def _first(holds: Formula) -> Formula:
+    """A statement about f and g, until the swap happens."""
+    return lambda o, w: o.where(w.swapped, True, holds(o, w))
+
+
+def _pair(o: Algebra, w: World, vector: Any) -> tuple[Any, Any]:
+    return o.pick(vector, w.f, 0), o.pick(vector, w.g, 0)
+
+
+def _for_both(o: Algebra, w: World, mask: Any) -> Any:
+    return o.pick(mask, w.f, True) & o.pick(mask, w.g, True)
+
+
+def _gap(o: Algebra, w: World) -> Any:
+    service_f, service_g = both(o, w, "W")
+    return service_f - service_g
+
+
+def _bound(o: Algebra, w: World, cost: Callable[..., Any]) -> Any:
+    (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
+    return cost(quantum_f, charge_f, quantum_g, charge_g)
+
+
+_WAITED = Clause("f and g waited", both_waited)
+
+
+def _gap_to_counter(kernel: Any) -> Claim:
+    def counted(o: Algebra, w: World) -> Any:
+        return _for_both(o, w, same(w.c, w.W + o.maximum(w.q, 0) - w.q0 - w.P))
+
+    def gap_within(o: Algebra, w: World) -> Any:
+        gap, bound = _gap(o, w), _bound(o, w, gap_to_counter_cost)
+        return (gap <= bound) & (-gap <= bound)
+
+    return Claim(
+        SWAP_GAP_V,
+        _both_gates("deficit gate, then counter gate", _counters_take_over(kernel), _DEFICITS, _COUNTERS),
+        (*deficit_proofs.INTERVAL_STARTS, _RESERVED, _WAITED, _BEFORE),
+        (
+            *map(_until, deficit_proofs.BALANCE),
+            Clause("q <= Q, 1 - U <= q0 <= Q", lambda o, w: (w.q <= w.Q) & (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
+            Clause("P_f = P_g", same_credit),
+            _RESERVED,
+            _WAITED,
+            *map(_after, counter_proofs.INVARIANT),
+            Clause("then c = W + max(q, 0) - q0 - P for f and g", _once(counted)),
+        ),
+        (Clause("|W_f - W_g| <= 2(Q + U) - 1", gap_within),),
+    )
+
+
+def _gap_to_deficit(kernel: Any) -> Claim:
+    def balanced(o: Algebra, w: World) -> Any:
+        """What f was served beyond its counter's start and its deficit is what g was."""
+        return same(*_pair(o, w, w.W + w.c0 + w.q - w.P))
+
+    def gap_within(o: Algebra, w: World) -> Any:
+        gap, bound = _gap(o, w), _bound(o, w, gap_to_deficit_cost)
+        return (gap <= bound) & (-gap <= bound)
+
+    return Claim(
+        SWAP_GAP_D,
+        _both_gates("counter gate, then deficit gate", _deficits_take_over(kernel), _COUNTERS, _DEFICITS),
+        (
+            *counter_proofs.INVARIANT,
+            *counter_proofs.INTERVAL_STARTS,
+            Clause("P = 0", lambda o, w: same(w.P, 0)),
+            _WAITED,
+            _BEFORE,
+        ),
+        (
+            *map(_until, counter_proofs.INVARIANT),
+            _RESERVED,
+            _WAITED,
+            Clause("c0_f and c0_g are close", started_close),
+            Clause("first c = c0 + W for f and g", _first(charged_as_served)),
+            Clause("P_f = P_g", same_credit),
+            *map(_after, deficit_proofs.RANGE),
+            Clause("then W + c0 + q - P is the same for f and g", _once(balanced)),
+        ),
+        (Clause("|W_f - W_g| <= 2U + Q - 1", gap_within),),
+    )
+
+
+def claims(kernel: Any = migrate) -> tuple[Claim, ...]:
+    """The claims about the closed forms of `kernel`."""
+    return (_to_counter(kernel), _to_deficit(kernel), _gap_to_counter(kernel), _gap_to_deficit(kernel))
