@@ -192,7 +192,7 @@ class Guard:
             return self._failed("exception", f"{type(error).__name__}: {error}")
         if not begun.computes and not begun.events:
             return self._failed(
-                "stalled", f"{len(state.queue)} wait, {len(state.in_flight)} run, and the plan is empty"
+                "stalled", f"{len(state.queue)} wait, {len(state.in_flight)} run, and the plan does nothing"
             )
         advisor.state = after
         return begun

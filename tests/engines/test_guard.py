@@ -1,0 +1,224 @@
+"""Whatever a policy does the engine keeps serving and says so: every request ends once, with its own tokens."""
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.guard import Cause, from_history
+from fairsched.engines.guard_history import history
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving_request import Answer
+from fairsched.model.events import Admitted, Arrived, Decoded, Finished
+from fairsched.model.serial import digest
+from fairsched.policies.base import LocalPolicy
+from fairsched.policies.batching import Chunked
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.policies.vtc import VTC
+from fairsched.verify import worker_invariants
+from tests.engines import misbehaving
+from tests.engines.fake_executor import FakeExecutor, answer_of
+from tests.engines.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
+from tests.engines.test_serving import CAPACITY, SENT, Ends, Ticks, composed, send, wanted
+
+
+def serve(policy: LocalPolicy[Any], requests: int = 12, **options: Any) -> tuple[Engine, Ends]:
+    """Serve some requests of three clients, and check that each got its tokens and ended once."""
+    ends, executor = Ends(), FakeExecutor()
+    options.setdefault("fallback", FCFS())
+    engine = Engine(policy, executor, kv_capacity_tokens=60, listeners=[ends], now_ns=Ticks(), **options)
+    sent = []
+    for i in range(requests):
+        prompt = [i % 3] * 6 + [i % 5] * (1 + i % 7)
+        sent.append((prompt, engine.ask(f"client-{i % 3}", prompt, 4 + i % 9)))
+    engine.run_until_idle()
+    for prompt, answer in sent:
+        assert answer.outcome == "finished"
+        assert answer.tokens == answer_of(prompt, len(answer.tokens))
+    assert ends.ended == Counter(range(requests))
+    assert engine.executor_failures == 0
+    engine.close()
+    return engine, ends
+
+
+@pytest.mark.parametrize(
+    ("way", "cause"),
+    [
+        (misbehaving.raises, "exception"),
+        (misbehaving.overcommits, "infeasible"),
+        (misbehaving.duplicates, "infeasible"),
+        (misbehaving.preempts_and_admits, "infeasible"),
+        (misbehaving.forgets, "stalled"),
+        (misbehaving.thrashes, "thrash"),
+        (misbehaving.leaps, "infeasible"),
+        (misbehaving.talks, "infeasible"),
+        (misbehaving.strangers, "infeasible"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_policy_that_always_misbehaves(way: Way, cause: Cause) -> None:
+    """Its decisions are refused and counted by cause, and after eight in a row it is set aside, which is said."""
+    engine, _ = serve(Misbehaving(VTC(batching=Chunked(4)), (way,)))
+    counted = engine.guard.interventions
+    assert counted[cause] >= 1
+    assert set(counted) <= {cause, "set-aside"}
+    assert engine.guard.last_error
+    if counted["set-aside"]:
+        assert counted[cause] >= 8
+        assert str(engine.guard.set_aside).startswith(cause)
+    # These two ways are now and then as they should be.
+    assert counted["set-aside"] or way in (misbehaving.duplicates, misbehaving.thrashes)
+
+
+def test_without_a_fallback_the_last_resort_serves() -> None:
+    """Even with no fallback, and with one that fails too, everybody is served, one after the other."""
+    engine, ends = serve(Misbehaving(VTC(), (misbehaving.raises,)))
+    together = max_running(ends)
+    engine, ends = serve(Misbehaving(VTC(), (misbehaving.raises,)), fallback=None)
+    assert max_running(ends) == 1 < together
+    broken = Misbehaving(FCFS(), (misbehaving.talks,))
+    engine, ends = serve(Misbehaving(VTC(), (misbehaving.raises,)), fallback=broken)
+    assert engine.guard.interventions["fallback"] > 0
+    assert max_running(ends) == 1
+
+
+def max_running(ends: Ends) -> int:
+    """The most requests that ran at once."""
+    running = most = 0
+    for event in ends.events:
+        running += isinstance(event, Admitted) - isinstance(event, Finished)
+        most = max(most, running)
+    return most
+
+
+@pytest.mark.parametrize("kind", [Arrived, Admitted, Decoded, Finished])
+def test_a_policy_that_cannot_be_told(kind: type) -> None:
+    """Once deaf, its state is made anew from what waits and runs, and it decides on; always deaf, it is set aside."""
+    engine, _ = serve(Deaf(VTC(), (None,), kind=kind))
+    if kind is not Admitted:  # Its own admissions a policy is not told.
+        assert engine.guard.interventions == {"observe": 1}
+    assert engine.guard.set_aside is None
+    engine.policy.check(engine.policy_state)
+    engine, _ = serve(Deaf(VTC(), (misbehaving.raises,), kind=kind, times=10**9))
+    assert engine.guard.set_aside is not None
+
+
+def test_a_policy_that_loses_requests() -> None:
+    """Requests that the policy does not know of are served by the fallback when nothing else is left to do."""
+    engine, _ = serve(Absent(VTC(), (None,)))
+    assert engine.guard.interventions["stalled"] + engine.guard.interventions["observe"] > 0
+
+
+def test_a_policy_that_never_returns() -> None:
+    """With a time budget the fallback serves while the policy thinks; what it decides too late is thrown away."""
+    sleeper = Sleeping(VTC(), (None,))
+    engine, _ = serve(sleeper, decision_budget_ns=1_000_000)
+    assert engine.guard.interventions["late"] > 0
+    assert set(engine.guard.interventions) == {"late"}
+    assert engine.guard.set_aside is None  # It was asked once, and that was one failure.
+    sleeper.wake.set()
+
+
+def test_a_policy_within_its_budget() -> None:
+    """A thread of its own changes nothing about a policy that answers in time: same plans, same state."""
+    engine, ends = serve(VTC())
+    timed, timed_ends = serve(VTC(), decision_budget_ns=10**12)
+    assert not timed.guard.interventions
+    assert digest(timed.policy_state.gate) == digest(engine.policy_state.gate)
+    untimed = [attrs_of(event) for event in ends.events]
+    assert [attrs_of(event) for event in timed_ends.events] == untimed
+
+
+def attrs_of(event: Any) -> tuple[Any, ...]:
+    """An event without its time."""
+    values = {name: getattr(event, name) for name in event.__struct_fields__ if name != "time_ns"}
+    request = values.pop("request", None)
+    return type(event), request and request.id, tuple(values.items())
+
+
+def test_a_replaced_policy_knows_what_waits() -> None:
+    """After `replace_policy` without a state the new policy is told the present; whoever was set aside is forgotten."""
+    engine = Engine(Misbehaving(VTC(), (misbehaving.raises,)), FakeExecutor(), kv_capacity_tokens=60, fallback=FCFS())
+    answers = [engine.ask("a", [i, 1, 2], 10) for i in range(40)]
+    while engine.guard.set_aside is None:
+        assert engine.step()
+    counted = engine.guard.interventions.copy()
+    engine.replace_policy(VTC())
+    engine.run_until_idle()
+    assert engine.guard.interventions == counted
+    assert engine.guard.set_aside is None
+    assert all(answer.outcome == "finished" for answer in answers)
+    engine.policy.check(engine.policy_state)
+
+
+@given(composed(), SENT, st.integers(0, 12))
+@settings(max_examples=150)
+def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], steps: int) -> None:
+    """In the middle of any load, a policy that is told only the present knows queue, batch and cache as they are.
+
+    Where no gate remembers debts it decides what the policy decides that saw everything.
+    """
+    engine = Engine(policy, FakeExecutor(), kv_capacity_tokens=CAPACITY, now_ns=Ticks())
+    for each in sent:
+        send(engine, *each)
+        engine.step()
+    for _ in range(steps):
+        engine.step()
+    told = from_history(policy, None, history(engine.state, engine.clients.all, 10**6))
+    policy.check(told)
+    worker_invariants.check_copy(told.cache, engine.state.cache)
+    known = engine.policy_state
+    assert {i: e.generated_tokens for i, e in told.waiting.entries.items()} == {
+        i: e.generated_tokens for i, e in known.waiting.entries.items()
+    }
+    flights = {i: (f.extend_tokens, f.kv_tokens) for i, f in known.flights.items()}
+    assert {i: (f.extend_tokens, f.kv_tokens) for i, f in told.flights.items()} == flights
+    if not policy.gate.grouped:
+        view = engine.state.view(10**6)
+        assert policy.decide(told, view)[0] == policy.decide(known, view)[0]
+
+
+BEHAVIOURS = st.lists(st.sampled_from([None, *misbehaving.WAYS]), min_size=1, max_size=6)
+
+
+@given(
+    st.builds(Misbehaving, composed(), BEHAVIOURS.map(tuple), st.booleans()),
+    SENT,
+    st.lists(st.integers(0, 9), max_size=4),
+    st.sampled_from(["fcfs", "lpm", None]),
+)
+@settings(max_examples=300)
+def test_every_request_ends_once_whatever_a_policy_does(
+    policy: Misbehaving, sent: list[Any], gone: list[int], fallback: str | None
+) -> None:
+    """Under any mix of misbehaviour and with callers that give up, each request ends once, with tokens of its own."""
+    ends, executor = Ends(), FakeExecutor()
+    engine = Engine(
+        policy,
+        executor,
+        kv_capacity_tokens=CAPACITY,
+        fallback=None if fallback is None else attrs.evolve(LOCAL_POLICIES[fallback], batching=policy.inner.batching),
+        listeners=[ends],
+        now_ns=Ticks(),
+    )
+    answers: list[Answer] = []
+    for i, each in enumerate(sent):
+        answers.append(send(engine, *each))
+        engine.step()
+        if i in gone:
+            engine.cancel(i // 2)
+    engine.run_until_idle()
+    for answer, (_, prompt, output, exact) in zip(answers, sent, strict=True):
+        expected = wanted(prompt, output, exact)
+        if answer.outcome == "finished":
+            assert answer.tokens == expected
+        else:
+            assert answer.tokens == expected[: len(answer.tokens)]
+    assert ends.ended == Counter(answer.request_id for answer in answers)
+    assert engine.executor_failures == 0
+    assert not executor.contexts
