@@ -194,7 +194,7 @@ def run(
     )
     sources = dict.fromkeys(subject.source for subject in subjects)
     breaches = (*wanted.missing, *registry.breaches(sources), *no_witnesses)
-    return Outcome(report, rows, (*wanted.unclaimed, *_withdrawn(rows, replays)), replays, breaches)
+    return Outcome(report, rows, (*wanted.unclaimed, *_withdrawn(rows)), replays, breaches)
 
 
 def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
@@ -209,8 +209,8 @@ def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
                 missing.append(f"{subject.name}: theorem {theorem.id} has no claim, so nothing can be shown of it")
                 continue
             dropped = subject.broken & excluding(claim)
-            if broken and not broken & dropped:
-                unclaimed.append((subject.name, theorem.id, f"no {', '.join(sorted(a.name for a in broken))}"))
+            if lacking := broken - dropped:
+                unclaimed.append((subject.name, theorem.id, f"no {', '.join(sorted(a.name for a in lacking))}"))
                 continue
             task = Task(subject.source, theorem.id, frozenset(a.name for a in dropped), quick)
             planned.append(Planned(subject, theorem, task))
@@ -261,12 +261,11 @@ def _kept(rows: Iterable[Row], worlds: Path) -> Iterator[tuple[tuple[str, str], 
             yield (row.subject.name, row.theorem.id), f"fairsched replay {path}"
 
 
-def _withdrawn(rows: Iterable[Row], replays: dict[tuple[str, str], str]) -> Iterator[tuple[str, str, str]]:
+def _withdrawn(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
     for row in rows:
         if row.withdrawn:
-            where = (row.subject.name, row.theorem.id)
-            broken = f"without {', '.join(sorted(row.task.dropped))} its invariant breaks"
-            yield (*where, f"{broken}: {replays[where]}" if where in replays else broken)
+            broken = ", ".join(sorted(row.task.dropped))
+            yield row.subject.name, row.theorem.id, f"without {broken} its invariant breaks"
 
 
 def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:

@@ -1,15 +1,32 @@
-"""The report as text: a block a policy, a line a theorem, what it says below it; refutations and mutants apart."""
+"""The report as text: a block a policy, a line a theorem, what it says below it; refutations and mutants apart.
 
-from collections.abc import Iterator
-from itertools import groupby
+What batching rules promise is about the worker and the same for every policy, so it is shown once, below them.
+"""
+
+from collections.abc import Iterable, Iterator
 from textwrap import wrap
+
+import attrs
 
 from fairsched.verify.deployment import Deployment
 from fairsched.verify.report import Bound, Outcome, Row, TheoremEntry
+from fairsched.verify.subject import PRICING, VARIANTS
 
 WIDTH = 118
 _INDENT = " " * 4
-_COLUMNS = "{:<14}{:<9}{:<7}{:<42}{:>12}{:>8}  {:<8}{:>7}"
+_COLUMNS = "{:<9}{:<7}{:<42}{:>12}{:>8}  {:<8}{:>7}"
+_HEADINGS = {PRICING: "pricing (every gate)", VARIANTS: "variants (rules of no policy above)"}
+
+_Line = tuple[Row, TheoremEntry]
+
+
+@attrs.frozen
+class _Table:
+    """The lines of a heading, in the order in which they are shown, and how wide a theorem's name is."""
+
+    heading: str
+    lines: tuple[_Line, ...]
+    name_width: int
 
 
 def text(outcome: Outcome, deployment: Deployment) -> str:
@@ -19,24 +36,47 @@ def text(outcome: Outcome, deployment: Deployment) -> str:
 
 def _lines(outcome: Outcome, deployment: Deployment) -> Iterator[str]:
     yield from _deployment(deployment)
-    shown = [row for row in outcome.rows if not row.withdrawn]
-    for (name, rows), entries in zip(
-        ((name, list(rows)) for name, rows in groupby(shown, key=lambda row: row.subject.name)),
-        (list(entries) for _, entries in groupby(outcome.report.theorems, key=lambda entry: entry.policy)),
-        strict=True,
-    ):
+    for table in _tables(outcome):
+        row, _ = table.lines[0]
         yield ""
-        yield name
-        yield from _stakes(rows[0], deployment)
-        yield _COLUMNS.format("theorem", "verdict", "scope", "bound", "attained", "clients", "solvers", "ms")
-        for row, entry in zip(rows, entries, strict=True):
-            yield from _theorem(row, entry)
-            if replay := outcome.replays.get((name, entry.id)):
+        yield table.heading
+        if table.heading == row.subject.name:
+            yield from _stakes(row, deployment)
+        yield "theorem".ljust(table.name_width) + _COLUMNS.format(
+            "verdict", "scope", "bound", "attained", "clients", "solvers", "ms"
+        )
+        for row, entry in table.lines:
+            yield from _theorem(row, entry, table.name_width)
+            if replay := outcome.replays.get((row.subject.name, entry.id)):
                 yield from _wrapped(replay)
-        yield from _unclaimed(outcome, name)
+        if table.heading == row.subject.name:
+            yield from _unclaimed(outcome, row.subject.name)
     yield from _refutations(outcome)
     yield from _mutation(outcome)
     yield from _summary(outcome)
+
+
+def _tables(outcome: Outcome) -> Iterator[_Table]:
+    """Policies, then the worker, then what is about no policy."""
+    shown = [row for row in outcome.rows if not row.withdrawn]
+    lines = list(zip(shown, outcome.report.theorems, strict=True))
+    width = max([len("theorem"), *(len(entry.id) for _, entry in lines)]) + 2
+    policies = dict.fromkeys(row.subject.name for row, _ in lines if row.subject.name not in _HEADINGS)
+    for name in policies:
+        if own := tuple(line for line in lines if line[0].subject.name == name and not _about_worker(line[0])):
+            yield _Table(name, own, width)
+    if about := {entry.id: (row, entry) for row, entry in reversed(lines) if _about_worker(row)}:
+        having = {row.subject.name for row, _ in lines if _about_worker(row)}
+        heading = f"worker ({'every policy' if having == set(policies) else ', '.join(sorted(having))})"
+        yield _Table(heading, tuple(reversed(about.values())), width)
+    for name, heading in _HEADINGS.items():
+        if own := tuple(line for line in lines if line[0].subject.name == name):
+            yield _Table(heading, own, width)
+
+
+def _about_worker(row: Row) -> bool:
+    policy = row.subject.policy
+    return policy is not None and row.theorem in policy.batching.theorems
 
 
 def _deployment(deployment: Deployment) -> Iterator[str]:
@@ -52,10 +92,9 @@ def _deployment(deployment: Deployment) -> Iterator[str]:
     )
 
 
-def _theorem(row: Row, entry: TheoremEntry) -> Iterator[str]:
+def _theorem(row: Row, entry: TheoremEntry, name_width: int) -> Iterator[str]:
     tight = f"{entry.tightness.attained}/{entry.tightness.bound} {entry.tightness.ratio:.3f}" if entry.tightness else ""
-    yield _COLUMNS.format(
-        entry.id,
+    columns = _COLUMNS.format(
         entry.verdict if entry.verdict == "proved" else entry.verdict.upper(),
         entry.scope,
         _number(entry.bound),
@@ -63,7 +102,8 @@ def _theorem(row: Row, entry: TheoremEntry) -> Iterator[str]:
         "" if entry.cutoff is None else entry.cutoff,
         "+".join(entry.solvers),
         f"{entry.ms:.0f}",
-    ).rstrip()
+    )
+    yield f"{entry.id:<{name_width}}{columns}".rstrip()
     yield from _wrapped(entry.statement)
     if entry.bound is not None:
         yield from _wrapped(f"bound {entry.bound.formula}")
@@ -92,9 +132,19 @@ def _stakes(row: Row, deployment: Deployment) -> Iterator[str]:
 
 
 def _unclaimed(outcome: Outcome, name: str) -> Iterator[str]:
+    """What the configuration does not have, by reason; where a world shows it, the command that replays that."""
+    reasons: dict[str, list[str]] = {}
     for policy, theorem, reason in outcome.unclaimed:
         if policy == name:
-            yield from _wrapped(f"not claimed: {theorem} ({reason})", "")
+            reasons.setdefault(reason, []).append(theorem)
+    for reason, theorems in reasons.items():
+        replays = {theorem: outcome.replays.get((name, theorem)) for theorem in theorems}
+        yield from _wrapped(f"not claimed ({reason}): {', '.join(theorems)}", "")
+        yield from (f"{_INDENT}{theorem + ':':<{_widest(theorems) + 2}}{at}" for theorem, at in replays.items() if at)
+
+
+def _widest(names: Iterable[str]) -> int:
+    return max(map(len, names))
 
 
 def _refutations(outcome: Outcome) -> Iterator[str]:
@@ -119,12 +169,16 @@ def _mutation(outcome: Outcome) -> Iterator[str]:
 
 def _summary(outcome: Outcome) -> Iterator[str]:
     report = outcome.report
-    proved = sum(entry.verdict == "proved" for entry in report.theorems)
+    decided = {row.task: row.decision.verdict for row in outcome.rows if not row.withdrawn}
+    proved = sum(verdict == "proved" for verdict in decided.values())
     solvers = ", ".join(f"{name} {version}" for name, version in report.solvers.items())
     yield ""
-    yield f"{proved} of {len(report.theorems)} theorems proved by {solvers} in {report.wall_s:.1f} s"
+    yield f"{proved} of {len(decided)} theorems proved by {solvers} in {report.wall_s:.1f} s"
     yield from (f"FAILED: {failure}" for failure in outcome.failures)
 
 
 def _wrapped(line: str, indent: str = _INDENT) -> Iterator[str]:
-    yield from wrap(line, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    """Lines of text; a command stays one that can be copied."""
+    yield from wrap(
+        line, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )

@@ -1,5 +1,6 @@
 """What a report says of a policy: its theorems, their constants, and what its configuration does not have."""
 
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from fairsched.policies.gate import Gate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
 from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.verify import report_text
 from fairsched.verify.decide import prove
 from fairsched.verify.deployment import Deployment, constant, document, read, seconds_of_service
 from fairsched.verify.prover import Proved
@@ -84,6 +86,8 @@ def test_a_configuration_claims_what_it_fulfils() -> None:
     uncapped, capped = plan([composed(DeficitGate())]), plan([composed(DeficitGate(in_flight_cap_tokens=32))])
     assert ("mine", "D-cap", "no Capped") in uncapped.unclaimed
     assert "D-cap" in {each.theorem.id for each in capped.planned}
+    printed = plan([composed(DeficitGate(rejoin="reset"))])
+    assert ("mine", "D-cap", "no Capped") in printed.unclaimed
     unlifted = plan([composed(CounterGate(lift="none"))])
     assert ("mine", "V-4.11-time", "no LiftOnJoin") in unlifted.unclaimed
 
@@ -110,7 +114,10 @@ def test_a_variant_does_not_claim_what_its_events_break(variant: Gate[Any], tmp_
     assert [(entry.id, entry.verdict) for entry in outcome.report.theorems] == [(kept, "proved")]
     ((policy, theorem, reason),) = outcome.unclaimed
     assert (policy, theorem) == ("mine", broken)
-    assert f"fairsched replay {tmp_path / f'mine-{broken}.json'}" in reason
+    assert reason.endswith("its invariant breaks")
+    command = f"fairsched replay {tmp_path / f'mine-{broken}.json'}"
+    assert outcome.replays == {("mine", broken): command}
+    assert f"{broken}: {command}" in report_text.text(outcome, SMALL)
     assert outcome.failures == []
 
 
@@ -121,6 +128,29 @@ def test_the_printed_rule_keeps_what_does_not_count_on_debt() -> None:
     found = {entry.id: entry.verdict for entry in outcome.report.theorems}
     assert found == {"D-range-rejoin": "proved", "D-4.1-rejoin": "proved"}
     assert {theorem for _, theorem, _ in outcome.unclaimed} == {"D-4.1", "D-4.2"}
+
+
+def test_theorems_about_the_worker_are_shown_once() -> None:
+    """Under a heading of their own, though each policy's entries have them; the summary counts each theorem once."""
+    subjects = [only(subject(name, LOCAL_POLICIES[name]), "KV-grow", "V-gate") for name in ("fcfs", "lpm", "vtc")]
+    outcome = run("0", subjects, SMALL, quick=True, self_checks=False)
+    assert [entry.id for entry in outcome.report.theorems] == ["KV-grow", "KV-grow", "V-gate", "KV-grow"]
+    shown = report_text.text(outcome, SMALL).splitlines()
+    rows = [line.split()[0] for line in shown if " proved " in line and not line.startswith((" ", "2 of"))]
+    assert rows == ["V-gate", "KV-grow"]
+    assert shown.index("vtc") < shown.index("worker (every policy)")
+    assert not {"fcfs", "lpm"} & set(shown)
+    assert any(line.startswith("2 of 2 theorems proved") for line in shown)
+
+
+def test_no_line_is_too_long_and_no_command_is_broken(tmp_path: Path) -> None:
+    """Everything else is wrapped; a command is one line, so that it can be copied."""
+    printed = composed(DeficitGate(rejoin="reset"))
+    worlds = tmp_path / "-".join(["so-long-a-name-that-it-would-be-wrapped"] * 4)
+    outcome = run("0", [only(printed, "D-4.2", "D-A.2", "D-wc", "D-gate")], SMALL, quick=True, worlds=worlds)
+    shown = report_text.text(outcome, SMALL).splitlines()
+    assert all(len(line) <= report_text.WIDTH for line in shown if "fairsched replay" not in line)
+    assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
 
 
 def _promise(name: str, *rests_on: str) -> Theorem:
