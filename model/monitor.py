@@ -27,6 +27,7 @@ from fairsched.model.events import (
     Preempted,
     Rejected,
     Settled,
+    WorkerJoined,
     WorkerLeft,
 )
 from fairsched.model.monitor_assumptions import AssumptionWatch
@@ -74,6 +75,7 @@ class Monitor:
         self._weights = dict(enumerate(promise.weights))
         self._lowest = dict(self._weights)
         self._handlers: dict[type, Callable[[Any], None]] = {
+            WorkerJoined: self.watch.joined,
             Arrived: self._arrived,
             Admitted: self._admitted,
             Settled: self._settled,

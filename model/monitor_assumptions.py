@@ -13,6 +13,7 @@ from fairsched.model.events import (
     Preempted,
     Rejected,
     Settled,
+    WorkerJoined,
 )
 from fairsched.model.monitor_accounts import Account, Call
 from fairsched.model.monitor_promise import Breach, Finding, Promise
@@ -23,6 +24,7 @@ from fairsched.model.theorem import (
     CHARGES_AT_LEAST_ONE,
     EQUAL_QUANTA,
     EXTEND_AS_PLANNED,
+    FITS_ALONE,
     GATE_RESPECTED,
     LIFT_ON_JOIN,
     MEM_RESERVE,
@@ -31,6 +33,7 @@ from fairsched.model.theorem import (
     OUTPUTS_BOUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
+    WEIGHTS_ORDERED,
     Assumption,
 )
 
@@ -43,12 +46,14 @@ ASSUMPTIONS = (
     EXTEND_AS_PLANNED,
     NOTHING_REFUNDED,
     CAPPED,
+    FITS_ALONE,
     BACKLOGGED_DURING,
     CAPACITY_FLOOR,
     QUANTUM_POSITIVE,
     EQUAL_QUANTA,
     REJOIN_KEEPS_DEBT,
     LIFT_ON_JOIN,
+    WEIGHTS_ORDERED,
 )
 """All of them, in the order of a report: what events show first, then what the configuration says."""
 
@@ -64,6 +69,7 @@ class AssumptionWatch:
         self._asks_gate = asks_gate
         self._calls: dict[int, Call] = {}
         self._broken: dict[str, tuple[int, Breach]] = {}
+        self._capacity: int | None = None
         self._running = 0
         self._total = 0
         self._waiting = 0
@@ -133,11 +139,19 @@ class AssumptionWatch:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
+    def joined(self, event: WorkerJoined) -> None:
+        """The worker says what it holds."""
+        self._capacity = event.kv_capacity_tokens
+
     def arrived(self, event: Arrived) -> bool:
         """A request joins the queue; whether its client begins to wait."""
         request = event.request
         call = self._calls[request.id] = Call(request.client, request.max_output_tokens)
         call.queued = True
+        need = request.prompt.tokens + request.max_output_tokens
+        if self._capacity is not None and need > self._capacity:
+            text = f"request {request.id} needs {need} tokens, and the worker holds {self._capacity}"
+            self.breach(FITS_ALONE, event.time_ns, text)
         return self._joins(self.account(request.client), event.time_ns)
 
     def admitted(self, event: Admitted) -> tuple[int, bool]:
@@ -355,6 +369,8 @@ class AssumptionWatch:
             reasons[CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
         if promise.capacity_floor is None:
             reasons[CAPACITY_FLOOR.name] = "no rate is claimed; the least observed is reported"
+        if self._capacity is None:
+            reasons[FITS_ALONE.name] = "the worker did not say what it holds"
         if not promise.quanta:
             reasons[QUANTUM_POSITIVE.name] = reasons[EQUAL_QUANTA.name] = "the gate has no quanta"
         return reasons
@@ -370,13 +386,7 @@ class AssumptionWatch:
         return notes
 
     def configure(self, promise: Promise, time_ns: int) -> None:
-        """Hold the run to a promise from now on, and check what its configuration says."""
+        """Hold the run to a promise from now on, and count what its configuration breaks."""
         self.promise = promise
-        for assumption in sorted(promise.broken, key=lambda each: each.name):
-            if assumption != CAPPED:
-                self.breach(assumption, time_ns, "the policy's configuration does not fulfil it")
-        if any(quantum < 1 for quantum in promise.quanta):
-            self.breach(QUANTUM_POSITIVE, time_ns, f"the least quantum is {min(promise.quanta)}")
-        if len(set(promise.quanta)) > 1:
-            low, high = min(promise.quanta), max(promise.quanta)
-            self.breach(EQUAL_QUANTA, time_ns, f"quanta differ, from {low} to {high}; D-weighted does not need it")
+        for assumption, text in promise.defects():
+            self.breach(assumption, time_ns, text)

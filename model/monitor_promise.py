@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from fairsched.model.service import Charging
-from fairsched.model.theorem import Assumption, Theorem
+from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, QUANTUM_POSITIVE, WEIGHTS_ORDERED, Assumption, Theorem
 
 
 @attrs.frozen
@@ -50,6 +50,22 @@ class Promise:
             for name in sorted(_names(theorem, known)):
                 needed.setdefault(name, []).append(theorem.id)
         return {name: tuple(ids) for name, ids in needed.items()}
+
+    def defects(self) -> list[tuple[Assumption, str]]:
+        """The assumptions that the configuration itself breaks, and how; a cap that is not set breaks nothing."""
+        found = [
+            (assumption, "the policy's configuration does not fulfil it")
+            for assumption in sorted(self.broken, key=lambda each: each.name)
+            if assumption != CAPPED
+        ]
+        if self.quanta and min(self.quanta) < 1:
+            found.append((QUANTUM_POSITIVE, f"the least quantum is {min(self.quanta)}"))
+        if len(set(self.quanta)) > 1:
+            found.append((EQUAL_QUANTA, f"quanta differ, from {min(self.quanta)} to {max(self.quanta)}"))
+        rates = self.charging.rates
+        if rates.input > rates.output:
+            found.append((WEIGHTS_ORDERED, f"an input token costs {rates.input}, an output token {rates.output}"))
+        return found
 
 
 def _names(theorem: Theorem, known: dict[str, Theorem]) -> set[str]:

@@ -1,0 +1,505 @@
+"""The runtime monitor on simulated runs, and on engines that misbehave: assumptions are seen to hold, or to break."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fairsched.engines.simulator import Lane, Simulator
+from fairsched.engines.workloads.ce1 import KV_CAPACITY_TOKENS, QUANTUM
+from fairsched.engines.workloads.generate import generate
+from fairsched.model import theorem
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Finished,
+    Preempted,
+    Rejected,
+    Settled,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.monitor import ClusterMonitor, Monitor, together
+from fairsched.model.monitor_assumptions import ASSUMPTIONS
+from fairsched.model.monitor_promise import Finding, MonitorReport, Promise
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.service import backlogs, charges, service_gap
+from fairsched.model.theorem import Assumption
+from fairsched.model.trace import concatenate, tables
+from fairsched.model.workload import Workload
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.gate_watch import GateWatch
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import ROUTERS
+from tests.engines.logs import RUNS, Case
+from tests.engines.worlds import job, lag, policy, run, world
+
+
+def promise_of(chosen: ComposedPolicy, workload: Workload, capacity: int) -> Promise:
+    """What the policy promises to a workload's clients on a worker of this size."""
+    declared = max((each.request.max_output_tokens for each in workload.jobs), default=1)
+    held = chosen.promise(workload.clients, chosen.limits(capacity, declared))
+    assert held is not None
+    return held
+
+
+def watched(chosen: ComposedPolicy, workload: Workload, capacity: int, events: Iterable[Event]) -> list[MonitorReport]:
+    """Each worker's report on a run, held to a policy's promise."""
+    held = promise_of(chosen, workload, capacity)
+    monitor = ClusterMonitor(lambda worker: Monitor(held, chosen.gate_check(), worker=worker))
+    monitor.observe_all(events)
+    return list(monitor.reports())
+
+
+def simulated(workload: Workload, case: Case, kind: type[Simulator] = Simulator) -> list[Event]:
+    """The events of a case's run."""
+    events: list[Event] = []
+    kind(
+        workload,
+        case.build(),
+        ROUTERS[case.router],
+        case.latency,
+        workers=case.workers,
+        kv_capacity_tokens=case.kv_capacity_tokens,
+        on_events=events.extend,
+        leap=case.leap,
+        failures=case.failures,
+    ).run()
+    return events
+
+
+# --- what ships -----------------------------------------------------------------------------------------------------
+
+KEPT = ("GateRespected", "ChargesAtLeastOne", "MemReserve", "OutputsBounded", "MemShared", "Capped")
+"""What an engine that executes plans, and a policy that checks memory, see to."""
+
+
+@given(RUNS)
+def test_shipped_policies_hold_what_they_promise(drawn: tuple[Workload, Case]) -> None:
+    """Whatever a simulated run of a shipped gate goes through, the gate is respected, every admission is charged, what
+    may still be charged is reserved and within U, and no gap exceeds its bound; without a gate nothing is promised."""
+    workload, case = drawn
+    chosen = case.build()
+    if not chosen.gate.grouped:
+        assert (chosen.promise(workload.clients, chosen.limits(40, 1)), chosen.gate_check()) == (None, None)
+        return
+    for report in watched(chosen, workload, case.kv_capacity_tokens, simulated(workload, case)):
+        for name in KEPT:
+            assert not report.assumptions[name].violated, report.assumptions[name]
+        assert report.gap_violations == 0
+        assert report.lag_violations == 0 or report.violated()
+
+
+@given(RUNS)
+def test_gap_is_that_of_the_figures(drawn: tuple[Workload, Case]) -> None:
+    """On a simulated run the monitor's largest gap of any worker is the one that a comparison reports."""
+    workload, case = drawn
+    chosen = case.build()
+    if not chosen.gate.grouped:
+        return
+    events = simulated(workload, case)
+    trace = concatenate([tables(events)])
+    charging = promise_of(chosen, workload, case.kv_capacity_tokens).charging
+    offline = service_gap(charges(trace, charging), backlogs(trace))
+    reports = watched(chosen, workload, case.kv_capacity_tokens, events)
+    assert max((report.gap.cost for report in reports if report.gap), default=0) == offline.cost
+
+
+class Reweighting(Simulator):
+    """A simulator in which clients' weights change as a run goes on."""
+
+    def _decide(self, lane: Lane) -> None:
+        client = self.now_ns % len(self.workload.clients)
+        self._publish(lane, [ClientConfigured(self.now_ns, lane.state.worker, client, 1 + self.now_ns // 7 % 3)])
+        super()._decide(lane)
+
+
+@given(RUNS)
+def test_weights_that_change(drawn: tuple[Workload, Case]) -> None:
+    """When weights change in the middle of a run the intervals begin anew, and what a shipped gate promises at the new
+    weights holds from then on."""
+    workload, case = drawn
+    chosen = case.build()
+    if not chosen.gate.grouped:
+        return
+    for report in watched(chosen, workload, case.kv_capacity_tokens, simulated(workload, case, Reweighting)):
+        for name in KEPT:
+            assert not report.assumptions[name].violated, report.assumptions[name]
+        assert (report.gap_violations, report.lag_violations if not report.violated() else 0) == (0, 0)
+
+
+# --- an engine that does not do as the gate says --------------------------------------------------------------------
+
+
+def refused(events: Iterable[Event], quantum: int) -> list[int]:
+    """The positions of admissions that a deficit gate would not have let in: its rules, client by client.
+
+    Rates are 1 and 2, weights 1; nobody has more than a quantum of credit, and who waits is topped up when nobody who
+    waits has any.
+    """
+    q: dict[int, int] = {}
+    waits: dict[int, int] = {}
+    extend: dict[int, int] = {}
+    found = []
+    for position, event in enumerate(events):
+        match event:
+            case Arrived(request=request):
+                q.setdefault(request.client, 0)
+                waits[request.client] = waits.get(request.client, 0) + 1
+            case Preempted():
+                waits[event.client] += 1
+            case Admitted():
+                while all(q[client] <= 0 for client, count in waits.items() if count):
+                    q = {client: credit + quantum if credit <= 0 else credit for client, credit in q.items()}
+                if q[event.client] <= 0:
+                    found.append(position)
+                extend[event.request_id] = event.extend_tokens
+                q[event.client] -= event.extend_tokens
+                waits[event.client] -= 1
+            case Settled():
+                q[event.client] = min(q[event.client] + extend[event.request_id] - event.extend_tokens, quantum)
+            case Decoded():
+                for client, tokens in zip(event.clients, event.tokens, strict=True):
+                    q[client] -= 2 * tokens
+            case Cancelled(was_running=True, uncomputed_tokens=tokens):
+                q[event.client] = min(q[event.client] + tokens, quantum) if tokens else q[event.client]
+            case Cancelled() | Rejected():
+                waits[event.client] -= 1
+    return found
+
+
+@given(RUNS, st.sampled_from([1, 5, 30]))
+def test_admissions_past_the_deficit_gate(drawn: tuple[Workload, Case], quantum: int) -> None:
+    """On the run of any policy, the admissions that are told to pass a deficit gate are those that its rules, written
+    out, do not let in; and a bound is exceeded only on a run with some."""
+    workload, case = drawn
+    jobs = tuple(each for each in workload.jobs if not each.after)
+    clients = tuple(Client(each.id, each.name) for each in workload.clients)
+    workload = Workload("equal", jobs, clients)
+    gate = DeficitGate(quantum=quantum)
+    chosen = attrs.evolve(case.build(), gate=gate)
+    for worker in range(case.workers):
+        events = [event for event in simulated(workload, case) if event.worker == worker]
+        arrived = {event.request.id for event in events if isinstance(event, Arrived)}
+        events = [event for event in events if not isinstance(event, Rejected) or event.request_id in arrived]
+        watch = GateWatch(gate, skips=False)
+        told = [position for position, event in enumerate(events) if watch.observe(event) is not None]
+        assert told == refused(events, quantum)
+        for report in watched(chosen, workload, case.kv_capacity_tokens, events):
+            assert report.bound_violations == 0 or report.violated()
+
+
+# --- each assumption, broken ----------------------------------------------------------------------------------------
+
+CAPACITY = 40
+
+
+def two(**params: object) -> tuple[ComposedPolicy, Workload]:
+    """DLPM, and two clients that send four requests each at once, of four tokens that ask for up to six."""
+    chosen = policy(str(params.pop("policy", "dlpm")), **params)
+    return chosen, world([job(i, i % 2, 0, 4, 6) for i in range(8)], "fg")
+
+
+def broken(name: str, chosen: ComposedPolicy, workload: Workload, events: Iterable[Event]) -> Finding:
+    """The finding about one assumption, which must be broken and matter to a theorem; nothing else may be."""
+    [report] = watched(chosen, workload, CAPACITY, events)
+    assert set(report.violated()) == {name}
+    finding = report.violated()[name]
+    assert finding.first is not None
+    assert finding.first.worker == 0
+    return finding
+
+
+def test_admitted_around_the_gate() -> None:
+    """An engine that serves in order of arrival breaks GateRespected as soon as it serves a client without credit, and
+    the finding names the first such request; the gate's own policy serves the same world without."""
+    chosen = policy("dlpm", quantum=1)
+    workload = world([*(job(i, 0, 0, 9, 9) for i in range(6)), job(6, 1, 0, 9, 9)], "fg")
+    finding = broken("GateRespected", chosen, workload, run(workload, policy("fcfs"), CAPACITY))
+    assert finding.first is not None
+    assert finding.first.text == "request 1 of client 0 is admitted where the gate lets in client 1"
+    assert finding.violated == 5
+    [report] = watched(chosen, workload, CAPACITY, run(workload, chosen, CAPACITY))
+    assert report.violated() == {}
+
+
+def test_admitted_while_a_smaller_counter_waits() -> None:
+    """The same engine under VTC's promise: who was charged more is admitted while somebody charged less waits."""
+    workload = world([*(job(i, 0, 0, 9, 9) for i in range(6)), job(6, 1, 0, 9, 9)], "fg")
+    finding = broken("GateRespected", policy("vtc"), workload, run(workload, policy("fcfs"), CAPACITY))
+    assert finding.first is not None
+    assert finding.first.text == "request 1 of client 0 is admitted where the gate lets in client 1"
+
+
+def test_more_decoded_than_reserved() -> None:
+    """An engine that lets a request run past its limit breaks MemReserve at the first token too many, and the finding
+    says how many there are."""
+    chosen, workload = two()
+    events = run(workload, chosen, CAPACITY)
+    last = max(i for i, event in enumerate(events) if isinstance(event, Decoded))
+    run_on = events[last]
+    assert isinstance(run_on, Decoded)
+    more = replace(run_on, tokens=tuple(tokens + 7 for tokens in run_on.tokens))
+    finding = broken("MemReserve", chosen, workload, [*events[:last], more])
+    assert finding.first is not None
+    assert (finding.first.position, finding.first.time_ns) == (last, run_on.time_ns)
+    assert "7 tokens more than are reserved" in finding.first.text
+
+
+def test_less_reserved_than_asked_for() -> None:
+    """An admission that reserves less than its request may produce breaks MemReserve, whether or not it uses it."""
+    chosen, workload = two()
+    events = [
+        replace(event, reserved_output_tokens=5) if isinstance(event, Admitted) and not event.request_id else event
+        for event in run(workload, chosen, CAPACITY)
+        if isinstance(event, Arrived | Admitted)
+    ]
+    finding = broken("MemReserve", chosen, workload, events)
+    assert finding.first is not None
+    assert finding.violated == 1
+    assert finding.first.text == "request 0 may produce 6 tokens and 5 are reserved"
+
+
+def test_more_to_be_charged_than_memory_holds() -> None:
+    """Admissions beyond the memory that U was computed from break MemReserve: the promise was made for 20 tokens, and
+    the worker has 200."""
+    chosen, workload = two()
+    events = run(workload, chosen, 200)
+    held = promise_of(chosen, workload, 20)
+    assert held.charge_max == 2 * 20 - 1
+    monitor = Monitor(held, chosen.gate_check())
+    monitor.observe_all(events)
+    finding = monitor.report().violated()["MemReserve"]
+    assert finding.first is not None
+    # The prompt of its third request, and three times six reserved tokens at 2 each.
+    assert finding.first.text == "client 0 may be charged 40 after request 4 was admitted, and U is 39"
+
+
+def test_admitted_for_nothing() -> None:
+    """A policy that rounds a charge down to zero breaks ChargesAtLeastOne."""
+    chosen, workload = two()
+    events = [
+        replace(event, extend_tokens=0, cached_prefix_tokens=4)
+        if isinstance(event, Admitted) and event.request_id == 1
+        else event
+        for event in run(workload, chosen, CAPACITY)
+    ]
+    finding = broken("ChargesAtLeastOne", chosen, workload, events)
+    assert finding.first is not None
+    assert finding.first.text == "request 1 is admitted for 0 tokens"
+
+
+def test_cancelled_while_it_runs() -> None:
+    """A caller who gives up in the middle of a prefill gets back what was not computed: NothingRefunded."""
+    chosen = policy("dlpm", max_batched_tokens=2)
+    impatient = replace(job(0, 0, 0, 20, 4), cancel_after_ns=3)
+    workload = world([impatient, job(1, 1, 0, 4, 4)], "fg")
+    finding = broken("NothingRefunded", chosen, workload, run(workload, chosen, CAPACITY))
+    assert finding.first is not None
+    assert finding.first.text.startswith("request 0 was cancelled while it ran")
+    assert "D-starvation" in finding.theorems
+    assert "D-4.1" not in finding.theorems
+
+
+def test_settled_for_more_than_planned() -> None:
+    """What was planned as cached and had to be computed breaks ExtendAsPlanned, which only the capped theorem needs;
+    settled for less, something is given back."""
+    chosen, workload = two(in_flight_cap_tokens=20)
+    events = run(workload, chosen, CAPACITY)
+    at = next(i for i, event in enumerate(events) if isinstance(event, Admitted)) + 1
+    more, less = (Settled(0, 0, 0, 0, tokens) for tokens in (6, 3))
+    finding = broken("ExtendAsPlanned", chosen, workload, [*events[:at], more])
+    assert finding.theorems == ("D-cap",)
+    broken("NothingRefunded", chosen, workload, [*events[:at], less])
+
+
+def test_over_the_cap() -> None:
+    """An engine that ignores the in-flight cap breaks Capped, and says by whom; without a cap nobody watches."""
+    capped, workload = two(in_flight_cap_tokens=15)
+    free, _ = two()
+    events = run(workload, free, CAPACITY)
+    [report] = watched(capped, workload, CAPACITY, events)
+    first = report.assumptions["Capped"].first
+    assert first is not None
+    assert first.text == "client 0 has 20 tokens in flight, over the cap of 15"
+    [report] = watched(free, workload, CAPACITY, events)
+    assert report.assumptions["Capped"].violated is None
+
+
+def test_outputs_that_are_not_reserved() -> None:
+    """Where outputs are not reserved, MemReserve is not watched, and OutputsBounded stands for it: it breaks when a
+    request produces more than it declared, and when more run than the batching rule lets in."""
+    chosen, workload = two(reserve="optimistic", max_running=2)
+    events = run(workload, chosen, CAPACITY)
+    [report] = watched(chosen, workload, CAPACITY, events)
+    assert report.assumptions["MemReserve"].violated is None
+    assert "OutputsBounded" in str(report.assumptions["MemReserve"].why)
+    assert report.violated() == {}
+    longer = [replace(event, output_tokens=9) if isinstance(event, Finished) else event for event in events]
+    finding = broken("OutputsBounded", chosen, workload, longer)
+    assert finding.first is not None
+    assert finding.first.text == "request 0 produced 9 tokens and had declared 6"
+    wide, _ = two(reserve="optimistic", max_running=16)
+    finding = broken("OutputsBounded", chosen, workload, run(workload, wide, CAPACITY)[:12])
+    assert finding.first is not None
+    assert finding.first.text == "3 requests run, and 2 may"
+
+
+def test_memory_that_two_do_not_share() -> None:
+    """An engine whose clients each have a memory of their own breaks MemShared: together two may be charged more than
+    U, which each by itself may not."""
+    chosen, workload = two(policy="vtc")
+    arrivals = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, Arrived)]
+    held = promise_of(chosen, workload, 14)
+    assert held.charge_max == 2 * 14 - 1
+    monitor = Monitor(held, chosen.gate_check())
+    monitor.observe_all([*arrivals, Admitted(0, 0, 0, 0, 4, 0, 6), Admitted(0, 0, 1, 1, 4, 0, 6)])
+    assert set(monitor.report().violated()) == {"MemShared"}
+    first = monitor.report().assumptions["MemShared"].first
+    assert first is not None
+    assert first.text == "clients 1 and 0 may be charged 28 together, and the largest U is 27"
+
+
+def test_quanta() -> None:
+    """Unequal weights break EqualQuanta, which the theorems for any weights do not need, and a quantum of zero breaks
+    QuantumPositive."""
+    chosen = policy("dlpm")
+    workload = replace(world([job(0, 0, 0, 4, 6)], "fg"), clients=(Client(0, "f", 2), Client(1, "g", 1)))
+    finding = broken("EqualQuanta", chosen, workload, run(workload, chosen, CAPACITY))
+    assert "D-4.1" in finding.theorems
+    assert "D-weighted" not in finding.theorems
+    held = attrs.evolve(promise_of(chosen, workload, CAPACITY), quanta=(0, 0))
+    assert set(Monitor(held, chosen.gate_check()).report().violated()) == {"QuantumPositive"}
+
+
+def test_no_theorem_needs_it() -> None:
+    """A request that no empty worker could hold, and input that costs more than output, are counted too, though no
+    theorem rests on them as the gates are."""
+    chosen, workload = two(input_rate=3)
+    monitor = Monitor(promise_of(chosen, workload, CAPACITY), chosen.gate_check())
+    monitor.observe_all([WorkerJoined(0, 0, 9), Arrived(1, 0, workload.jobs[0].request)])
+    report = monitor.report()
+    fits, ordered = report.assumptions["FitsAlone"].first, report.assumptions["WeightsOrdered"].first
+    assert fits is not None
+    assert ordered is not None
+    assert fits.text == "request 0 needs 10 tokens, and the worker holds 9"
+    assert ordered.text == "an input token costs 3, an output token 2"
+    assert report.violated() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "assumption"),
+    [("dlpm-printed", {}, "RejoinKeepsDebt"), ("vtc", {"lift": "none"}, "LiftOnJoin")],
+)
+def test_configurations_that_break_an_assumption(name: str, params: dict[str, Any], assumption: str) -> None:
+    """A variant whose configuration breaks an assumption says so from the start, without any event."""
+    held = promise_of(policy(name, **params), world([], "fg"), CAPACITY)
+    assert set(Monitor(held, policy(name, **params).gate_check()).report().violated()) == {assumption}
+
+
+def test_a_slow_worker() -> None:
+    """CapacityFloor is held to a claimed rate, and the least observed is told whether one is claimed or not."""
+    chosen, workload = two()
+    events = run(workload, chosen, 20)
+    held = promise_of(chosen, workload, 20)
+    rates: dict[float | None, Finding] = {}
+    for floor in (None, 1e6, 1e12):
+        monitor = Monitor(attrs.evolve(held, capacity_floor=floor), chosen.gate_check())
+        monitor.observe_all(events)
+        rates[floor] = monitor.report().assumptions["CapacityFloor"]
+    assert [finding.violated is None for finding in rates.values()] == [True, False, False]
+    assert rates[1e6].violated == 0
+    assert rates[1e12].violated
+    assert len({finding.note for finding in rates.values()}) == 1
+    assert "cost units a second" in str(rates[None].note)
+
+
+def test_the_printed_rule_breaks_its_bound() -> None:
+    """CE1: under the printed rejoin rule g leads a waiting f by more than D-4.2 allows, at the step that the figures
+    say, and the assumption that the rule breaks is named; under the shipped rule neither happens."""
+    workload = generate("ce1", steps=400)
+    for name in ("dlpm-printed", "dlpm"):
+        chosen = policy(name, quantum=QUANTUM)
+        events = run(workload, chosen, KV_CAPACITY_TOKENS)
+        [report] = watched(chosen, workload, KV_CAPACITY_TOKENS, events)
+        bound = 2 * (QUANTUM + 7 - 1)
+        rows = [row for row in lag(workload, chosen, events, ahead=1, behind=0) if row[1] > bound]
+        assert report.lag_bound == bound
+        if name == "dlpm":
+            assert (rows, report.bound_violations, report.violated()) == ([], 0, {})
+            continue
+        assert report.lag is not None
+        assert report.first_lag is not None
+        assert (report.lag.cost, report.lag.ahead, report.lag.behind) == (rows[-1][1], 1, 0)
+        assert (report.first_lag.time_ns, report.first_lag.cost) == tuple(rows[0])
+        assert set(report.violated()) == {"RejoinKeepsDebt"}
+
+
+# --- nothing passes in silence --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vtc", "dlpm", "dlpm-printed"])
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+def test_every_assumption_is_listed(name: str, reserve: str) -> None:
+    """Each named assumption of the library is either watched, and then counted, or said not to be, with a reason; so
+    is each that a theorem of the policy rests on."""
+    chosen, workload = two(policy=name, reserve=reserve)
+    named = {each.name for each in vars(theorem).values() if isinstance(each, Assumption)}
+    assert named == {each.name for each in ASSUMPTIONS}
+    held = promise_of(chosen, workload, CAPACITY)
+    assert set(held.needed_by()) <= named
+    for gate in (chosen.gate_check(), None):
+        monitor = Monitor(held, gate)
+        monitor.observe_all(run(workload, chosen, CAPACITY))
+        findings = monitor.report().assumptions
+        assert set(findings) == named
+        assert all((finding.violated is None) == bool(finding.why) for finding in findings.values())
+        assert (findings["GateRespected"].violated is None) == (gate is None)
+
+
+def test_findings_of_several_workers_are_one() -> None:
+    """Over a cluster violations add up, and the first of any worker is the first."""
+    chosen, workload = two()
+    held = promise_of(chosen, workload, CAPACITY)
+    monitors = ClusterMonitor(lambda worker: Monitor(held, worker=worker))
+    monitors.observe(Admitted(7, 0, 0, 0, 0, 4, 6))
+    monitors.observe(Admitted(5, 1, 1, 0, 0, 4, 6))
+    monitors.observe(Cancelled(9, -1, 2, 0, False, 0, 0))
+    finding = together(monitors.reports())["ChargesAtLeastOne"]
+    assert finding.first is not None
+    assert (finding.violated, finding.first.worker, finding.first.time_ns) == (2, 1, 5)
+
+
+def test_a_monitor_may_come_late() -> None:
+    """A monitor that is started in the middle of a run follows it, and asks nothing about what it did not see begin."""
+    chosen, workload = two()
+    events = run(workload, chosen, CAPACITY)
+    for start in range(0, len(events), 5):
+        monitor = Monitor(promise_of(chosen, workload, CAPACITY))
+        monitor.observe_all(events[start:])
+        assert set(monitor.report().violated()) <= {"MemReserve"}
+        assert monitor.report().events == len(events) - start
+
+
+def test_a_worker_that_leaves_takes_what_waits_with_it() -> None:
+    """After a worker left, nobody waits there: who comes later is compared from then on only."""
+    chosen, workload = two()
+    held = promise_of(chosen, workload, CAPACITY)
+    arrivals: list[Event] = [Arrived(0, 0, each.request) for each in workload.jobs]
+    later: list[Event] = [Arrived(3, 0, Request(10 + client, client, 3, Prompt(4), 6)) for client in (0, 1)]
+    gaps = []
+    for between in ([], [WorkerLeft(2, 0)]):
+        monitor = Monitor(held)
+        monitor.observe_all([*arrivals, Decoded(1, 0, 1, (0,), (5,)), *between, *later, Decoded(4, 0, 1, (0,), (5,))])
+        report = monitor.report()
+        assert report.gap is not None
+        gaps.append(report.gap.cost)
+    assert gaps == [20, 10]
