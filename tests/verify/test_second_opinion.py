@@ -1,11 +1,9 @@
 """Two solvers that share no code agree about every obligation of every theorem."""
 
 import pytest
-import z3
 
-from fairsched.verify.decide import Task, decide, prove
-from fairsched.verify.prover import Proved
-from fairsched.verify.second_opinion import RLIMIT, cvc5_answer, disagreement, questions, z3_answer
+from fairsched.verify.decide import Task, decide
+from fairsched.verify.second_opinion import cvc5_answer, disagreement, questions, z3_answer
 from fairsched.verify.subject import SUITE, claims_of
 
 EVERY = list(claims_of(SUITE))
@@ -43,21 +41,3 @@ def test_a_decision_counts_the_clients_that_its_obligations_name() -> None:
     assert decision.cutoff == max(question.clients for question in asked)
     assert len(decision.files) == len(asked)
     assert decide(Task(SUITE, "price")).cutoff is None
-
-
-@pytest.mark.nightly
-def test_verdicts_do_not_depend_on_the_solvers_seeds(full_budget: bool) -> None:
-    """With other seeds Z3 decides the same within the same budget, and so does cvc5 wherever arithmetic is linear."""
-    theorems, seeds = (EVERY, range(1, 51)) if full_budget else (["D-range", "D-4.1", "V-4.4"], range(1, 3))
-    try:
-        for seed in seeds:
-            for option in ("smt.random_seed", "sat.random_seed"):
-                z3.set_param(option, seed)
-            for theorem in theorems:
-                claim = claims_of(SUITE)[theorem]
-                assert isinstance(prove(claim), Proved), (theorem, seed)
-                for question in (q for q in questions(claim) if "NIA" not in q.script.logic):
-                    assert cvc5_answer(question.script.text, RLIMIT, seed) == question.script.expected, (theorem, seed)
-    finally:
-        for option in ("smt.random_seed", "sat.random_seed"):
-            z3.set_param(option, 0)
