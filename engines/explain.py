@@ -57,7 +57,7 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanati
                 retrace.end()
     except DifferenceError as error:
         raise ExplainError(f"{path}, line {log.line}: {error}") from error
-    names = tuple(client.name for client in log.header.clients)
+    names = tuple(client.name for client in log.clients)
     return life.explanation(run.policy, log, names)
 
 

@@ -1,11 +1,13 @@
 """A run's log as a file of JSON lines: what is in it, and how a run streams it out.
 
 The first line says what was run.  Then every event stands as the canonical log has it (`engines.log`), and before the
-first event of a request a line defines it, with its prompt and the truth about its output; definitions are no events
-and not in the log's hash.  The last line holds the number of events, their hash, the digest of every worker's policy
-state, and the hash of all lines above it; an interrupted run has no such line.
+first event of a request a line defines it, with its prompt and the truth about its output (where nobody knows it yet,
+the most that it may be); a client that the first line does not name is defined before its first request.  Definitions
+are no events and not in the log's hash.  The last line holds the number of events, their hash, the digest of every
+worker's policy state, and the hash of all lines above it; an interrupted run has no such line.
 
     {"fairsched_log": 1, "fairsched": "0.1.0", "run": {...}, "clients": [...]}
+    ["client", {"id": 0, ...}]
     ["request", {"request": {"id": 0, ...}, "output_tokens": 12, ...}]
     ["Arrived", 0, 0, 0, 3, 512, 256]
     {"events": 1, "log_sha256": "...", "states": ["..."], "file_sha256": "..."}
@@ -24,7 +26,7 @@ from fairsched.model.events import Arrived, Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Client
 from fairsched.model.serial import digest
-from fairsched.model.workload import Workload
+from fairsched.model.workload import Job, Workload
 
 SCHEMA = 1
 """Version of the file; it grows when a line's meaning changes."""
@@ -93,6 +95,14 @@ class LogWriter:
         self._events = 0
         self._hash = hashlib.sha256()
         self._put(LogHeader(SCHEMA, version, run, workload.clients))
+
+    def define_client(self, client: Client) -> None:
+        """A client that the first line does not name: the next number."""
+        self._put(("client", client))
+
+    def define_request(self, job: Job) -> None:
+        """A request that is not in the workload; its line comes with its first event."""
+        self._undefined[job.request.id] = job
 
     def __call__(self, event: Event, line: bytes) -> None:
         """Write an event's line, after the definition of its request when it is the first."""

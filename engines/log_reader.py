@@ -32,7 +32,7 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.request import Prompt
+from fairsched.model.request import Client, Prompt
 from fairsched.model.workload import Job
 
 # Lines that name a prompt by its request; all other lines are the events themselves.
@@ -76,16 +76,17 @@ _LINES: dict[bytes, Any] = {
 }
 _COUNTED = frozenset({Admitted, Settled, Prefilled, Preempted, Finished, Cancelled, WorkerJoined})
 _DECODERS: dict[bytes, Any] = {name: msgspec.json.Decoder(kind).decode for name, kind in _LINES.items()}
+_decode_client = msgspec.json.Decoder(tuple[Literal["client"], Client]).decode
 _decode_request = msgspec.json.Decoder(tuple[Literal["request"], Job]).decode
 
 
 class LogReader:
     """A log being read: iterate over it, once or again, for (line number, event) pairs in order.
 
-    `header` is there at once, `jobs` holds the requests defined so far, `footer` the last line once it was read (None
-    in the end: the run was interrupted), `sha256` hashes the events read, and `changed` says whether the last line's
-    hashes are others (None: they are not, or there are none).  Every line is checked by itself and against the
-    definitions; `LogError` says what is wrong.
+    `header` is there at once, `clients` and `jobs` hold the clients and requests defined so far, `footer` the last
+    line once it was read (None in the end: the run was interrupted), `sha256` hashes the events read, and `changed`
+    says whether the last line's hashes are others (None: they are not, or there are none).  Every line is checked by
+    itself and against the definitions; `LogError` says what is wrong.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,6 +99,7 @@ class LogReader:
         self._reset()
 
     def _reset(self) -> None:
+        self.clients = list(self.header.clients)
         self.jobs.clear()
         self.footer: LogFooter | None = None
         self.events = 0
@@ -127,6 +129,8 @@ class LogReader:
             self._file_hash.update(raw)
             if line.startswith(b'["request"'):
                 self._define(line)
+            elif line.startswith(b'["client"'):
+                self._define_client(line)
             else:
                 event = self._event(line)
                 self._check(event)
@@ -191,6 +195,12 @@ class LogReader:
             if said != mine and self.changed is None:
                 self.changed = f"{name} is {said}, and the {what} above hash to {mine}: the log was changed"
 
+    def _define_client(self, line: bytes) -> None:
+        _, client = self._converted(_decode_client, line, ("kind", "client"))
+        if client.id != len(self.clients):
+            raise self._error("id", f"{len(self.clients)}, the next client", client.id)
+        self.clients.append(client)
+
     def _define(self, line: bytes) -> None:
         _, job = self._converted(_decode_request, line, ("kind", "request"))
         if job.request.id in self.jobs:
@@ -240,8 +250,8 @@ class LogReader:
             raise self._error("client", f"{known}, the client of request {request_id}", client)
 
     def _client(self, client: int) -> None:
-        if not 0 <= client < len(self.header.clients):
-            raise self._error("client", f"one of the {len(self.header.clients)} clients of the header", client)
+        if not 0 <= client < len(self.clients):
+            raise self._error("client", f"one of the {len(self.clients)} clients defined above", client)
 
     def _check(self, event: Event) -> None:
         """What no single field shows: worker, client and numbers can be, and a worker's time does not run back."""

@@ -55,14 +55,17 @@ class ExecutorError(RuntimeError):
     """An executor that did not answer with the tokens that the plan asks for."""
 
 
-class Definitions(Protocol):
-    """Who must know clients and requests before the events that name them: a log."""
+class EventLog(Protocol):
+    """Where a live engine writes what happens; clients and requests before the events that name them."""
 
     def define_client(self, client: Client) -> None:
         """The next client."""
 
     def define_request(self, job: Job) -> None:
         """The next request; its `output_tokens` are those that it produces unless it stops earlier."""
+
+    def record(self, events: list[Event]) -> None:
+        """The events of a transition."""
 
 
 class Times:
@@ -102,7 +105,7 @@ class Engine:
         policy_state: Any = None,
         make_executor: Callable[[], Executor] | None = None,
         block_keys: BlockKeys | None = None,
-        definitions: Definitions | None = None,
+        log: EventLog | None = None,
         listeners: Sequence[Listener] = (),
         now_ns: Callable[[], int] | None = None,
     ) -> None:
@@ -113,7 +116,7 @@ class Engine:
         self.times = Times()
         self.state = WorkerState(worker, kv_capacity_tokens)
         self.answers: dict[int, Answer] = {}
-        self.listeners = list(listeners)
+        self.listeners = list(listeners) if log is None else [log.record, *listeners]
         self.guard = Guard(
             policy,
             fallback,
@@ -123,7 +126,7 @@ class Engine:
         )
         self._executor: Executor | None = executor
         self._make_executor = make_executor
-        self._definitions = definitions
+        self._log = log
         self._clock = _since_now() if now_ns is None else now_ns
         self._last_ns = 0
         self._plan = StepPlan()
@@ -202,8 +205,7 @@ class Engine:
         answer = Answer(request.id, request.client, prompt_ids, sampling, on_token, on_end)
         self.answers[request.id] = answer
         output = request.max_output_tokens if output_tokens is None else output_tokens
-        if self._definitions is not None:
-            self._definitions.define_request(Job(request, output))
+        self._define(lambda log: log.define_request(Job(request, output)))
         if refusal is not None:
             self._publish([Rejected(now, self.state.worker, request.id, request.client, refusal)], follow=False)
             self._call_back()
@@ -254,15 +256,23 @@ class Engine:
         """Set a client's weight: a positive integer share."""
         known = len(self.clients.all)
         who = self.clients.configure(client, weight)
-        if who.id == known and self._definitions is not None:
-            self._definitions.define_client(who)
+        if who.id == known:
+            self._define(lambda log: log.define_client(who))
         self._publish([ClientConfigured(self._now(), self.state.worker, who.id, weight)])
 
     def _client_is_known(self, client: Client) -> None:
-        if self._definitions is not None:
-            self._definitions.define_client(client)
+        self._define(lambda log: log.define_client(client))
         if client.weight != 1:
             self._publish([ClientConfigured(self._now(), self.state.worker, client.id, client.weight)])
+
+    def _define(self, define: Callable[[EventLog], None]) -> None:
+        if self._log is not None:
+            try:
+                define(self._log)
+            except Exception:
+                _log.exception("worker %d: the log failed, and is not written any more", self.state.worker)
+                self.listeners = [listener for listener in self.listeners if listener != self._log.record]
+                self._log = None
 
     # --- policy -----------------------------------------------------------------------------------------------------
 
@@ -387,7 +397,7 @@ class Engine:
             listener(events)
         except Exception:
             _log.exception("worker %d: a listener failed, and is not called again", self.state.worker)
-            self.listeners = [other for other in self.listeners if other is not listener]
+            self.listeners = [other for other in self.listeners if other != listener]
 
     def _end(self, event: Finished | Cancelled | Rejected) -> None:
         answer = self.answers.pop(event.request_id)

@@ -86,3 +86,20 @@ class FakeExecutor:
 
     def close(self) -> None:
         self.closed = True
+
+
+class ExecutorDiedError(RuntimeError):
+    """What a failing executor raises."""
+
+
+class FailingExecutor(FakeExecutor):
+    """Fails at its step number `after`, and at every call from then on."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        if self.steps + 1 >= self.after:
+            raise ExecutorDiedError("out of memory")
+        return super().execute(plan)

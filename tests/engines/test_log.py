@@ -133,7 +133,7 @@ def put(at: Any, value: Any) -> Callable[[Any], None]:
         ("Decoded", put(3, 0), "steps", "expected at least one step, found 0"),
         ("Decoded", put(4, [1, 0]), "clients", "expected ascending clients"),
         ("Decoded", put(5, [0]), "tokens", "expected at least one token a client"),
-        ("Decoded", put(4, [44]), "client", "expected one of the 4 clients of the header, found 44"),
+        ("Decoded", put(4, [44]), "client", "expected one of the 4 clients defined above, found 44"),
         ("request", lambda row: row[1]["request"].pop("client"), "request.request", "missing required field client"),
         ("request", lambda row: row[1].update(output_tokens=0), "request", "output_tokens is 0, outside 1 to"),
         ("request", lambda row: row[1]["request"].update(client=9), "client", "expected one of the 4 clients"),

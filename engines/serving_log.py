@@ -1,0 +1,81 @@
+"""The event log of a live engine: the file that a simulated run writes, line by line while the engine serves.
+
+Clients and requests are not known beforehand, so each is defined when it comes.  Where nobody knows how long an output
+will be, its definition says the most that it may be, and a `Finished` before that is an early end.  Only labels of time
+are measured; so `fairsched replay` rebuilds every state and compares every hash, and `fairsched explain` answers.
+
+What is not in a log is a policy's state that the guard had to make anew: a replay of such a run says that the states
+differ.
+"""
+
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fairsched.engines.log import CanonicalLog
+from fairsched.engines.log_file import LogWriter, RunInfo, params_of
+from fairsched.model.events import Event
+from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.request import Client
+from fairsched.model.workload import Job, Workload
+
+MEASURED = LatencyModel(
+    name="measured",
+    source="a live engine: time is what the clock said; within a run of decode steps it is shared out evenly",
+    prefill_constant_ns=1,
+    prefill_token_ns=0,
+    prefill_attention_ps=0,
+    decode=(DecodePiece(1, 1, 0, 0),),
+    kv_capacity_tokens=2,
+)
+
+
+class ServingLog:
+    """A log being written: the `log` of an `Engine`, and a context manager.
+
+    `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
+    all its parameters.  Call `complete` when the engine is idle or closed; a log without is that of an interrupted run,
+    and readable up to where it ends.  Raises `OSError` where the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        policy: str,
+        params: Mapping[str, object],
+        *,
+        kv_capacity_tokens: int,
+        name: str = "live",
+        latency: LatencyModel = MEASURED,
+    ) -> None:
+        run = RunInfo(policy, params_of(params), "none", 1, kv_capacity_tokens, latency, name)
+        self._writer = LogWriter(path, metadata.version("fairsched"), run, Workload(name, (), ()))
+        self._canonical = CanonicalLog(self._writer)
+
+    def define_client(self, client: Client) -> None:
+        """The next client."""
+        self._writer.define_client(client)
+
+    def define_request(self, job: Job) -> None:
+        """The next request."""
+        self._writer.define_request(job)
+
+    def record(self, events: list[Event]) -> None:
+        """The events of a transition."""
+        self._canonical.record(events)
+
+    def complete(self, policy_state: Any) -> str:
+        """Write the last line, with the digest of the policy's state; returns the log's hash."""
+        sha256 = self._canonical.sha256()
+        self._writer.complete(sha256, [policy_state])
+        return sha256
+
+    def __enter__(self) -> "ServingLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)

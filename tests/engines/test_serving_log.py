@@ -1,0 +1,113 @@
+"""The log of a live engine: replaying it gives every state and hash again, and it explains each request's life."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.cli import main
+from fairsched.engines.explain import explain
+from fairsched.engines.replay import replay
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving_log import ServingLog
+from fairsched.model.serial import digest
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import parameters
+from fairsched.policies.vtc import VTC
+from tests.engines import misbehaving
+from tests.engines.fake_executor import FailingExecutor, FakeExecutor
+from tests.engines.logs import build
+from tests.engines.misbehaving import Misbehaving
+from tests.engines.test_serving import CAPACITY, SENT, Ends, Ticks, composed, send
+
+FAILS = st.lists(st.integers(1, 30), max_size=2).map(sorted)
+
+
+def serve(path: Path, policy: ComposedPolicy, sent: list[Any], gone: list[int], fails: list[int]) -> Engine:
+    """Serve and log: requests come and go, a weight changes, and the executor fails at some of its steps."""
+    spares = [FailingExecutor(after) for after in fails]
+    executors = iter([*spares, FakeExecutor()])
+    with ServingLog(path, policy.name, parameters(policy), kv_capacity_tokens=CAPACITY) as log:
+        engine = Engine(
+            policy,
+            next(executors),
+            kv_capacity_tokens=CAPACITY,
+            make_executor=lambda: next(executors),
+            log=log,
+            now_ns=Ticks(),
+        )
+        for i, each in enumerate(sent):
+            send(engine, *each)
+            engine.step()
+            if i == 3:
+                engine.configure_client("client-1", 2)
+            if i in gone:
+                engine.cancel(i // 2)
+        engine.run_until_idle()
+        log.complete(engine.policy_state)
+    return engine
+
+
+@given(composed(), SENT, st.lists(st.integers(0, 9), max_size=3), FAILS)
+@settings(max_examples=150)
+def test_a_live_log_replays(policy: ComposedPolicy, sent: list[Any], gone: list[int], fails: list[int]) -> None:
+    """Early ends, callers who give up, new clients and weights, lost memory: replaying finds no difference."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "live.jsonl"
+        engine = serve(path, policy, sent, gone, fails)
+        report = replay(path, build)
+        assert report.difference is None
+        assert report.equal
+        assert report.requests == len(sent)
+        assert report.workers[0].state_digest == digest(engine.policy_state)
+        for request_id in range(len(sent)):
+            if len(sent[request_id][1]) + sent[request_id][2] + 2 * sent[request_id][3] <= CAPACITY:
+                explanation = explain(path, request_id, build)
+                assert explanation.outcome in ("finished", "cancelled", "rejected")
+
+
+def test_a_log_of_refused_decisions_replays(tmp_path: Path) -> None:
+    """What the guard did instead is what happened: the log of a policy that overcommits replays to its state."""
+    policy = Misbehaving(VTC(), (misbehaving.overcommits, None, None, None))
+    path, ends = tmp_path / "live.jsonl", Ends()
+    with ServingLog(path, "vtc", parameters(VTC()), kv_capacity_tokens=CAPACITY) as log:
+        engine = Engine(
+            policy,
+            FakeExecutor(),
+            kv_capacity_tokens=CAPACITY,
+            fallback=FCFS(),
+            log=log,
+            listeners=[ends],
+            now_ns=Ticks(),
+        )
+        for i in range(20):
+            engine.ask(f"client-{i % 3}", [i % 2, 1, i % 5], 6)
+            engine.step()
+        engine.run_until_idle()
+        log.complete(engine.policy_state.inner)
+    assert engine.guard.interventions["infeasible"] > 0
+    assert engine.guard.set_aside is None
+    assert replay(path, lambda header: VTC()).equal
+
+
+def test_the_command_line_reads_it(tmp_path: Path, capsys: Any) -> None:
+    """`fairsched replay` says that a live log is equal, and `fairsched explain` tells a request's life with names."""
+    path = tmp_path / "live.jsonl"
+    serve(path, VTC(), [(0, [1, 2, 3], 9, False), (1, [1, 2, 4], 9, True)], [], [])
+    assert main(["replay", str(path)]) == 0
+    assert "equal: every event" in capsys.readouterr().out
+    assert main(["explain", str(path), "--request", "1"]) == 0
+    assert "client-1" in capsys.readouterr().out
+
+
+def test_a_log_that_fails_does_not_stop_the_engine(tmp_path: Path) -> None:
+    """When the file cannot be written any more, the engine serves on without a log."""
+    with ServingLog(tmp_path / "live.jsonl", "fcfs", parameters(FCFS()), kv_capacity_tokens=CAPACITY) as log:
+        engine = Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=CAPACITY, log=log)
+    answer = engine.ask("a", [1, 2, 3], 5)
+    engine.run_until_idle()
+    assert answer.outcome == "finished"
+    assert engine.listeners == []
