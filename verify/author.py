@@ -6,8 +6,8 @@ gate and is here: clients come and go, requests are admitted, decode, finish and
 the batching rule; service is counted from what was charged, never by a kernel.  `claims` puts both together, and
 ``fairsched verify --policy module:Class`` or ``pytest --theorems`` decides them.
 
-Every moment may be one at which ``refill`` runs, so it has to see for itself whether it is due.  Weights do not change
-while an interval lasts.
+Every moment may be one at which ``refill`` runs, so it has to see for itself whether it is due.  Two things that happen
+are no events here, see `FairGate`: work that is cancelled, and weights that change.
 """
 
 import inspect
@@ -73,6 +73,13 @@ class FairGate(KernelGate):
     Clauses speak of a world `w`: the gate's vectors, `queued`, `was` (who waited before the last event), `last`, `idle`
     (true for everybody when nobody waits), `R` (what may still be charged to each client for requests in flight), `U`
     (the most that it can be charged after it was let in), and in promises `W`, `f` and `g`.
+
+    - Cancelled work is not given back: what an admission was charged stays charged, and promises are about what was
+      charged, `W`.  They hold through cancellations, at the expense of whoever cancels.
+    - Weights do not change: `always` and promises are about runs in which each weight is set before its client's first
+      request.  After a later change a state may not be one of which `always` is true, such as credit above a quantum
+      that has become smaller, and nothing is promised from there on.  (`DeficitGate` and `CounterGate` have events for
+      both, with theorems of their own.)
     """
 
     always: ClassVar[tuple[Clause, ...]] = ()

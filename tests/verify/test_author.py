@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -14,6 +15,7 @@ from fairsched.model.algebra import Algebra, Mask, Point, Vector
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.kernel_gate import KernelState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
 from fairsched.verify import prover
@@ -108,6 +110,48 @@ def test_no_gate_promises_nothing() -> None:
     """An order alone inherits what its batching rule promises about memory, and nothing about clients."""
     policy = ComposedPolicy("mine", LongestPrefix(), OpenGate())
     assert subject("mine", policy).theorems == policy.batching.theorems
+
+
+def _let_in(gate: FairGate, state: KernelState) -> KernelState:
+    """The state after client 0, who alone waits, was let in with a request of 10 tokens."""
+    turn = gate.turn(state, np.zeros(1, np.int64))
+    assert turn.choose(np.zeros(1, np.int64)) == 0
+    turn.admit(0, 10, 20, emptied=True)
+    return gate.after(state, turn)
+
+
+def test_cancelled_work_stays_charged() -> None:
+    """An author's gate gives nothing back, and no event of its proofs does: promises are about what was charged."""
+    gate, heads = Allowance(), np.zeros(1, np.int64)
+    state = _let_in(gate, gate.joined(gate.init(), 0, heads, waited=False))
+    assert gate.settled(state, 0, -5, heads) is state
+    events = {event.name for claim in gate.claims() for event in claim.system.events}
+    assert not {name for name in events if "cancel" in name or "refund" in name}
+
+
+class AllowanceByWeight(Allowance):
+    """An allowance as large as the client's weight says."""
+
+    constants = ()  # type: ignore[assignment]
+    per_weight = ("allowance",)
+    promises = ()  # type: ignore[assignment]
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Vector) -> Vector:
+        return o.where(o.none(queued & (q > 0)) & (q <= 0), q + allowance, q)
+
+
+def test_a_weight_that_changes_is_outside_the_proof() -> None:
+    """What always holds is proved for any weights; a client whose weight falls while it has credit has too much."""
+    gate, heads = AllowanceByWeight(), np.zeros(1, np.int64)
+    assert all(isinstance(prover.prove(claim), Proved) for claim in gate.claims())
+    state = gate.joined(gate.configured(gate.init(), 0, 3), 0, heads, waited=False)
+    state = _let_in(gate, state)
+    assert bool((state.vectors[0] <= gate.named(state)["allowance"]).all())
+    state = gate.configured(state, 0, 1)
+    assert (state.vectors[0] > gate.named(state)["allowance"]).all()
+    events = {event.name for claim in gate.claims() for event in claim.system.events}
+    assert not {name for name in events if "configured" in name}
 
 
 class ChoosesAnybody(FairGate):
