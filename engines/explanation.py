@@ -8,8 +8,8 @@ import attrs
 
 from fairsched.model.workload import Job
 
-Held = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "prefill", "decode"]
-"""What a request's time goes to; the first seven hold it back."""
+Held = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "prefill", "decode"]
+"""What a request's time goes to; the first eight hold it back."""
 
 MEANING: dict[Held, str] = {
     "step": "a step was under way when it came",
@@ -17,6 +17,7 @@ MEANING: dict[Held, str] = {
     "cap": "its client had reached the cap on what it has in flight",
     "prefix": "another request was computing a prefix of its prompt",
     "order": "others came first",
+    "bypass": "an older request had been passed over too often, and came first",
     "memory": "it was next, and did not fit into the free KV memory",
     "budget": "it was next, and the step's tokens or seats were spent",
 }

@@ -32,7 +32,7 @@ from fairsched.model.events import (
 from fairsched.model.monitor_promise import Promise
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Request
-from fairsched.model.serial import from_json
+from fairsched.model.serial import StateError, from_json
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import ChargingRule, Limits, LocalPolicy, WaitingFor
 from fairsched.policies.batching import Batch, Batching, Chunked
@@ -50,6 +50,7 @@ from fairsched.policies.waiting import (
     check_waiting,
     join,
     leave,
+    with_budget,
     with_groups,
 )
 
@@ -73,10 +74,18 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return LocalState(self.gate.init(), Waiting(), PrefixCache(), Map(), Map())
 
     def state_from_json(self, document: dict[str, Any]) -> LocalState[Any]:
-        """The state of such a document, with this policy's gate; raises `StateError` for any other."""
+        """The state of such a document, with this policy's gate; raises `StateError` for any other.
+
+        A bypass budget may have another value than when the state was kept, but none cannot become one: nobody counted.
+        """
         generic: Any = LocalState
         restored: LocalState[Any] = from_json(generic[self.gate.state_type], document)
-        return restored
+        waiting, budget = restored.waiting, self.order.bypass_budget
+        if (budget is None and waiting.lines) or (budget is not None and waiting.arrivals and not waiting.lines):
+            raise StateError(f"the state was kept {'with' if waiting.lines else 'without'} a bypass budget")
+        return (
+            restored if budget is None else msgspec.structs.replace(restored, waiting=with_budget(waiting, self.order))
+        )
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
@@ -187,7 +196,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def _requeued(self, state: LocalState[Any], request_id: int, decoded: int) -> LocalState[Any]:
         """A running request waits again, at its old age, with `decoded` more tokens to recompute."""
         entry = state.flights[request_id].entry
-        entry = Entry(entry.request, entry.age, entry.generated_tokens + decoded)
+        entry = Entry(entry.request, entry.age, entry.generated_tokens + decoded, entry.place)
         return self._join(self._out(state, request_id), entry)
 
     def _cancelled(self, state: LocalState[Any], event: Cancelled) -> LocalState[Any]:
@@ -205,7 +214,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def _gone(self, state: LocalState[Any], request_id: int, client: int) -> LocalState[Any]:
         group = group_of(self.gate, client)
-        waiting = leave(state.waiting, request_id, group)
+        waiting = leave(state.waiting, self.order, request_id, group)
         gate = state.gate if group in waiting.queues else self.gate.left(state.gate, client)
         return LocalState(gate, waiting, state.cache, state.flights, state.computing)
 
@@ -277,8 +286,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return "cap"
         if waits_for_prefix(self.order, state, entry):
             return "prefix"
-        if chosen != group_of(self.gate, client) or state.waiting.best(chosen).request.id != request_id:
+        if chosen != group_of(self.gate, client):
             return "order"
+        if state.waiting.best(chosen).request.id != request_id:
+            return "bypass" if state.waiting.due(self.order, chosen) else "order"
         batch = self.batching.open(view)
         round_ = Round(self.order, self.gate, self.batching, state, view, batch, self._free(view, batch))
         return "memory" if self.batching.first_chunk(batch, 1) and not round_.fits(entry) else "budget"

@@ -2,6 +2,8 @@
 
 The integer may depend on what of the prompt is cached; whoever keeps the queue (`policies.waiting`) asks again when
 that changes.  Equal integers are served in order of arrival, so every order is total.
+
+An order that can starve a request of a served client takes a `bypass_budget` (`policies.bypass`).
 """
 
 from abc import ABC, abstractmethod
@@ -10,22 +12,38 @@ from typing import ClassVar
 import attrs
 
 from fairsched.model.request import Request
+from fairsched.model.theorem import Theorem
+from fairsched.policies.bypass import THEOREMS
+from fairsched.policies.validators import not_negative
 
 
 class Order(ABC):
     """The integer by which waiting requests are ranked; `follows_cache` says that it depends on `cached_tokens`.
 
     With `waits_for_prefix`, a request whose next missing block is being computed for somebody else waits for it
-    rather than computing it a second time.
+    rather than computing it a second time.  With a `bypass_budget` the oldest request of a group goes first once so
+    many younger ones have passed it over.
     """
 
     name: ClassVar[str]
     follows_cache: ClassVar[bool] = False
     waits_for_prefix: ClassVar[bool] = False
+    bypass_budget: int | None = None
 
     @abstractmethod
     def rank(self, request: Request, cached_tokens: int) -> int:
         """Rank of a waiting request, between -TOKENS_MAX and TOKENS_MAX: larger goes first.  O(1)."""
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """What the order promises of requests, whatever its ranks are."""
+        return () if self.bypass_budget is None else THEOREMS
+
+
+def _budget() -> int | None:
+    """The field of an order that takes a bypass budget: a whole number from 0, or None for none."""
+    field: int | None = attrs.field(default=None, validator=attrs.validators.optional(not_negative))
+    return field
 
 
 @attrs.frozen
@@ -43,6 +61,7 @@ class ShortestPrompt(Order):
     """Fewest prompt tokens first."""
 
     name: ClassVar[str] = "shortest-prompt"
+    bypass_budget: int | None = _budget()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return -request.prompt.tokens
@@ -58,6 +77,7 @@ class LongestPrefix(Order):
     name: ClassVar[str] = "longest-prefix"
     follows_cache: ClassVar[bool] = True
     waits_for_prefix: ClassVar[bool] = True
+    bypass_budget: int | None = _budget()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return cached_tokens

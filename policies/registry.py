@@ -1,6 +1,6 @@
 """The policies that ship, by name: what a command line lists, and how it sets their parameters.
 
-A policy's parameters are the fields of its gate and of its batching rule, by their names; `input_rate` and
+A policy's parameters are the fields of its order, its gate and its batching rule, by their names; `input_rate` and
 `output_rate` are the gate's rates, `batching` names the rule itself.
 """
 
@@ -47,7 +47,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
 def parameters(policy: ComposedPolicy) -> dict[str, Any]:
     """The policy's parameters and their values."""
     values: dict[str, Any] = {"batching": policy.batching.name}
-    for part in (policy.gate, policy.batching):
+    for part in (policy.order, policy.gate, policy.batching):
         for name in _fields(type(part)):
             value = getattr(part, name)
             if isinstance(value, Rates):
@@ -72,17 +72,19 @@ def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> Compose
         if name not in known:
             raise unknown(f"parameter of policy {policy.name}", name, known)
     batching = _batching(policy, given)
-    gate_values = {name: _parsed(policy, name, text, known[name]) for name, text in given.items()}
+    parsed = {name: _parsed(policy, name, text, known[name]) for name, text in given.items()}
+    order: Any = policy.order
+    order = attrs.evolve(order, **{name: parsed[name] for name in _fields(type(order)) if name in parsed})
     gate: Any = policy.gate
-    changes: dict[str, Any] = {name: gate_values[name] for name in _fields(type(gate)) if name in gate_values}
+    changes: dict[str, Any] = {name: parsed[name] for name in _fields(type(gate)) if name in parsed}
     rates = {"input_rate": "input", "output_rate": "output"}
-    if any(name in gate_values for name in rates):
+    if any(name in parsed for name in rates):
         changes["rates"] = attrs.evolve(
-            gate.rates, **{part: gate_values[name] for name, part in rates.items() if name in gate_values}
+            gate.rates, **{part: parsed[name] for name, part in rates.items() if name in parsed}
         )
     if "quantum" in known and "quantum" not in given:
         changes["quantum"] = 2 * batching.max_batched_tokens
-    return attrs.evolve(policy, gate=attrs.evolve(gate, **changes), batching=batching)
+    return attrs.evolve(policy, order=order, gate=attrs.evolve(gate, **changes), batching=batching)
 
 
 def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:

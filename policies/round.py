@@ -1,5 +1,6 @@
 """One decision under way: admit what order, gate and budget choose, until memory or one of them says stop."""
 
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -75,12 +76,18 @@ class Round:
         return grows if stays is None else stays if grows is None else min(stays, grows)
 
     def _head(self, group: int) -> Entry | None:
-        """The group's best request that need not wait for its prefix; a client under a gate offers only its best."""
+        """The group's next request that need not wait for its prefix.
+
+        A client under a gate offers nobody else, and nobody else goes past a request whose bypass budget is used up:
+        it waits for the prefills that are under way, and for no others of its group.
+        """
         waiting = self.state.waiting
-        if not self.order.waits_for_prefix or not self.state.computing:
-            return waiting.best(group)
-        tries = 1 if self.gate.grouped else LOOKAHEAD
-        for _, entry in zip(range(tries), waiting.ranked(group), strict=False):
+        head = waiting.best(group)
+        if not waits_for_prefix(self.order, self.state, head):
+            return head
+        if self.gate.grouped or waiting.due(self.order, group):
+            return None
+        for entry in islice(waiting.ranked(group), 1, LOOKAHEAD):
             if not waits_for_prefix(self.order, self.state, entry):
                 return entry
         return None

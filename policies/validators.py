@@ -14,6 +14,12 @@ def positive(_: object, attribute: "attrs.Attribute[Any]", value: object) -> Non
         raise ValueError(f"{attribute.name} is a positive integer, not {value!r}")
 
 
+def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+    """An integer from 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{attribute.name} is a whole number of at least 0, not {value!r}")
+
+
 def one_of(*choices: str) -> Validator:
     """One of a few words."""
 

@@ -3,7 +3,8 @@
 `decide` never walks the queue.  For each group (a client under a gate, everybody without one) the index holds the
 scores of its waiting requests in order, and in one vector the best score of each group, which is all that a gate's
 kernel sees.  A score packs the order's rank and the age of the request into one integer, so that scores are distinct
-and the larger goes first.
+and the larger goes first.  With a bypass budget the vector has the oldest's score in place of the best one
+where that is due (`policies.bypass`).
 
 When the order follows the cache, the index also knows where in the cache each waiting prompt stops matching.  New
 blocks can lengthen only the matches that stopped exactly where they begin and go on with their first key; an eviction
@@ -11,17 +12,20 @@ can shorten only those that stopped in the node it cut.  So the work is proporti
 """
 
 from collections.abc import Iterator
+from operator import lt
 
 import msgspec
 import numpy as np
 from immutables import Map
 
-from fairsched.model.algebra import NO_SCORE, Ints
+from fairsched.model.algebra import NO_SCORE, NUMPY, Ints
 from fairsched.model.cache import PrefixCache
 from fairsched.model.prefix_draft import Eviction
 from fairsched.model.prefix_tree import Insertion
 from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.policies import bypass
+from fairsched.policies.bypass import NO_PLACE, NOBODY_CAME, Line
 from fairsched.policies.order import Order
 from fairsched.policies.vectors import grown
 
@@ -31,11 +35,13 @@ _NO_HEADS = np.zeros(0, dtype=np.int64)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A request as the queue knows it: `age` counts arrivals, `generated_tokens` is what a preemption left to redo."""
+    """A request as the queue knows it: `age` counts arrivals, `generated_tokens` is what a preemption left to redo, and
+    `place` is its place in its group's line where there is a bypass budget."""
 
     request: Request
     age: int
     generated_tokens: int
+    place: int = NO_PLACE
 
     @property
     def context_tokens(self) -> int:
@@ -51,8 +57,9 @@ class Entry(msgspec.Struct, frozen=True):
 class Waiting(msgspec.Struct, frozen=True):
     """The index.  `entries` by request id, `ids` by age, `scores` by request id, `queues` of scores by group.
 
-    `heads[g]` is the best score of group g, NO_SCORE when nothing of it waits.  `stops` says where each waiting
-    prompt stops matching (node, blocks); `stopped` lists them by node and next key.
+    `heads[g]` is the score of who is next in group g, NO_SCORE when nothing of it waits.  `stops` says where each
+    waiting prompt stops matching (node, blocks); `stopped` lists them by node and next key.  `lines` are kept with a
+    bypass budget only, and outlast the queues.
     """
 
     entries: Map[int, Entry] = Map()
@@ -63,10 +70,16 @@ class Waiting(msgspec.Struct, frozen=True):
     arrivals: int = 0
     stops: Map[int, tuple[int, int]] = Map()
     stopped: Map[int, Map[bytes, SortedTuple[int]]] = Map()
+    lines: Map[int, Line] = Map()
 
     def best(self, group: int) -> Entry:
-        """The entry of best score in a group that has one.  O(1)."""
-        return self.entries[self.ids[AGE_MASK - (self.queues[group].last() & AGE_MASK)]]
+        """Who is next in a group in which somebody waits: its best entry, or its oldest if that is due.  O(1)."""
+        return self.entries[self.ids[AGE_MASK - (int(self.heads[group]) & AGE_MASK)]]
+
+    def due(self, order: Order, group: int) -> bool:
+        """Whether the oldest of such a group has used up the order's bypass budget.  O(1)."""
+        line = self.lines.get(group)
+        return line is not None and _due(order, line, self.entries[self.ids[line.ages.first()]])
 
     def ranked(self, group: int) -> Iterator[Entry]:
         """The group's entries from the best score down."""
@@ -86,7 +99,12 @@ _NO_KEYS: Map[bytes, SortedTuple[int]] = Map()
 
 def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group: int) -> Waiting:
     """The index with one more entry.  O(log n + sqrt n), and a match of the prompt if the order follows the cache."""
-    request = entry.request
+    request, lines = entry.request, waiting.lines
+    if order.bypass_budget is not None:
+        line = lines.get(group, NOBODY_CAME)
+        if entry.place == NO_PLACE:
+            entry = msgspec.structs.replace(entry, place=bypass.place(NUMPY, line.left, line.ages.size))
+        lines = lines.set(group, Line(line.ages.add(entry.age), line.left))
     stops, stopped = waiting.stops, waiting.stopped
     cached_tokens = 0
     if order.follows_cache and request.prompt.keys:
@@ -96,19 +114,24 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
         stopped = _stop(stopped, request, match.node, match.blocks)
     score = score_of(order.rank(request, cached_tokens), entry.age)
     queue = waiting.queues.get(group, _NO_QUEUE).add(score)
+    entries = waiting.entries.set(request.id, entry)
+    ids = waiting.ids.set(entry.age, request.id)
+    scores = waiting.scores.set(request.id, score)
+    head = _head(order, queue, lines.get(group), entries, ids, scores)
     return Waiting(
-        waiting.entries.set(request.id, entry),
-        waiting.ids.set(entry.age, request.id),
-        waiting.scores.set(request.id, score),
+        entries,
+        ids,
+        scores,
         waiting.queues.set(group, queue),
-        _with_head(waiting.heads, group, queue),
+        _with_head(waiting.heads, group, head),
         max(waiting.arrivals, entry.age + 1),
         stops,
         stopped,
+        lines,
     )
 
 
-def leave(waiting: Waiting, request_id: int, group: int) -> Waiting:
+def leave(waiting: Waiting, order: Order, request_id: int, group: int) -> Waiting:
     """The index without an entry, which must be in it.  O(log n + sqrt n)."""
     entry = waiting.entries[request_id]
     queue = waiting.queues[group].remove(waiting.scores[request_id])
@@ -117,15 +140,24 @@ def leave(waiting: Waiting, request_id: int, group: int) -> Waiting:
     if stop is not None:
         stops = stops.delete(request_id)
         stopped = _unstop(stopped, entry.request, *stop)
+    lines = waiting.lines
+    if order.bypass_budget is not None:
+        line = lines[group]
+        lines = lines.set(group, Line(line.ages.remove(entry.age), bypass.gone(NUMPY, line.left)))
+    entries = waiting.entries.delete(request_id)
+    ids = waiting.ids.delete(entry.age)
+    scores = waiting.scores.delete(request_id)
+    head = _head(order, queue, lines.get(group), entries, ids, scores)
     return Waiting(
-        waiting.entries.delete(request_id),
-        waiting.ids.delete(entry.age),
-        waiting.scores.delete(request_id),
+        entries,
+        ids,
+        scores,
         waiting.queues.set(group, queue) if queue.size else waiting.queues.delete(group),
-        _with_head(waiting.heads, group, queue),
+        _with_head(waiting.heads, group, head),
         waiting.arrivals,
         stops,
         stopped,
+        lines,
     )
 
 
@@ -178,12 +210,12 @@ def _rescore(waiting: Waiting, order: Order, cache: PrefixCache, moved: list[int
             queues[group] = queues[group].remove(scores[request_id]).add(score)
             scores[request_id] = score
             touched.add(group)
-    new_queues = queues.finish()
+    new_scores, new_queues = scores.finish(), queues.finish()
     heads = waiting.heads.copy()
     for group in touched:
-        heads[group] = new_queues[group].last()
+        heads[group] = _head(order, new_queues[group], waiting.lines.get(group), entries, waiting.ids, new_scores)
     return msgspec.structs.replace(
-        waiting, stops=stops.finish(), stopped=stopped, scores=scores.finish(), queues=new_queues, heads=heads
+        waiting, stops=stops.finish(), stopped=stopped, scores=new_scores, queues=new_queues, heads=heads
     )
 
 
@@ -214,16 +246,45 @@ def with_groups(waiting: Waiting, size: int) -> Waiting:
     return msgspec.structs.replace(waiting, heads=grown(waiting.heads, size, NO_SCORE))
 
 
-def _with_head(heads: Ints, group: int, queue: SortedTuple[int]) -> Ints:
-    """The vector of best scores after one group's queue changed.  O(groups), or O(1) if the best is the same."""
-    best = queue.last() if queue.size else NO_SCORE
+def with_budget(waiting: Waiting, order: Order) -> Waiting:
+    """The index of lines that were kept under another bypass budget.  O(groups)."""
+    heads = waiting.heads.copy()
+    for group, queue in waiting.queues.items():
+        heads[group] = _head(order, queue, waiting.lines.get(group), waiting.entries, waiting.ids, waiting.scores)
+    return msgspec.structs.replace(waiting, heads=heads)
+
+
+def _head(
+    order: Order,
+    queue: SortedTuple[int],
+    line: Line | None,
+    entries: Map[int, Entry],
+    ids: Map[int, int],
+    scores: Map[int, int],
+) -> int:
+    """The score of who is next in a group, NO_SCORE when nothing of it waits.  O(1)."""
+    if not queue.size:
+        return NO_SCORE
+    if line is None:
+        return queue.last()
+    oldest = ids[line.ages.first()]
+    return int(bypass.head(NUMPY, queue.last(), scores[oldest], _due(order, line, entries[oldest])))
+
+
+def _due(order: Order, line: Line, oldest: Entry) -> bool:
+    budget = order.bypass_budget
+    return budget is not None and bool(bypass.due(NUMPY, line.left, oldest.place, budget))
+
+
+def _with_head(heads: Ints, group: int, head: int) -> Ints:
+    """The vector of heads after one group's queue changed.  O(groups), or O(1) if the head is the same."""
     if group < len(heads):
-        if heads[group] == best:
+        if heads[group] == head:
             return heads
         heads = heads.copy()
     else:
         heads = grown(heads, group + 1, NO_SCORE)
-    heads[group] = best
+    heads[group] = head
     return heads
 
 
@@ -244,10 +305,36 @@ def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: b
         if i in waiting.stops:
             match = cache.tree.match(request.prompt)
             assert waiting.stops[i] == (match.node, match.blocks)
-    # Each group's queue holds exactly its scores, in order, and its head is the best of them.
+    # Each group's queue holds exactly its scores, in order, and its head is the best of them or a due oldest.
     assert {group: list(queue) for group, queue in waiting.queues.items()} == {g: sorted(s) for g, s in groups.items()}
     for group, head in enumerate(waiting.heads.tolist()):
-        assert head == max(groups.get(group, [NO_SCORE]))
+        due = group in groups and waiting.due(order, group)
+        assert head == max(groups.get(group, [NO_SCORE]), key=(lambda score: score & AGE_MASK) if due else None)
+    _check_lines(waiting, order, grouped)
     # The prompts listed where they stop are exactly those that wait and can be cached.
     listed = sorted(i for by_key in waiting.stopped.values() for ids in by_key.values() for i in ids)
     assert listed == sorted(waiting.stops)
+
+
+def _check_lines(waiting: Waiting, order: Order, grouped: bool) -> None:
+    if order.bypass_budget is None:
+        # Without a budget nobody counts.
+        assert not waiting.lines
+        return
+    groups: dict[int, list[Entry]] = {}
+    for _, request_id in sorted(waiting.ids.items()):
+        entry = waiting.entries[request_id]
+        groups.setdefault(entry.request.client if grouped else 0, []).append(entry)
+    # Each line has the ages of those who wait.
+    assert {g: list(line.ages) for g, line in waiting.lines.items() if line.ages.size} == {
+        g: [entry.age for entry in entries] for g, entries in groups.items()
+    }
+    for group, entries in groups.items():
+        line = waiting.lines[group]
+        places = [entry.place for entry in entries]
+        # Places ascend with age, nobody's lies before that of whoever comes next, and nobody was passed over less than
+        # not at all.
+        assert all(map(lt, places, places[1:]))
+        assert places[0] >= 0
+        assert places[-1] < line.left + line.ages.size
+        assert all(line.left - place + older >= 0 for older, place in enumerate(places))

@@ -1,122 +1,359 @@
-"""How long one request waits if its order may pass it over at most b times: an attempt at D-request.
+"""D-request: how long the bypass budget of a group lets others be let in before one request.
 
-No shipped order has a bypass budget, so this is about a rule and not about shipped text: among the requests of one
-client the best score goes first, unless somebody has been passed over b times; then the oldest of those does.  A
-request is *passed over* when a younger one is let in.  The sort is that of requests, `T` counts what was let in since r
-came, `B` how often each was passed over.  With D-starvation, which bounds how much others are let in between two
-admissions of the client, it bounds the wait of a request.
+The kernel is that of `fairsched.policies.bypass`.  Here the sort is that of the requests of one group, for any number
+of them, of arrivals, of returns after a preemption and of requests that are given up.  `T` counts what was let in since
+r came (or came back), `older0` who waited then and is older, `back` which older ones came back since.  An order's
+scores do not occur: nothing is assumed of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
-from fairsched.model.theorem import Theorem
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, spread, total
+import attrs
 
-D_REQUEST = Theorem(
-    "D-request",
-    "with a bypass budget b, at most b + (older requests that waited when r came) requests of its client are let in "
-    "before r",
-    "new; about a rule that no shipped order has",
-    (),
-    bound="b + older",
+from fairsched.model.algebra import Algebra
+from fairsched.policies import bypass
+from fairsched.policies.bypass import D_HEAD, D_LINE, D_OLDER, D_PASSED, D_REQUEST, DUE_RESPECTED
+from fairsched.verify.system import (
+    Claim,
+    Clause,
+    Event,
+    Kind,
+    Need,
+    Rule,
+    System,
+    World,
+    implies,
+    only,
+    same,
+    spread,
+    total,
 )
 
 
-def choose(o: Algebra, waits: Mask, score: Vector, age: Vector, bypassed: Vector, budget: Scalar) -> Point:
-    """The best score, or the oldest of those whose budget is used up."""
-    due = waits & (bypassed >= budget)
-    return o.argmin(o.where(due, age, -score), due | (waits & o.none(due)))
+def _at(o: Algebra, w: World, name: str, point: str) -> Any:
+    values = getattr(w, name)
+    return o.pick(values, getattr(w, point), False if name in ("waits", "came") else 0)
 
 
-def _dispatch(o: Algebra, w: World) -> Mapping[str, Any]:
-    served = o.pick(w.age, w.p, 0)
-    passed = w.waits & (w.age < served)
-    return {
-        "waits": o.put(w.waits, w.p, False),
-        "B": o.where(passed, w.B + 1, w.B),
-        "T": w.T + 1,
-    }
+def _count(o: Algebra, mask: Any) -> Any:
+    return total(o, o.where(mask, 1, 0))
 
 
-def _decides(o: Algebra, w: World) -> Mapping[str, Any]:
-    return {"p": choose(o, w.waits, w.score, w.age, w.B, w.b)}
+def _is(o: Algebra, w: World, point: str, other: str) -> Any:
+    """Whether two points are one request."""
+    return o.pick(only(o, w.place, getattr(w, point)), getattr(w, other), False)
 
 
-def _arrive(o: Algebra, w: World) -> Mapping[str, Any]:
-    return {"waits": o.put(w.waits, w.p, True), "B": o.put(w.B, w.p, 0)}
+_EXISTS = Need(lambda o, w: o.exists(w.p))
+_NEW = Need(lambda o, w: o.where(_at(o, w, "came", "p"), False, True))
+_WAITS = Need(lambda o, w: _at(o, w, "waits", "p"))
+_RAN = Need(lambda o, w: o.where(_at(o, w, "waits", "p"), False, _at(o, w, "came", "p")))
+
+_LAWS = (Need(lambda o, w: o.exists(w.r)),)
+_FIELDS = {"waits": Kind.MASK, "came": Kind.MASK, "place": Kind.VECTOR, "left": Kind.SCALAR}
+_POINT = {"p": Kind.POINT}
 
 
-def _older(o: Algebra, w: World) -> Any:
-    """How many older than r wait."""
-    return total(o, o.where(w.waits & (w.age < o.pick(w.age, w.r, 0)), 1, 0))
+def _events(kernel: Any) -> tuple[Event, Event, Event, Event]:
+    """Whatever may happen to the queue of a group."""
 
+    def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+        place = kernel.place(o, w.left, w.waiting)
+        return {
+            "waits": o.put(w.waits, w.p, True),
+            "came": o.put(w.came, w.p, True),
+            "place": o.put(w.place, w.p, place),
+        }
 
-def _r_waits(o: Algebra, w: World) -> Any:
-    return o.pick(w.waits, w.r, False)
+    def back(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"waits": o.put(w.waits, w.p, True)}
 
+    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"waits": o.put(w.waits, w.p, False), "left": kernel.gone(o, w.left)}
 
-def _while_r_waits(o: Algebra, w: World, holds: Any) -> Any:
-    return o.where(_r_waits(o, w), holds, True)
-
-
-def _by_age(o: Algebra, w: World, i: Any) -> Any:
-    both = w.waits & spread(o.pick(w.waits, i, False), w.B)
-    return implies(o, both & (w.age > o.pick(w.age, i, 0)), o.pick(w.B, i, 0) >= w.B)
-
-
-def _distinct(o: Algebra, w: World, i: Any) -> Any:
-    others = o.put(w.waits & spread(o.pick(w.waits, i, False), w.B), i, False)
-    own = o.pick(w.age, i, 0)
-    return implies(o, others, (w.age < own) | (w.age > own))
-
-
-def claim() -> Claim:
-    """The claim about the rule."""
-    budget = Clause("0 <= B <= b", lambda o, w: implies(o, w.waits, (w.B >= 0) & (w.b >= w.B)))
-    counted = Clause(
-        "T + older <= B_r + older at first",
-        lambda o, w: _while_r_waits(o, w, w.T + w.older <= o.pick(w.B, w.r, 0) + w.older0),
+    return (
+        Event("come", arrive, _POINT, (_EXISTS, _NEW), (kernel.place,)),
+        Event("come back", back, _POINT, (_EXISTS, _RAN)),
+        Event("let in", leave, _POINT, (_EXISTS, _WAITS), (kernel.gone,)),
+        Event("give up", leave, _POINT, (_EXISTS, _WAITS), (kernel.gone,)),
     )
-    common = (
-        budget,
-        Clause("who is older was passed over as often at least", _by_age, points=1),
-        Clause("ages differ", _distinct, points=1),
+
+
+_KNOWN = Clause("who waits came", lambda o, w: implies(o, w.waits, w.came))
+_NEXT = Clause(
+    "the next place is after all others",
+    lambda o, w: implies(o, w.came, w.left + w.waiting > w.place),
+)
+_EMPTY = (
+    Clause("nobody came", lambda o, w: implies(o, w.came | w.waits, False)),
+    Clause("nobody left", lambda o, w: same(w.left, 0)),
+)
+
+
+_NOBODY_WAITS = Clause("nobody waits", lambda o, w: same(w.waiting, 0))
+_NOBODY_COUNTED = (_NOBODY_WAITS, Clause("nobody waits before r", lambda o, w: same(w.older, 0)))
+
+
+def _measured(kernel: Any) -> tuple[Event, Event, Event, Event]:
+    """The events, where the queue's length is a number of its own, as it is in production."""
+    come, back, let_in, give_up = _events(kernel)
+
+    def counted(event: Event, more: int) -> Event:
+        return event.also(waiting=lambda w: w.waiting + more)
+
+    return counted(come, 1), counted(back, 1), counted(let_in, -1), counted(give_up, -1)
+
+
+def _end(o: Algebra, w: World) -> Any:
+    """The place of r, or of whoever comes next if r has not come."""
+    return o.where(_at(o, w, "came", "r"), _at(o, w, "place", "r"), w.left + w.waiting)
+
+
+def _is_older(o: Algebra, w: World) -> Any:
+    """1 if p is older than r, as everybody is until r comes, and 0 if not."""
+    return o.where(_at(o, w, "place", "p") < _end(o, w), 1, 0)
+
+
+def _counted(kernel: Any) -> tuple[Event, Event, Event, Event]:
+    """The measured events with `older`, a count of those who wait and are older than r."""
+    come, back, let_in, give_up = _measured(kernel)
+
+    def came(o: Algebra, w: World) -> Mapping[str, Any]:
+        before_r = o.where(_is(o, w, "p", "r"), False, o.where(_at(o, w, "came", "r"), False, True))
+        return {**come.step(o, w), "older": o.where(before_r, w.older + 1, w.older)}
+
+    def and_older(event: Event, sign: int) -> Event:
+        step: Rule = event.step
+
+        def counted(o: Algebra, w: World) -> Mapping[str, Any]:
+            one = _is_older(o, w)
+            return {**step(o, w), "older": w.older + one if sign > 0 else w.older - one}
+
+        return attrs.evolve(event, step=counted)
+
+    return attrs.evolve(come, step=came), and_older(back, 1), and_older(let_in, -1), and_older(give_up, -1)
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+
+
+def _line(kernel: Any) -> Claim:
+    """`s` is any request that is not younger than r."""
+
+    def between(o: Algebra, w: World) -> Any:
+        return _count(o, w.came & (w.place >= _at(o, w, "place", "s")) & (w.place < _end(o, w)))
+
+    def apart(o: Algebra, w: World) -> Any:
+        s = _at(o, w, "place", "s")
+        return implies(o, _at(o, w, "came", "s") & (s <= _end(o, w)), _end(o, w) - s >= w.between)
+
+    return Claim(
+        D_LINE,
+        System(
+            "the line of a group",
+            {"r": Kind.POINT, "s": Kind.POINT},
+            (*_LAWS, Need(lambda o, w: o.exists(w.s))),
+            {**_FIELDS, "waiting": Kind.SCALAR},
+            _measured(kernel),
+            derived={"between": between},
+        ),
+        (*_EMPTY, _NOBODY_WAITS),
+        (_NEXT, Clause("r - s >= how many came from s on before r, or until now", apart)),
+        (
+            Clause(
+                "r - s >= how many came from s on before r",
+                lambda o, w: implies(o, _at(o, w, "came", "r"), apart(o, w)),
+            ),
+        ),
     )
-    another = Need(lambda o, w: o.where(o.pick(only(o, w.B, w.r), w.p, True), False, True))
-    youngest = Need(lambda o, w: implies(o, w.waits, o.pick(w.age, w.p, 0) > w.age))
+
+
+def _passed(kernel: Any) -> Claim:
+    """`gone` counts who has left since r came, `ahead` who waited then."""
+    come, back, let_in, give_up = _measured(kernel)
+
+    def came(o: Algebra, w: World) -> Mapping[str, Any]:
+        is_r = _is(o, w, "p", "r")
+        return {**come.step(o, w), "gone": o.where(is_r, 0, w.gone), "ahead": o.where(is_r, w.waiting, w.ahead)}
+
+    def exact(o: Algebra, w: World) -> Any:
+        return implies(o, _at(o, w, "came", "r"), same(w.left - _at(o, w, "place", "r"), w.gone - w.ahead))
+
+    clause = Clause("left - the place of r = gone - ahead", exact)
+    return Claim(
+        D_PASSED,
+        System(
+            "what passed r over",
+            {"r": Kind.POINT},
+            _LAWS,
+            {**_FIELDS, "waiting": Kind.SCALAR, "gone": Kind.SCALAR, "ahead": Kind.SCALAR},
+            (
+                attrs.evolve(come, step=came),
+                back,
+                let_in.also(gone=lambda w: w.gone + 1),
+                give_up.also(gone=lambda w: w.gone + 1),
+            ),
+        ),
+        (*_EMPTY, _NOBODY_WAITS),
+        (clause,),
+        (clause,),
+    )
+
+
+def _older(kernel: Any) -> Claim:
+    """The count is that of the requests themselves."""
+
+    def before(o: Algebra, w: World) -> Any:
+        return _count(o, w.waits & (w.place < _end(o, w)))
+
+    exact = Clause("older = how many wait before r", lambda o, w: same(w.older, w.before))
+    return Claim(
+        D_OLDER,
+        System(
+            "who waits before r",
+            {"r": Kind.POINT},
+            _LAWS,
+            {**_FIELDS, "waiting": Kind.SCALAR, "older": Kind.SCALAR},
+            _counted(kernel),
+            derived={"before": before},
+        ),
+        (*_EMPTY, *_NOBODY_COUNTED),
+        (_KNOWN, _NEXT, exact),
+        (exact,),
+    )
+
+
+# --- one request ----------------------------------------------------------------------------------------------------
+
+
+def _once(kernel: Any) -> tuple[Event, ...]:
+    """The counted events, with what is let in since r came; whoever is due is let in and nobody else."""
+    come, back, let_in, give_up = _counted(kernel)
+
+    def anew(event: Event, more: Callable[[Algebra, World], Any]) -> Event:
+        """`event` of r begins the count again; of another it brings `more` who are older."""
+        step: Rule = event.step
+
+        def counted(o: Algebra, w: World) -> Mapping[str, Any]:
+            is_r, written = _is(o, w, "p", "r"), step(o, w)
+            return {
+                **written,
+                "T": o.where(is_r, 0, w.T),
+                "older0": o.where(is_r, written["older"], w.older0),
+                "back": o.where(is_r, 0, w.back + more(o, w)),
+            }
+
+        return attrs.evolve(event, step=counted)
+
+    def first(o: Algebra, w: World) -> Mapping[str, Any]:
+        oldest = o.argmin(w.place, w.waits)
+        return {"oldest": oldest, "is_due": kernel.due(o, w.left, o.pick(w.place, oldest, 0), w.b)}
+
+    def apart(o: Algebra, w: World) -> Any:
+        r, s = _at(o, w, "place", "r"), _at(o, w, "place", "oldest")
+        return implies(o, _at(o, w, "waits", "r"), r - s >= w.older)
+
+    # D-older: a count of who waits is not below one where there is somebody.
+    counts = Need(lambda o, w: w.older >= _is_older(o, w))
+    return (
+        anew(come, lambda o, w: 0),
+        anew(back, _is_older),
+        attrs.evolve(
+            let_in.also(T=lambda w: w.T + 1).with_needs(
+                Need(lambda o, w: implies(o, w.is_due, _is(o, w, "p", "oldest")), DUE_RESPECTED),
+                counts,
+                # D-line and D-older, of the oldest and r: whoever waits and is older than r came between the two.
+                Need(apart),
+            ),
+            kernels=(*let_in.kernels, kernel.due),
+            decides=first,
+        ),
+        give_up.with_needs(counts),
+    )
+
+
+def _request(kernel: Any) -> Claim:
+    def waits(o: Algebra, w: World) -> Any:
+        return _at(o, w, "waits", "r")
+
+    def place(o: Algebra, w: World) -> Any:
+        return _at(o, w, "place", "r")
+
+    def alone(o: Algebra, w: World) -> Any:
+        others = o.put(w.came & spread(_at(o, w, "came", "r"), w.place), w.r, False)
+        return implies(o, others, (w.place < place(o, w)) | (w.place > place(o, w)))
+
     return Claim(
         D_REQUEST,
         System(
-            "the requests of one client",
-            parameters={"b": Kind.SCALAR, "age": Kind.VECTOR, "r": Kind.POINT, "older0": Kind.SCALAR},
-            laws=(Need(lambda o, w: w.b >= 0), Need(lambda o, w: o.exists(w.r))),
-            fields={"waits": Kind.MASK, "B": Kind.VECTOR, "T": Kind.SCALAR},
-            events=(
-                Event("arrive", _arrive, {"p": Kind.POINT}, (Need(lambda o, w: o.exists(w.p)), another, youngest)),
-                Event(
-                    "let in",
-                    _dispatch,
-                    {"score": Kind.VECTOR},
-                    (Need(lambda o, w: o.exists(w.p)),),
-                    (choose,),
-                    decides=_decides,
-                ),
+            "the requests of one group",
+            {"b": Kind.SCALAR, "r": Kind.POINT},
+            (*_LAWS, Need(lambda o, w: w.b >= 0)),
+            {**_FIELDS, **dict.fromkeys(("waiting", "T", "older", "older0", "back"), Kind.SCALAR)},
+            _once(kernel),
+        ),
+        (*_EMPTY, *_NOBODY_COUNTED, Clause("nobody came back", lambda o, w: same(w.back, 0))),
+        (
+            _KNOWN,
+            _NEXT,
+            Clause("nobody else has the place of r", alone),
+            Clause("back >= 0", lambda o, w: w.back >= 0),
+            Clause("older >= 0", lambda o, w: w.older >= 0),
+            Clause(
+                "all are older until r comes", lambda o, w: o.where(_at(o, w, "came", "r"), True, w.older >= w.waiting)
             ),
-            derived={"older": _older},
+            Clause(
+                "left + older >= the place of r",
+                lambda o, w: implies(o, _at(o, w, "came", "r"), w.left + w.older >= place(o, w)),
+            ),
+            Clause(
+                "T - older0 <= left - the place of r, while r waits",
+                lambda o, w: implies(o, waits(o, w), w.T - w.older0 <= w.left - place(o, w)),
+            ),
+            Clause(
+                "T + older <= b + older0 + back, while r waits",
+                lambda o, w: implies(o, waits(o, w), w.T + w.older <= w.b + w.older0 + w.back),
+            ),
         ),
         (
-            *common,
-            Clause("r waits", _r_waits),
-            Clause("T = 0", lambda o, w: (w.T >= 0) & (w.T <= 0)),
-            Clause("older at first", lambda o, w: w.older <= w.older0),
+            Clause(
+                "T <= b + older0 + back, while r waits",
+                lambda o, w: implies(o, waits(o, w), w.b + w.older0 + w.back >= w.T),
+            ),
         ),
-        (*common, counted),
-        (Clause("T <= b + older while r waits", lambda o, w: _while_r_waits(o, w, w.b + w.older0 >= w.T)),),
     )
 
 
-def claims() -> tuple[Claim, ...]:
-    """What was attempted."""
-    return (claim(),)
+# --- the head -------------------------------------------------------------------------------------------------------
+
+
+def _head(kernel: Any) -> Claim:
+    """`oldest` and `best` are the scores of those two."""
+
+    def offer(o: Algebra, w: World) -> Mapping[str, Any]:
+        is_due = kernel.due(o, w.left, w.place, w.b)
+        return {"head": kernel.head(o, w.best, w.oldest, is_due), "passed": w.left - w.place}
+
+    def offered(o: Algebra, w: World) -> Any:
+        return o.where(w.passed >= w.b, same(w.head, w.oldest), same(w.head, w.best))
+
+    clause = Clause("the oldest if it was passed over b times, else the best", offered)
+    return Claim(
+        D_HEAD,
+        System(
+            "what a group offers",
+            dict.fromkeys(("b", "left", "place", "best", "oldest"), Kind.SCALAR),
+            (),
+            {"head": Kind.SCALAR, "passed": Kind.SCALAR},
+            (Event("offer", offer, kernels=(kernel.due, kernel.head)),),
+        ),
+        (clause,),
+        (clause,),
+        (clause,),
+    )
+
+
+def claims(kernel: Any = bypass) -> tuple[Claim, ...]:
+    """What is proved of the rule; `kernel` holds its functions."""
+    return (_head(kernel), _passed(kernel), _line(kernel), _older(kernel), _request(kernel))

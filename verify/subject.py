@@ -76,7 +76,7 @@ def subject(name: str, policy: object) -> Subject:
         raise ValueError(
             f"{name} overrides {', '.join(unproved)}: it inherits no theorem, and has no `claims` of its own"
         )
-    theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()))
+    theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
     broken = composed.gate.broken_assumptions
     if composed.batching.reserve == "static":
         return Subject(name, SUITE, theorems, composed, broken)

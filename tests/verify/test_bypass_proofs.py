@@ -1,30 +1,84 @@
-"""The attempt at D-request: the bound holds for a rule with a budget, and falls without one."""
+"""The bypass budget is proved about the shipped rule, and a rule that is wrong by one, or never counts, is refuted."""
+
+import inspect
+from typing import Any
 
 import pytest
 
-from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
+from fairsched.policies import bypass
+from fairsched.policies.bypass import DUE_RESPECTED, THEOREMS
 from fairsched.verify import bypass_proofs, prover
+from fairsched.verify.counterexample import ChangedKernel, document, replay
 from fairsched.verify.guard import violations
+from fairsched.verify.mutation import Target, outcomes
+from fairsched.verify.outcome import Fate
 from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.system import Claim
+from fairsched.verify.variants import variant
+
+CLAIMS = {claim.theorem.id: claim for claim in bypass_proofs.claims()}
 
 
-def test_a_request_waits_for_its_budget_and_for_older_ones() -> None:
-    """For any number of requests, arrivals and scores."""
-    assert isinstance(prover.prove(bypass_proofs.claim()), Proved)
-    assert violations([bypass_proofs.choose]) == []
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_rule_keeps_its_theorems(name: str) -> None:
+    """For any number of requests, arrivals, returns and scores."""
+    assert isinstance(prover.prove(CLAIMS[name]), Proved)
 
 
-def _by_score(o: Algebra, waits: Mask, score: Vector, age: Vector, bypassed: Vector, budget: Scalar) -> Point:
-    return o.argmax(score, waits)
+def test_every_theorem_has_a_claim_about_a_kernel() -> None:
+    """What an order with a budget lists is what is proved, of text in the algebra's words."""
+    assert {theorem.id for theorem in THEOREMS} == set(CLAIMS)
+    kernels = (bypass.place, bypass.gone, bypass.due, bypass.head)
+    assert violations(kernels) == []
+    assert set(kernels) == {kernel for claim in CLAIMS.values() for kernel in claim.system.kernels()}
 
 
-def _any_due(o: Algebra, waits: Mask, score: Vector, age: Vector, bypassed: Vector, budget: Scalar) -> Point:
-    due = waits & (bypassed >= budget)
-    return o.argmin(-score, due | (waits & o.none(due)))
+def test_without_respect_for_who_is_due_nothing_holds() -> None:
+    """A fallback that admits past a due request breaks D-request, and the world replays."""
+    verdict = prover.prove(CLAIMS["D-request"], dropped=frozenset({DUE_RESPECTED}))
+    assert isinstance(verdict, Refuted)
+    assert verdict.world.clients == 2
+    assert replay(document(verdict.world, bypass_proofs.__name__)).confirmed
 
 
-@pytest.mark.parametrize("rule", [_by_score, _any_due])
-def test_without_the_budget_or_its_order_it_waits_longer(rule: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Best score always, or any of those whose budget is used up instead of the oldest."""
-    monkeypatch.setattr(bypass_proofs, "choose", rule)
-    assert isinstance(prover.prove(bypass_proofs.claim()), Refuted)
+BUGS = {
+    "never counting": ("gone", "left + 1", "left"),
+    "counting twice": ("gone", "left + 1", "left + 2"),
+    "off by one, late": ("due", ">=", ">"),
+    "off by one, early": ("due", "left - oldest", "left - oldest + 1"),
+    "a place too far ahead": ("place", "left + waiting", "waiting"),
+    "the best although the oldest is due": ("head", "is_due, oldest, best", "is_due, best, oldest"),
+}
+
+
+def _claims(kernel: Any) -> dict[str, Claim]:
+    return {claim.theorem.id: claim for claim in bypass_proofs.claims(kernel)}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
+    """Some theorem falls, in a world of at most three requests that replays from its file."""
+    function, old, new = BUGS[bug]
+    kernel = variant(bypass, function, old, new)
+    verdicts = [prover.prove(claim) for claim in _claims(kernel).values()]
+    refuted = [verdict for verdict in verdicts if isinstance(verdict, Refuted)]
+    assert refuted
+    for verdict in refuted:
+        assert 1 <= verdict.world.clients <= 3
+        changed = ChangedKernel(bypass.__name__, function, inspect.getsource(getattr(kernel, function)))
+        assert replay(document(verdict.world, bypass_proofs.__name__, changed)).confirmed
+
+
+def test_lateness_by_one_breaks_the_bound_itself() -> None:
+    """With `>` for `>=` one request more is let in before r than D-request allows."""
+    late = variant(bypass, "due", ">=", ">")
+    verdict = prover.prove(_claims(late)["D-request"])
+    assert isinstance(verdict, Refuted)
+    assert verdict.world.obligation == "let in"
+
+
+def test_no_mutant_survives() -> None:
+    """Every small change to the rule breaks a theorem."""
+    found = list(outcomes(Target(bypass, (bypass_proofs.claims,))))
+    assert found
+    assert {outcome.fate for outcome in found} == {Fate.KILLED}

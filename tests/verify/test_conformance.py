@@ -1,5 +1,6 @@
 """Every local policy under every batching rule passes the conformance battery."""
 
+from itertools import product
 from typing import Any
 
 import attrs
@@ -16,6 +17,7 @@ from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import LongestPrefix, ShortestPrompt
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import World, check_local_policy
 
@@ -70,6 +72,11 @@ VARIANTS = {
     "one token a step": attrs.evolve(LOCAL_POLICIES["dlpm"], batching=BATCHINGS["chunked"](max_batched_tokens=1)),
     "shortest prompt x deficit": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], gate=DeficitGate(quantum=3)),
     "longest prefix x counter": attrs.evolve(LOCAL_POLICIES["lpm"], gate=CounterGate()),
+    **{
+        f"{name}, bypass budget {budget}": attrs.evolve(tiny(LOCAL_POLICIES[name]), order=LongestPrefix(budget))
+        for name, budget in product(("lpm", "dlpm"), (0, 1, 4))
+    },
+    "shortest prompt, bypass budget 2": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], order=ShortestPrompt(2)),
 }
 
 
@@ -90,9 +97,9 @@ class Forgetful(FCFS):
     seen: list[int] = attrs.field(factory=list)
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
-        """Every third decision admits nothing."""
+        """Every second decision admits nothing."""
         self.seen.append(view.clock)
-        return super().decide(state, view) if len(self.seen) % 3 else (StepPlan(), state)
+        return super().decide(state, view) if len(self.seen) % 2 else (StepPlan(), state)
 
 
 @attrs.frozen
