@@ -1,8 +1,7 @@
-"""Attention over pages: keys and values of every request lie in one pool, and a step reads them through page tables.
+"""Keys and values of every request in one pool of pages, and attention that gathers what a step needs from them.
 
-Two ways, one meaning.  `gather` runs everywhere: decoding requests of like length are gathered and computed together,
-each chunk by itself, by `scaled_dot_product_attention`.  `varlen` is one call of FlashAttention for the whole step,
-through a block table (`torch.nn.attention.varlen`): no copies, on CUDA in half precision.
+It runs everywhere: decoding requests of like length are gathered and computed together, each chunk by itself, by
+`scaled_dot_product_attention`.
 """
 
 from itertools import pairwise

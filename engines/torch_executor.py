@@ -10,10 +10,12 @@ import torch
 
 from fairsched.engines.executor import Sampling
 from fairsched.engines.torch_attention import KVCache, gather, on_device
+from fairsched.engines.torch_graphs import DecodeGraphs
 from fairsched.engines.torch_model import Llama
 from fairsched.engines.torch_pages import PagePool, PrefixPages, pages_needed
 from fairsched.engines.torch_sampling import sample, sampling_key
 from fairsched.engines.torch_seats import Batch, Ints, Seats
+from fairsched.engines.torch_varlen import reads_pages, varlen
 from fairsched.model.events import Admitted, Arrived, Cached, Cancelled, Event, Evicted, Finished, Preempted, Rejected
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt
@@ -27,12 +29,12 @@ class _Sequence:
 
     __slots__ = ("context", "generated", "id", "prompt", "prompt_ids", "sampling", "seat")
 
-    def __init__(self, request_id: int, prompt_ids: Ints, sampling: Sampling) -> None:
+    def __init__(self, request_id: int, prompt_ids: Ints, sampling: Sampling, generated: list[int]) -> None:
         self.id = request_id
         self.prompt_ids = prompt_ids
         self.prompt = Prompt(len(prompt_ids))
         self.sampling = sampling
-        self.generated: list[int] = []
+        self.generated = generated
         self.context = prompt_ids
         self.seat = WAITS
 
@@ -42,6 +44,9 @@ class TorchExecutor:
 
     `kv_capacity_tokens` is the worker's capacity and `running_max` the most requests that it runs at once; prompts with
     keys have blocks of `page_tokens`.  Keys name tokens: prompts with equal keys have equal tokens there.
+
+    On CUDA in half precision, with pages that FlashAttention reads in place (`engines.torch_varlen`), steps that only
+    decode are replayed as CUDA graphs, which are captured here.
     """
 
     def __init__(self, model: Llama, kv_capacity_tokens: int, *, page_tokens: int = 16, running_max: int = 256) -> None:
@@ -51,7 +56,20 @@ class TorchExecutor:
         self.pool = PagePool(pages)
         self.prefixes = PrefixPages(self.pool)
         self.seats = Seats(running_max, page_tokens, self.pool)
-        self.cache = KVCache(model.config, pages, page_tokens, model.device, model.dtype)
+        in_place = reads_pages(model.device, model.dtype, page_tokens)
+        # With graphs one page more, for the requests that pad a batch.
+        self.cache = KVCache(model.config, pages + in_place, page_tokens, model.device, model.dtype)
+        self._attend = varlen if in_place else gather
+        self._graphs: DecodeGraphs | None = None
+        if in_place:
+            with torch.inference_mode():
+                self._graphs = DecodeGraphs(
+                    model,
+                    self.cache,
+                    running_max=running_max,
+                    context_tokens_max=kv_capacity_tokens,
+                    scratch_page=pages,
+                )
         self.sequences: dict[int, _Sequence] = {}
         self._decoding: dict[int, _Sequence] = {}
 
@@ -62,13 +80,12 @@ class TorchExecutor:
     ) -> None:
         ids = np.array(prompt_ids, dtype=np.int64)
         vocab = self.model.config.vocab_size
-        wrong = ids[(ids < 0) | (ids >= vocab)]
-        if len(wrong):
+        wrong = [token for token in (*ids.tolist(), *generated) if not 0 <= token < vocab]
+        if wrong:
             raise ValueError(f"request {request_id}: token {wrong[0]} is not in the vocabulary of {vocab}")
         if not len(ids):
             raise ValueError(f"request {request_id}: a prompt has at least one token")
-        self.sequences[request_id] = _Sequence(request_id, ids, sampling)
-        self.sequences[request_id].generated.extend(generated)
+        self.sequences[request_id] = _Sequence(request_id, ids, sampling, list(generated))
 
     def follow(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -171,12 +188,15 @@ class TorchExecutor:
     def _compute(self, batch: Batch, rows: Ints, seats: Ints) -> list[int]:
         """The next token of the requests in `seats`, whose last tokens are at `rows` of the batch."""
         model, device = self.model, self.model.device
-        logits = model.forward(
-            on_device(batch.ids, device),
-            on_device(batch.positions, device),
-            gather(self.cache, batch, model.dtype),
-            None if len(rows) == len(batch.ids) else on_device(rows, device),
-        )
+        if self._graphs is not None and batch.decoding == len(batch.ids):
+            logits = self._graphs.forward(batch)
+        else:
+            logits = model.forward(
+                on_device(batch.ids, device),
+                on_device(batch.positions, device),
+                self._attend(self.cache, batch, model.dtype),
+                None if len(rows) == len(batch.ids) else on_device(rows, device),
+            )
         state = self.seats
         # The token that comes out of position p stands at p + 1.
         positions = batch.positions[rows] + 1
@@ -189,4 +209,4 @@ class TorchExecutor:
         """Drop every request, the KV memory and the model."""
         self.sequences.clear()
         self._decoding.clear()
-        del self.cache, self.model
+        del self.cache, self.model, self._graphs

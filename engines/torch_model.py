@@ -33,7 +33,7 @@ class RopeScaling:
 
 @attrs.frozen
 class LlamaConfig:
-    """Sizes of a model.  Raises `ValueError` where they do not fit together."""
+    """Sizes of a model, and the tokens that end an answer.  Raises `ValueError` where they do not fit together."""
 
     vocab_size: int
     hidden_size: int
@@ -47,6 +47,7 @@ class LlamaConfig:
     rope_scaling: RopeScaling | None = None
     norm_eps: float = 1e-5
     tied_embeddings: bool = True
+    stop_tokens: frozenset[int] = frozenset()
 
     def __attrs_post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_dim"):
