@@ -1,5 +1,8 @@
 """Every theorem about the shipped gates is proved, not vacuous, and needs each of its assumptions."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from fairsched.model.theorem import BACKLOGGED_DURING, LIFT_ON_JOIN, MEM_RESERVE, REJOIN_KEEPS_DEBT, Scope
@@ -7,6 +10,7 @@ from fairsched.policies import counter, deficit
 from fairsched.verify import prover
 from fairsched.verify.decide import assumptions_known
 from fairsched.verify.prover import Proved, Refuted, Unknown
+from fairsched.verify.subject import SUITE, claims_of
 from fairsched.verify.suite import gate_claims
 from fairsched.verify.system import Claim, Event, Kind, Need, System
 
@@ -116,3 +120,17 @@ def _with_event(claim: Claim, event: Event) -> Claim:
     system = claim.system
     widened = System(system.name, system.parameters, system.laws, system.fields, (*system.events, event))
     return Claim(claim.theorem, widened, claim.start, claim.invariants, claim.conclusions)
+
+
+def test_the_page_of_theorems_has_a_row_for_each() -> None:
+    """Whatever is proved is in docs/theorems.md, and whatever has a row there beside what is refuted is proved."""
+    page = (Path(__file__).parents[2] / "docs" / "theorems.md").read_text()
+    proved, _, rest = page.partition("\n## Refuted\n")
+    assert rest
+    cells = re.findall(r"^\| ([^|]+?) \|", proved, flags=re.MULTILINE)
+    rows = {name.strip() for cell in cells for name in cell.split(",")}
+    spans = [match for row in rows if (match := re.fullmatch(r"(\S+?)(\d+) to \1(\d+)", row))]
+    rows |= {f"{match[1]}{k}" for match in spans for k in range(int(match[2]), int(match[3]) + 1)}
+    every = set(claims_of(SUITE))
+    assert every - rows == set()
+    assert {row for row in rows if re.match(r"(D|V|KV|U|swap|mem)-\S+$", row)} - every == set()
