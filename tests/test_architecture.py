@@ -40,7 +40,7 @@ LAYERS = {
     ),
     "engines": Layer(
         ("fairsched.model", "fairsched.policies.base", "fairsched.engines"),
-        VALUES | {"jinja2", "matplotlib", "rich", "safetensors", "sortedcontainers", "torch"},
+        VALUES | {"jinja2", "matplotlib", "rich", "safetensors", "scipy", "sortedcontainers", "torch"},
     ),
     # The command line sits above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "rich"}),
