@@ -24,8 +24,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from immutables import Map
 
 from fairsched.model.algebra import NUMPY, Algebra, Bools, Ints, Mask, Point, Vector
+from fairsched.model.request import Prompt
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     EQUAL_QUANTA,
@@ -37,13 +39,14 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.base import LocalPolicy
+from fairsched.policies.bypass import NO_PLACE, Line
 from fairsched.policies.counter import COMMON_MAX, CounterGate, CounterState
 from fairsched.policies.deficit import DeficitGate, DeficitState, reconfigure
 from fairsched.policies.gate import Gate, NoState, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.local_state import LocalState, group_of
+from fairsched.policies.local_state import Flight, LocalState, group_of
 from fairsched.policies.vectors import grown
-from fairsched.policies.waiting import Waiting, join, with_groups
+from fairsched.policies.waiting import Waiting, join, leave, with_groups
 
 # --- theorems, proved in fairsched.verify.migrate_proofs ------------------------------------------------------------
 
@@ -205,13 +208,41 @@ def migrate(old: LocalPolicy[Any], state: Any, new: LocalPolicy[Any]) -> Any:
         raise MigrationError(f"{type(other).__name__} is no composed policy, and its state cannot be carried over")
     _check(old, state, new)
     size = len(state.waiting.heads) if old.gate.grouped else _clients(state)
-    waiting = Waiting(arrivals=state.waiting.arrivals)
-    for _, request_id in sorted(state.waiting.ids.items()):
-        entry = state.waiting.entries[request_id]
-        waiting = join(waiting, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
+    waiting, flights = _queue(old, state, new)
     waiting = with_groups(waiting, size) if new.gate.grouped else waiting
-    computing = state.computing if new.order.waits_for_prefix else type(state.computing)()
-    return LocalState(_gate_state(old, state, new, size), waiting, state.cache, state.flights, computing)
+    computing = state.computing if new.order.waits_for_prefix else Map[int, Prompt]()
+    return LocalState(_gate_state(old, state, new, size), waiting, state.cache, flights, computing)
+
+
+def _queue(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> tuple[Waiting, Map[int, Flight]]:
+    """What waits as the new order ranks it, and what runs.
+
+    How often a request was passed over is kept where both orders count it in the same groups; else whatever runs and
+    is younger counts as having passed it over.
+    """
+    before, flights = state.waiting, state.flights
+    regrouped = old.gate.grouped is not new.gate.grouped
+    if old.order == new.order and not regrouped:
+        return before, flights
+    counts = new.order.bypass_budget is not None
+    anew = counts and (regrouped or old.order.bypass_budget is None)
+    entries = list(before.entries.values())
+    if anew:
+        entries += [flight.entry for flight in flights.values()]
+        entries = [msgspec.structs.replace(entry, place=NO_PLACE) for entry in entries]
+    # Ages tell requests apart that are there; where nobody is, they begin anew, and so do the lines.
+    waiting = Waiting(arrivals=before.arrivals if entries or not anew else 0)
+    if counts and not anew:
+        lines = {group: Line(left=line.left) for group, line in before.lines.items()}
+        waiting = msgspec.structs.replace(waiting, lines=Map(lines))
+    for entry in sorted(entries, key=lambda entry: entry.age):
+        waiting = join(waiting, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
+    if anew:
+        for request_id, flight in state.flights.items():
+            placed = msgspec.structs.replace(flight, entry=waiting.entries[request_id])
+            flights = flights.set(request_id, placed)
+            waiting = leave(waiting, new.order, request_id, group_of(new.gate, flight.entry.request.client))
+    return waiting, flights
 
 
 def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy, size: int) -> Any:

@@ -18,6 +18,7 @@ from fairsched.policies.gate import Gate
 from fairsched.policies.kernel_gate import KernelGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.migrate import MigrationError, migrate
+from fairsched.policies.order import LongestPrefix, ShortestPrompt
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import PolicyMachine, World
 from tests.policies.play import Play
@@ -44,6 +45,9 @@ POLICIES = [
     small(VTC, "request-level", "static"),
     small(DLPM, "chunked", "optimistic"),
     small(LPM, "iteration-level", "optimistic"),
+    attrs.evolve(small(DLPM, "chunked", "static"), order=LongestPrefix(bypass_budget=1)),
+    attrs.evolve(small(VTC, "chunked", "static"), order=ShortestPrompt(bypass_budget=3)),
+    attrs.evolve(small(FCFS, "chunked", "static"), order=ShortestPrompt(bypass_budget=2)),
     attrs.evolve(small(DLPM, "chunked", "static"), gate=DeficitGate(quantum=40)),
     attrs.evolve(small(DLPM, "chunked", "static"), gate=DeficitGate(quantum=5, in_flight_cap_tokens=12)),
 ]
