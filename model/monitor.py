@@ -12,6 +12,8 @@ service changes: the intervals of both gaps begin anew at that event.  Bounds ar
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Protocol
 
 import attrs
@@ -39,7 +41,11 @@ from fairsched.model.theorem import GATE_RESPECTED
 
 
 class GateCheck(Protocol):
-    """Somebody who knows the policy's gate: follows a worker's events and says who passed it by."""
+    """Somebody who knows the policy's gate: follows a worker's events of some `kinds` and says who passed it by."""
+
+    @property
+    def kinds(self) -> frozenset[type]:
+        """The kinds of events that it wants to see."""
 
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in, in one sentence; else None."""
@@ -66,6 +72,7 @@ class Monitor:
         self.watch = AssumptionWatch(promise, worker, gate is not None)
         self.watch.configure(promise, 0)
         self._gate = None if gate is None else gate.observe
+        self._asked: frozenset[type] = frozenset() if gate is None else gate.kinds
         self._pairs = PairGaps(clients_max) if gaps else None
         self._lags = Lags(clients_max) if gaps else None
         self._gap_count = self._lag_count = 0
@@ -92,20 +99,22 @@ class Monitor:
 
     def observe(self, event: Event) -> None:
         """The worker's next event."""
-        self._now_ns = event.time_ns
-        if self._gate is not None:
-            refusal = self._gate(event)
-            if refusal is not None:
-                self.watch.breach(GATE_RESPECTED, event.time_ns, refusal)
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
-        self.watch.position += 1
+        self.observe_all((event,))
 
     def observe_all(self, events: Iterable[Event]) -> None:
         """The worker's next events."""
+        handlers, gate, asked, watch = self._handlers, self._gate, self._asked, self.watch
         for event in events:
-            self.observe(event)
+            kind = type(event)
+            if kind in asked and gate is not None:
+                refusal = gate(event)
+                if refusal is not None:
+                    watch.breach(GATE_RESPECTED, event.time_ns, refusal)
+            handler = handlers.get(kind)
+            if handler is not None:
+                self._now_ns = event.time_ns
+                handler(event)
+            watch.position += 1
 
     def _arrived(self, event: Arrived) -> None:
         if self.watch.arrived(event):
@@ -239,17 +248,21 @@ class ClusterMonitor:
 
     def observe(self, event: Event) -> None:
         """The cluster's next event."""
-        monitor = self.workers.get(event.worker)
-        if monitor is None:
-            if event.worker < 0:
-                return
-            monitor = self.workers[event.worker] = self._make(event.worker)
-        monitor.observe(event)
+        monitor = self._of(event.worker)
+        if monitor is not None:
+            monitor.observe(event)
 
     def observe_all(self, events: Iterable[Event]) -> None:
-        """The cluster's next events."""
-        for event in events:
-            self.observe(event)
+        """The cluster's next events; those of one worker that follow each other go there together."""
+        for worker, several in groupby(events, key=attrgetter("worker")):
+            monitor = self._of(worker)
+            if monitor is not None:
+                monitor.observe_all(several)
+
+    def _of(self, worker: int) -> Monitor | None:
+        if worker not in self.workers and worker >= 0:
+            self.workers[worker] = self._make(worker)
+        return self.workers.get(worker)
 
     def reports(self) -> tuple[MonitorReport, ...]:
         """Each worker's report, in order of their ids."""

@@ -16,7 +16,7 @@ from fairsched.model.events import (
     WorkerJoined,
 )
 from fairsched.model.monitor_accounts import Account, Call
-from fairsched.model.monitor_promise import Breach, Finding, Promise
+from fairsched.model.monitor_promise import ASSUMPTIONS, Breach, Finding, Promise
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPACITY_FLOOR,
@@ -33,29 +33,8 @@ from fairsched.model.theorem import (
     OUTPUTS_BOUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
-    WEIGHTS_ORDERED,
     Assumption,
 )
-
-ASSUMPTIONS = (
-    MEM_RESERVE,
-    OUTPUTS_BOUNDED,
-    MEM_SHARED,
-    GATE_RESPECTED,
-    CHARGES_AT_LEAST_ONE,
-    EXTEND_AS_PLANNED,
-    NOTHING_REFUNDED,
-    CAPPED,
-    FITS_ALONE,
-    BACKLOGGED_DURING,
-    CAPACITY_FLOOR,
-    QUANTUM_POSITIVE,
-    EQUAL_QUANTA,
-    REJOIN_KEEPS_DEBT,
-    LIFT_ON_JOIN,
-    WEIGHTS_ORDERED,
-)
-"""All of them, in the order of a report: what events show first, then what the configuration says."""
 
 
 class AssumptionWatch:
@@ -71,6 +50,7 @@ class AssumptionWatch:
         self._broken: dict[str, tuple[int, Breach]] = {}
         self._capacity: int | None = None
         self._running = 0
+        self._outstanding = 0  # output tokens reserved for all that run, less those that they produced
         self._total = 0
         self._waiting = 0
         self._together_since = 0
@@ -79,6 +59,7 @@ class AssumptionWatch:
         self._rates = promise.charging.rates
         self._whole = promise.charging.input == "prompt"
         needed = promise.needed_by()
+        self._times_max = 1
         self._shared = MEM_SHARED.name in needed and promise.charge_max is not None and promise.outputs_reserved
         self._needed = needed
 
@@ -162,6 +143,7 @@ class AssumptionWatch:
         call.running = True
         call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
         account.reserved += call.reserved
+        self._outstanding += call.reserved
         account.since = account.last = cost
         self._total += cost
         self._running += 1
@@ -214,13 +196,19 @@ class AssumptionWatch:
             self._check_shared(time_ns, client, whole, most)
 
     def _check_shared(self, time_ns: int, client: int, whole: int, most: int) -> None:
-        """The same together with any one other client; each at its own multiplier."""
+        """The same together with any one other client; each at its own multiplier.  O(1) if all others fit too."""
+        account = self.accounts[client]
+        bound = most * self._times_max
+        rest = self._rates.output * (self._outstanding - account.reserved + account.produced)
+        if (whole + rest) * self._times_max <= bound and MEM_RESERVE.name not in self._broken:
+            return
         others = ((self._owed(other) * self._times(g), g) for g, other in self.accounts.items() if g != client)
         beside, other = max(others, default=(0, client))
-        bound = most * max((self._times(g) for g in range(len(self.promise.weights))), default=1)
         together = whole * self._times(client) + beside
         if together > bound:
-            text = f"clients {client} and {other} may be charged {together} together, and the largest U is {bound}"
+            text = (
+                f"client {client} and client {other} may be charged {together} together, and the largest U is {bound}"
+            )
             self.breach(MEM_SHARED, time_ns, text)
 
     def _times(self, client: int) -> int:
@@ -267,7 +255,9 @@ class AssumptionWatch:
             elif not reserved:
                 self._check_charged(event.time_ns, client, account)
             costs.append(cost)
-        self._total += sum(costs)
+        total = sum(costs)
+        self._total += total
+        self._outstanding -= total // output
         return costs
 
     def _check_charged(self, time_ns: int, client: int, account: Account) -> None:
@@ -284,6 +274,7 @@ class AssumptionWatch:
         if call.running:
             account.reserved -= call.reserved
             account.produced -= here
+            self._outstanding -= call.reserved - here
             account.kv -= call.kv
             call.running = False
             self._running -= 1
@@ -335,7 +326,7 @@ class AssumptionWatch:
         """The worker is gone, and all that waited or ran on it."""
         self.accounts.clear()
         self._calls.clear()
-        self._running = self._waiting = 0
+        self._running = self._waiting = self._outstanding = 0
 
     # --- report -----------------------------------------------------------------------------------------------------
 
@@ -388,5 +379,6 @@ class AssumptionWatch:
     def configure(self, promise: Promise, time_ns: int) -> None:
         """Hold the run to a promise from now on, and count what its configuration breaks."""
         self.promise = promise
+        self._times_max = max(promise.charging.multipliers, default=1)
         for assumption, text in promise.defects():
             self.breach(assumption, time_ns, text)

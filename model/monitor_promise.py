@@ -8,7 +8,46 @@ from collections.abc import Callable
 import attrs
 
 from fairsched.model.service import Charging
-from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, QUANTUM_POSITIVE, WEIGHTS_ORDERED, Assumption, Theorem
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    CAPACITY_FLOOR,
+    CAPPED,
+    CHARGES_AT_LEAST_ONE,
+    EQUAL_QUANTA,
+    EXTEND_AS_PLANNED,
+    FITS_ALONE,
+    GATE_RESPECTED,
+    LIFT_ON_JOIN,
+    MEM_RESERVE,
+    MEM_SHARED,
+    NOTHING_REFUNDED,
+    OUTPUTS_BOUNDED,
+    QUANTUM_POSITIVE,
+    REJOIN_KEEPS_DEBT,
+    WEIGHTS_ORDERED,
+    Assumption,
+    Theorem,
+)
+
+ASSUMPTIONS = (
+    MEM_RESERVE,
+    OUTPUTS_BOUNDED,
+    MEM_SHARED,
+    GATE_RESPECTED,
+    CHARGES_AT_LEAST_ONE,
+    EXTEND_AS_PLANNED,
+    NOTHING_REFUNDED,
+    CAPPED,
+    FITS_ALONE,
+    BACKLOGGED_DURING,
+    CAPACITY_FLOOR,
+    QUANTUM_POSITIVE,
+    EQUAL_QUANTA,
+    REJOIN_KEEPS_DEBT,
+    LIFT_ON_JOIN,
+    WEIGHTS_ORDERED,
+)
+"""All of them, in the order of a report: what events show first, then what the configuration says."""
 
 
 @attrs.frozen

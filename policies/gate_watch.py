@@ -68,6 +68,11 @@ class GateWatch:
             ClientConfigured: self._configured,
         }
 
+    @property
+    def kinds(self) -> frozenset[type]:
+        """The kinds of events that a gate is told."""
+        return frozenset(self._handlers)
+
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in; else None."""
         handler = self._handlers.get(type(event))

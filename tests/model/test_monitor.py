@@ -28,8 +28,7 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.monitor import ClusterMonitor, Monitor, together
-from fairsched.model.monitor_assumptions import ASSUMPTIONS
-from fairsched.model.monitor_promise import Finding, MonitorReport, Promise
+from fairsched.model.monitor_promise import ASSUMPTIONS, Finding, MonitorReport, Promise
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.service import backlogs, charges, service_gap
 from fairsched.model.theorem import Assumption
@@ -365,7 +364,7 @@ def test_memory_that_two_do_not_share() -> None:
     assert set(monitor.report().violated()) == {"MemShared"}
     first = monitor.report().assumptions["MemShared"].first
     assert first is not None
-    assert first.text == "clients 1 and 0 may be charged 28 together, and the largest U is 27"
+    assert first.text == "client 1 and client 0 may be charged 28 together, and the largest U is 27"
 
 
 def test_quanta() -> None:
