@@ -178,9 +178,11 @@ class TorchExecutor:
         return dict(zip([sequence.id for sequence in produced], tokens_out, strict=True))
 
     def _chunk(self, sequence: _Sequence, tokens: int) -> Ints:
+        if sequence.seat == WAITS:
+            raise ValueError(f"request {sequence.id}: a chunk of {tokens} tokens, and it does not run")
         start = int(self.seats.computed[sequence.seat])
         left = len(sequence.context) - start
-        if sequence.seat == WAITS or not 1 <= tokens <= left:
+        if not 1 <= tokens <= left:
             raise ValueError(f"request {sequence.id}: a chunk of {tokens} tokens, and {left} are left")
         return sequence.context[start : start + tokens]
 
