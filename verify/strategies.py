@@ -7,6 +7,7 @@ inside each other and are equal; requests nearly fill a worker.
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.workload import Job, Workload
@@ -16,11 +17,14 @@ KEYS_MAX = 2
 
 
 @st.composite
-def prompts(draw: st.DrawFn, block_tokens: int = 1, blocks_max: int = 6) -> Prompt:
-    """A prompt of up to `blocks_max` shareable blocks and a tail of its own, or one that shares nothing."""
+def prompts(draw: st.DrawFn, block_tokens: int = 1, blocks_max: int = 6, keys_max: int = KEYS_MAX) -> Prompt:
+    """A prompt of up to `blocks_max` shareable blocks and a tail of its own, or one that shares nothing.
+
+    With a large `keys_max` prompts share hardly anything.
+    """
     blocks = draw(st.integers(0, blocks_max))
     tail = draw(st.integers(0 if blocks else 1, max(block_tokens // 2, 2)))
-    keys = draw(st.lists(st.integers(0, KEYS_MAX), min_size=blocks, max_size=blocks))
+    keys = draw(st.lists(st.integers(0, keys_max), min_size=blocks, max_size=blocks))
     if draw(st.integers(0, 9)) == 0:
         return Prompt(blocks * block_tokens + tail, block_tokens)
     return Prompt.from_keys(keys, block_tokens=block_tokens, tokens=blocks * block_tokens + tail)
@@ -35,15 +39,32 @@ def requests(
     block_tokens: int = 1,
     blocks_max: int = 6,
     output_tokens_max: int = 8,
+    keys_max: int = KEYS_MAX,
 ) -> Request:
     """A request of one of `clients_max` clients."""
     return Request(
         request_id,
         draw(st.integers(0, clients_max - 1)),
         arrival_ns,
-        draw(prompts(block_tokens, blocks_max)),
+        draw(prompts(block_tokens, blocks_max, keys_max)),
         draw(st.integers(1, output_tokens_max)),
     )
+
+
+@st.composite
+def bursts(
+    draw: st.DrawFn,
+    clients_max: int = 4,
+    block_tokens: int = 1,
+    blocks_max: int = 6,
+    output_tokens_max: int = 8,
+    count: tuple[int, int] = (6, 12),
+) -> list[Request]:
+    """Many requests of one client at one instant, `count` of them (least, most), with ids from 0 on."""
+    client = draw(st.integers(0, clients_max - 1))
+    one = requests(0, 0, 1, block_tokens, blocks_max, output_tokens_max)
+    drawn = draw(st.lists(one, min_size=count[0], max_size=count[1]))
+    return [replace(request, id=i, client=client) for i, request in enumerate(drawn)]
 
 
 def clients(count_max: int = 4, weight_max: int = 3) -> st.SearchStrategy[tuple[Client, ...]]:

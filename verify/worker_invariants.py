@@ -21,6 +21,23 @@ def check(state: WorkerState) -> None:
     _check_pins(state)
 
 
+def check_lost(before: WorkerState, after: WorkerState) -> None:
+    """Raise `AssertionError` unless `after` is what a worker is that was `before` and lost its memory."""
+    # Nothing runs, nothing is cached, nothing is promised.
+    assert not after.running
+    assert not after.cache.tree.cached_tokens
+    assert after.free == after.room == after.capacity == before.capacity
+    # Who waited waits as before; who ran waits, and has generated what it had.
+    assert set(after.queue) == set(before.queue) | set(before.running)
+    for i, waiting in after.queue.items():
+        if i in before.queue:
+            assert waiting == before.queue[i]
+        else:
+            known = before.running[i].waiting
+            assert (waiting.request, waiting.output_tokens) == (known.request, known.output_tokens)
+            assert waiting.generated_tokens == known.generated_tokens + produced(before, before.in_flight[i])
+
+
 def check_copy(own: PrefixCache, true: PrefixCache) -> None:
     """Raise `AssertionError` unless a policy's own cache holds and protects what the worker's true one does.
 
