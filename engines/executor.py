@@ -16,6 +16,7 @@ import attrs
 
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
+from fairsched.model.worker_state import WorkerState
 
 
 @attrs.frozen
@@ -31,6 +32,10 @@ class Sampling:
     top_k: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     seed: int = 0
     stop_tokens: frozenset[int] = frozenset()
+
+
+class ExecutorError(RuntimeError):
+    """An executor that did not answer with the tokens that a plan asks for, or is not there any more."""
 
 
 class Executor(Protocol):
@@ -55,3 +60,17 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Give back what the executor holds; it is not used afterwards."""
+
+
+def execute(executor: Executor, plan: StepPlan, state: WorkerState) -> dict[int, int]:
+    """Compute one step of a worker that has begun the plan; the tokens by request.
+
+    Raises `ExecutorError` for another number of tokens than the plan makes, or whatever the executor raises.  O(plan).
+    """
+    tokens = executor.execute(plan)
+    expected = state.decoding if plan.decode else 0
+    for request_id, chunk in plan.chunks:
+        expected += state.in_flight[request_id].remaining_tokens == chunk
+    if len(tokens) != expected or any(request_id not in state.in_flight for request_id in tokens):
+        raise ExecutorError(f"worker {state.worker}: {len(tokens)} tokens where the plan makes {expected}")
+    return tokens

@@ -1,44 +1,40 @@
-"""What a serving loop makes of what callers send: clients by number, prompts by blocks, and an answer that grows.
+"""What a serving loop makes of what callers send: clients by number, prompts by blocks, ids that are used once.
 
 Inside, a client is a dense integer and a block of a prompt an eight-byte key; names and tokens stay at the edge.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import numpy as np
 
-from fairsched.engines.executor import Sampling
 from fairsched.model.request import KEY_BYTES, Client, Prompt, Request
-
-Outcome = Literal["finished", "cancelled", "rejected"]
 
 
 class Clients:
-    """Clients by name: each new name gets the next number."""
+    """Clients by name and by number."""
 
-    def __init__(self, known: Sequence[Client] = ()) -> None:
-        if [client.id for client in known] != list(range(len(known))):
-            raise ValueError(f"clients have the ids 0, 1, 2, ... in order, not {[client.id for client in known]}")
-        self.all: list[Client] = list(known)
-        self._ids = {client.name: client.id for client in known}
+    def __init__(self) -> None:
+        self.all: list[Client] = []
+        self._ids: dict[str, int] = {}
 
-    def intern(self, name: str) -> Client:
-        """The client of that name, perhaps a new one of weight 1.  O(1)."""
-        found = self._ids.get(name)
-        if found is None:
-            found = self._ids[name] = len(self.all)
-            self.all.append(Client(found, name))
-        return self.all[found]
+    def __contains__(self, name: object) -> bool:
+        return name in self._ids
 
-    def configure(self, name: str, weight: int) -> Client:
-        """Set a client's weight; raises `ValueError` unless it is a positive integer."""
-        client = Client(self.intern(name).id, name, weight)
-        self.all[client.id] = client
-        return client
+    def id(self, name: str) -> int:
+        """The number of a client that is there."""
+        return self._ids[name]
+
+    def put(self, client: Client) -> None:
+        """Add the client with the next number, or change one; raises `ValueError` for any other number or name."""
+        known = self._ids.get(client.name, len(self.all))
+        if client.id != known:
+            raise ValueError(f"client {client.name!r} has number {known}, not {client.id}")
+        self._ids[client.name] = client.id
+        self.all[client.id : client.id + 1] = [client]
 
 
 @attrs.frozen
@@ -71,44 +67,31 @@ class BlockKeys:
         return Request(request_id, client, 0, self.prompt(prompt_ids), max_output_tokens, **labels)
 
 
-class Answer:
-    """What a request has been answered so far: its `tokens`, and how it ended (`outcome`, `reason`), None until then.
+class UsedIds:
+    """Which request ids were used: all below `next` less none, and a few above; O(1) memory for dense ids."""
 
-    `on_token` is called with each token, and `on_end` with the answer when there will be no more.
-    """
+    def __init__(self) -> None:
+        self.next = 0
+        self._above: set[int] = set()
 
-    __slots__ = ("client", "on_end", "on_token", "outcome", "prompt_ids", "reason", "request_id", "sampling", "tokens")
+    def __contains__(self, request_id: int) -> bool:
+        return request_id < self.next or request_id in self._above
 
-    def __init__(
-        self,
-        request_id: int,
-        client: int,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        on_token: Callable[[int], None] | None,
-        on_end: "Callable[[Answer], None] | None",
-    ) -> None:
-        self.request_id = request_id
-        self.client = client
-        self.prompt_ids = prompt_ids
-        self.sampling = sampling
-        self.on_token = on_token
-        self.on_end = on_end
-        self.tokens: list[int] = []
-        self.outcome: Outcome | None = None
-        self.reason = ""
+    def add(self, request_id: int) -> None:
+        self._above.add(request_id)
+        while self.next in self._above:
+            self._above.remove(self.next)
+            self.next += 1
 
-    @property
-    def ended(self) -> bool:
-        """Whether there will be no more tokens."""
-        return self.outcome is not None
 
-    def call(self, token: int | None) -> None:
-        """Tell the caller a token, or (None) the end."""
-        if token is not None and self.on_token is not None:
-            self.on_token(token)
-        elif token is None and self.on_end is not None:
-            self.on_end(self)
-
-    def __repr__(self) -> str:
-        return f"Answer(request {self.request_id}, {len(self.tokens)} tokens, {self.outcome or 'open'})"
+def check_request(request: Request, prompt_tokens: int, output_tokens: int | None) -> None:
+    """Raise `ValueError` unless so many tokens are the request's prompt, and so many may be its output."""
+    if prompt_tokens != request.prompt.tokens:
+        raise ValueError(
+            f"request {request.id} has a prompt of {request.prompt.tokens} tokens, and {prompt_tokens} are given"
+        )
+    if output_tokens is not None and not 1 <= output_tokens <= request.max_output_tokens:
+        raise ValueError(
+            f"request {request.id} produces 1 to max_output_tokens = {request.max_output_tokens} tokens, "
+            f"not {output_tokens}"
+        )

@@ -6,6 +6,7 @@ engine reads it: the certificate is all that passes between the two.
 
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 import attrs
 import msgspec
@@ -66,19 +67,22 @@ class ProvedTheorem(msgspec.Struct, frozen=True):
     bound_cost: int | None = None
 
 
-CERTIFICATE_VERSION = 1
+CERTIFICATE_VERSION = 2
 
 
 class Certificate(msgspec.Struct, frozen=True):
     """What was proved about one policy in one configuration, and about which text.
 
-    `configuration_sha256` is the hash of the policy's configuration, `kernel_sha256` that of the source text of its
-    kernels; `solvers` maps each solver that agreed to its version.
+    `configuration` has two parts, as `model.fingerprint` describes them: the "policy" with all its parameters, and the
+    "deployment" on which the constants rest (KV capacity, longest prompt and output, weights).  `kernels` has the hash
+    of the source text of each function that was proved about, by its full name, and of the module of prices.
+    `solvers` maps each solver that agreed to its version.
     """
 
     policy: str
+    configuration: dict[str, Any]
     configuration_sha256: str
-    kernel_sha256: str
+    kernels: dict[str, str]
     theorems: tuple[ProvedTheorem, ...]
     solvers: dict[str, str]
     version: int = CERTIFICATE_VERSION

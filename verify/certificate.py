@@ -11,7 +11,6 @@ cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has 
 
 import hashlib
 import inspect
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,12 +19,12 @@ from typing import Any
 import msgspec
 
 from fairsched.model import pricing
+from fairsched.model.fingerprint import configuration, document_sha256, text_sha256
 from fairsched.model.theorem import Certificate, ProvedTheorem
-from fairsched.policies.registry import parameters
 from fairsched.verify import deployment as deployments
 from fairsched.verify.decide import File, Task
 from fairsched.verify.deployment import Deployment, constant
-from fairsched.verify.guard import closure, source_sha256
+from fairsched.verify.guard import closure
 from fairsched.verify.report import Outcome, Planned, slug
 from fairsched.verify.subject import Subject, claims_of
 from fairsched.verify.system import Claim
@@ -214,6 +213,7 @@ def certificate(
 ) -> Certificate:
     """What was proved about one policy, as an engine reads it."""
     theorems = []
+    proved = list(proved)
     for row in proved:
         number = subject.policy and constant(row.theorem, subject.policy, deployment)
         theorems.append(
@@ -226,19 +226,16 @@ def certificate(
                 number.cost_units if number else None,
             )
         )
-    kernels = [kernel for row in proved for kernel in _kernels(row)]
+    rests_on = configured(subject, deployment)
     return Certificate(
-        subject.name, configuration_sha256(subject, deployment), source_sha256(kernels), tuple(theorems), solvers
+        subject.name, rests_on, document_sha256(rests_on), kernel_hashes(proved), tuple(theorems), solvers
     )
 
 
-def configuration_sha256(subject: Subject, deployment: Deployment) -> str:
-    """Hash of all that the policy's constants rest on: its parts, their parameters, and the deployment."""
-    policy = subject.policy
-    parts: dict[str, Any] = {"name": subject.name, "deployment": {**deployments.document(deployment), "policies": {}}}
-    if policy is not None:
-        parts |= {"order": policy.order.name, "gate": policy.gate.name, "parameters": parameters(policy)}
-    return sha256(json.dumps(parts, sort_keys=True).encode())
+def configured(subject: Subject, deployment: Deployment) -> dict[str, Any]:
+    """All that the policy's constants rest on: its parts with their parameters, and the deployment."""
+    rests_on = {key: value for key, value in deployments.document(deployment).items() if key != "policies"}
+    return {"policy": configuration(subject.policy), "deployment": rests_on}
 
 
 def kernel_hashes(rows: Iterable[Planned]) -> dict[str, str]:
@@ -248,8 +245,8 @@ def kernel_hashes(rows: Iterable[Planned]) -> dict[str, str]:
     for name in sorted(modules):
         for function in vars(sys.modules[name]).values():
             if inspect.isfunction(function) and function.__module__ == name and _over_algebra(function):
-                found[f"{name}.{function.__qualname__}"] = sha256(inspect.getsource(function).encode())
-    return {**found, pricing.__name__: sha256(inspect.getsource(pricing).encode())}
+                found[f"{name}.{function.__qualname__}"] = text_sha256(function)
+    return {**found, pricing.__name__: text_sha256(pricing)}
 
 
 def _over_algebra(function: Any) -> bool:

@@ -6,7 +6,6 @@ owned numpy interpretation has overwritten by then).  So the text itself is chec
 """
 
 import ast
-import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -37,11 +36,6 @@ def closure(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
             found[kernel] = None
             waiting += _Reader(kernel).callees()
     return tuple(sorted(found, key=lambda kernel: (kernel.__module__, kernel.__qualname__)))
-
-
-def source_sha256(kernels: Iterable[Kernel]) -> str:
-    """Hash of the source text of the kernels and of all that they call."""
-    return hashlib.sha256("\n".join(inspect.getsource(kernel) for kernel in closure(kernels)).encode()).hexdigest()
 
 
 class _Reader:

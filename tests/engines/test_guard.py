@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairsched.engines.guard import Cause, from_history
 from fairsched.engines.guard_history import history
 from fairsched.engines.serving import Engine
-from fairsched.engines.serving_request import Answer
+from fairsched.engines.serving_answers import Answer
 from fairsched.model.events import Admitted, Arrived, Decoded, Finished
 from fairsched.model.serial import digest
 from fairsched.policies.base import LocalPolicy

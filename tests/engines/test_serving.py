@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.executor import Sampling
 from fairsched.engines.serving import Engine
-from fairsched.engines.serving_request import Answer
+from fairsched.engines.serving_answers import Answer
 from fairsched.model.events import Cancelled, Event, Finished, Rejected
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.fcfs import FCFS

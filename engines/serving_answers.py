@@ -1,0 +1,102 @@
+"""What callers get: each request's answer so far, and calls to whoever wants to hear of it.
+
+Callers are called between steps, when the books are in order, so that they may submit and cancel.  A caller that
+raises is taken to have gone.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from fairsched.engines.executor import Sampling
+from fairsched.model.events import Cancelled, Finished, Rejected
+
+Outcome = Literal["finished", "cancelled", "rejected"]
+
+_OUTCOMES: dict[type, Outcome] = {Finished: "finished", Cancelled: "cancelled", Rejected: "rejected"}
+_log = logging.getLogger("fairsched.engine")
+
+
+class Answer:
+    """What a request has been answered so far: its `tokens`, and how it ended (`outcome`, `reason`), None until then.
+
+    `on_token` is called with each token, and `on_end` with the answer when there will be no more.
+    """
+
+    __slots__ = ("client", "on_end", "on_token", "outcome", "prompt_ids", "reason", "request_id", "sampling", "tokens")
+
+    def __init__(
+        self,
+        request_id: int,
+        client: int,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        on_token: Callable[[int], None] | None,
+        on_end: "Callable[[Answer], None] | None",
+    ) -> None:
+        self.request_id = request_id
+        self.client = client
+        self.prompt_ids = prompt_ids
+        self.sampling = sampling
+        self.on_token = on_token
+        self.on_end = on_end
+        self.tokens: list[int] = []
+        self.outcome: Outcome | None = None
+        self.reason = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no more tokens."""
+        return self.outcome is not None
+
+    def call(self, token: int | None) -> None:
+        """Tell the caller a token, or (None) the end."""
+        if token is not None and self.on_token is not None:
+            self.on_token(token)
+        elif token is None and self.on_end is not None:
+            self.on_end(self)
+
+    def __repr__(self) -> str:
+        return f"Answer(request {self.request_id}, {len(self.tokens)} tokens, {self.outcome or 'open'})"
+
+
+class Answers:
+    """The answers of requests that are `open`, by id, and the calls that are due."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, Answer] = {}
+        self._due: list[tuple[Answer, int | None]] = []
+        self._calling = False
+
+    def token(self, request_id: int, token: int) -> bool:
+        """The request produced a token; returns whether it is one to stop at."""
+        answer = self.open[request_id]
+        answer.tokens.append(token)
+        if answer.on_token is not None:
+            self._due.append((answer, token))
+        return token in answer.sampling.stop_tokens
+
+    def end(self, event: Finished | Cancelled | Rejected) -> None:
+        """The request ended."""
+        answer = self.open.pop(event.request_id)
+        answer.outcome = _OUTCOMES[type(event)]
+        if isinstance(event, Rejected):
+            answer.reason = event.reason
+        if answer.on_end is not None:
+            self._due.append((answer, None))
+
+    def call(self, cancel: Callable[[int], object]) -> None:
+        """Make the calls that are due, and those that come of them; `cancel` is what happens to who raises."""
+        if self._calling:
+            return
+        self._calling = True
+        while self._due:
+            due, self._due = self._due, []
+            for answer, token in due:
+                try:
+                    answer.call(token)
+                except Exception:
+                    _log.exception("request %d: its caller failed, and is taken to have gone", answer.request_id)
+                    answer.on_token = None
+                    cancel(answer.request_id)
+        self._calling = False

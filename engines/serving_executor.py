@@ -1,0 +1,86 @@
+"""An executor that may fail: from its first error on it is not called again, and another may take its place."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from fairsched.engines.executor import Executor, ExecutorError, Sampling, execute
+from fairsched.engines.serving_answers import Answer
+from fairsched.model.events import Arrived, Event
+from fairsched.model.plan import StepPlan
+from fairsched.model.worker_state import WorkerState
+
+_log = logging.getLogger("fairsched.engine")
+
+
+class Runner:
+    """An executor, and how to make another.  `failure` is why it is not called any more; `failures` counts them all."""
+
+    def __init__(self, executor: Executor, make: Callable[[], Executor] | None) -> None:
+        self.failure: Exception | None = None
+        self.failures = 0
+        self._executor: Executor | None = executor
+        self._make = make
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no executor and will be none."""
+        return self._executor is None
+
+    def submit(self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        """A request's tokens; raises `ValueError` for tokens that are none."""
+        if self._executor is not None and self.failure is None:
+            try:
+                self._executor.submit(request_id, prompt_ids, sampling)
+            except ValueError:
+                raise
+            except Exception as error:
+                self.failure = error
+
+    def follow(self, events: list[Event]) -> None:
+        """What happened."""
+        if self._executor is not None and self.failure is None:
+            try:
+                self._executor.follow(events)
+            except Exception as error:
+                self.failure = error
+
+    def execute(self, plan: StepPlan, state: WorkerState) -> dict[int, int] | None:
+        """The tokens of a step; None if it failed, now or before."""
+        if self._executor is not None and self.failure is None:
+            try:
+                return execute(self._executor, plan, state)
+            except Exception as error:
+                self.failure = error
+        return None
+
+    def drop(self) -> None:
+        """What failed is closed, and its memory is gone."""
+        _log.error("the executor failed: %r", self.failure)
+        self.failures += 1
+        failed, self._executor = self._executor, None
+        try:
+            if failed is not None:
+                failed.close()
+        except Exception:
+            _log.exception("the executor that failed cannot be closed")
+
+    def restart(self, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
+        """Another executor, if one can be made, is told what waits, with the tokens that it had produced."""
+        if self._make is None:
+            return
+        try:
+            executor = self._make()
+            for answer in answers:
+                executor.submit(answer.request_id, answer.prompt_ids, answer.sampling, answer.tokens)
+                executor.follow([Arrived(now_ns, state.worker, state.queue[answer.request_id].request)])
+        except Exception as error:
+            _log.exception("there is no new executor")
+            self.failure = error
+        else:
+            self._executor, self.failure = executor, None
+
+    def close(self) -> None:
+        """Give back what is held, for good."""
+        if self._executor is not None:
+            self._executor.close()
+        self._executor, self._make, self.failure = None, None, ExecutorError("the engine was closed")

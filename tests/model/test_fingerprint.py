@@ -1,0 +1,50 @@
+"""What describes a policy: equal parameters give equal documents, and whatever differs is named."""
+
+import attrs
+import pytest
+
+from fairsched.model import pricing
+from fairsched.model.fingerprint import configuration, differences, document_sha256, named, text_sha256
+from fairsched.policies import deficit
+from fairsched.policies.dlpm import DLPM, DLPMPrinted
+from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
+
+
+def test_each_policy_has_its_own_description() -> None:
+    """The shipped policies differ in theirs, and the same policy made twice does not."""
+    hashes = {document_sha256(configuration(policy)) for policy in LOCAL_POLICIES.values()}
+    assert len(hashes) == len(LOCAL_POLICIES)
+    assert document_sha256(configuration(DLPM())) == document_sha256(configuration(DLPM()))
+
+
+def test_every_difference_is_named() -> None:
+    """A parameter is named by its place, and so is a class of somebody's own that looks the same."""
+    here = with_parameters(DLPM(), {"quantum": "77", "max_running": "3"})
+    assert list(differences(configuration(DLPM()), configuration(here))) == [
+        "batching.max_running: 256 is certified, and here it is 3",
+        f"gate.quantum: {DLPM().gate.quantum} is certified, and here it is 77",  # type: ignore[attr-defined]
+    ]
+    found = list(differences(configuration(DLPM()), configuration(DLPMPrinted())))
+    assert "gate.rejoin: 'keep' is certified, and here it is 'reset'" in found
+
+
+def test_functions_are_no_configuration() -> None:
+    """Nobody could say whether two functions do the same."""
+
+    @attrs.frozen
+    class Odd:
+        rule: object
+
+    with pytest.raises(ValueError, match="a configuration holds no function"):
+        configuration(Odd(configuration))
+
+
+def test_a_name_leads_to_a_text() -> None:
+    """Functions and modules are found by their full names, and another text is another hash."""
+    assert named("fairsched.policies.deficit.admit") is deficit.admit
+    assert named("fairsched.model.pricing") is pricing
+    assert text_sha256(deficit.admit) == text_sha256(named("fairsched.policies.deficit.admit"))
+    assert text_sha256(deficit.admit) != text_sha256(deficit.choose)
+    for name in ("fairsched.policies.deficit.nothing", "fairsched.nothing.at_all", "nothing_installed", ""):
+        with pytest.raises(ValueError, match="is not installed"):
+            named(name)
