@@ -3,9 +3,15 @@
 A missing figure is a dash, never a zero.
 """
 
+import re
+from collections.abc import Mapping, Sequence
+
 from fairsched.engines.metrics import RunResult
+from fairsched.model.monitor_promise import Finding
 
 NOTHING = "–"
+UNBROKEN = "none is broken, as far as events show"
+_THEOREMS_SHOWN = 4
 _TIMES = ((1e6, "s"), (1e3, "ms"))
 _COUNTS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
 
@@ -91,3 +97,23 @@ def worst(run: RunResult) -> str:
         f"on worker {gap.worker} from {time((gap.start_ns - origin) / 1e3)} to {time((gap.stop_ns - origin) / 1e3)}; "
         f"the two waited together for {time(gap.together_ns / 1e3)}"
     )
+
+
+def broken(assumptions: Mapping[str, Finding], names: Sequence[str], origin_ns: int = 0) -> list[str]:
+    """The assumptions that a run broke and on which a theorem of its policy rests, a sentence each.
+
+    `names` are those of its clients, `origin_ns` is when its clock starts.
+    """
+    sentences = []
+    for name, finding in assumptions.items():
+        first = finding.first
+        if first is None or not finding.matters:
+            continue
+        text = re.sub(r"\bclient (\d+)", lambda found: who(names[int(found[1])]), first.text)
+        when = f" {count(finding.violated)} times, first" if finding.violated != 1 else ""
+        after_ns = first.time_ns - origin_ns
+        where = f" on worker {first.worker} at {time(after_ns / 1e3)}" if after_ns > 0 else ""
+        shown, hidden = finding.theorems[:_THEOREMS_SHOWN], len(finding.theorems[_THEOREMS_SHOWN:])
+        needed = ", ".join(shown) + (f" and {hidden} more" if hidden else "")
+        sentences.append(f"{name} is broken{when}{where}: {text} (needed by {needed})")
+    return sentences

@@ -17,6 +17,8 @@ import numpy as np
 from fairsched.engines.outcomes import Measures, Outcomes
 from fairsched.engines.series import KvSamples, Series
 from fairsched.model.events import Event
+from fairsched.model.monitor import ClusterMonitor, together
+from fairsched.model.monitor_promise import Finding
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.service import CLIENTS_MAX, Charging, Gap, backlogs, busiest, charges, service, service_gap
 from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
@@ -30,7 +32,7 @@ class RunResult:
     """One policy over one workload.
 
     `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` is
-    what plots show; `names[i]` is client i.
+    what plots show; `names[i]` is client i; `assumptions` are those of the policy's theorems, by name.
     """
 
     policy: str
@@ -51,6 +53,7 @@ class RunResult:
     names: tuple[str, ...]
     origin_ns: int
     series: Series = attrs.field(eq=False, repr=False)
+    assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
 
     @property
     def is_binding(self) -> bool | None:
@@ -71,6 +74,7 @@ class RunResult:
             "gap_scope": self.gap_scope,
             "bound_over_busiest": self.bound_over_busiest,
             "service_gap_common_max": self.common_gap.cost,
+            "assumptions": {name: attrs.asdict(finding) for name, finding in self.assumptions.items()},
             "clients": {name: attrs.asdict(measures) for name, measures in self.clients.items()},
             "wall_s": self.wall_s,
             "log_sha256": self.log_sha256,
@@ -82,10 +86,14 @@ class RunResult:
 
 
 class Recorder:
-    """Takes a run's events and turns them into a `RunResult`."""
+    """Takes a run's events and turns them into a `RunResult`.
 
-    def __init__(self, workload: Workload) -> None:
+    A `monitor` is shown them too, piece by piece, and the result holds what it found of assumptions.
+    """
+
+    def __init__(self, workload: Workload, monitor: ClusterMonitor | None = None) -> None:
         self._workload = workload
+        self._monitor = monitor
         self._pending: list[Event] = []
         self._pieces: list[Tables] = []
         self._position = 0
@@ -104,6 +112,8 @@ class Recorder:
         self._kv[worker].add(time_ns, used, cached, capacity)
 
     def _flush(self) -> None:
+        if self._monitor is not None:
+            self._monitor.observe_all(self._pending)
         self._pieces.append(tables(self._pending, self._position))
         self._position += len(self._pending)
         self._pending = []
@@ -159,6 +169,7 @@ class Recorder:
             names=tuple(client.name for client in clients),
             origin_ns=outcomes.origin,
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
+            assumptions=together(self._monitor.reports()) if self._monitor is not None else {},
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fairsched.engines.comparison import Comparison
-from fairsched.engines.figures import count, index, rate, share, standing, time, who, worst
+from fairsched.engines.figures import UNBROKEN, broken, count, index, rate, share, standing, time, who, worst
 from fairsched.engines.metrics import RunResult
 
 if TYPE_CHECKING:
@@ -135,5 +135,20 @@ def print_comparison(comparison: Comparison, console: "Console | None" = None) -
         for label, run in zip(comparison.labels(), comparison.runs, strict=True):
             console.print(f"  {_escape(label)}: {_escape(worst(run))}.", highlight=False)
         console.print()
+    _print_assumptions(comparison, console)
     for line in (*LEGEND, *notes_of(comparison)):
         console.print(f"[dim]{_escape(line)}[/]", highlight=False)
+
+
+def _print_assumptions(comparison: Comparison, console: "Console") -> None:
+    """Which assumptions of a run's theorems did not hold; nothing where no run has a theorem."""
+    promised = [
+        (label, run) for label, run in zip(comparison.labels(), comparison.runs, strict=True) if run.assumptions
+    ]
+    if not promised:
+        return
+    console.print("[bold]Assumptions of the theorems[/]")
+    for label, run in promised:
+        for sentence in broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN]:
+            console.print(f"  {_escape(label)}: {_escape(sentence)}.", highlight=False)
+    console.print()

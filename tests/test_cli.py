@@ -18,7 +18,7 @@ RUN_KEYS = {
     *("output_tokens_per_s", "client_service_rate", "jain_client", "jain_charged", "service_gap_max"),
     *("service_gap_bound", "gap_scope", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
     *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
-    *("preemptions", "wall_s", "log_sha256"),
+    *("preemptions", "wall_s", "log_sha256", "assumptions"),
 }
 
 
@@ -44,6 +44,27 @@ def test_json_holds_every_key_of_the_documented_schema(tmp_path: Path, capsys: p
         for client in entry["clients"].values():
             assert set(client["latency_us"]) == {"mean", "p50", "p95", "p99"}
     assert "dlpm" in capsys.readouterr().out
+
+
+def test_broken_assumptions_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`compare` says which assumptions of each run's theorems are broken, in the table, in JSON and in the report: the
+    printed rejoin rule breaks one, the shipped rule none, and FCFS promises nothing."""
+    target = tmp_path / "figures.json"
+    arguments = ["compare", "--limit", "40", "--policies", "fcfs,dlpm,dlpm-printed", "--report", str(tmp_path)]
+    assert run(*arguments, "--json", str(target)) == 0
+    fcfs, dlpm, printed = (entry["assumptions"] for entry in json.loads(target.read_text())["runs"])
+    assert fcfs == {}
+    assert not any(finding["violated"] for finding in dlpm.values())
+    assert all((finding["violated"] is None) == bool(finding["why"]) for finding in dlpm.values())
+    broken = {name: finding for name, finding in printed.items() if finding["violated"]}
+    assert set(broken) == {"RejoinKeepsDebt"}
+    assert broken["RejoinKeepsDebt"]["violated"] == 1
+    assert set(broken["RejoinKeepsDebt"]["first"]) == {"time_ns", "worker", "position", "text"}
+    assert "D-4.2" in broken["RejoinKeepsDebt"]["theorems"]
+    shown = capsys.readouterr().out
+    assert "dlpm: none is broken, as far as events show." in shown
+    assert "dlpm-printed: RejoinKeepsDebt is broken" in shown
+    assert "RejoinKeepsDebt is broken" in (tmp_path / "index.html").read_text()
 
 
 def test_lists_run_as_a_product(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from fairsched.engines.comparison import Comparison
-from fairsched.engines.figures import count, digits, index, rate, share, standing, time, worst
+from fairsched.engines.figures import UNBROKEN, broken, count, digits, index, rate, share, standing, time, worst
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.report.page import PAGE
 from fairsched.engines.report.plots import plots
@@ -149,6 +149,11 @@ def render(comparison: Comparison) -> str:
             rows=[_row(label, run) for label, run in pairs],
             legend=LEGEND,
             worst=[(label, worst(run)) for label, run in pairs],
+            assumptions=[
+                (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
+                for label, run in pairs
+                if run.assumptions
+            ],
             plots=plots(comparison),
             client_columns=_CLIENT_COLUMNS,
             clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],

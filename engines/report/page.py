@@ -70,7 +70,13 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 <ul>{% for label, sentence in worst %}<li><strong>{{ label }}</strong>: {{ sentence }}.</li>{% endfor %}</ul>
 </section>
 
-{% for plot in plots %}<section>
+{% if assumptions %}<section>
+<h2>Assumptions of the theorems</h2>
+<ul>{% for label, sentences in assumptions %}{% for sentence in sentences %}<li><strong>{{ label }}</strong>:
+{{ sentence }}.</li>{% endfor %}{% endfor %}</ul>
+</section>
+
+{% endif %}{% for plot in plots %}<section>
 <h2>{{ plot.title }}</h2>
 <figure>{{ plot.svg|safe }}<figcaption>{{ plot.caption }}</figcaption></figure>
 </section>

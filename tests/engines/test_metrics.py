@@ -61,6 +61,7 @@ KEYS = {
     "preemptions",
     "wall_s",
     "log_sha256",
+    "assumptions",
 }
 
 

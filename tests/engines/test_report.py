@@ -9,13 +9,14 @@ import pytest
 from rich.console import Console
 
 from fairsched.engines.comparison import Comparison
-from fairsched.engines.figures import count, standing, time, who, worst
+from fairsched.engines.figures import broken, count, standing, time, who, worst
 from fairsched.engines.metrics import Recorder, RunResult
 from fairsched.engines.report import render, write_report
 from fairsched.engines.report.canvas import COLOURS, GREY, TEXT
 from fairsched.engines.report.plots import plots
 from fairsched.engines.table import LEGEND, print_comparison
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Prefilled, Rejected
+from fairsched.model.monitor_promise import Breach, Finding
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.workload import Job, Workload
 
@@ -240,3 +241,25 @@ def test_labels_tell_runs_apart() -> None:
     assert compared(*swept).swept() == "quantum"
     assert (who("7"), who("seven")) == ("client 7", "seven")
     assert time(None) == "–"
+
+
+def test_a_broken_assumption_is_said_by_name() -> None:
+    """What broke first is said with the client's own name, the time on the run's clock, how often, and which theorems
+    rest on it; an assumption that no theorem needs is left out."""
+    first = Breach(7 * MS, 1, 4, "request 3 of client 1 is admitted where the gate lets in client 2")
+    found = {
+        "GateRespected": Finding(3, first, theorems=("a", "b", "c", "d", "e", "f")),
+        "FitsAlone": Finding(1, first),
+        "Capped": Finding(None, why="no cap", theorems=("a",)),
+    }
+    [sentence] = broken(found, ("x", "gold", "2"), 2 * MS)
+    assert sentence == (
+        "GateRespected is broken 3 times, first on worker 1 at 5 ms: request 3 of gold is admitted where the gate lets "
+        "in client 2 (needed by a, b, c, d and 2 more)"
+    )
+    run = attrs.evolve(a_run("dlpm"), assumptions=found)
+    stream = StringIO()
+    print_comparison(compared(run), Console(file=stream, width=200))
+    assert "GateRespected is broken 3 times" in stream.getvalue()
+    assert "GateRespected is broken 3 times" in render(compared(run))
+    assert "FitsAlone" not in render(compared(run))
