@@ -33,7 +33,7 @@ def sample(logits: Tensor, temperature: Floats, top_k: Ints, keys: Keys, positio
     device, vocab = logits.device, logits.shape[-1]
     drawn = temperature > 0
     scale = on_device(np.where(drawn, temperature, np.float32(1))[:, None], device)
-    scores = logits.to(torch.float32) / scale
+    scores = logits / scale  # at least float32, since the scale is
     top_k = np.where(drawn & (top_k > 0), np.minimum(top_k, vocab), vocab)
     largest = int(top_k[top_k < vocab].max(initial=0))
     if largest:
@@ -42,11 +42,11 @@ def sample(logits: Tensor, temperature: Floats, top_k: Ints, keys: Keys, positio
         cut = on_device((top_k < vocab)[:, None], device) & (scores < least)
         scores = scores.masked_fill(cut, -torch.inf)
     noise_keys = on_device(keys_of(keys, positions.astype(np.uint64)).view(np.int64)[:, None], device)
-    noise = _gumbel(noise_keys, torch.arange(vocab, device=device))
+    noise = _gumbel(noise_keys, torch.arange(vocab, device=device), scores.dtype)
     return torch.where(on_device(drawn[:, None], device), scores + noise, scores).argmax(dim=-1)
 
 
-def _gumbel(keys: Tensor, counters: Tensor) -> Tensor:
+def _gumbel(keys: Tensor, counters: Tensor, dtype: torch.dtype) -> Tensor:
     # -log(-log(1 - u)): it is small u that win a draw, and those are exact in float32.
-    uniform = (bits(keys, counters).to(torch.float32) + 0.5) * 2.0**-32
+    uniform = (bits(keys, counters).to(dtype) + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform))

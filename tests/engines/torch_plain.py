@@ -30,31 +30,49 @@ def plain_logits(model: Llama, ids: Sequence[int]) -> Tensor:
         return model.forward(torch.tensor(ids), torch.arange(len(ids)), attend)
 
 
-def plain_answer(
-    model: Llama, prompt_ids: Sequence[int], got: Sequence[int], sampling: Sampling, request_id: int
-) -> list[int]:
-    """What a plain pass chooses after the prompt and after each token of `got` but the last.
+def ties_of(
+    model: Llama, prompt_ids: Sequence[int], got: Sequence[int], sampling: Sampling, request_id: int, near: float = 0.0
+) -> int:
+    """Check that `got` is what a plain pass chooses, token by token; how often it was a tie.
 
-    Equal to `got` exactly if generating token by token from the prompt alone yields `got`.
+    Each token of `got` must be the plain pass's choice after the prompt and the tokens of `got` before it, so that
+    generating from the prompt alone yields `got`.  Where it is another one, that is a tie if its score is within `near`
+    of the best, and an `AssertionError` if it is not.
     """
-    ids = [*prompt_ids, *got]
-    logits = plain_logits(model, ids).to(torch.float32).numpy()
-    return [choose(logits[p - 1], sampling, request_id, p) for p in range(len(prompt_ids), len(ids))]
+    ids, ties = [*prompt_ids, *got], 0
+    logits = plain_logits(model, ids).numpy()
+    for position in range(len(prompt_ids), len(ids)):
+        token = ids[position]
+        scores = scores_of(logits[position - 1], sampling, request_id, position)
+        best = int(scores.argmax())
+        if token != best:
+            ties += 1
+            scores = scores_of(logits[position - 1], sampling, request_id, position, near)
+            assert scores[token] >= scores.max() - near, (
+                f"request {request_id} at {position}: {token} (score {scores[token]}), not {best} ({scores[best]})"
+            )
+    return ties
 
 
-def choose(logits: npt.NDArray[np.float32], sampling: Sampling, request_id: int, position: int) -> int:
-    """One token from one row of logits, in plain arithmetic: the definition of `Sampling`."""
+def scores_of(
+    logits: npt.NDArray[np.floating], sampling: Sampling, request_id: int, position: int, near: float = 0.0
+) -> npt.NDArray[np.float64]:
+    """The scores of all tokens, of which the largest is chosen, in plain arithmetic: the definition of `Sampling`.
+
+    Of those that `top_k` cuts off, what is within `near` of the last one that stays is kept.
+    """
     if not sampling.temperature:
-        return int(logits.argmax())
-    scores = logits / np.float32(sampling.temperature)
+        return logits.astype(np.float64)
+    scores = logits.astype(np.float64) / np.float32(sampling.temperature)
     if sampling.top_k:
-        scores[scores < np.sort(scores)[-min(sampling.top_k, len(scores))]] = -np.inf
+        scores[scores < np.sort(scores)[-min(sampling.top_k, len(scores))] - near] = -np.inf
     key = 0
     for part in (sampling.seed, request_id, position):
         key = _splitmix64(key ^ (part & MASK))
     tokens = np.arange(len(scores), dtype=np.uint64)
     uniform = _mix(_mix((tokens + np.uint64(key & 0xFFFFFFFF)) & LOW) ^ np.uint64(key >> 32)).astype(np.float64)
-    return int((scores - np.log(-np.log1p(-(uniform + 0.5) * 2.0**-32))).argmax())
+    noisy: npt.NDArray[np.float64] = scores - np.log(-np.log1p(-(uniform + 0.5) * 2.0**-32))
+    return noisy
 
 
 def _splitmix64(x: int) -> int:
