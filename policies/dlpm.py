@@ -2,7 +2,7 @@
 
 Paper: "Locality-aware Fair Scheduling in LLM Serving".
 Assumptions and theorem: those of the deficit gate (`policies.deficit`): two waiting clients' charged service differs by
-at most 2(Q + U - 1), D-4.1.
+at most 2(Q + U - 1), D-4.1.  About one request nothing, and with a bypass budget D-request (`policies.bypass`).
 Composition: longest prefix x deficit gate x chunked prefill.  A large quantum Q approaches LPM, a small one VTC.
 `DLPMPrinted` has the paper's rejoin rule, under which the theorem fails (counterexample CE1).
 """

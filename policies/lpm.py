@@ -2,7 +2,7 @@
 
 Source: SGLang's default order ("SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS'24).
 Assumptions: none.  Theorem: none; a request whose prefix is cold waits for ever under a steady stream of warm ones,
-and so does a client (docs/policies.md shows it).
+and so does a client (docs/policies.md shows it).  With a bypass budget: D-request (`policies.bypass`).
 Composition: longest prefix x no gate x chunked prefill.
 """
 

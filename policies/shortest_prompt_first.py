@@ -1,7 +1,7 @@
 """Shortest prompt first: least work first, as far as a prompt tells.
 
 Source: folklore (shortest job first without a predictor).  Assumptions: none.  Theorem: none; a long prompt waits for
-ever under a steady stream of shorter ones.
+ever under a steady stream of shorter ones.  With a bypass budget: D-request (`policies.bypass`).
 Composition: shortest prompt x no gate x chunked prefill.
 """
 

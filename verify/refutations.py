@@ -16,9 +16,10 @@ from fairsched.model.events import Admitted
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption
 from fairsched.model.worker_state import WorkerState
+from fairsched.policies.bypass import D_REQUEST
 from fairsched.policies.counter import V_43
 from fairsched.policies.deficit import D_42
-from fairsched.policies.deficit_progress import D_A2, D_WC
+from fairsched.policies.deficit_progress import D_WC
 from fairsched.policies.dlpm import DLPM
 from fairsched.verify import counterexample, pricing_proofs, prover, refuted, staggered_proofs, suite
 from fairsched.verify.counterexample import Document, Happening
@@ -257,8 +258,8 @@ def refutations() -> tuple[Refutation, ...]:
         Refutation(
             "CE5",
             "D-A.2 for each request",
-            "longest prefix within a client, as printed and as shipped",
-            D_A2.id,
+            "longest prefix within a client without a bypass budget, as printed and as shipped",
+            D_REQUEST.id,
             f"a stream of requests that match 5 tokens: one that matches none waits {CE5_STEPS} of {CE5_STEPS} steps",
             _cold_request_waits,
         ),

@@ -7,12 +7,14 @@ import pytest
 
 from fairsched.policies import bypass
 from fairsched.policies.bypass import DUE_RESPECTED, THEOREMS
-from fairsched.verify import bypass_proofs, prover
+from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
+from fairsched.verify import bypass_proofs, prover, report
 from fairsched.verify.counterexample import ChangedKernel, document, replay
 from fairsched.verify.guard import violations
 from fairsched.verify.mutation import Target, outcomes
 from fairsched.verify.outcome import Fate
 from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.subject import subject
 from fairsched.verify.system import Claim
 from fairsched.verify.variants import variant
 
@@ -39,6 +41,16 @@ def test_without_respect_for_who_is_due_nothing_holds() -> None:
     assert isinstance(verdict, Refuted)
     assert verdict.world.clients == 2
     assert replay(document(verdict.world, bypass_proofs.__name__)).confirmed
+
+
+@pytest.mark.parametrize("name", ["lpm", "dlpm", "shortest-prompt"])
+def test_a_policy_has_the_theorems_if_it_has_a_budget(name: str) -> None:
+    """`fairsched verify` decides them for that policy, and claims none of them for one without."""
+    shipped = LOCAL_POLICIES[name]
+    for given, expected in (({"bypass_budget": "4"}, set(CLAIMS)), ({}, set())):
+        planned = report.plan([subject(name, with_parameters(shipped, given))])
+        assert {each.theorem.id for each in planned.planned} & set(CLAIMS) == expected
+        assert not planned.missing
 
 
 BUGS = {

@@ -1,0 +1,377 @@
+"""A bypass budget as policies keep it: whom it lets in, when, and that D-request holds of every run and is attained."""
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.model.algebra import NUMPY
+from fairsched.model.events import Admitted, Cancelled, Event, Preempted
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.request import Prompt
+from fairsched.model.serial import StateError
+from fairsched.policies import bypass
+from fairsched.policies.batching import Chunked
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.dlpm import DLPM
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.lpm import LPM
+from fairsched.policies.migrate import migrate
+from fairsched.policies.order import LongestPrefix, ShortestPrompt
+from fairsched.policies.registry import LOCAL_POLICIES, parameters, with_parameters
+from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
+from tests.policies.play import Play
+
+ONE_SEAT = Chunked(max_running=1)
+
+
+def lpm(budget: int | None, **changes: Any) -> ComposedPolicy:
+    """LPM with a budget."""
+    return LPM(order=LongestPrefix(budget), **changes)
+
+
+def dlpm(budget: int | None, **changes: Any) -> ComposedPolicy:
+    """DLPM with a budget."""
+    return DLPM(order=LongestPrefix(budget), **changes)
+
+
+def shortest(budget: int | None, **changes: Any) -> ComposedPolicy:
+    """Shortest prompt first with a budget."""
+    return ShortestPromptFirst(order=ShortestPrompt(budget), **changes)
+
+
+MADE = {"lpm": lpm, "dlpm": dlpm, "shortest-prompt": shortest}
+
+
+def entered(play: Play) -> list[int]:
+    """Who was admitted, in order."""
+    return [event.request_id for event in play.events if isinstance(event, Admitted)]
+
+
+# --- CE5 and the witness ----------------------------------------------------------------------------------------------
+
+COLD = Prompt.from_keys([-1, -2, -3, -4, -5, -6], block_tokens=1, tokens=6)
+
+
+def warm(number: int) -> Prompt:
+    """Matches five tokens of any other."""
+    return Prompt.from_keys([1, 2, 3, 4, 5, 10 + number], block_tokens=1, tokens=6)
+
+
+def ce5(policy: ComposedPolicy, steps: int) -> tuple[Play, int]:
+    """The stream of CE5: a warm request comes in every step, one cold one in the second; the play and its id."""
+    play = Play(policy, 8)
+    cold = -1
+    for step in range(steps):
+        play.arrive(prompt=warm(step), output=1)
+        if step == 1:
+            cold = play.arrive(prompt=COLD, output=1)
+        play.step()
+    return play, cold
+
+
+@pytest.mark.parametrize("make", [lpm, dlpm])
+@pytest.mark.parametrize("budget", [0, 1, 4, 16])
+def test_ce5_s_stream_is_served_within_the_budget(make: Any, budget: int) -> None:
+    """The cold request that CE5 starves enters after exactly b younger ones and the one older that waited with it."""
+    play, cold = ce5(make(budget), 60)
+    assert entered(play).index(cold) - entered(play).index(0) == 1 + 1 + budget
+
+
+@pytest.mark.parametrize("make", [lpm, dlpm])
+def test_without_a_budget_ce5_starves_it(make: Any) -> None:
+    """The same stream, and it waits for all of 60 steps."""
+    play, cold = ce5(make(None), 60)
+    assert cold not in entered(play)
+    assert len(entered(play)) == 60
+
+
+@given(
+    name=st.sampled_from(sorted(MADE)),
+    budget=st.integers(0, 6),
+    older=st.integers(0, 4),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_bound_is_attained(name: str, budget: int, older: int) -> None:
+    """With `older` requests that the order prefers, and a stream of such, exactly b + older enter before r."""
+    by_size = name == "shortest-prompt"
+    play = Play(MADE[name](budget, batching=ONE_SEAT), 1_000)
+
+    def arrive(count: int) -> None:
+        for _ in range(count):
+            play.arrive(prompt=1 if by_size else warm(play.count), output=1)
+
+    # The first one fills the cache.
+    arrive(1)
+    play.step()
+    arrive(older)
+    r = play.arrive(prompt=9 if by_size else COLD, output=1)
+    arrive(budget + 3)
+    play.step(older + budget + 2)
+    assert entered(play).index(r) == 1 + budget + older
+
+
+# --- every run --------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Counts, from events alone, what D-request speaks of, and compares it after each."""
+
+    def __init__(self, budget: int, group: Any) -> None:
+        self.budget, self.group = budget, group
+        self.waits: dict[int, tuple[Any, int, int, int]] = {}
+        """By request: its group, how many were let in since it came, how many older ones waited then and came back."""
+
+    def came(self, request: int, client: int) -> None:
+        """A request joins, or comes back."""
+        group = self.group(client)
+        for other, (theirs, let_in, older, back) in self.waits.items():
+            if theirs == group and other > request:
+                self.waits[other] = theirs, let_in, older, back + 1
+        older = sum(theirs == group and other < request for other, (theirs, *_) in self.waits.items())
+        self.waits[request] = group, 0, older, 0
+
+    def saw(self, event: Event) -> None:
+        """An event of the worker."""
+        if isinstance(event, Admitted):
+            group, let_in, older, back = self.waits.pop(event.request_id)
+            assert let_in <= self.budget + older + back
+            for other, (theirs, count, ahead, returned) in self.waits.items():
+                if theirs == group:
+                    self.waits[other] = theirs, count + 1, ahead, returned
+        elif isinstance(event, Cancelled):
+            self.waits.pop(event.request_id, None)
+        elif isinstance(event, Preempted):
+            self.came(event.request_id, event.client)
+
+
+@given(
+    name=st.sampled_from(sorted(MADE)),
+    budget=st.integers(0, 3),
+    reserve=st.sampled_from(["static", "optimistic"]),
+    moves=st.lists(
+        st.one_of(
+            st.tuples(st.just("arrive"), st.integers(0, 1), st.integers(0, 3), st.integers(1, 6), st.integers(1, 5)),
+            st.tuples(st.just("step"), st.integers(1, 4)),
+            st.tuples(st.just("cancel"), st.integers(0, 30)),
+        ),
+        min_size=20,
+        max_size=60,
+    ),
+)
+@settings(max_examples=80, deadline=None)
+def test_d_request_holds_of_every_run(name: str, budget: int, reserve: Any, moves: list[tuple[Any, ...]]) -> None:
+    """Arrivals, cancellations, preemptions, chunks and caps: never more than b + older + back before anybody."""
+    changes: dict[str, Any] = {"batching": Chunked(max_batched_tokens=5, max_running=3, reserve=reserve)}
+    if name == "dlpm":
+        changes["gate"] = DeficitGate(quantum=3)
+    policy = MADE[name](budget, **changes)
+    play = Play(policy, 16)
+    watch = Watch(budget, lambda client: client if policy.gate.grouped else 0)
+    for kind, *what in moves:
+        seen = len(play.events)
+        if kind == "arrive":
+            client, family, length, output = what
+            prompt = Prompt.from_keys([family * 10 + i for i in range(length)] + [1_000 + play.count])
+            watch.came(play.arrive(client, prompt, output), client)
+        elif kind == "step":
+            play.step(what[0])
+        else:
+            alive = sorted({*play.worker.queue, *play.worker.running})
+            if alive:
+                play.cancel(alive[what[0] % len(alive)])
+        for event in play.events[seen:]:
+            watch.saw(event)
+
+
+# --- mechanics --------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_of_none_or_more_than_ever_waits_changes_nothing() -> None:
+    """The default is no budget; a huge one lets in the same, in the same order."""
+    assert [parameters(policy).get("bypass_budget", "-") for policy in LOCAL_POLICIES.values()] == [
+        {"fcfs": "-", "vtc": "-"}.get(name) for name in LOCAL_POLICIES
+    ]
+    orders = []
+    for budget in (None, 10_000):
+        play, _ = ce5(lpm(budget), 30)
+        orders.append(entered(play))
+    assert orders[0] == orders[1]
+
+
+def test_budget_zero_is_first_come_first_served_within_a_group() -> None:
+    """Nobody is ever passed over."""
+    play = Play(shortest(0, batching=ONE_SEAT))
+    for prompt in (9, 3, 5, 1):
+        play.arrive(prompt=prompt, output=1)
+    play.step(4)
+    assert entered(play) == [0, 1, 2, 3]
+
+
+def test_each_client_has_its_own_budget() -> None:
+    """Under a gate only requests of the same client count; without one everybody's do."""
+    deep = DeficitGate(quantum=1_000)
+    grouped, alone = dlpm(1, gate=deep, batching=ONE_SEAT), shortest(1, batching=ONE_SEAT)
+    play = Play(attrs.evolve(grouped, order=ShortestPrompt(1)))
+    large = play.arrive(0, prompt=9, output=1)
+    for _ in range(3):
+        play.arrive(1, prompt=1, output=1)
+    play.step(4)
+    assert entered(play) == [1, 2, 3, large]
+    play = Play(alone)
+    large = play.arrive(0, prompt=9, output=1)
+    for _ in range(3):
+        play.arrive(1, prompt=1, output=1)
+    play.step(4)
+    assert entered(play) == [1, large, 2, 3]
+
+
+def test_cancelling_the_oldest_hands_its_turn_to_nobody() -> None:
+    """The next oldest was passed over as often as it was, no more: what it may be passed over yet stays."""
+    play = Play(shortest(2, batching=ONE_SEAT))
+    first, second = play.arrive(prompt=9, output=1), play.arrive(prompt=8, output=1)
+    play.arrive(prompt=1, output=1)
+    play.arrive(prompt=1, output=1)
+    play.step(2)
+    assert play.admitted() == [first]
+    play.cancel(first)
+    assert play.admitted() == [second]
+    later = Play(shortest(2, batching=ONE_SEAT))
+    first = later.arrive(prompt=9, output=1)
+    later.arrive(prompt=1, output=1)
+    later.step()
+    second = later.arrive(prompt=8, output=1)
+    later.cancel(first)
+    small = later.arrive(prompt=1, output=1)
+    assert later.admitted() == [small]
+    assert second in later.worker.queue
+
+
+def test_a_preempted_request_comes_back_to_its_place() -> None:
+    """It is the oldest again, as often passed over as before, and those who came later are behind it."""
+    policy = shortest(1, batching=Chunked(reserve="optimistic"))
+    play = Play(policy, 12)
+    play.arrive(prompt=3, output=6)
+    young = play.arrive(prompt=3, output=6)
+    play.step(3)
+    entry = play.state.flights[young].entry
+    assert play.step().preempt == (young,)
+    assert play.state.waiting.entries[young].place == entry.place == 1
+    small = [play.arrive(prompt=1, output=1) for _ in range(4)]
+    assert [play.state.waiting.entries[i].place for i in small] == [3, 4, 5, 6]
+    play.step(30)
+    assert entered(play).index(young, 2) <= entered(play).index(small[1])
+
+
+def test_a_due_request_waits_for_its_prefix_and_is_not_passed() -> None:
+    """While somebody computes the prefix of the oldest, which is due, nobody else of its queue goes past it."""
+    for budget, expected in ((None, [0, 2]), (0, [0])):
+        play = Play(lpm(budget))
+        for keys in ((1, 2, 3), (1, 2, 4), (5, 6)):
+            play.arrive(prompt=Prompt.from_keys(keys), output=3)
+        assert play.admitted() == expected
+        play.step(2)
+        assert sorted(entered(play)) == [0, 1, 2]
+
+
+def test_it_says_that_an_older_one_goes_first() -> None:
+    """Whoever the order prefers and a budget holds back waits for `bypass`."""
+    play = Play(shortest(0, batching=ONE_SEAT))
+    play.arrive(prompt=4, output=5)
+    play.step()
+    large, small = play.arrive(prompt=9), play.arrive(prompt=1)
+    view = play.worker.view(1)
+    assert play.policy.waiting_for(play.state, view, small) == "bypass"
+    assert play.policy.waiting_for(play.state, view, large) == "budget"
+    unlimited = Play(shortest(None, batching=ONE_SEAT))
+    unlimited.arrive(prompt=4, output=5)
+    unlimited.step()
+    large, small = unlimited.arrive(prompt=9), unlimited.arrive(prompt=1)
+    assert unlimited.policy.waiting_for(unlimited.state, view, large) == "order"
+
+
+# --- states and parameters --------------------------------------------------------------------------------------------
+
+
+def waiting_play(policy: ComposedPolicy) -> Play:
+    """Two were let in past the oldest, which waits with two more."""
+    play = Play(policy)
+    for prompt in (9, 1, 1, 2, 2):
+        play.arrive(prompt=prompt, output=1)
+    play.step(2)
+    return play
+
+
+def test_a_state_is_read_under_another_budget() -> None:
+    """The counts are kept, so a smaller budget is due at once; and JSON gives the same state."""
+    play = waiting_play(shortest(4, batching=ONE_SEAT))
+    document = json.loads(json.dumps(play.policy.state_to_json(play.state)))
+    same = play.policy.state_from_json(document)
+    assert play.policy.state_to_json(same) == document
+    for budget, head in ((2, 0), (3, 3)):
+        policy = shortest(budget, batching=ONE_SEAT)
+        state = policy.state_from_json(document)
+        policy.check(state)
+        assert state.waiting.best(0).request.id == head
+
+
+@pytest.mark.parametrize(("old", "new"), [(None, 3), (3, None)])
+def test_a_state_without_counts_is_no_state_with_them(old: int | None, new: int | None) -> None:
+    """Nobody counted: the error says so."""
+    play = waiting_play(shortest(old))
+    document = play.policy.state_to_json(play.state)
+    with pytest.raises(StateError, match="a bypass budget"):
+        shortest(new).state_from_json(document)
+
+
+@pytest.mark.parametrize("old", [None, 2, 9])
+@pytest.mark.parametrize("new", [None, 0, 2])
+def test_a_swap_takes_who_waits_along(old: int | None, new: int | None) -> None:
+    """After a migration every invariant holds, those that run included, and everybody is served."""
+    play = waiting_play(shortest(old, batching=Chunked(max_running=2)))
+    for policy in (shortest(new, batching=ONE_SEAT), dlpm(new)):
+        again = Play(policy)
+        again.worker, again.count, again.now_ns = play.worker, play.count, play.now_ns
+        again.state = migrate(play.policy, play.state, policy)
+        policy.check(again.state)
+        later = again.arrive(prompt=1, output=1)
+        again.step(8)
+        assert later in again.finished()
+        assert not again.worker.queue
+
+
+def test_parameter_is_read_from_text() -> None:
+    """A whole number from 0 or none; who orders by arrival has no such parameter."""
+    for name in ("lpm", "dlpm", "shortest-prompt", "dlpm-printed"):
+        assert with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "4"}).order.bypass_budget == 4
+        assert with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "none"}).order.bypass_budget is None
+        with pytest.raises(ValueError, match="at least 0, not -1"):
+            with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "-1"})
+    with pytest.raises(ValueError, match="unknown parameter of policy vtc"):
+        with_parameters(LOCAL_POLICIES["vtc"], {"bypass_budget": "4"})
+
+
+def test_theorems_come_with_the_budget() -> None:
+    """An order promises D-request of every policy that has it, and nothing without."""
+    assert LongestPrefix().theorems == ()
+    assert [theorem.id for theorem in LongestPrefix(0).theorems][-1] == "D-request"
+
+
+@given(left=st.integers(0, 9), place=st.integers(0, 9), budget=st.integers(0, 9))
+def test_the_rule_in_numbers(left: int, place: int, budget: int) -> None:
+    """Due once as many left as places before it, and b more."""
+    assert bypass.due(NUMPY, left, place, budget) == (left >= place + budget)
+
+
+def test_admission_is_as_planned() -> None:
+    """What a due request computes is charged as anybody's: its own prefix only."""
+    play = Play(lpm(0))
+    play.arrive(prompt=Prompt.from_keys((1, 2, 3)), output=1)
+    play.step()
+    cold = play.arrive(prompt=Prompt.from_keys((7, 8)), output=1)
+    hot = play.arrive(prompt=Prompt.from_keys((1, 2, 9)), output=1)
+    plan: StepPlan = play.decide()
+    assert plan.admit == (Admission(cold, 0, 2, 0, 1), Admission(hot, 0, 1, 2, 1))
