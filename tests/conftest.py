@@ -3,9 +3,7 @@
 import pytest
 from hypothesis import settings
 
-# Reduced: the same examples on every run, so that a change is what turns a test red.  Full: fresh examples each night.
-settings.register_profile("fairsched-reduced", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("fairsched-full", max_examples=2_000, deadline=None, print_blob=True)
+from fairsched.verify.profiles import FULL, REDUCED
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the Hypothesis profile before any test module is imported, since `@settings` inherits from it then."""
-    settings.load_profile("fairsched-full" if config.getoption("--full-budget") else "fairsched-reduced")
+    settings.load_profile(FULL if config.getoption("--full-budget") else REDUCED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

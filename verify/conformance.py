@@ -24,9 +24,9 @@ from typing import Any
 
 import attrs
 import msgspec
+from hypothesis import HealthCheck, target
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis import target
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -71,8 +71,13 @@ def machine(policy: LocalPolicy[Any], world: World | None = None) -> type["Polic
 def check_local_policy(
     policy: LocalPolicy[Any], world: World | None = None, settings: hypothesis_settings | None = None
 ) -> None:
-    """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed."""
-    run_state_machine_as_test(machine(policy, world), settings=settings)
+    """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed.
+
+    `settings` says how many runs of how many steps (default: the Hypothesis profile that is loaded, 100 of 50 unless it
+    says otherwise; `verify.profiles` has two).  No run is judged by the time that it takes.
+    """
+    chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine(policy, world), settings=chosen)
 
 
 def arrivals(world: World) -> st.SearchStrategy[list[Request]]:

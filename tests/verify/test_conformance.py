@@ -9,16 +9,21 @@ import pytest
 from hypothesis import Phase, settings
 from immutables import Map
 
+from fairsched.model.monitor_promise import Promise
 from fairsched.model.plan import StepPlan
+from fairsched.model.request import Client
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
+from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.fcfs import FCFS
+from fairsched.policies.gate_watch import GateWatch
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import LongestPrefix, ShortestPrompt
 from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.verify import conformance
 from fairsched.verify.conformance import World, check_local_policy
 
 SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
@@ -173,3 +178,47 @@ def test_battery_finds_bad_policies(bad: type[FCFS]) -> None:
     with pytest.raises((AssertionError, InfeasiblePlanError)) as found:
         check_local_policy(bad(batching=BATCHINGS["chunked"](**SMALL)), settings=generate)
     assert BAD[bad] & {entry.name for entry in found.traceback}
+
+
+@attrs.frozen
+class Unfair(FCFS):
+    """Promises what a gate promises, and has none."""
+
+    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
+        """That of a deficit gate."""
+        return LOCAL_POLICIES["dlpm"].promise(clients, limits)
+
+    def gate_check(self) -> GateWatch | None:
+        """The deficit gate's."""
+        return LOCAL_POLICIES["dlpm"].gate_check()
+
+
+@attrs.frozen
+class Boastful(FCFS):
+    """Promises that no client is ever ahead of another by more than one unit."""
+
+    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
+        """A bound of one, whatever admissions cost."""
+        promise = LOCAL_POLICIES["vtc"].promise(clients, limits)
+        assert promise is not None
+        return attrs.evolve(promise, gap_bound=1, reweighted=None)
+
+
+@pytest.mark.parametrize("bad", [Unfair, Boastful])
+def test_battery_finds_broken_promises(bad: type[FCFS]) -> None:
+    """A policy that lets in whom its gate would not, or whose bound is too small, is found by what it promises."""
+    policy = bad(batching=BATCHINGS["chunked"](**SMALL))
+    with pytest.raises(AssertionError) as found:
+        check_local_policy(policy, settings=settings(max_examples=60, phases=(Phase.generate,)))
+    assert "_check_promise" in {entry.name for entry in found.traceback}
+
+
+@pytest.mark.parametrize("given", [None, settings(max_examples=3, deadline=1)])
+def test_authors_get_sensible_settings(given: settings | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word the loaded profile decides how much is run; nothing is judged by its time, whatever was said."""
+    used: list[settings] = []
+    monkeypatch.setattr(conformance, "run_state_machine_as_test", lambda _, settings: used.append(settings))
+    check_local_policy(LOCAL_POLICIES["fcfs"], settings=given)
+    wanted = given or settings()
+    assert used[0].deadline is None
+    assert (used[0].max_examples, used[0].derandomize) == (wanted.max_examples, wanted.derandomize)
