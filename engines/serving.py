@@ -13,7 +13,7 @@ An engine belongs to one thread; `engines.serving_thread` is the front for many.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class Engine:
         )
         self._runner = Runner(executor, make_executor)
         self._clock = since_now() if now_ns is None else now_ns
-        self._last_ns = 0
+        self.last_ns = 0
         self._plan = StepPlan()
         self._leap = 0
         self._used_ids = UsedIds()
@@ -110,8 +110,8 @@ class Engine:
             self._add_client(client)
 
     def _now(self) -> int:
-        self._last_ns = max(self._clock(), self._last_ns)
-        return self._last_ns
+        self.last_ns = max(self._clock(), self.last_ns)
+        return self.last_ns
 
     # --- callers ----------------------------------------------------------------------------------------------------
 
@@ -328,9 +328,27 @@ class Engine:
                         self._failures = 0
 
     @property
+    def next_id(self) -> int:
+        """The least id that no request has had."""
+        return self._used_ids.next
+
+    @property
     def answers(self) -> Mapping[int, Answer]:
         """The requests that are open, by id."""
         return self._answers.open
+
+    def take_over(self, state: WorkerState, answers: Iterable[Answer], next_id: int, now_ns: int = 0) -> None:
+        """Go on where another engine stopped: all requests of its worker wait, and keep the tokens that they have.
+
+        Ids below `next_id` are used, and time goes on from `now_ns`.  The policy's state is the constructor's.  Raises
+        `ValueError` if this engine has served, the worker has memory in use, or its requests are not those answered.
+        """
+        waiting = {answer.request_id: answer for answer in answers}
+        if self.next_id or state.in_flight or state.capacity != self.state.capacity or set(waiting) != set(state.queue):
+            raise ValueError(f"worker {state.worker} cannot be taken over as it is")
+        self.state, self._used_ids.next, self.last_ns = state, next_id, max(now_ns, self.last_ns)
+        self._answers.open.update(waiting)
+        self._runner.enter(state, [waiting[request_id] for request_id in sorted(waiting)], self._now())
 
     # --- failure ----------------------------------------------------------------------------------------------------
 
@@ -342,12 +360,13 @@ class Engine:
     def _lose(self) -> None:
         """The executor failed: what ran waits again, and a new executor is told what waits."""
         self._failures += 1
-        ran = sorted(self.state.in_flight) if self._failures >= _FAILURES_MAX else []
+        # With nothing in the batch it is what waits that the executor cannot take.
+        suspects = sorted(self.state.in_flight or self.state.queue) if self._failures >= _FAILURES_MAX else []
         self._runner.drop()
         self.state, events = transitions.lose(self.state, self._now())
         self._publish(events)
         why = self._runner.failure
-        self._reject(ran, f"the executor of worker {self.state.worker} failed {self._failures} times: {why!r}")
+        self._reject(suspects, f"the executor of worker {self.state.worker} failed {self._failures} times: {why!r}")
         waiting = sorted(self.state.queue)
         self._runner.restart(self.state, [self.answers[request_id] for request_id in waiting], self._now())
         if self._runner.is_gone:

@@ -65,22 +65,42 @@ class Runner:
             _log.exception("the executor that failed cannot be closed")
 
     def restart(self, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
-        """Another executor, if one can be made, is told what waits, with the tokens that it had produced."""
+        """Another executor, if one can be made, is told what waits."""
         if self._make is None:
             return
         try:
-            executor = self._make()
-            for answer in answers:
-                executor.submit(answer.request_id, answer.prompt_ids, answer.sampling, answer.tokens)
-                executor.follow([Arrived(now_ns, state.worker, state.queue[answer.request_id].request)])
+            self._executor = self._make()
         except Exception as error:
             _log.exception("there is no new executor")
             self.failure = error
         else:
-            self._executor, self.failure = executor, None
+            self.failure = None
+            self.enter(state, answers, now_ns)
+
+    def enter(self, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
+        """The executor learns what waits, with the tokens that it had produced elsewhere."""
+        try:
+            assert self._executor is not None
+            for answer in answers:
+                self._executor.submit(answer.request_id, answer.prompt_ids, answer.sampling, answer.tokens)
+                self._executor.follow([Arrived(now_ns, state.worker, state.queue[answer.request_id].request)])
+        except Exception as error:
+            self.failure = error
+
+    def resume(self, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
+        """The executor, which was told nothing yet, is told what waits.  Raises what it raises."""
+        if self._executor is not None:
+            _inform(self._executor, state, answers, now_ns)
 
     def close(self) -> None:
         """Give back what is held, for good."""
         if self._executor is not None:
             self._executor.close()
         self._executor, self._make, self.failure = None, None, ExecutorError("the engine was closed")
+
+
+def _inform(executor: Executor, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
+    """What waits, with the tokens that it had produced."""
+    for answer in answers:
+        executor.submit(answer.request_id, answer.prompt_ids, answer.sampling, answer.tokens)
+        executor.follow([Arrived(now_ns, state.worker, state.queue[answer.request_id].request)])

@@ -93,13 +93,36 @@ class ExecutorDiedError(RuntimeError):
 
 
 class FailingExecutor(FakeExecutor):
-    """Fails at its step number `after`, and at every call from then on."""
+    """Fails at its call number `after` of one kind, and at every call of that kind from then on."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, where: str = "execute") -> None:
         super().__init__()
         self.after = after
+        self.where = where
+        self.calls = 0
+
+    def _called(self, where: str) -> None:
+        self.calls += where == self.where
+        if self.calls >= self.after:
+            raise ExecutorDiedError("out of memory")
+
+    def submit(
+        self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
+    ) -> None:
+        self._called("submit")
+        super().submit(request_id, prompt_ids, sampling, generated)
+
+    def follow(self, events: Sequence[Event]) -> None:
+        self._called("follow")
+        super().follow(events)
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
-        if self.steps + 1 >= self.after:
-            raise ExecutorDiedError("out of memory")
-        return super().execute(plan)
+        self._called("execute")
+        produced = super().execute(plan)
+        if self.where == "tokens" and self.steps >= self.after:
+            produced.popitem() if produced else produced.update({-1: 0})
+        return produced
+
+    def close(self) -> None:
+        self._called("close")
+        super().close()

@@ -16,7 +16,8 @@ from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
-from tests.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of
+from fairsched.policies.vtc import VTC
+from tests.engines.fake_executor import VOCABULARY, ExecutorDiedError, FailingExecutor, FakeExecutor, answer_of
 
 CAPACITY = 40
 
@@ -133,3 +134,149 @@ def test_a_request_that_is_none_is_refused() -> None:
     assert answer.outcome == "finished"
     with pytest.raises(ValueError, match="request 0 was submitted before"):
         engine.submit(request, [1, 2])
+
+
+FAILURES = st.lists(
+    st.tuples(st.integers(1, 12), st.sampled_from(["execute", "follow", "submit", "tokens", "close"])), max_size=4
+)
+
+
+@given(composed(), SENT, FAILURES, st.booleans(), st.integers(0, 12))
+@settings(max_examples=300)
+def test_every_request_ends_once_whatever_the_executor_does(
+    policy: ComposedPolicy, sent: list[Any], fails: list[tuple[int, str]], spare: bool, gone: int
+) -> None:
+    """Executors that die in any call, one after the other, with or without one that lives in the end.
+
+    Each request ends once, what it was answered are its own tokens, and a rejected one is told why.
+    """
+    executors = iter([*(FailingExecutor(*each) for each in fails), *([FakeExecutor()] if spare else [])])
+    ends = Ends()
+
+    def another() -> FakeExecutor:
+        made = next(executors, None)
+        if made is None:
+            raise ExecutorDiedError("no more machines")
+        return made
+
+    engine = Engine(
+        policy,
+        next(executors, FakeExecutor()),
+        kv_capacity_tokens=CAPACITY,
+        make_executor=another,
+        listeners=[ends],
+        now_ns=Ticks(),
+    )
+    answers = []
+    for i, each in enumerate(sent):
+        answers.append(send(engine, *each))
+        engine.step()
+        if i == gone:
+            engine.cancel(i // 2)
+    engine.run_until_idle()
+    for answer, (_, prompt, output, exact) in zip(answers, sent, strict=True):
+        expected = wanted(prompt, output, exact)
+        assert answer.tokens == (expected if answer.outcome == "finished" else expected[: len(answer.tokens)])
+        assert answer.outcome is not None
+        if answer.outcome == "rejected":
+            assert "holds 40 in all" in answer.reason or "executor" in answer.reason
+    assert ends.ended == Counter(answer.request_id for answer in answers)
+    assert not engine.guard.interventions
+    assert engine.executor_failures <= len(fails)
+    assert not engine.answers
+
+
+def test_an_executor_that_fails_without_a_spare() -> None:
+    """What was open is rejected with the reason, and so is what comes later."""
+    engine = Engine(FCFS(), FailingExecutor(3), kv_capacity_tokens=CAPACITY)
+    answers = [engine.ask("a", [1, 2, 3], 10) for _ in range(3)]
+    engine.run_until_idle()
+    answers.append(engine.ask("a", [1], 1))
+    for answer in answers:
+        assert answer.outcome == "rejected"
+        assert answer.reason == "worker 0 has no executor any more: ExecutorDiedError('out of memory')"
+    assert not engine.step()
+
+
+def test_a_request_that_kills_every_executor() -> None:
+    """At the third failure since anything finished, what is in the batch goes, so that the others are served."""
+
+    class Allergic(FakeExecutor):
+        def execute(self, plan: Any) -> dict[int, int]:
+            if any(96 in self.contexts[request_id] for request_id, _ in plan.chunks):
+                raise ExecutorDiedError("out of memory")
+            return super().execute(plan)
+
+    engine = Engine(
+        FCFS(batching=BATCHINGS["chunked"](64, 1)), Allergic(), kv_capacity_tokens=CAPACITY, make_executor=Allergic
+    )
+    poison = engine.ask("a", [96, 2, 3], 10)
+    others = [engine.ask("a", [1, 2, i], 3) for i in range(3)]
+    engine.run_until_idle()
+    assert engine.executor_failures == 3
+    assert poison.outcome == "rejected"
+    assert "failed 3 times" in poison.reason
+    assert [answer.outcome for answer in others] == ["finished"] * 3
+
+
+def test_callers_that_raise_or_go_during_a_step() -> None:
+    """A caller whose callback raises is cancelled; one that cancels another, or asks again, does it between steps."""
+    executor, ends = FakeExecutor(), Ends()
+    engine = Engine(FCFS(), executor, kv_capacity_tokens=400, listeners=[ends])
+    heard: list[tuple[str, int | None]] = []
+    more: list[Answer] = []
+
+    def raises(token: int) -> None:
+        raise RuntimeError("the socket is closed")
+
+    def ends_another(token: int) -> None:
+        engine.cancel(other.request_id)
+        heard.append(("first", token))
+
+    def asks_again(answer: Answer) -> None:
+        more.append(engine.ask("b", [1], 2))
+
+    broken = engine.ask("a", [1, 2], 5, on_token=raises)
+    first = engine.ask("a", [3, 4], 2, on_token=ends_another, on_end=asks_again)
+    other = engine.ask(
+        "a", [5], 5, on_token=lambda token: heard.append(("other", token)), on_end=lambda _: heard.append(("end", None))
+    )
+    engine.run_until_idle()
+    assert broken.outcome == other.outcome == "cancelled"
+    assert first.outcome == more[0].outcome == "finished"
+    assert [token for who, token in heard if who == "first"] == first.tokens
+    # What was produced before the caller went is told, the end comes last, and once.
+    assert [who for who, _ in heard if who != "first"] == ["other", "end"]
+    assert set(ends.ended.values()) == {1}
+
+
+def test_a_listener_that_raises_is_not_called_again() -> None:
+    """The engine serves on, and other listeners hear everything."""
+    calls: list[int] = []
+
+    def raises(events: list[Event]) -> None:
+        calls.append(1)
+        raise RuntimeError("full")
+
+    ends = Ends()
+    engine = Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=100, listeners=[raises, ends])
+    engine.ask("a", [1], 3)
+    engine.run_until_idle()
+    assert len(calls) == 1
+    assert ends.ended == {0: 1}
+
+
+def test_a_weight_is_told_and_a_closed_engine_takes_nothing() -> None:
+    """A weight reaches the policy; closing cancels what is open, and whoever comes later is told."""
+    executor = FakeExecutor()
+    engine = Engine(VTC(), executor, kv_capacity_tokens=100)
+    engine.configure_client("gold", 3)
+    assert list(engine.policy_state.gate.share) == [1]
+    engine.configure_client("free", 1)
+    assert [client.weight for client in engine.clients.all] == [3, 1]
+    answer = engine.ask("gold", [1, 2], 50)
+    engine.step()
+    engine.close()
+    assert answer.outcome == "cancelled"
+    assert executor.closed
+    assert "the engine was closed" in engine.ask("gold", [1, 2], 5).reason
