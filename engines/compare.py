@@ -6,12 +6,12 @@ from typing import Any
 
 import attrs
 
+from fairsched.engines.assumptions import assumption_monitor
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.metrics import Recorder, RunResult
 from fairsched.engines.simulator import Simulator
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
-from fairsched.model.monitor import ClusterMonitor, Monitor
 from fairsched.model.pricing import multipliers
 from fairsched.model.service import Charging
 from fairsched.model.workload import Workload
@@ -70,7 +70,9 @@ def run_one(
 ) -> tuple[RunResult, Simulator, bool]:
     """Simulate one run.  Returns its figures, the simulator in its last state, and whether it was completed: an
     interrupted run (KeyboardInterrupt) keeps the figures of what happened until then."""
-    recorder, log = Recorder(workload, monitor_of(workload, cluster, run.policy)), CanonicalLog(sink)
+    limits = limits_of(workload, cluster, run.policy)
+    recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits))
+    log = CanonicalLog(sink)
     seen = 0
 
     def on_events(events: list[Event]) -> None:
@@ -105,22 +107,11 @@ def run_one(
         router=run.router.name,
         params={name: int(text) if text.isdecimal() else text for name, text in run.params.items()},
         charging=charging_of(workload, run.policy),
-        service_gap_bound=run.policy.service_gap_bound(workload.clients, limits_of(workload, cluster, run.policy)),
+        service_gap_bound=run.policy.service_gap_bound(workload.clients, limits),
         wall_s=0.0,
         log_sha256=sha256,
     )
     return attrs.evolve(result, wall_s=time.perf_counter() - started), simulator, complete
-
-
-def monitor_of(workload: Workload, cluster: Cluster, policy: LocalPolicy[Any]) -> ClusterMonitor | None:
-    """What watches the assumptions of the policy's theorems; None if it promises nothing.
-
-    The service gap against its bound is among the figures, which are computed from the whole run.
-    """
-    promise = policy.promise(workload.clients, limits_of(workload, cluster, policy))
-    if promise is None:
-        return None
-    return ClusterMonitor(lambda worker: Monitor(promise, policy.gate_check(), worker=worker, gaps=False))
 
 
 def charging_of(workload: Workload, policy: LocalPolicy[Any]) -> Charging | None:

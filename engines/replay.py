@@ -4,15 +4,19 @@ Equal means: each event is what the worker tells at that point, written again it
 events is the one in the last line, and so is the digest of each policy state that the events lead to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from fairsched.engines.assumptions import assumption_monitor
+from fairsched.engines.figures import UNBROKEN, broken
 from fairsched.engines.log_file import LogHeader
 from fairsched.engines.log_reader import LogReader, read_log
 from fairsched.engines.retrace import DifferenceError, Retrace
+from fairsched.model.monitor import together
+from fairsched.model.monitor_promise import Finding
 from fairsched.model.serial import digest
 from fairsched.policies.base import LocalPolicy
 
@@ -36,7 +40,8 @@ class ReplayReport:
     """What a replay found.
 
     `difference` is the first one (None: there is none), `complete` is False for the log of an interrupted run, whose
-    events can be replayed but have no hash and no digests to be compared with.
+    events can be replayed but have no hash and no digests to be compared with.  `assumptions` are those of the policy's
+    theorems, empty if it promises nothing or the log differs.
     """
 
     path: Path
@@ -47,6 +52,7 @@ class ReplayReport:
     workers: tuple[WorkerReport, ...]
     complete: bool
     difference: str | None
+    assumptions: Mapping[str, Finding]
 
     @property
     def equal(self) -> bool:
@@ -65,6 +71,9 @@ class ReplayReport:
                 f"worker {w.worker}: policy state {w.state_digest[:16]}, {w.waiting_requests:,} waiting, "
                 f"{w.running_requests:,} running, {w.cached_tokens:,} tokens cached"
             )
+        if self.assumptions:
+            names = [client.name for client in self.header.clients]
+            lines.append(f"assumptions: {'; '.join(broken(self.assumptions, names)) or UNBROKEN}")
         lines.append(f"log_sha256 {self.log_sha256}")
         lines.append(self._verdict())
         return "\n".join(lines)
@@ -87,13 +96,15 @@ class ReplayReport:
             "requests": self.requests,
             "log_sha256": self.log_sha256,
             "workers": [attrs.asdict(worker) for worker in self.workers],
+            "assumptions": {name: attrs.asdict(finding) for name, finding in self.assumptions.items()},
         }
 
 
 def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
     """Replay the log at `path`; raises `LogError` for a file that is no log or breaks its format.
 
-    O(events), each as long as the worker's transition and the policy's `observe` take.
+    O(events), each as long as the worker's transition and the policy's `observe` take; a log without a difference is
+    read twice, since what is promised depends on all its requests.
     """
     log = read_log(path)
     policy, run = build_policy(log.header), log.header.run
@@ -103,7 +114,19 @@ def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
     if difference is None and log.footer is not None:
         difference = _difference(log, reports)
     complete = difference is not None or log.footer is not None
-    return ReplayReport(path, log.header, log.events, len(log.jobs), log.sha256(), reports, complete, difference)
+    found = _assumptions(log, policy) if difference is None else {}
+    return ReplayReport(path, log.header, log.events, len(log.jobs), log.sha256(), reports, complete, difference, found)
+
+
+def _assumptions(log: LogReader, policy: LocalPolicy[Any]) -> dict[str, Finding]:
+    """What a monitor of the logged events finds; nothing if the policy promises nothing."""
+    declared = max((job.request.max_output_tokens for job in log.jobs.values()), default=1)
+    limits = policy.limits(log.header.run.kv_capacity_tokens, declared)
+    monitor = assumption_monitor(policy, log.header.clients, limits)
+    if monitor is None:
+        return {}
+    monitor.observe_all(event for _, event in log)
+    return together(monitor.reports())
 
 
 def _follow(log: LogReader, workers: list[Retrace]) -> str | None:

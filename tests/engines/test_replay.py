@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.engines.assumptions import assumption_monitor
 from fairsched.engines.log import CanonicalLog, line_of
 from fairsched.engines.log_reader import read_log
 from fairsched.engines.replay import ReplayReport, replay
 from fairsched.engines.simulator import Simulator
 from fairsched.engines.workloads.generate import generate
 from fairsched.model.events import Event, Preempted
+from fairsched.model.monitor import together
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.serial import digest
 from fairsched.model.workload import Workload
@@ -40,6 +42,29 @@ def test_replay_equals_the_run(run: tuple[Workload, Case], kind: type[Simulator]
         assert worker.state_digest == digest(lane.policy_state)
         assert worker.running_requests == len(lane.state.in_flight)
         assert worker.cached_tokens == lane.state.cache.tree.cached_tokens
+
+
+@given(RUNS, st.sampled_from([Simulator, Stopping]))
+@settings(max_examples=50)
+def test_a_log_tells_the_assumptions_of_its_run(run: tuple[Workload, Case], kind: type[Simulator]) -> None:
+    """A monitor of the log, whose decode runs are summed, finds broken what one of the run itself finds."""
+    workload, case = run
+    with TemporaryDirectory() as folder:
+        written = write(Path(folder) / "log", workload, case, kind=kind)
+        report = replay(written.path, build)
+    policy = case.build()
+    declared = max(job.request.max_output_tokens for job in workload.jobs)
+    monitor = assumption_monitor(policy, workload.clients, policy.limits(case.kv_capacity_tokens, declared))
+    if monitor is None:
+        assert report.assumptions == {}
+        return
+    monitor.observe_all(written.events)
+    live = together(monitor.reports())
+    assert {name: found.violated for name, found in report.assumptions.items()} == {
+        name: found.violated for name, found in live.items()
+    }
+    assert "assumptions: " in report.text()
+    assert report.to_json()["assumptions"].keys() == live.keys()
 
 
 @given(RUNS)
