@@ -38,14 +38,14 @@ class PagePool:
     def __init__(self, pages: int) -> None:
         self.references = np.zeros(pages, dtype=np.int32)
         # A stack: what was freed last is taken first, while it is still in a processor's cache.
-        self._stack = np.arange(pages - 1, -1, -1, dtype=np.int32)
+        self.stack = np.arange(pages - 1, -1, -1, dtype=np.int32)
         self.free = pages
 
     def take(self, count: int) -> Pages:
         """Fresh pages, each held once.  Raises `OutOfPagesError`."""
         if count > self.free:
-            raise OutOfPagesError(f"{count} pages are wanted and {self.free} of {len(self._stack)} are free")
-        pages = self._stack[self.free - count : self.free].copy()
+            raise OutOfPagesError(f"{count} pages are wanted and {self.free} of {len(self.stack)} are free")
+        pages = self.stack[self.free - count : self.free].copy()
         self.free -= count
         self.references[pages] = 1
         return pages
@@ -58,7 +58,7 @@ class PagePool:
         """Let go of pages (all different) once; those that nobody holds are free again."""
         self.references[pages] -= 1
         freed = pages[self.references[pages] == 0]
-        self._stack[self.free : self.free + len(freed)] = freed
+        self.stack[self.free : self.free + len(freed)] = freed
         self.free += len(freed)
 
 
