@@ -75,6 +75,7 @@ def _refill_claim(kernel: Any) -> Claim:
             },
             hints=(Clause("-(q + Q) // Q = -q // Q - 1", lambda o, w: same(-(w.q + w.Q) // w.Q, -w.q // w.Q - 1)),),
             closed_forms=True,
+            opaque=True,
         ),
         (Clause("a refill is due, y at once", lambda o, w: spread(w.due, w.q) & same(w.y, w.at_once)),),
         (Clause("y is to be reached", to_be_reached),),

@@ -45,8 +45,9 @@ def _(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Qu
     for obligation in prover.obligations(claim, dropped):
         clients = len(obligation.algebra.clients)
         known = (*obligation.algebra.instances(), *obligation.hypotheses)
+        failing = (*known, z3.Not(obligation.goal))
         yield _question(claim.theorem, obligation.name, "hypotheses", clients, (*known, obligation.happens))
-        yield _question(claim.theorem, obligation.name, "goal", clients, (*known, z3.Not(obligation.goal)))
+        yield _question(claim.theorem, obligation.name, "goal", clients, failing, opaque=claim.system.opaque)
 
 
 @questions.register
@@ -60,7 +61,15 @@ def _(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> I
             yield _question(claim.theorem, obligation, "goal", 0, (*known, z3.Not(goal)))
 
 
-def _question(theorem: Theorem, obligation: str, about: str, clients: int, terms: tuple[z3.ExprRef, ...]) -> Question:
+def _question(
+    theorem: Theorem,
+    obligation: str,
+    about: str,
+    clients: int,
+    terms: tuple[z3.ExprRef, ...],
+    *,
+    opaque: bool = False,
+) -> Question:
     expected: Answer = "sat" if about == "hypotheses" else "unsat"
     meaning = {
         "hypotheses": "the hypotheses; sat: they can all be true, the proof is not vacuous",
@@ -72,7 +81,7 @@ def _question(theorem: Theorem, obligation: str, about: str, clients: int, terms
         *((f"assumes {names}",) if names else ()),
         f"obligation {obligation}: {meaning}",
     )
-    return Question(obligation, about, clients, script(terms, expected, comment))
+    return Question(obligation, about, clients, script(terms, expected, comment, opaque=opaque))
 
 
 def cvc5_version() -> str:

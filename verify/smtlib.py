@@ -3,8 +3,8 @@
 A shared term is defined once, under a name that begins with ``?``, so the text is as short as the formula is.
 
 Products and quotients of unknowns are beyond what solvers decide, and the text may say less than they mean.  Where a
-formula is to be unsatisfiable, a quotient is any integer d with b d <= a < b d + b (for b >= 1); where there are
-products besides, both are functions of which only instances of laws are known:
+formula is to be unsatisfiable, a quotient is any integer d with b d <= a < b d + b (for b >= 1).  An `opaque` text, for
+formulas that solvers do not decide so, has functions in place of both, of which only instances of laws are known:
 
     times(0, b) = 0,  times(1, b) = b,  times(a + 1, b) = times(a, b) + b,
     times(a, b) <= times(c, b)                                        (for a <= c, b >= 0),
@@ -60,12 +60,12 @@ class Script:
     text: str
 
 
-def script(terms: Iterable[Any], expected: Answer, comment: Iterable[str] = ()) -> Script:
+def script(terms: Iterable[Any], expected: Answer, comment: Iterable[str] = (), *, opaque: bool = False) -> Script:
     """The text that asks whether all of `terms` (Z3's, quantifier-free, over integers and one sort) can be true.
 
-    Raises `ValueError` for a term that it cannot write.
+    With `opaque`, products beside quotients are functions that obey laws, if the answer is to be unsat.  Raises `ValueError` for a term that it cannot write.
     """
-    writer = _Writer(list(terms), expected)
+    writer = _Writer(list(terms), expected, opaque)
     logic = writer.logic()
     lines = [
         *(f"; {line}" for line in comment),
@@ -87,13 +87,13 @@ def symbol(name: str) -> str:
 class _Writer:
     """Writes the terms one after the other; what they need is declared and defined on the way."""
 
-    def __init__(self, terms: list[Any], expected: Answer) -> None:
+    def __init__(self, terms: list[Any], expected: Answer, opaque: bool) -> None:
         nodes = _nodes(terms)
         self.nodes = nodes
         self.shared = Counter(child.get_id() for node in nodes.values() for child in node.children)
         self.products = any(node.is_product for node in nodes.values())
         self.quotients = any(node.kind == z3.Z3_OP_IDIV for node in nodes.values())
-        self.opaque = expected == "unsat" and self.products and self.quotients
+        self.opaque = opaque and expected == "unsat" and self.products and self.quotients
         self.expected = expected
         self.sorts: dict[str, None] = {}
         self.functions: dict[str, str] = {}

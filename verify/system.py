@@ -141,7 +141,8 @@ class System:
 
     `derived` are values of a state (such as whether anybody waits) that clauses use; they are computed once a state.
     `hints` follow from the laws by arithmetic alone and spare the solver a search: each is proved before it is used.
-    With `closed_forms` vectors may be multiplied and divided, which kernels must not and closed forms beside them do.
+    With `closed_forms` vectors may be multiplied and divided, which kernels must not and closed forms beside them do; with
+    `opaque` the second solver is told laws of products and quotients in place of them (see `fairsched.verify.smtlib`).
     """
 
     name: str
@@ -152,6 +153,7 @@ class System:
     derived: Mapping[str, Formula] = attrs.field(factory=dict)
     hints: tuple[Clause, ...] = ()
     closed_forms: bool = False
+    opaque: bool = False
 
     def with_laws(self, *laws: Need) -> "System":
         """This system with more known about its parameters."""
