@@ -25,6 +25,7 @@ from fairsched.verify import (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    deficit_rejoin_proofs,
     migrate_proofs,
     prover,
 )
@@ -36,6 +37,7 @@ from fairsched.verify.system import Claim
 
 MODULES: tuple[ModuleType, ...] = (
     deficit_proofs,
+    deficit_rejoin_proofs,
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_cap_proofs,

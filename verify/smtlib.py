@@ -63,7 +63,8 @@ class Script:
 def script(terms: Iterable[Any], expected: Answer, comment: Iterable[str] = (), *, opaque: bool = False) -> Script:
     """The text that asks whether all of `terms` (Z3's, quantifier-free, over integers and one sort) can be true.
 
-    With `opaque`, products beside quotients are functions that obey laws, if the answer is to be unsat.  Raises `ValueError` for a term that it cannot write.
+    With `opaque`, products beside quotients are functions that obey laws, if the answer is to be unsat.  Raises
+    `ValueError` for a term that it cannot write.
     """
     writer = _Writer(list(terms), expected, opaque)
     logic = writer.logic()

@@ -141,8 +141,8 @@ class System:
 
     `derived` are values of a state (such as whether anybody waits) that clauses use; they are computed once a state.
     `hints` follow from the laws by arithmetic alone and spare the solver a search: each is proved before it is used.
-    With `closed_forms` vectors may be multiplied and divided, which kernels must not and closed forms beside them do; with
-    `opaque` the second solver is told laws of products and quotients in place of them (see `fairsched.verify.smtlib`).
+    With `closed_forms` vectors may be multiplied and divided, which kernels must not and closed forms beside them do.
+    With `opaque` the second solver is told laws of products and quotients in place of them (`fairsched.verify.smtlib`).
     """
 
     name: str
