@@ -270,17 +270,21 @@ class ClusterMonitor:
 
 
 def together(reports: Sequence[MonitorReport]) -> dict[str, Finding]:
-    """The findings of several workers as one: counts added, and the first breach of any."""
+    """The findings of several workers as one: counts added, the first breach of any, each worker's note.
+
+    What is watched on some workers only is judged by those.
+    """
     found: dict[str, Finding] = {}
-    for report in reports:
-        for name, finding in report.assumptions.items():
-            found[name] = _both(found[name], finding) if name in found else finding
+    for name in reports[0].assumptions if reports else ():
+        several = {report.worker: report.assumptions[name] for report in reports}
+        watched = [finding for finding in several.values() if finding.violated is not None]
+        one = next(iter(watched or several.values()))
+        breaches = [finding.first for finding in watched if finding.first is not None]
+        notes = [f"worker {worker}: {finding.note}" for worker, finding in several.items() if finding.note]
+        found[name] = attrs.evolve(
+            one,
+            violated=sum(finding.violated or 0 for finding in watched) if watched else None,
+            first=min(breaches, key=lambda breach: (breach.time_ns, breach.worker), default=None),
+            note="; ".join(notes) or None if len(several) > 1 else one.note,
+        )
     return found
-
-
-def _both(one: Finding, other: Finding) -> Finding:
-    if one.violated is None or other.violated is None:
-        return other if one.violated is None else one
-    firsts = [each.first for each in (one, other) if each.first is not None]
-    first = min(firsts, key=lambda breach: (breach.time_ns, breach.worker), default=None)
-    return attrs.evolve(one, violated=one.violated + other.violated, first=first)

@@ -35,11 +35,14 @@ from fairsched.model.theorem import Assumption
 from fairsched.model.trace import concatenate, tables
 from fairsched.model.workload import Workload
 from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.gate import Gate
 from fairsched.policies.gate_watch import GateWatch
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 from tests.engines.logs import RUNS, Case
 from tests.engines.worlds import job, lag, policy, run, world
+from tests.verify.authors.allowance import Allowance
+from tests.verify.authors.least_served import LeastServed
 
 
 def promise_of(chosen: ComposedPolicy, workload: Workload, capacity: int) -> Promise:
@@ -133,6 +136,20 @@ def test_weights_that_change(drawn: tuple[Workload, Case]) -> None:
         for name in KEPT:
             assert not report.assumptions[name].violated, report.assumptions[name]
         assert (report.gap_violations, report.lag_violations if not report.violated() else 0) == (0, 0)
+
+
+@given(RUNS, st.sampled_from([Allowance(), LeastServed()]))
+def test_gates_of_authors(drawn: tuple[Workload, Case], gate: Gate[Any]) -> None:
+    """A gate that is nothing but somebody's kernels is watched by these kernels, under every order and batching rule:
+    its own run respects it."""
+    workload, case = drawn
+    chosen = attrs.evolve(case.build(), gate=gate)
+    events: list[Event] = []
+    simulator = Simulator(workload, chosen, ROUTERS[case.router], case.latency, on_events=events.extend)
+    simulator.run()
+    for report in watched(chosen, workload, case.latency.kv_capacity_tokens, events):
+        assert report.assumptions["GateRespected"].violated == 0
+        assert report.assumptions["ChargesAtLeastOne"].violated == 0
 
 
 # --- an engine that does not do as the gate says --------------------------------------------------------------------
@@ -472,9 +489,25 @@ def test_findings_of_several_workers_are_one() -> None:
     monitors.observe(Admitted(7, 0, 0, 0, 0, 4, 6))
     monitors.observe(Admitted(5, 1, 1, 0, 0, 4, 6))
     monitors.observe(Cancelled(9, -1, 2, 0, False, 0, 0))
-    finding = together(monitors.reports())["ChargesAtLeastOne"]
+    joint = together(monitors.reports())
+    finding = joint["ChargesAtLeastOne"]
     assert finding.first is not None
     assert (finding.violated, finding.first.worker, finding.first.time_ns) == (2, 1, 5)
+    notes = joint["BackloggedDuring"].note
+    assert notes is not None
+    assert notes.startswith("worker 0: two or more")
+    assert "; worker 1: two or more" in notes
+
+
+def test_what_one_worker_broke_is_not_lost_beside_one_that_is_not_watched() -> None:
+    """Of two workers one says what it holds and gets a request that it cannot: the finding is about that one."""
+    chosen, workload = two()
+    held = promise_of(chosen, workload, CAPACITY)
+    monitors = ClusterMonitor(lambda worker: Monitor(held, worker=worker))
+    request = workload.jobs[0].request
+    monitors.observe_all([WorkerJoined(0, 0, 9), Arrived(1, 0, request), Arrived(1, 1, request)])
+    assert [report.assumptions["FitsAlone"].violated for report in monitors.reports()] == [1, None]
+    assert together(monitors.reports())["FitsAlone"].violated == 1
 
 
 def test_a_monitor_may_come_late() -> None:
