@@ -87,20 +87,8 @@ class Runner:
         except Exception as error:
             self.failure = error
 
-    def resume(self, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
-        """The executor, which was told nothing yet, is told what waits.  Raises what it raises."""
-        if self._executor is not None:
-            _inform(self._executor, state, answers, now_ns)
-
     def close(self) -> None:
         """Give back what is held, for good."""
         if self._executor is not None:
             self._executor.close()
         self._executor, self._make, self.failure = None, None, ExecutorError("the engine was closed")
-
-
-def _inform(executor: Executor, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
-    """What waits, with the tokens that it had produced."""
-    for answer in answers:
-        executor.submit(answer.request_id, answer.prompt_ids, answer.sampling, answer.tokens)
-        executor.follow([Arrived(now_ns, state.worker, state.queue[answer.request_id].request)])
