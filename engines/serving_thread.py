@@ -1,0 +1,237 @@
+"""The front of an engine for many threads: one thread serves, and others ask, read tokens as they come, and give up.
+
+Everything that reaches the engine is a call made in its thread between two steps, in the order in which it was asked
+for.  While nothing waits and nothing runs, the thread sleeps.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TypeVar
+
+from fairsched.engines.executor import Sampling
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving_answers import Answer
+
+T = TypeVar("T")
+_log = logging.getLogger("fairsched.engine")
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine's thread has ended, and serves nobody any more."""
+
+
+Item = int | Answer | EngineStoppedError
+"""What a stream gets: tokens, and at last the whole answer, or why there is none."""
+
+
+class Stream:
+    """The tokens of a request, to be iterated over in any one thread; `answer` is the whole of it once they are over.
+
+    Raises `EngineStoppedError` if the engine ended before the request.
+    """
+
+    def __init__(self, front: "ServingThread") -> None:
+        self.request_id = -1
+        self.answer: Answer | None = None
+        self._front = front
+        self._items: SimpleQueue[Item] = SimpleQueue()
+        self.put: Callable[[Item], None] = self._items.put
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> int:
+        if self.answer is not None:
+            raise StopIteration
+        item = self._items.get()
+        if isinstance(item, Answer):
+            self.answer = item
+            raise StopIteration
+        if isinstance(item, EngineStoppedError):
+            self.put(item)
+            raise item
+        return item
+
+    def result(self) -> Answer:
+        """Wait for the end; the answer holds all tokens."""
+        for _ in self:
+            pass
+        assert self.answer is not None
+        return self.answer
+
+    def cancel(self) -> None:
+        """Give up.  What was produced by then can still be read."""
+        self._front.later(lambda engine: engine.cancel(self.request_id))
+
+
+class AsyncStream:
+    """The tokens of a request, to be iterated over by `async for`; otherwise as `Stream`."""
+
+    def __init__(self, front: "ServingThread") -> None:
+        self.request_id = -1
+        self.answer: Answer | None = None
+        self._front = front
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+
+    def put(self, item: Item) -> None:
+        """Called in the engine's thread; raises if the caller's loop is gone, and then the request is cancelled."""
+        self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+    def __aiter__(self) -> "AsyncStream":
+        return self
+
+    async def __anext__(self) -> int:
+        if self.answer is not None:
+            raise StopAsyncIteration
+        item = await self._items.get()
+        if isinstance(item, Answer):
+            self.answer = item
+            raise StopAsyncIteration
+        if isinstance(item, EngineStoppedError):
+            self._items.put_nowait(item)
+            raise item
+        return item
+
+    def cancel(self) -> None:
+        """Give up.  What was produced by then can still be read."""
+        self._front.later(lambda engine: engine.cancel(self.request_id))
+
+
+class ServingThread:
+    """Serves an engine in a thread of its own, from now until `close`; a context manager, which lets requests finish.
+
+    The engine belongs to the thread: use `call` for whatever is not here (`replace_policy`, a snapshot).
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._streams: set[Stream | AsyncStream] = set()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._stopped = False
+        self._thread = threading.Thread(target=self._serve, name="fairsched-engine", daemon=True)
+        self._thread.start()
+
+    # --- callers ----------------------------------------------------------------------------------------------------
+
+    def ask(
+        self, client: str, prompt_ids: Sequence[int], max_output_tokens: int, *, sampling: Sampling | None = None
+    ) -> Stream:
+        """Submit a prompt; returns once the engine has taken it on.  Raises `ValueError` as `Engine.submit` does."""
+        stream = Stream(self)
+        self.later(lambda _: self._submit(stream, client, prompt_ids, max_output_tokens, sampling)).result()
+        return stream
+
+    async def ask_async(
+        self, client: str, prompt_ids: Sequence[int], max_output_tokens: int, *, sampling: Sampling | None = None
+    ) -> AsyncStream:
+        """Submit a prompt from a coroutine."""
+        stream = AsyncStream(self)
+        taken = self.later(lambda _: self._submit(stream, client, prompt_ids, max_output_tokens, sampling))
+        await asyncio.wrap_future(taken)
+        return stream
+
+    def _submit(
+        self,
+        stream: Stream | AsyncStream,
+        client: str,
+        prompt_ids: Sequence[int],
+        max_output_tokens: int,
+        sampling: Sampling | None,
+    ) -> None:
+        def end(answer: Answer) -> None:
+            self._streams.discard(stream)
+            stream.put(answer)
+
+        self._streams.add(stream)
+        try:
+            answer = self._engine.ask(
+                client, prompt_ids, max_output_tokens, sampling=sampling, on_token=stream.put, on_end=end
+            )
+        except ValueError:
+            self._streams.discard(stream)
+            raise
+        stream.request_id = answer.request_id
+
+    def configure_client(self, client: str, weight: int) -> None:
+        """Set a client's weight."""
+        self.call(lambda engine: engine.configure_client(client, weight))
+
+    def later(self, call: Callable[[Engine], T]) -> "Future[T]":
+        """Have something done with the engine between two steps.  Raises `EngineStoppedError` after the end."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(self._engine))
+                except Exception as error:
+                    future.set_exception(error)
+
+        with self._lock:
+            if self._stopped:
+                raise EngineStoppedError("the engine has stopped")
+            self._calls.put(run)
+        return future
+
+    def call(self, call: Callable[[Engine], T]) -> T:
+        """Have something done with the engine between two steps, and wait for what comes of it."""
+        return self.later(call).result()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while self._run_calls():
+                self._engine.step()
+        except Exception:
+            _log.exception("the engine's thread died")
+        finally:
+            with self._lock:
+                self._stopped = True
+            while not self._calls.empty():
+                self._calls.get()()
+            error = EngineStoppedError("the engine has stopped")
+            for stream in list(self._streams):
+                stream.put(error)
+
+    def _run_calls(self) -> bool:
+        """Make the calls that wait, and wait for one while there is nothing to serve; False: it is over."""
+        while not self._calls.empty() or not self._engine.answers:
+            if self._closing and self._calls.empty():
+                return False
+            self._calls.get()()
+        return True
+
+    def close(self, *, drain: bool = True) -> None:
+        """End the thread: after everything that was asked for so far, or, without `drain`, after this step.
+
+        What is open then is cancelled.  The engine and its executor are closed.
+        """
+
+        def closing(engine: Engine) -> None:
+            self._closing = True
+            if not drain:
+                engine.close()
+
+        try:
+            self.call(closing)
+        except EngineStoppedError:
+            return
+        self._thread.join()
+        self._engine.close()
+
+    def __enter__(self) -> "ServingThread":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)

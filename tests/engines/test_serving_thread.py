@@ -1,0 +1,156 @@
+"""The front for many threads: each caller reads its own tokens, and the end is clean whatever happens."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving_thread import EngineStoppedError, ServingThread
+from fairsched.model.plan import StepPlan
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.vtc import VTC
+from tests.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of
+
+
+def front(executor: FakeExecutor | None = None, **options: Any) -> ServingThread:
+    """A front of an engine of four thousand tokens."""
+    return ServingThread(Engine(VTC(), executor or FakeExecutor(), kv_capacity_tokens=4000, fallback=FCFS(), **options))
+
+
+def test_many_threads_read_their_own_tokens() -> None:
+    """Twenty callers at once, each streams what its prompt alone yields."""
+    with front() as serving, ThreadPoolExecutor(20) as pool:
+
+        def caller(i: int) -> None:
+            prompt = [i % 7] * (1 + i)
+            stream = serving.ask(f"client-{i % 3}", prompt, 5 + i)
+            assert list(stream) == answer_of(prompt, 5 + i)
+            assert stream.answer is not None
+            assert stream.answer.outcome == "finished"
+            assert list(stream) == []
+
+        for done in [pool.submit(caller, i) for i in range(20)]:
+            done.result()
+
+
+def test_coroutines_read_their_own_tokens() -> None:
+    """Ten coroutines at once on one loop."""
+
+    async def caller(serving: ServingThread, i: int) -> None:
+        prompt = [i, 1, 2]
+        stream = await serving.ask_async("a", prompt, 50)
+        assert [token async for token in stream] == answer_of(prompt, 50)
+        assert stream.answer is not None
+        assert stream.answer.outcome == "finished"
+        assert [token async for token in stream] == []
+        with pytest.raises(ValueError, match="tokens are 0 to 96"):
+            await serving.ask_async("a", [VOCABULARY], 5)
+
+    async def all_of_them() -> None:
+        with front() as serving:
+            await asyncio.gather(*(caller(serving, i) for i in range(10)))
+
+    asyncio.run(all_of_them())
+
+
+class Gated(FakeExecutor):
+    """Computes a step each time that somebody lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = threading.Semaphore(0)
+
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        self.let.acquire()
+        return super().execute(plan)
+
+
+def test_tokens_come_while_the_request_runs() -> None:
+    """A token can be read after the step that made it, and a caller who gives up ends after the step under way."""
+    executor = Gated()
+    serving = front(executor)
+    stream = serving.ask("a", [1, 2, 3], 50)
+    for token in answer_of([1, 2, 3], 3):
+        executor.let.release()
+        assert next(stream) == token
+    stream.cancel()
+    executor.let.release()
+    answer = stream.result()
+    assert answer.outcome == "cancelled"
+    assert answer.tokens in (answer_of([1, 2, 3], 3), answer_of([1, 2, 3], 4))
+    serving.close()
+
+
+def test_a_coroutine_gives_up() -> None:
+    """What was produced by then is read, and the answer says that it was cancelled."""
+
+    async def caller() -> None:
+        executor = Gated()
+        serving = front(executor)
+        stream = await serving.ask_async("a", [1, 2, 3], 50)
+        executor.let.release()
+        assert await anext(stream) == answer_of([1, 2, 3], 1)[0]
+        stream.cancel()
+        executor.let.release()
+        # A step may have begun before the call.
+        rest = [token async for token in stream]
+        assert rest in ([], answer_of([1, 2, 3], 2)[1:])
+        assert stream.answer is not None
+        assert stream.answer.outcome == "cancelled"
+        serving.close()
+
+    asyncio.run(caller())
+
+
+def test_bad_requests_and_calls_raise_in_their_thread() -> None:
+    """An error of a call is its caller's, and the engine serves on."""
+    with front() as serving:
+        with pytest.raises(ValueError, match="tokens are 0 to 96"):
+            serving.ask("a", [VOCABULARY], 5)
+        with pytest.raises(ValueError, match="weight"):
+            serving.configure_client("a", 0)
+        with pytest.raises(ZeroDivisionError):
+            serving.call(lambda engine: 1 // 0)
+        rejected = serving.ask("a", [1] * 5000, 5).result()
+        assert rejected.outcome == "rejected"
+        assert serving.ask("a", [1], 5).result().tokens == answer_of([1], 5)
+        assert serving.call(lambda engine: engine.next_id) == 2
+
+
+def test_closing_drains_or_cancels() -> None:
+    """A context lets requests finish; closing without that cancels them; afterwards nothing is taken on."""
+    with front() as serving:
+        stream = serving.ask("a", [1, 2], 300)
+    assert stream.result().outcome == "finished"
+    executor = Gated()
+    serving = front(executor)
+    stream = serving.ask("a", [1, 2], 300)
+    executor.let.release(2)
+    serving.close(drain=False)
+    assert stream.result().outcome == "cancelled"
+    assert executor.closed
+    with pytest.raises(EngineStoppedError):
+        serving.ask("a", [1], 1)
+    serving.close()
+
+
+def test_an_engine_that_dies_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the loop itself fail, whoever reads is told, and whoever comes is told too."""
+    executor = Gated()
+    engine = Engine(VTC(), executor, kv_capacity_tokens=4000)
+    serving = ServingThread(engine)
+    stream = serving.ask("a", [1, 2], 300)
+
+    def fails() -> bool:
+        raise RuntimeError("a bug in the loop")
+
+    monkeypatch.setattr(engine, "step", fails)
+    executor.let.release()
+    with pytest.raises(EngineStoppedError):
+        stream.result()
+    with pytest.raises(EngineStoppedError):
+        serving.ask("a", [1], 1)
+    serving.close()
