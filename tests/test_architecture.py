@@ -40,7 +40,8 @@ LAYERS = {
     ),
     "engines": Layer(
         ("fairsched.model", "fairsched.policies.base", "fairsched.engines"),
-        VALUES | {"jinja2", "matplotlib", "rich", "safetensors", "scipy", "sortedcontainers", "torch"},
+        VALUES
+        | {"jinja2", "matplotlib", "prometheus_client", "rich", "safetensors", "scipy", "sortedcontainers", "torch"},
     ),
     # The command line sits above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "rich"}),
