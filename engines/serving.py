@@ -90,6 +90,7 @@ class Engine:
         self.times = Times()
         self.state = WorkerState(worker, kv_capacity_tokens)
         self.audience = Audience(log, listeners)
+        self.decision_listeners: list[Callable[[int], None]] = []
         self.guard = Guard(
             policy,
             fallback,
@@ -260,9 +261,13 @@ class Engine:
         if not (self.state.in_flight or self.state.queue):
             return False
         started = self._clock()
-        if not self._leap:
+        asks = not self._leap
+        if asks:
             self._decide()
         decided = computed = self._clock()
+        if asks:
+            for listener in self.decision_listeners:
+                listener(decided - started)
         if self._leap:
             tokens = self._runner.execute(self._plan, self.state)
             computed = self._clock()
