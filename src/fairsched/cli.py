@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fairsched import __version__
+from fairsched.cli_calibrate import add_calibrate
 from fairsched.cli_compare import add_compare
+from fairsched.cli_fidelity import add_fidelity
 from fairsched.cli_logs import add_explain, add_replay
 from fairsched.cli_policies import add_policies
 from fairsched.cli_trace import add_trace
@@ -42,7 +44,10 @@ def parser() -> Parser:
     )
     whole.add_argument("--version", action="version", version=f"fairsched {__version__}")
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for add in (add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate):
+    for add in (
+        *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
+        *(add_calibrate, add_fidelity),
+    ):
         add(commands)
     return whole
 
@@ -57,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli]'")
         if error.name and error.name.split(".")[0] in ("z3", "cvc5", "hypothesis"):
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[verify]'")
+        if error.name and error.name.split(".")[0] in ("torch", "scipy", "safetensors"):
+            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli,torch]'")
         raise
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python must not complain at exit either.

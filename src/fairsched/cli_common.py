@@ -5,12 +5,14 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
 from fairsched.engines.workloads.generate import WORKLOADS, generate
 from fairsched.engines.workloads.load import load_trace
 from fairsched.model.latency import LatencyModel
+from fairsched.model.preset_document import PresetError, decoded
 from fairsched.model.presets import PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
@@ -116,7 +118,12 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def latency_of(name: str) -> LatencyModel:
-    """The latency preset of that name."""
+    """The latency preset of that name, or of a file that `fairsched calibrate` wrote (a name that ends in .json)."""
+    if name.endswith(".json"):
+        try:
+            return decoded(Path(name).read_bytes()).latency
+        except PresetError as error:
+            raise ValueError(f"{name}: {error}") from None
     if name not in PRESETS:
         raise unknown("latency model", name, PRESETS)
     return PRESETS[name]

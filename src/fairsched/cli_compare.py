@@ -50,8 +50,8 @@ def add_compare(commands: Any) -> None:
     command.add_argument(
         "--latency-model",
         default=DEFAULT_PRESET,
-        metavar="NAME",
-        help=f"of {', '.join(PRESETS)} (default: %(default)s)",
+        metavar="NAME|FILE",
+        help=f"of {', '.join(PRESETS)}, or a file of `fairsched calibrate` (default: %(default)s)",
     )
     command.add_argument(
         "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"

@@ -1,0 +1,123 @@
+"""A workload in real time through a live engine: requests are sent at their times, as the simulator sends them.
+
+Arrivals, followers of finished requests and callers who give up are looked at between two steps, which is when an
+engine can take note of them; what comes in the middle of a step waits for its end, here and in the simulator.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+
+import numpy as np
+
+from fairsched.engines.clock import Clock
+from fairsched.engines.meter import Meter
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving_answers import Answer
+from fairsched.model.events import Cancelled
+from fairsched.model.request import Prompt
+from fairsched.model.workload import Job, Workload
+
+_SEND, _GIVE_UP = range(2)
+_ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
+
+
+def tokens_of(workload: Workload, vocab_size: int) -> dict[int, list[int]]:
+    """Tokens of each request's prompt: equal keys give equal tokens, and what has no key is drawn for the request."""
+    return {job.request.id: _tokens(job.request.prompt, vocab_size, job.request.id) for job in workload.jobs}
+
+
+def _tokens(prompt: Prompt, vocab_size: int, seed: int) -> list[int]:
+    keys = np.frombuffer(prompt.keys, dtype="<u8")
+    places = np.arange(prompt.block_tokens, dtype=np.uint64)
+    mixed = (keys[:, None] ^ (keys[:, None] >> np.uint64(29))) * _ODD[0] + places[None, :] * _ODD[1]
+    shared = ((mixed >> np.uint64(33)) % np.uint64(vocab_size)).reshape(-1)
+    drawn = np.random.default_rng(seed).integers(vocab_size, size=prompt.tokens - len(shared))
+    ids: list[int] = [*shared.tolist(), *drawn.tolist()]
+    return ids
+
+
+class Driver:
+    """Sends a workload's requests to an engine and steps it until each has ended.  May be run once.
+
+    `meter` is the engine's executor.  `progress` is called with the number of requests that have ended.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        prompt_ids: Mapping[int, Sequence[int]],
+        engine: Engine,
+        meter: Meter,
+        clock: Clock,
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._meter = meter
+        self._clock = clock
+        self._progress = progress
+        self._jobs = {job.request.id: job for job in workload.jobs}
+        self._ids = prompt_ids
+        self._children: dict[int, list[int]] = {}
+        self._missing = {job.request.id: len(job.after) for job in workload.jobs}
+        self._agenda: list[tuple[int, int, int]] = []
+        self._late: list[tuple[int, int, int]] = []
+        self._over: set[int] = set()
+        self.sent_ns: dict[int, int] = {}
+        for job in workload.jobs:
+            for parent in job.after:
+                self._children.setdefault(parent, []).append(job.request.id)
+            if not job.after:
+                self._agenda.append((job.request.arrival_ns, _SEND, job.request.id))
+        self._agenda.sort()
+
+    def run(self) -> None:
+        """Serve the whole workload."""
+        agenda, clock, step = self._agenda, self._clock, self._meter.step
+        while True:
+            while agenda and agenda[0][0] <= clock.now_ns():
+                at_ns, what, request_id = heappop(agenda)
+                if what == _SEND:
+                    self._send(self._jobs[request_id], at_ns)
+                elif request_id not in self._over:
+                    self._engine.cancel(request_id)
+            # Whoever follows a request that ended in the last step sends when the next one has begun, as in the
+            # simulator.
+            late, self._late = self._late, []
+            busy = step()
+            for entry in late:
+                heappush(agenda, entry)
+            if not busy and not late:
+                if not agenda:
+                    return
+                clock.wait_until(agenda[0][0])
+
+    def _send(self, job: Job, at_ns: int) -> None:
+        """Submit a request that was sent at this time, perhaps in the middle of the last step."""
+        request = job.request
+        self.sent_ns[request.id] = at_ns
+        if job.cancel_after_ns is not None:
+            heappush(self._agenda, (at_ns + job.cancel_after_ns, _GIVE_UP, request.id))
+        self._engine.submit(request, self._ids[request.id], output_tokens=job.output_tokens, on_end=self._ended)
+
+    def _ended(self, answer: Answer) -> None:
+        self._end(answer.request_id, answer.outcome == "finished")
+
+    def _end(self, request_id: int, finished: bool) -> None:
+        self._over.add(request_id)
+        if self._progress is not None:
+            self._progress(len(self._over))
+        for child in self._children.pop(request_id, ()):
+            if child in self._over:
+                continue
+            self._missing[child] -= 1
+            if not finished:
+                self._abandon(child)
+            elif not self._missing[child]:
+                self._late.append((self._clock.now_ns() + self._jobs[child].think_ns, _SEND, child))
+
+    def _abandon(self, request_id: int) -> None:
+        """A call that this one depends on did not finish: it is never sent."""
+        client = self._jobs[request_id].request.client
+        self._engine.audience.tell([Cancelled(self._clock.now_ns(), -1, request_id, client, False, 0, 0)])
+        self._end(request_id, False)

@@ -1,0 +1,252 @@
+"""Fidelity: one workload through the real engine in real time and through the simulator with the fitted model.
+
+Both runs are logs of the same events, so one definition (`engines.outcomes`) gives the figures of both; a request's
+time begins when it was sent.  Figures are Vidur's (normalised latency; MLSys'24), Splitwise's (error of step times;
+ISCA'24) and DistServe's (SLO attainment; OSDI'24).
+
+The load is a share of the engine's capacity as the model says it: requests finished a second, between the first and
+the third quartile of ends, when all of them wait from the start.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.engines.clock import Clock
+from fairsched.engines.drive import Driver
+from fairsched.engines.executor import Executor
+from fairsched.engines.meter import KINDS, Meter, StepSample, mape
+from fairsched.engines.outcomes import Outcomes, summary
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving_audience import EventLog
+from fairsched.engines.simulator import simulate
+from fairsched.model.events import Arrived, Event, Finished
+from fairsched.model.latency import LatencyModel
+from fairsched.model.request import Slo
+from fairsched.model.trace import concatenate, tables
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.base import LocalPolicy, Router
+
+SLO_PERCENTILE = 90
+"""Where a workload has no targets, they are these percentiles of the simulated TTFT and TPOT."""
+
+START_NS = 100_000_000
+"""When the first request comes: a real engine must be there before."""
+
+LATENCIES = ("ttft_us", "tpot_us", "normalized_latency_us")
+PERCENTILES = ("p50", "p95")
+
+
+@attrs.frozen
+class Figures:
+    """What a run was like, in microseconds: percentiles by name and rank (`ttft_us.p95`), makespan, attainment."""
+
+    latencies: Mapping[str, float | None]
+    makespan_us: float
+    slo_attainment: float | None
+
+
+@attrs.frozen
+class RealRun:
+    """A run of the real engine: its figures, the error of the model along it, and the scheduler's share of its steps.
+
+    `step_mape` is of every step that was taken, priced by the model; `step_bias` what the model says of all steps
+    together over what they took, less 1.
+    """
+
+    figures: Figures
+    steps: int
+    step_mape: float
+    step_mape_by_kind: Mapping[str, float | None]
+    step_bias: float
+    scheduler_share: float
+
+
+@attrs.frozen
+class Fidelity:
+    """A policy, simulated once (a simulation is exact) and run on the real engine several times."""
+
+    policy: str
+    slo_ttft_ns: int | None
+    slo_tpot_ns: int | None
+    offered_rps: float
+    simulated: Figures
+    runs: tuple[RealRun, ...]
+
+    def errors(self, figure: Callable[[Figures], float | None]) -> list[float]:
+        """Simulated over real less 1, for each run in which there is something to compare."""
+        said = figure(self.simulated)
+        real = [figure(run.figures) for run in self.runs]
+        return [said / value - 1 for value in real if said is not None and value]
+
+    def attainment_errors(self) -> list[float]:
+        """Simulated less real attainment of each run, as a share of all requests."""
+        said = self.simulated.slo_attainment
+        real = [run.figures.slo_attainment for run in self.runs]
+        return [said - value for value in real if said is not None and value is not None]
+
+
+class TooFewError(ValueError):
+    """A workload from which no capacity can be read."""
+
+
+# --- the load -------------------------------------------------------------------------------------------------------
+
+
+def capacity_rps(
+    workload: Workload, policy: LocalPolicy[Any], router: Router[Any], latency: LatencyModel, kv_capacity_tokens: int
+) -> float:
+    """Requests a second that the simulated engine finishes when all wait from the start."""
+    jobs = tuple(
+        msgspec.structs.replace(
+            job, request=msgspec.structs.replace(job.request, arrival_ns=0), after=(), cancel_after_ns=None
+        )
+        for job in workload.jobs
+    )
+    flood = msgspec.structs.replace(workload, jobs=jobs)
+    events = simulate(flood, policy, router, latency, kv_capacity_tokens=kv_capacity_tokens)
+    ends = sorted(event.time_ns for event in events if isinstance(event, Finished))
+    if len(ends) < 4 or ends[len(ends) // 4] == ends[3 * len(ends) // 4]:
+        raise TooFewError(f"{len(ends)} of {len(jobs)} requests finish, and a capacity needs more")
+    first, last = len(ends) // 4, 3 * len(ends) // 4
+    return (last - first) * 1e9 / (ends[last] - ends[first])
+
+
+def at_rate(workload: Workload, rps: float) -> Workload:
+    """The workload with its arrivals stretched so that this many requests come a second, from `START_NS` on."""
+    times = [job.request.arrival_ns for job in workload.jobs]
+    span = max(times) - min(times) if times else 0
+    if not span:
+        raise TooFewError("all requests of the workload arrive at once, and there is no rate to set")
+    ratio = len(times) * 1e9 / rps / span
+    origin = min(times)
+
+    def moved(job: Job) -> Job:
+        arrival_ns = START_NS + round((job.request.arrival_ns - origin) * ratio)
+        return msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, arrival_ns=arrival_ns))
+
+    return msgspec.structs.replace(workload, jobs=tuple(moved(job) for job in workload.jobs))
+
+
+def with_slo(workload: Workload, slo: Slo) -> Workload:
+    """The workload with these targets for every request that has none."""
+    jobs = tuple(
+        job
+        if job.request.slo is not None
+        else msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, slo=slo))
+        for job in workload.jobs
+    )
+    return msgspec.structs.replace(workload, jobs=jobs)
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def figures(workload: Workload, events: Sequence[Event]) -> Figures:
+    """The figures of a run's events."""
+    outcomes = _outcomes(workload, events)
+    measures = outcomes.measures(None)
+    done = outcomes.finished
+    normalized = (outcomes.finish[done] - outcomes.arrival[done]) / outcomes.output[done]
+    samples = {"ttft_us": measures.ttft_us, "tpot_us": measures.tpot_us, "normalized_latency_us": summary(normalized)}
+    return Figures(
+        {f"{name}.{rank}": getattr(samples[name], rank) for name in LATENCIES for rank in PERCENTILES},
+        measures.makespan_us,
+        measures.slo_attainment,
+    )
+
+
+def _outcomes(workload: Workload, events: Sequence[Event]) -> Outcomes:
+    return Outcomes(workload, concatenate([tables(events)]))
+
+
+def typical_slo(workload: Workload, events: Sequence[Event]) -> Slo:
+    """Targets at `SLO_PERCENTILE` of this run."""
+    outcomes = _outcomes(workload, events)
+    begun = outcomes.first >= 0
+    several = outcomes.finished & (outcomes.output > 1)
+    ttft = outcomes.first[begun] - outcomes.arrival[begun]
+    tpot = (outcomes.finish[several] - outcomes.first[several]) / (outcomes.output[several] - 1)
+    return Slo(ttft_ns=_target(ttft), tpot_ns=_target(tpot))
+
+
+def _target(samples: npt.NDArray[Any]) -> int | None:
+    """The nearest rank, rounded up to whole nanoseconds."""
+    if not len(samples):
+        return None
+    target: float = np.sort(samples)[(SLO_PERCENTILE * len(samples) + 99) // 100 - 1].item()
+    return math.ceil(target)
+
+
+def step_errors(samples: Sequence[StepSample], latency: LatencyModel) -> tuple[float, dict[str, float | None], float]:
+    """MAPE of step time over all steps and over those of each kind, and the bias of their sum."""
+    pairs = [(float(sample.shape.ns(latency)), float(sample.total_ns)) for sample in samples]
+    kinds = [sample.shape.kind for sample in samples]
+    by_kind: dict[str, float | None] = {
+        kind: mape([pair for pair, of in zip(pairs, kinds, strict=True) if of == kind]) for kind in KINDS
+    }
+    whole = mape(pairs)
+    assert whole is not None
+    return whole, by_kind, math.fsum(said for said, _ in pairs) / math.fsum(real for _, real in pairs) - 1
+
+
+# --- the real engine ------------------------------------------------------------------------------------------------
+
+
+def real_run(
+    workload: Workload,
+    policy: LocalPolicy[Any],
+    latency: LatencyModel,
+    executor: Executor,
+    start_clock: Callable[[], Clock],
+    prompt_ids: Mapping[int, Sequence[int]],
+    *,
+    kv_capacity_tokens: int,
+    log: EventLog | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[RealRun, Engine]:
+    """The workload through a real engine with this executor, from an empty cache on; and the engine, in its last state.
+
+    The executor must be new: it holds nothing, as the engine supposes.  `prompt_ids` are the tokens of each request.
+    """
+    events: list[Event] = []
+    meter = Meter(executor)
+    gc.collect()
+    clock = start_clock()
+    engine = Engine(
+        policy,
+        meter,
+        kv_capacity_tokens=kv_capacity_tokens,
+        clients=workload.clients,
+        listeners=[events.extend],
+        log=log,
+        now_ns=clock.now_ns,
+    )
+    meter.watch(engine)
+    driver = Driver(workload, prompt_ids, engine, meter, clock, progress=progress)
+    driver.run()
+    if engine.executor_failures:
+        raise RuntimeError(f"the executor failed {engine.executor_failures} times; its log says why")
+    whole, by_kind, bias = step_errors(meter.samples, latency)
+    run = RealRun(
+        figures(workload, [_sent(event, driver.sent_ns) for event in events]),
+        len(meter.samples),
+        whole,
+        by_kind,
+        bias,
+        engine.times.scheduler_share,
+    )
+    return run, engine
+
+
+def _sent(event: Event, sent_ns: Mapping[int, int]) -> Event:
+    """A caller's time begins when it sends, also in the middle of a step, after which the engine takes note."""
+    if isinstance(event, Arrived):
+        return msgspec.structs.replace(event, time_ns=sent_ns[event.request.id])
+    return event

@@ -1,0 +1,120 @@
+"""A calibrated latency model as a JSON document: the coefficients, and facts of the engine that was measured.
+
+Unknown keys, coefficients below zero and pieces out of order are refused, with the key in the message.
+"""
+
+from itertools import pairwise
+from typing import Annotated, Any
+
+import attrs
+import msgspec
+from msgspec import Meta, Struct
+
+from fairsched.model.latency import LatencyModel
+
+SCHEMA = 1
+"""Version of the document; it grows when the meaning of a key changes."""
+
+_Natural = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+
+
+class PresetError(ValueError):
+    """A document that is no preset; the message says which key, and why."""
+
+
+class EngineFacts(Struct, frozen=True, forbid_unknown_fields=True):
+    """The engine that was measured, in words that say nothing of the machine's name.
+
+    At most `batch_max` requests ran at once, and `chunk_max` tokens of prompts were computed in a step.  `clock` is
+    "wall", or "thread" for processor time.  `dated` is what
+    whoever measured said of the day, if anything.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    torch: str
+    threads: _Natural
+    page_tokens: _Positive
+    batch_max: _Positive
+    chunk_max: _Positive
+    policy: str
+    clock: str
+    dated: str | None = None
+
+
+class _Piece(Struct, frozen=True, forbid_unknown_fields=True):
+    batch_min: _Positive
+    constant_ns: _Positive
+    context_token_ns: _Natural
+    request_ns: _Natural
+
+
+class _Mixed(Struct, frozen=True, forbid_unknown_fields=True):
+    constant_ns: _Natural
+    context_token_ns: _Natural
+    request_ns: _Natural
+
+
+class _Coefficients(Struct, frozen=True, forbid_unknown_fields=True):
+    prefill_constant_ns: _Positive
+    prefill_token_ns: _Natural
+    prefill_attention_ps: _Natural
+    decode: Annotated[tuple[_Piece, ...], Meta(min_length=1)]
+    prefill_chunk_ns: _Natural = 0
+    prefill_context_ns: _Natural = 0
+    mixed: _Mixed | None = None
+
+
+class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """The document.  `engine` is None where somebody wrote the coefficients by hand."""
+
+    fairsched_preset: int
+    name: Annotated[str, Meta(min_length=1)]
+    source: str
+    kv_capacity_tokens: Annotated[int, Meta(ge=2)]
+    coefficients: _Coefficients
+    engine: EngineFacts | None = None
+
+    def __post_init__(self) -> None:
+        if self.fairsched_preset != SCHEMA:
+            raise ValueError(f"fairsched_preset is {self.fairsched_preset}, and this version reads {SCHEMA}")
+        starts = [piece.batch_min for piece in self.coefficients.decode]
+        if starts[0] != 1 or any(a >= b for a, b in pairwise(starts)):
+            raise ValueError(f"the batch_min of decode pieces begin at 1 and rise, and are {starts}")
+
+    @property
+    def latency(self) -> LatencyModel:
+        """The model."""
+        named = {"name": self.name, "source": self.source, "kv_capacity_tokens": self.kv_capacity_tokens}
+        return msgspec.convert(msgspec.to_builtins(self.coefficients) | named, LatencyModel)
+
+
+def preset_document(latency: LatencyModel, engine: EngineFacts | None = None) -> PresetDocument:
+    """The document of a model."""
+    values: dict[str, Any] = attrs.asdict(latency)
+    named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens")}
+    coefficients = msgspec.convert(values, _Coefficients)
+    return PresetDocument(SCHEMA, coefficients=coefficients, engine=engine, **named)
+
+
+def encoded(document: PresetDocument) -> bytes:
+    """The document as JSON, indented."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def decoded(raw: bytes) -> PresetDocument:
+    """The document of JSON text.  Raises `PresetError`."""
+    try:
+        return msgspec.json.decode(raw, type=PresetDocument)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PresetError(f"no latency preset: {str(error).replace('`', '')}") from None
+
+
+def from_builtins(value: object) -> PresetDocument:
+    """The document of a table of keys and values.  Raises `PresetError`."""
+    try:
+        return msgspec.convert(value, PresetDocument)
+    except msgspec.ValidationError as error:
+        raise PresetError(f"no latency preset: {str(error).replace('`', '')}") from None
