@@ -96,7 +96,9 @@ class Keeper:
     def snapshot(self, engine: Engine) -> Path:
         """Keep the engine as it is between two steps, and begin a new journal.  O(state); returns the file.
 
-        After `engine.replace_policy` take one at once: a journal goes on under the policy of its snapshot.
+        After `engine.replace_policy` take one at once: a journal goes on under the policy of its snapshot.  Raises
+        `SnapshotError` while the policy is set aside, `OSError` where the file cannot be written; the last snapshot and
+        its journal then stay, and go on.
         """
         data = snapshot(engine.policy, kept(engine))
         last, self._number = self._number, self._number + 1

@@ -52,7 +52,12 @@ class Recovery:
 
 
 def kept(engine: Engine) -> Saved:
-    """What a restart needs of an engine that is between two steps.  O(open requests and their tokens)."""
+    """What a restart needs of an engine that is between two steps.  O(open requests and their tokens).
+
+    Raises `SnapshotError` while the policy is set aside: its state is of an earlier time.
+    """
+    if engine.guard.set_aside is not None:
+        raise SnapshotError(f"the policy is set aside ({engine.guard.set_aside}) and knows nothing of what came since")
     opened = tuple(
         Open(i, packed(answer.prompt_ids), answer.sampling, packed(answer.tokens))
         for i, answer in sorted(engine.answers.items())

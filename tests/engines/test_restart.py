@@ -384,6 +384,21 @@ def test_a_journal_that_cannot_be_written_does_not_stop_the_engine(life: Life, c
     assert again.saved.open == ()
 
 
+def test_the_state_of_a_policy_that_is_set_aside_replaces_no_good_one(life: Life) -> None:
+    """It knows nothing of what came since; the snapshot before it and its journal have it all."""
+    keeper, engine, _ = life.begin()
+    engine.ask("a", [1, 2, 3], 9)
+    engine.step()
+    engine.guard.set_aside = "late: it sleeps"
+    engine.step()
+    with pytest.raises(SnapshotError, match=r"set aside \(late: it sleeps\) and knows nothing of what came since"):
+        keeper.snapshot(engine)
+    engine.step()
+    again = keeper.recover(DEFICIT)
+    assert again is not None
+    assert again.saved.worker.queue[0].generated_tokens == len(engine.answers[0].tokens) > 1
+
+
 def test_what_a_listener_hears_is_what_ended() -> None:
     """The three kinds of ends, as the tests above count them."""
     ends = Ends()
