@@ -21,7 +21,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.executor import Executor, Sampling
-from fairsched.engines.guard import Guard
+from fairsched.engines.guard import Guard, Rebuild, from_history
 from fairsched.engines.serving_answers import Answer, Answers
 from fairsched.engines.serving_audience import Audience, EventLog, Listener
 from fairsched.engines.serving_certificate import require_certificate
@@ -56,7 +56,8 @@ class Engine:
     """One worker that serves.
 
     `kv_capacity_tokens` is what the executor holds.  `fallback` decides where the policy fails (an order that needs no
-    history, such as FCFS).  `decision_budget_ns` bounds a decision (see `engines.guard_advisor`).  With a `certificate`
+    history, such as FCFS).  `decision_budget_ns` bounds a decision (see `engines.guard_advisor`), `rebuild` makes the
+    state of a policy that lost track (`policies.rebuild.keep_debts` keeps what clients owe).  With a `certificate`
     (a value, or where `fairsched verify` wrote it) only what it is about is served; any other policy is refused by
     `NotCertifiedError`.  `make_executor` replaces an executor that failed.  `now_ns` is a clock that never runs
     backwards; by default time since the start.
@@ -72,6 +73,7 @@ class Engine:
         clients: Sequence[Client] = (),
         fallback: LocalPolicy[Any] | None = None,
         decision_budget_ns: int | None = None,
+        rebuild: Rebuild = from_history,
         policy_state: Any = None,
         certificate: Certificate | Path | None = None,
         make_executor: Callable[[], Executor] | None = None,
@@ -97,6 +99,7 @@ class Engine:
             state=policy_state,
             budget_ns=decision_budget_ns,
             clients=lambda: self.clients.all,
+            rebuild=rebuild,
         )
         self._runner = Runner(executor, make_executor)
         self._clock = since_now() if now_ns is None else now_ns

@@ -16,8 +16,11 @@ from fairsched.model.events import Admitted, Arrived, Decoded, Finished
 from fairsched.model.serial import digest
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import Chunked
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.dlpm import DLPM
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.rebuild import keep_debts
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.policies.vtc import VTC
 from fairsched.verify import worker_invariants
@@ -181,6 +184,46 @@ def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], st
     if not policy.gate.grouped:
         view = engine.state.view(10**6)
         assert policy.decide(told, view)[0] == policy.decide(known, view)[0]
+
+
+@given(composed(), SENT, st.integers(0, 12), st.booleans())
+@settings(max_examples=200)
+def test_debts_are_kept_when_a_policy_lost_track(
+    policy: ComposedPolicy, sent: list[Any], steps: int, capped: bool
+) -> None:
+    """A state made anew with `keep_debts` knows the worker's present, and its gate is the one that was lost."""
+    if capped and isinstance(policy.gate, DeficitGate):
+        policy = attrs.evolve(policy, gate=attrs.evolve(policy.gate, quantum=9, in_flight_cap_tokens=25))
+    engine = Engine(policy, FakeExecutor(), kv_capacity_tokens=CAPACITY, now_ns=Ticks())
+    engine.configure_client("client-1", 3)
+    for each in sent:
+        send(engine, *each)
+        engine.step()
+    for _ in range(steps):
+        engine.step()
+    last = engine.policy_state
+    told = keep_debts(policy, last, history(engine.state, engine.clients.all, 10**6))
+    policy.check(told)
+    assert digest(told.gate) == digest(last.gate)
+    view = engine.state.view(10**6)
+    assert policy.decide(told, view)[0] == policy.decide(last, view)[0]
+
+
+@pytest.mark.parametrize("kind", [Arrived, Decoded, Finished])
+@pytest.mark.parametrize("policy", [VTC(), DLPM()], ids=["vtc", "dlpm"])
+def test_an_engine_keeps_debts_when_its_policy_lost_track(policy: ComposedPolicy, kind: type) -> None:
+    """In the middle of a load a policy is deaf once: everybody is served, and it knows everything in the end."""
+    inner = attrs.evolve(policy, batching=Chunked(8))
+
+    def rebuild(deaf: Any, last: Any, events: Any) -> Any:
+        return misbehaving.Kept(keep_debts(inner, last.inner, events))
+
+    engine, _ = serve(Deaf(inner, (None,), kind=kind), rebuild=rebuild)
+    assert engine.guard.interventions == {"observe": 1}
+    known = engine.policy_state.inner
+    inner.check(known)
+    assert not known.waiting.entries
+    assert not known.flights
 
 
 BEHAVIOURS = st.lists(st.sampled_from([None, *misbehaving.WAYS]), min_size=1, max_size=6)
