@@ -76,7 +76,7 @@ class Life:
 
 
 @given(composed(), SENT, st.data())
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_whenever_the_process_dies_nothing_is_forgiven_or_ends_twice(
     policy: ComposedPolicy, sent: list[Any], data: st.DataObject
 ) -> None:
