@@ -58,7 +58,9 @@ class TorchExecutor:
         self.seats = Seats(running_max, page_tokens, self.pool)
         in_place = reads_pages(model.device, model.dtype, page_tokens)
         # With graphs one page more, for the requests that pad a batch.
-        self.cache = KVCache(model.config, pages + in_place, page_tokens, model.device, model.dtype)
+        self.cache = KVCache(
+            model.config, pages + in_place, page_tokens, model.device, model.dtype, by_head=not in_place
+        )
         self._attend = varlen if in_place else gather
         self._graphs: DecodeGraphs | None = None
         if in_place:
