@@ -71,6 +71,6 @@ def execute(executor: Executor, plan: StepPlan, state: WorkerState) -> dict[int,
     expected = state.decoding if plan.decode else 0
     for request_id, chunk in plan.chunks:
         expected += state.in_flight[request_id].remaining_tokens == chunk
-    if len(tokens) != expected or any(request_id not in state.in_flight for request_id in tokens):
+    if len(tokens) != expected or not all(map(state.in_flight.__contains__, tokens)):
         raise ExecutorError(f"worker {state.worker}: {len(tokens)} tokens where the plan makes {expected}")
     return tokens

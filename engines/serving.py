@@ -263,34 +263,33 @@ class Engine:
         """Decide and compute one step.  Returns False, and does nothing, when nothing waits and nothing runs."""
         if not (self.state.in_flight or self.state.queue):
             return False
-        started = self._clock()
-        asks = not self._leap
-        if asks:
+        times, clock = self.times, self._clock
+        started, spent = clock(), times.decide_ns + times.execute_ns
+        if not self._leap:
             self._decide()
-        decided = computed = self._clock()
-        if asks:
-            for listener in self.decision_listeners:
-                listener(decided - started)
         if self._leap:
+            executing = clock()
             tokens = self._runner.execute(self._plan, self.state)
-            computed = self._clock()
+            times.execute_ns += clock() - executing
             if tokens is not None:
                 self._finish(tokens)
         if self._runner.failure is not None:
             self._lose()
         self._answers.call(self.cancel)
-        times = self.times
         times.steps += 1
-        times.decide_ns += decided - started
-        times.execute_ns += computed - decided
-        times.books_ns += self._clock() - computed
+        times.books_ns += clock() - started - (times.decide_ns + times.execute_ns - spent)
         return True
 
     def _decide(self) -> None:
         """Ask for a plan, begin it, and note for how many steps it holds (0: it computes nothing)."""
+        asked = self._clock()
         begun = self.guard.begin(self.state, self._now())
-        self.state, self._plan = begun.state, begun.plan
+        spent = self._clock() - asked
+        self.times.decide_ns += spent
         self.times.decisions += 1
+        for listener in self.decision_listeners:
+            listener(spent)
+        self.state, self._plan = begun.state, begun.plan
         if begun.events:
             self._publish(begun.events, told=True)
         valid = begun.plan.valid_steps
@@ -305,14 +304,11 @@ class Engine:
     def _finish(self, tokens: dict[int, int]) -> None:
         """The step is over: the books follow, tokens go out, and outputs end that a stop token ends."""
         now = self._now()
-        stopping: list[int] = []
-        for request_id, token in tokens.items():
-            if self._answers.token(request_id, token):
-                stopping.append(request_id)
+        stopping = self._answers.take(tokens)
         self._leap -= 1
         self.state, events = transitions.finish(self.state, self._plan, 1, now)
         self._publish(events)
-        for request_id in sorted(stopping):
+        for request_id in stopping:
             if request_id in self.answers:  # It may have ended with this token anyway.
                 self.state, events = transitions.stop(self.state, request_id, now)
                 self._publish(events)

@@ -68,13 +68,17 @@ class Answers:
         self._due: list[tuple[Answer, int | None]] = []
         self._calling = False
 
-    def token(self, request_id: int, token: int) -> bool:
-        """The request produced a token; returns whether it is one to stop at."""
-        answer = self.open[request_id]
-        answer.tokens.append(token)
-        if answer.on_token is not None:
-            self._due.append((answer, token))
-        return token in answer.sampling.stop_tokens
+    def take(self, tokens: dict[int, int]) -> list[int]:
+        """Requests produced tokens, one each; returns those who stop there, in order of their ids."""
+        stopping, answers = [], self.open
+        for request_id, token in tokens.items():
+            answer = answers[request_id]
+            answer.tokens.append(token)
+            if answer.on_token is not None:
+                self._due.append((answer, token))
+            if token in answer.sampling.stop_tokens:
+                stopping.append(request_id)
+        return sorted(stopping)
 
     def end(self, event: Finished | Cancelled | Rejected) -> None:
         """The request ended."""
