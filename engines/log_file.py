@@ -125,13 +125,17 @@ class LogWriter:
         self._file.write(line + b"\n")
         self._hash.update(line + b"\n")
 
+    def close(self) -> None:
+        """Close the file; a log without its last line is that of an interrupted run."""
+        self._file.close()
+
     def __enter__(self) -> "LogWriter":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self.close()
 
 
 def _request_of(event: Event) -> int | None:

@@ -67,10 +67,15 @@ class ServingLog:
         self._canonical.record(events)
 
     def complete(self, policy_state: Any) -> str:
-        """Write the last line, with the digest of the policy's state; returns the log's hash."""
+        """Write the last line, with the digest of the policy's state, and close the file; returns the log's hash."""
         sha256 = self._canonical.sha256()
         self._writer.complete(sha256, [policy_state])
+        self.close()
         return sha256
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
 
     def __enter__(self) -> "ServingLog":
         return self
@@ -78,4 +83,4 @@ class ServingLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.__exit__(kind, error, trace)
+        self.close()
