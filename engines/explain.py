@@ -22,6 +22,7 @@ from fairsched.model.events import (
     Preempted,
     Prefilled,
     Rejected,
+    WorkerLeft,
 )
 
 NEAREST_SHOWN = 5
@@ -33,7 +34,7 @@ class ExplainError(ValueError):
 
 
 def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanation:
-    """The life of a request in the log at `path`.
+    """The life of a request in the log at `path`, on the last worker that it was sent to.
 
     Raises `LogError` for a file that breaks its format, `ExplainError` if the request is not there or never arrived, or
     if the log was changed or cannot be replayed up to the end of the request.  Reads the log twice and replays one
@@ -142,14 +143,20 @@ class _Life:
                 self._arrived(event)
         elif getattr(event, "request_id", None) == self.request_id:
             self._happened(event)
+        elif isinstance(event, WorkerLeft):
+            self.retrace.on_decision = None  # Nobody waits there any more.
         elif isinstance(event, Admitted) and self.retrace.on_decision is not None:
             self.ahead.append(Ahead(event.request_id, event.client, event.extend_tokens))
 
     def _arrived(self, event: Arrived) -> None:
-        self.arrived_ns = event.time_ns
+        # It may have been here before, at a worker of the same number that left.
+        self.arrived_ns, self.first_token_ns, self._held = event.time_ns, None, None
+        for seen in (self.spans, self.moments, self.ahead):
+            seen.clear()
         state = self.retrace.state
         others = f"{len(state.in_flight):,} running and {len(state.queue) - 1:,} waiting"
-        self._note(event, f"arrives; {others} there")
+        comes = f"with {event.generated_tokens:,} output tokens of a worker that left" if event.generated_tokens else ""
+        self._note(event, f"arrives{comes and ' ' + comes}; {others} there")
         self._wait(event.time_ns)
 
     def _happened(self, event: Event) -> None:

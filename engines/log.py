@@ -21,7 +21,8 @@ def by_reference(event: Event) -> object:
     """An event as the log writes it: prompts are named by the request that brought them."""
     match event:
         case Arrived(request=r):
-            return ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
+            line = ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
+            return (*line, event.generated_tokens) if event.generated_tokens else line
         case Cached():
             return ("Cached", event.time_ns, event.worker, event.owner, event.blocks)
         case Evicted():

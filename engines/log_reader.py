@@ -47,6 +47,7 @@ class _ArrivedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     client: int
     prompt_tokens: int
     max_output_tokens: int
+    generated_tokens: _Count = 0
 
 
 class _CachedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Cached"):
@@ -231,7 +232,10 @@ class LogReader:
             if getattr(row, name) != known:
                 raise self._error(name, f"{known}, as request {request.id} is defined", getattr(row, name))
         self._owned(request.id, row.client)
-        return Arrived(row.time_ns, row.worker, msgspec.structs.replace(request, arrival_ns=row.time_ns))
+        if row.generated_tokens >= request.max_output_tokens:
+            raise self._error("generated_tokens", f"less than {request.max_output_tokens}", row.generated_tokens)
+        request = msgspec.structs.replace(request, arrival_ns=row.time_ns)
+        return Arrived(row.time_ns, row.worker, request, row.generated_tokens)
 
     def _job(self, request_id: int, field: str = "request_id") -> Job:
         if request_id not in self.jobs:

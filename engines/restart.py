@@ -142,7 +142,7 @@ def resume(saved: Saved, policy: LocalPolicy[Any], executor: Executor, **options
         answer.tokens += unpacked(each.tokens)
         answers.append(answer)
         engine.audience.request(Job(waiting.request, waiting.output_tokens))
-        engine.audience.tell([Arrived(saved.now_ns, worker.worker, waiting.request)])
+        engine.audience.tell([Arrived(saved.now_ns, worker.worker, waiting.request, waiting.generated_tokens)])
     engine.take_over(worker, answers, saved.next_id, saved.now_ns)
     return engine
 

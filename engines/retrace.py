@@ -30,6 +30,7 @@ from fairsched.model.events import (
     Prefilled,
     Settled,
     WorkerJoined,
+    WorkerLeft,
 )
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Admission, StepPlan
@@ -123,10 +124,13 @@ class Retrace:
     def _joined(self, event: WorkerJoined) -> None:
         self.state = WorkerState(self.worker, event.kv_capacity_tokens)
 
+    def _left(self, _: WorkerLeft) -> None:
+        self.state = WorkerState(self.worker, 0)
+
     def _arrived(self, event: Arrived) -> None:
-        request = event.request
+        request, generated = event.request, event.generated_tokens
         output_tokens = self._jobs[request.id].output_tokens
-        self.state, told = transitions.arrive(self.state, request, output_tokens, event.time_ns)
+        self.state, told = transitions.arrive(self.state, request, output_tokens, event.time_ns, generated)
         self._expect(event, told[0])
 
     def _admitted(self, event: Admitted) -> None:
@@ -244,6 +248,7 @@ class Retrace:
 
 _FEEDS: dict[type, Callable[[Retrace, Any], None]] = {
     WorkerJoined: Retrace._joined,
+    WorkerLeft: Retrace._left,
     Arrived: Retrace._arrived,
     Admitted: Retrace._admitted,
     Preempted: Retrace._preempted,

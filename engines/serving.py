@@ -147,18 +147,20 @@ class Engine:
         *,
         sampling: Sampling | None = None,
         output_tokens: int | None = None,
+        generated: Sequence[int] = (),
         on_token: Callable[[int], None] | None = None,
         on_end: Callable[[Answer], None] | None = None,
     ) -> Answer:
         """Take a request on.  With `output_tokens` it produces exactly so many, whatever the tokens are; otherwise
-        until a stop token of `sampling`, or `max_output_tokens`.
+        until a stop token of `sampling`, or `max_output_tokens`.  The first of them, `generated`, it has already, from
+        an engine that is gone; `on_token` hears of the others.
 
         What can never be served is rejected at once, and the answer says why.  Raises `ValueError` for what is no
         request: another number of tokens than its prompt has, an unknown client, an id that was used before, a token
         outside the vocabulary.
         """
         sampling = Sampling() if sampling is None else sampling
-        check_request(request, len(prompt_ids), output_tokens)
+        check_request(request, len(prompt_ids), output_tokens, len(generated))
         if request.client >= len(self.clients.all):
             raise ValueError(f"request {request.id} is of client {request.client}; {len(self.clients.all)} are known")
         if request.id in self._used_ids:
@@ -171,13 +173,14 @@ class Engine:
         refusal = self._refusal(request)
         events: list[Event]
         if refusal is None:
-            state, events = transitions.arrive(self.state, request, output, now)
+            state, events = transitions.arrive(self.state, request, output, now, len(generated))
         else:
             state, events = self.state, [Rejected(now, self.state.worker, request.id, request.client, refusal)]
         arrived = isinstance(events[0], Arrived)
         if arrived:
-            self._runner.submit(request.id, prompt_ids, sampling)
+            self._runner.submit(request.id, prompt_ids, sampling, generated)
         answer = Answer(request.id, request.client, prompt_ids, sampling, on_token, on_end)
+        answer.tokens += generated
         self._answers.open[request.id] = answer
         self._used_ids.add(request.id)
         self.audience.request(Job(request, output))

@@ -26,11 +26,13 @@ class Runner:
         """Whether there is no executor and will be none."""
         return self._executor is None
 
-    def submit(self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+    def submit(
+        self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
+    ) -> None:
         """A request's tokens; raises `ValueError` for tokens that are none."""
         if self._executor is not None and self.failure is None:
             try:
-                self._executor.submit(request_id, prompt_ids, sampling)
+                self._executor.submit(request_id, prompt_ids, sampling, generated)
             except ValueError:
                 raise
             except Exception as error:

@@ -84,8 +84,9 @@ class UsedIds:
             self.next += 1
 
 
-def check_request(request: Request, prompt_tokens: int, output_tokens: int | None) -> None:
-    """Raise `ValueError` unless so many tokens are the request's prompt, and so many may be its output."""
+def check_request(request: Request, prompt_tokens: int, output_tokens: int | None, generated: int = 0) -> None:
+    """Raise `ValueError` unless so many tokens are the request's prompt, and so many may be its output, of which
+    fewer are `generated` already."""
     if prompt_tokens != request.prompt.tokens:
         raise ValueError(
             f"request {request.id} has a prompt of {request.prompt.tokens} tokens, and {prompt_tokens} are given"
@@ -95,3 +96,6 @@ def check_request(request: Request, prompt_tokens: int, output_tokens: int | Non
             f"request {request.id} produces 1 to max_output_tokens = {request.max_output_tokens} tokens, "
             f"not {output_tokens}"
         )
+    most = request.max_output_tokens if output_tokens is None else output_tokens
+    if generated >= most:
+        raise ValueError(f"request {request.id} has {generated} of {most} output tokens, and nothing is left to do")

@@ -10,11 +10,15 @@ from fairsched.model.request import Prompt, Request
 
 
 class Arrived(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """The request joined the queue of the worker."""
+    """The request joined the queue of the worker.
+
+    Its first `generated_tokens` output tokens came from another worker, which left, and are recomputed here.
+    """
 
     time_ns: int
     worker: int
     request: Request
+    generated_tokens: int = 0
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):

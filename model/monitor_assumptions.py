@@ -128,7 +128,7 @@ class AssumptionWatch:
         """A request joins the queue; whether its client begins to wait."""
         request = event.request
         call = self._calls[request.id] = Call(request.client, request.max_output_tokens)
-        call.queued = True
+        call.queued, call.generated = True, event.generated_tokens
         need = request.prompt.tokens + request.max_output_tokens
         if self._capacity is not None and need > self._capacity:
             text = f"request {request.id} needs {need} tokens, and the worker holds {self._capacity}"

@@ -43,18 +43,21 @@ Step = tuple[WorkerState, list[Event]]
 """A transition's result: the next state and what happened, in order."""
 
 
-def arrive(state: WorkerState, request: Request, output_tokens: int, now_ns: int) -> Step:
-    """The request joins the queue, or is rejected if it could never fit."""
+def arrive(state: WorkerState, request: Request, output_tokens: int, now_ns: int, generated_tokens: int = 0) -> Step:
+    """The request joins the queue, or is rejected if it could never fit.
+
+    Of its `output_tokens` it has `generated_tokens` already, from a worker that left.
+    """
     if not state.fits_alone(request):
         need = request.prompt.tokens + request.max_output_tokens
         reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
         return state, [Rejected(now_ns, state.worker, request.id, request.client, reason)]
     state = replace(
         state,
-        queue=state.queue.set(request.id, Waiting(request, output_tokens, 0)),
-        queue_tokens=state.queue_tokens + request.prompt.tokens,
+        queue=state.queue.set(request.id, Waiting(request, output_tokens, generated_tokens)),
+        queue_tokens=state.queue_tokens + request.prompt.tokens + generated_tokens,
     )
-    return state, [Arrived(now_ns, state.worker, request)]
+    return state, [Arrived(now_ns, state.worker, request, generated_tokens)]
 
 
 def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Step:

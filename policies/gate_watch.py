@@ -21,6 +21,7 @@ from fairsched.model.events import (
     Preempted,
     Rejected,
     Settled,
+    WorkerLeft,
 )
 from fairsched.policies.gate import Gate
 from fairsched.policies.vectors import grown
@@ -29,15 +30,16 @@ _WAITS, _FAVOURED = 0, 1
 
 
 class _Call:
-    """A request: its client, its declared output and how much of it there was before this admission, what it computes,
-    and the KV that it was admitted with."""
+    """A request: its client, its declared output and how much of it there was before this admission, whether it runs,
+    what it computes, and the KV that it was admitted with."""
 
-    __slots__ = ("client", "extend_tokens", "generated", "kv_tokens", "most")
+    __slots__ = ("client", "extend_tokens", "generated", "kv_tokens", "most", "runs")
 
-    def __init__(self, client: int, most: int) -> None:
+    def __init__(self, client: int, most: int, generated: int) -> None:
         self.client = client
         self.most = most
-        self.generated = 0
+        self.generated = generated
+        self.runs = False
         self.extend_tokens = 0
         self.kv_tokens = 0
 
@@ -66,6 +68,7 @@ class GateWatch:
             Cancelled: self._cancelled,
             Rejected: self._rejected,
             ClientConfigured: self._configured,
+            WorkerLeft: self._worker_left,
         }
 
     @property
@@ -98,7 +101,7 @@ class GateWatch:
 
     def _arrived(self, event: Arrived) -> None:
         request = event.request
-        self._calls[request.id] = _Call(request.client, request.max_output_tokens)
+        self._calls[request.id] = _Call(request.client, request.max_output_tokens, event.generated_tokens)
         self._join(request.client)
 
     def _rejected(self, event: Rejected) -> None:
@@ -126,6 +129,7 @@ class GateWatch:
         charged = event.extend_tokens
         if self._gate.charge_rule == "prompt":
             charged += event.cached_prefix_tokens
+        call.runs = True
         call.extend_tokens = event.extend_tokens
         call.kv_tokens = event.extend_tokens + call.most - call.generated
         turn.admit(client, charged, call.kv_tokens, self._leave(client))
@@ -159,6 +163,7 @@ class GateWatch:
     def _preempted(self, event: Preempted) -> None:
         call = self._out(event.request_id)
         if call is not None:
+            call.runs = False
             call.generated = event.generated_tokens
             self._join(event.client)
 
@@ -169,6 +174,15 @@ class GateWatch:
             del self._calls[event.request_id]
             if event.uncomputed_tokens:
                 self._state = self._gate.settled(self._state, event.client, -event.uncomputed_tokens, self._heads)
+
+    def _worker_left(self, event: WorkerLeft) -> None:
+        """Everybody leaves, who runs before who waits, as a policy tells it to the gate."""
+        for request_id in sorted(self._calls, key=lambda known: (not self._calls[known].runs, known)):
+            if self._calls[request_id].runs:
+                self._out(request_id)
+            else:
+                self._gone(request_id)
+        self._calls.clear()
 
     def _configured(self, event: ClientConfigured) -> None:
         self._heads = grown(self._heads, event.client + 1, NO_SCORE)

@@ -28,6 +28,7 @@ from fairsched.model.events import (
     Prefilled,
     Rejected,
     Settled,
+    WorkerLeft,
 )
 from fairsched.model.monitor_promise import Promise
 from fairsched.model.plan import StepPlan
@@ -139,7 +140,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return state if handler is None else handler(self, state, event)
 
     def _arrived(self, state: LocalState[Any], event: Arrived) -> LocalState[Any]:
-        return self._join(state, Entry(event.request, state.waiting.arrivals, 0))
+        return self._join(state, Entry(event.request, state.waiting.arrivals, event.generated_tokens))
 
     def _join(self, state: LocalState[Any], entry: Entry) -> LocalState[Any]:
         client = entry.request.client
@@ -238,6 +239,14 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         waiting = with_groups(state.waiting, event.client + 1) if self.gate.grouped else state.waiting
         return msgspec.structs.replace(state, gate=gate, waiting=waiting)
 
+    def _worker_left(self, state: LocalState[Any], event: WorkerLeft) -> LocalState[Any]:
+        """Nothing waits, runs or is cached there any more; what clients owe stays.  O(what was there)."""
+        for request_id in sorted(state.flights):
+            state = self._out(state, request_id)
+        for request_id in sorted(state.waiting.entries):
+            state = self._gone(state, request_id, state.waiting.entries[request_id].request.client)
+        return msgspec.structs.replace(state, cache=PrefixCache())
+
     # --- answering --------------------------------------------------------------------------------------------------
 
     def refuses(self, request: Request) -> str | None:
@@ -318,4 +327,5 @@ _HANDLERS: dict[type, Callable[[ComposedPolicy, LocalState[Any], Any], LocalStat
     Cached: ComposedPolicy._cached,
     Evicted: ComposedPolicy._evicted,
     ClientConfigured: ComposedPolicy._configured,
+    WorkerLeft: ComposedPolicy._worker_left,
 }
