@@ -152,10 +152,13 @@ class Absent(Misbehaving):
 
 @attrs.frozen
 class Sleeping(Misbehaving):
-    """Decides nothing until `wake` is set."""
+    """Decides nothing until `wake` is set; `decided` is set from then on."""
 
     wake: threading.Event = attrs.field(factory=threading.Event, eq=False)
+    decided: threading.Event = attrs.field(factory=threading.Event, eq=False)
 
     def decide(self, state: Kept, view: WorkerView) -> tuple[StepPlan, Kept]:
         self.wake.wait()
-        return super().decide(state, view)
+        decided = super().decide(state, view)
+        self.decided.set()
+        return decided

@@ -127,6 +127,35 @@ def test_a_policy_that_never_returns() -> None:
     sleeper.wake.set()
 
 
+def test_a_policy_that_returns_late() -> None:
+    """Its late plan is thrown away, what it has seen is kept, and then it decides again and knows everything."""
+    sleeper = Sleeping(VTC(), (None,))
+    ends = Ends()
+    engine = Engine(
+        sleeper,
+        FakeExecutor(),
+        kv_capacity_tokens=60,
+        fallback=FCFS(),
+        decision_budget_ns=50_000_000,
+        listeners=[ends],
+    )
+    for i in range(30):
+        engine.ask(f"client-{i % 3}", [i % 3] * 6, 4 + i % 9)
+    while len(ends.ended) < 5:
+        engine.step()
+    assert engine.guard.interventions["late"] > 0
+    sleeper.wake.set()
+    assert sleeper.decided.wait(60)
+    engine.run_until_idle()
+    assert ends.ended == Counter(range(30))
+    assert engine.guard.set_aside is None
+    known = engine.policy_state
+    assert known.decisions > 0
+    sleeper.inner.check(known.inner)
+    assert not known.inner.flights
+    engine.close()
+
+
 def test_a_policy_within_its_budget() -> None:
     """A thread of its own changes nothing about a policy that answers in time: same plans, same state."""
     engine, ends = serve(VTC())
