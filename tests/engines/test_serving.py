@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 from fairsched.engines.executor import Sampling
 from fairsched.engines.serving import Engine
 from fairsched.engines.serving_answers import Answer
+from fairsched.engines.serving_request import BlockKeys
 from fairsched.model.events import Cancelled, Event, Finished, Rejected
+from fairsched.model.plan import StepPlan
+from fairsched.model.view import WorkerView
+from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.local import ComposedPolicy
@@ -102,6 +107,57 @@ def test_every_request_gets_its_own_tokens(policy: ComposedPolicy, sent: list[An
     assert engine.executor_failures == 0
     assert not executor.contexts
     assert not engine.answers
+
+
+@attrs.frozen
+class AskedEachStep(LocalPolicy[Any]):
+    """The policy inside, whose plans hold for one step."""
+
+    inner: ComposedPolicy
+
+    def init(self) -> Any:
+        return self.inner.init()
+
+    def observe(self, state: Any, event: Event) -> Any:
+        return self.inner.observe(state, event)
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        plan, state = self.inner.decide(state, view)
+        return msgspec.structs.replace(plan, valid_steps=1), state
+
+
+def timeless(event: Event) -> tuple[Any, ...]:
+    """An event without its time."""
+    values = {name: getattr(event, name) for name in event.__struct_fields__ if name != "time_ns"}
+    request = values.pop("request", None)
+    return type(event), request and request.id, tuple(values.items())
+
+
+@given(composed(), SENT, st.sampled_from([1, 2, 5, 9]), st.integers(0, 9))
+@settings(max_examples=150)
+def test_leaping_is_stepping(policy: ComposedPolicy, sent: list[Any], steps_between: int, gone: int) -> None:
+    """Whether the policy is asked at each step or only when its plan says so, the same happens in the same order."""
+    heard = []
+    for asked in (policy, AskedEachStep(policy)):
+        ends = Ends()
+        engine = Engine(
+            asked,
+            FakeExecutor(),
+            kv_capacity_tokens=CAPACITY,
+            block_keys=BlockKeys(4, secret=b"fixed"),
+            listeners=[ends],
+            now_ns=Ticks(),
+        )
+        for i, each in enumerate(sent):
+            send(engine, *each)
+            for _ in range(steps_between):
+                engine.step()
+            if i == gone:
+                engine.cancel(i // 2)
+        engine.run_until_idle()
+        heard.append([timeless(event) for event in ends.events])
+        assert not engine.guard.interventions
+    assert heard[0] == heard[1]
 
 
 def test_leaps_ask_the_policy_less_often() -> None:
