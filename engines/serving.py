@@ -106,7 +106,7 @@ class Engine:
         self.last_ns = 0
         self._plan = StepPlan()
         self._leap = 0
-        self._used_ids = UsedIds()
+        self.used_ids = UsedIds()
         self._failures = 0
         self._answers = Answers()
         self._publish([WorkerJoined(self._now(), worker, kv_capacity_tokens)])
@@ -124,7 +124,7 @@ class Engine:
         if client not in self.clients:
             self._add_client(Client(len(self.clients.all), client))
         who = self.clients.id(client)
-        return self.block_keys.request(self._used_ids.next, who, prompt_ids, max_output_tokens, **labels)
+        return self.block_keys.request(self.used_ids.next, who, prompt_ids, max_output_tokens, **labels)
 
     def ask(
         self,
@@ -163,7 +163,7 @@ class Engine:
         check_request(request, len(prompt_ids), output_tokens, len(generated))
         if request.client >= len(self.clients.all):
             raise ValueError(f"request {request.id} is of client {request.client}; {len(self.clients.all)} are known")
-        if request.id in self._used_ids:
+        if request.id in self.used_ids:
             raise ValueError(f"request {request.id} was submitted before")
         if output_tokens is not None:
             sampling = attrs.evolve(sampling, stop_tokens=frozenset())
@@ -182,7 +182,7 @@ class Engine:
         answer = Answer(request.id, request.client, prompt_ids, sampling, on_token, on_end)
         answer.tokens += generated
         self._answers.open[request.id] = answer
-        self._used_ids.add(request.id)
+        self.used_ids.add(request.id)
         self.audience.request(Job(request, output))
         self.state = state
         self._publish(events, follow=arrived)
@@ -337,7 +337,7 @@ class Engine:
     @property
     def next_id(self) -> int:
         """The least id that no request has had."""
-        return self._used_ids.next
+        return self.used_ids.next
 
     @property
     def answers(self) -> Mapping[int, Answer]:
@@ -353,7 +353,7 @@ class Engine:
         waiting = {answer.request_id: answer for answer in answers}
         if self.next_id or state.in_flight or state.capacity != self.state.capacity or set(waiting) != set(state.queue):
             raise ValueError(f"worker {state.worker} cannot be taken over as it is")
-        self.state, self._used_ids.next, self.last_ns = state, next_id, max(now_ns, self.last_ns)
+        self.state, self.used_ids.next, self.last_ns = state, next_id, max(now_ns, self.last_ns)
         self._answers.open.update(waiting)
         self._runner.enter(state, [waiting[request_id] for request_id in sorted(waiting)], self._now())
 

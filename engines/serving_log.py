@@ -33,11 +33,12 @@ MEASURED = LatencyModel(
 
 
 class ServingLog:
-    """A log being written: the `log` of an `Engine`, and a context manager.
+    """A log being written: the `log` of an `Engine` or of a `Cluster`, and a context manager.
 
     `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
-    all its parameters.  Call `complete` when the engine is idle or closed; a log without is that of an interrupted run,
-    and readable up to where it ends.  Raises `OSError` where the file cannot be written.
+    all its parameters; a cluster's log has a `router`, and as many `workers` as it may have.  Call `complete` when the
+    engine is idle or closed; a log without is that of an interrupted run, and readable up to where it ends.  Raises
+    `OSError` where the file cannot be written.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class ServingLog:
         params: Mapping[str, object],
         *,
         kv_capacity_tokens: int,
+        router: str = "none",
+        workers: int = 1,
         name: str = "live",
         latency: LatencyModel = MEASURED,
     ) -> None:
-        run = RunInfo(policy, params_of(params), "none", 1, kv_capacity_tokens, latency, name)
+        run = RunInfo(policy, params_of(params), router, workers, kv_capacity_tokens, latency, name)
         self._writer = LogWriter(path, metadata.version("fairsched"), run, Workload(name, (), ()))
         self._canonical = CanonicalLog(self._writer)
 
@@ -66,10 +69,10 @@ class ServingLog:
         """The events of a transition."""
         self._canonical.record(events)
 
-    def complete(self, policy_state: Any) -> str:
-        """Write the last line, with the digest of the policy's state, and close the file; returns the log's hash."""
+    def complete(self, *policy_states: Any) -> str:
+        """Write the last line, with the digest of each worker's policy state, and close the file; returns the hash."""
         sha256 = self._canonical.sha256()
-        self._writer.complete(sha256, [policy_state])
+        self._writer.complete(sha256, policy_states)
         self.close()
         return sha256
 

@@ -77,8 +77,18 @@ class UsedIds:
     def __contains__(self, request_id: int) -> bool:
         return request_id < self.next or request_id in self._above
 
+    def skip_to(self, next_id: int) -> None:
+        """All ids below this one count as used: whoever hands them out will not use them here."""
+        if next_id > self.next:
+            self.next = next_id
+            self._above = {request_id for request_id in self._above if request_id >= next_id}
+            self._close_up()
+
     def add(self, request_id: int) -> None:
         self._above.add(request_id)
+        self._close_up()
+
+    def _close_up(self) -> None:
         while self.next in self._above:
             self._above.remove(self.next)
             self.next += 1

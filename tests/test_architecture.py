@@ -41,7 +41,8 @@ LAYERS = {
     "engines": Layer(
         ("fairsched.model", "fairsched.policies.base", "fairsched.engines"),
         VALUES
-        | {"jinja2", "matplotlib", "prometheus_client", "rich", "safetensors", "scipy", "sortedcontainers", "torch"},
+        | {"jinja2", "matplotlib", "prometheus_client", "rich"}
+        | {"ray", "safetensors", "scipy", "sortedcontainers", "torch"},
     ),
     # The command line sits above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "rich"}),
@@ -130,6 +131,7 @@ EACH_FILE = pytest.mark.parametrize(("layer", "path"), FILES, ids=[str(path.rela
         ("engines", "import fairsched.verify", "1: may not import fairsched.verify"),
         ("engines", "import hypothesis.strategies as st", "1: may not import hypothesis.strategies"),
         ("src/fairsched", "from tests.strategies import requests", "1: may not import tests.strategies.requests"),
+        ("verify", "import ray", "1: may not import ray"),
         ("src/fairsched", "import torch", "1: may not import torch"),
     ],
 )
