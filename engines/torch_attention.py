@@ -4,6 +4,7 @@ It runs everywhere: decoding requests of like length are gathered and computed t
 `scaled_dot_product_attention`.
 """
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +18,12 @@ from fairsched.engines.torch_model import Attend, LlamaConfig
 from fairsched.engines.torch_pages import Pages
 from fairsched.engines.torch_seats import Batch
 
-GATHER_TOKENS_MIN = 256
+GATHER_TOKENS_MIN = 64
 """Contexts up to this length are gathered as if they had it: below it padding costs less than another call."""
+
+GATHER_RATIO = 1.2
+"""Contexts gathered together differ by less than this factor.  On a CPU, 32 contexts of 59 to 351 tokens took 26 ms so
+and 28 ms at a factor of 2, and what a step costs follows the sum of its contexts more closely."""
 
 
 class KVCache:
@@ -102,12 +107,12 @@ def gather(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
 
 
 def _like_lengths(batch: Batch) -> list[tuple[int, int]]:
-    """Runs of decoding requests whose contexts differ by less than a factor of two."""
+    """Runs of decoding requests of like contexts."""
     if not batch.decoding:
         return []
     contexts = batch.contexts[: batch.decoding]
-    octaves = np.frexp(np.maximum(contexts, GATHER_TOKENS_MIN) - 1)[1]
-    cuts = [0, *(np.flatnonzero(np.diff(octaves)) + 1).tolist(), batch.decoding]
+    classes = np.ceil(np.log(np.maximum(contexts / GATHER_TOKENS_MIN, 1.0)) / math.log(GATHER_RATIO))
+    cuts = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), batch.decoding]
     return list(pairwise(cuts))
 
 
