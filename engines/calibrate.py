@@ -159,12 +159,13 @@ class Calibrator:
                 self._steps(steps)
 
     def _steps(self, steps: int | None) -> None:
-        state = self._engine.state
-        while steps is None and (state.queue or state.prefilling):
-            self._meter.step()
-            state = self._engine.state
+        engine, meter = self._engine, self._meter
+        while steps is None and (engine.state.queue or engine.state.prefilling):
+            meter.step()
+            if not meter.samples[-1].shape.chunks:
+                return  # Whoever still waits has no room.
         for _ in range(steps or 0):
-            self._meter.step()
+            meter.step()
 
 
 def _aligned(number: int, script: Scenario, runs: Sequence[Sequence[StepSample]]) -> list[Measured]:

@@ -1,9 +1,10 @@
 """What a calibration runs: short scripts of an engine's life that together cover the steps it may take.
 
-A ramp lets a batch grow request by request, so that every prefill meets every batch size: pure decode steps at several
-batch sizes and contexts, and mixed steps in between.  A prompt that is computed alone in chunks of one size gives pure
-prefill behind several contexts.  Held-out scripts go up and down with other lengths.  Everything is drawn from a seed,
-so a script is the same steps each time it is run.
+A prompt that is computed alone in chunks of one size gives pure prefill behind several contexts.  A ramp lets a batch
+grow request by request, so that every batch size is seen.  A walk goes up and down, several prompts at a time, as
+serving does; some walks are held out to judge the fit.  Lengths are as unequal as those of conversations, since a
+batch of unequal contexts costs more than one of equal ones.  Everything is drawn from a seed, so that a script is the
+same steps each time it is run.
 """
 
 import random
@@ -14,12 +15,16 @@ import attrs
 CHUNKS = (16, 32, 64, 128, 256, 512)
 DECODE_STEPS = 2
 """Pure decode steps at each batch size of a ramp."""
-RAMPS = (0.04, 0.12, 0.25, 0.5)
+RAMPS = (0.04, 0.12, 0.4)
 """Prompts of a ramp's full batch, as shares of the KV capacity; what they decode meanwhile needs room too."""
-WALKS = (0.1, 0.35)
+WALKS = (0.07, 0.2, 0.4)
+HELD_OUT = (0.1, 0.3)
+SPREAD = 0.6
+"""Standard deviation of the logarithm of a prompt's length."""
+_LONGEST = 4
 _CHUNKS_IN_A_ROW = 2
 _STEPS_A_SUBMIT = 4
-_WALK_LENGTH = 24
+_WALK_LENGTH = 12
 
 
 @attrs.frozen
@@ -66,11 +71,12 @@ def scenarios(kv_capacity_tokens: int, batch_max: int, chunk_max: int, seed: int
         mean = max(int(kv_capacity_tokens * fill) // batch_max, 1)
         made.append(Scenario(f"ramp {batch_max} x {mean}", _ramp(draw, _batches(batch_max), mean, chunks)))
     few = max(batch_max // 8, 2)
-    mean = kv_capacity_tokens // 2 // few
+    mean = int(kv_capacity_tokens * RAMPS[-1]) // few
     made.append(Scenario(f"ramp {few} x {mean}", _ramp(draw, _batches(few), mean, chunks)))
-    for fill in WALKS:
+    for fill in (*WALKS, *HELD_OUT):
         mean = max(int(kv_capacity_tokens * fill) // batch_max, 1)
-        made.append(Scenario(f"walk {batch_max} x {mean}", _walk(draw, batch_max, mean, chunks), held_out=True))
+        walk = _walk(draw, batch_max, mean, chunks)
+        made.append(Scenario(f"walk {batch_max} x {mean}", walk, held_out=fill in HELD_OUT))
     return made
 
 
@@ -99,7 +105,9 @@ def _chunk(draw: random.Random, chunks: Sequence[int], prompts: Sequence[int]) -
 
 
 def _lengths(draw: random.Random, count: int, mean: int) -> tuple[int, ...]:
-    return tuple(max(draw.randint(mean // 2, mean * 3 // 2), 1) for _ in range(count))
+    """Log-normal, cut off where few would not fit."""
+    drawn = [draw.lognormvariate(-SPREAD * SPREAD / 2, SPREAD) for _ in range(count)]
+    return tuple(max(round(mean * min(length, _LONGEST)), 1) for length in drawn)
 
 
 def _ramp(draw: random.Random, batches: Sequence[int], mean: int, chunks: Sequence[int]) -> tuple[Action, ...]:
@@ -116,13 +124,14 @@ def _walk(draw: random.Random, batch_max: int, mean: int, chunks: Sequence[int])
     """Up and down, with a batch of any size at any time."""
     actions: list[Action] = []
     running = 0
-    for _ in range(_WALK_LENGTH):
-        target = draw.randint(1, batch_max)
+    for step in range(_WALK_LENGTH):
+        target = draw.randint(1, batch_max) if step % 4 else 0
         if target > running:
             prompts = _lengths(draw, target - running, mean)
             actions += [Submit(prompts), Run(_chunk(draw, chunks, prompts))]
         elif target < running:
             actions.append(Drop(running - target))
-        actions.append(Run(chunks[-1], DECODE_STEPS))
+        if target:
+            actions.append(Run(chunks[-1], DECODE_STEPS))
         running = target
     return tuple(actions)

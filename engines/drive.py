@@ -39,7 +39,8 @@ def _tokens(prompt: Prompt, vocab_size: int, seed: int) -> list[int]:
 class Driver:
     """Sends a workload's requests to an engine and steps it until each has ended.  May be run once.
 
-    `meter` is the engine's executor.  `progress` is called with the number of requests that have ended.
+    `meter` is the engine's executor.  `progress` is called with the number of requests that have ended.  `sent_ns` and
+    `left_ns` say when callers sent and gave up, which an engine notes only when its step is over.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class Driver:
         self._agenda: list[tuple[int, int, int]] = []
         self._late: list[tuple[int, int, int]] = []
         self._over: set[int] = set()
+        self._busy = False
+        self._moment_ns: int | None = None
         self.sent_ns: dict[int, int] = {}
+        self.left_ns: dict[int, int] = {}
         for job in workload.jobs:
             for parent in job.after:
                 self._children.setdefault(parent, []).append(job.request.id)
@@ -75,30 +79,40 @@ class Driver:
         """Serve the whole workload."""
         agenda, clock, step = self._agenda, self._clock, self._meter.step
         while True:
-            while agenda and agenda[0][0] <= clock.now_ns():
-                at_ns, what, request_id = heappop(agenda)
+            now = clock.now_ns()
+            # What comes just when a step ends is too late for the next one; who is idle takes it at once.
+            until = now if self._busy else now + 1
+            while agenda and agenda[0][0] < until:
+                self._moment_ns, what, request_id = heappop(agenda)
                 if what == _SEND:
-                    self._send(self._jobs[request_id], at_ns)
+                    self._send(self._jobs[request_id])
                 elif request_id not in self._over:
-                    self._engine.cancel(request_id)
-            # Whoever follows a request that ended in the last step sends when the next one has begun, as in the
-            # simulator.
+                    self._cancel(request_id)
+            # Whoever follows a request that ended in the last step sends when the next one has begun.
             late, self._late = self._late, []
-            busy = step()
+            self._moment_ns = None
+            self._busy = step()
             for entry in late:
                 heappush(agenda, entry)
-            if not busy and not late:
+            if not self._busy and not late:
                 if not agenda:
                     return
                 clock.wait_until(agenda[0][0])
 
-    def _send(self, job: Job, at_ns: int) -> None:
-        """Submit a request that was sent at this time, perhaps in the middle of the last step."""
+    def _now(self) -> int:
+        """When it happened: what came in the middle of a step, then."""
+        return self._clock.now_ns() if self._moment_ns is None else self._moment_ns
+
+    def _send(self, job: Job) -> None:
         request = job.request
-        self.sent_ns[request.id] = at_ns
+        self.sent_ns[request.id] = self._now()
         if job.cancel_after_ns is not None:
-            heappush(self._agenda, (at_ns + job.cancel_after_ns, _GIVE_UP, request.id))
+            heappush(self._agenda, (self._now() + job.cancel_after_ns, _GIVE_UP, request.id))
         self._engine.submit(request, self._ids[request.id], output_tokens=job.output_tokens, on_end=self._ended)
+
+    def _cancel(self, request_id: int) -> None:
+        self.left_ns[request_id] = self._now()
+        self._engine.cancel(request_id)
 
     def _ended(self, answer: Answer) -> None:
         self._end(answer.request_id, answer.outcome == "finished")
@@ -114,10 +128,10 @@ class Driver:
             if not finished:
                 self._abandon(child)
             elif not self._missing[child]:
-                self._late.append((self._clock.now_ns() + self._jobs[child].think_ns, _SEND, child))
+                self._late.append((self._now() + self._jobs[child].think_ns, _SEND, child))
 
     def _abandon(self, request_id: int) -> None:
         """A call that this one depends on did not finish: it is never sent."""
         client = self._jobs[request_id].request.client
-        self._engine.audience.tell([Cancelled(self._clock.now_ns(), -1, request_id, client, False, 0, 0)])
+        self._engine.audience.tell([Cancelled(self._now(), -1, request_id, client, False, 0, 0)])
         self._end(request_id, False)

@@ -26,7 +26,7 @@ from fairsched.engines.outcomes import Outcomes, summary
 from fairsched.engines.serving import Engine
 from fairsched.engines.serving_audience import EventLog
 from fairsched.engines.simulator import simulate
-from fairsched.model.events import Arrived, Event, Finished
+from fairsched.model.events import Arrived, Cancelled, Event, Finished
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Slo
 from fairsched.model.trace import concatenate, tables
@@ -192,7 +192,8 @@ def step_errors(samples: Sequence[StepSample], latency: LatencyModel) -> tuple[f
         kind: mape([pair for pair, of in zip(pairs, kinds, strict=True) if of == kind]) for kind in KINDS
     }
     whole = mape(pairs)
-    assert whole is not None
+    if whole is None:
+        raise TooFewError("the engine computed nothing")
     return whole, by_kind, math.fsum(said for said, _ in pairs) / math.fsum(real for _, real in pairs) - 1
 
 
@@ -235,7 +236,7 @@ def real_run(
         raise RuntimeError(f"the executor failed {engine.executor_failures} times; its log says why")
     whole, by_kind, bias = step_errors(meter.samples, latency)
     run = RealRun(
-        figures(workload, [_sent(event, driver.sent_ns) for event in events]),
+        figures(workload, _told(events, driver)),
         len(meter.samples),
         whole,
         by_kind,
@@ -245,8 +246,15 @@ def real_run(
     return run, engine
 
 
-def _sent(event: Event, sent_ns: Mapping[int, int]) -> Event:
-    """A caller's time begins when it sends, also in the middle of a step, after which the engine takes note."""
-    if isinstance(event, Arrived):
-        return msgspec.structs.replace(event, time_ns=sent_ns[event.request.id])
+def _told(events: Sequence[Event], driver: Driver) -> list[Event]:
+    """The events with callers' own times: they send and give up in the middle of a step too."""
+    return [_at_its_time(event, driver) for event in events]
+
+
+def _at_its_time(event: Event, driver: Driver) -> Event:
+    match event:
+        case Arrived():
+            return msgspec.structs.replace(event, time_ns=driver.sent_ns[event.request.id])
+        case Cancelled(was_running=False) if event.worker >= 0:
+            return msgspec.structs.replace(event, time_ns=driver.left_ns[event.request_id])
     return event
