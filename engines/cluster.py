@@ -1,0 +1,394 @@
+"""Several workers behind a router, in one process or in many: requests go where the router sends them, and end once.
+
+The cluster is the one place where a request begins and ends.  Each worker serves with its own engine, policy and guard
+(`engines.cluster_worker`); what it reports is told here in one order to callers, log, router and listeners, and leads
+to the policy state of the worker's number, which the cluster keeps.
+
+A worker that dies (its call fails, or it is silent for too long) did what it has reported, and no more.  It leaves, its
+requests go to other workers with the tokens that they have, where they go on as if nothing had happened, and another
+worker of its number is started with its policy state: debts are those of the last report.  A request that was at
+`deaths_max` workers when they died is rejected, since it may be the cause.
+
+A cluster belongs to one thread; `engines.serving_thread` is the front for many.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from typing import Any
+
+from fairsched.engines.cluster_member import Call, Follower, Member, Patience, WorkerStatus
+from fairsched.engines.cluster_worker import Birth, Cancel, Configure, Pace, Report, Start, Submit
+from fairsched.engines.executor import Sampling
+from fairsched.engines.serving_answers import Answer, Answers
+from fairsched.engines.serving_audience import Audience, EventLog, Listener
+from fairsched.engines.serving_request import BlockKeys, Clients, check_request
+from fairsched.engines.snapshot import packed
+from fairsched.model.events import Cancelled, Event, Finished, Rejected, WorkerDraining, WorkerJoined, WorkerLeft
+from fairsched.model.request import Client
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.model.workload import Job
+from fairsched.policies.base import LocalPolicy, Router
+
+_NOWHERE = -1
+"""The worker of a request that is cancelled while it is at none."""
+
+_log = logging.getLogger("fairsched.cluster")
+
+
+class NoWorkerError(ValueError):
+    """There is no worker of that number, or no number left for another one."""
+
+
+class Cluster:
+    """Workers that `start` makes, all with `policy` and room for `kv_capacity_tokens`.
+
+    `workers` come at once; there are never more than `workers_max`, numbered from 0 on.  `ahead` calls at a time are
+    under way to each (2 where a report takes a while to come).  `on_token` and `on_end` of requests are called as in an
+    engine, between steps.
+    """
+
+    def __init__(
+        self,
+        policy: LocalPolicy[Any],
+        router: Router[Any],
+        start: Start,
+        *,
+        kv_capacity_tokens: int,
+        workers: int = 2,
+        workers_max: int | None = None,
+        clients: Sequence[Client] = (),
+        block_keys: BlockKeys | None = None,
+        log: EventLog | None = None,
+        listeners: Sequence[Listener] = (),
+        pace: Pace | None = None,
+        ahead: int = 1,
+        patience: Patience | None = None,
+    ) -> None:
+        self.workers_max = workers if workers_max is None else workers_max
+        if not 1 <= workers <= self.workers_max:
+            raise ValueError(f"a cluster has 1 to {self.workers_max} workers, not {workers}")
+        self.policy = policy
+        self.router = router
+        self.router_state = router.init()
+        self.clients = Clients()
+        self.block_keys = BlockKeys() if block_keys is None else block_keys
+        self.audience = Audience(log, listeners)
+        self.pace = Pace() if pace is None else pace
+        self.patience = Patience() if patience is None else patience
+        self.next_id = 0
+        self.deaths = 0
+        self.router_failures = 0
+        self._router_learns = type(router).observe is not Router.observe
+        self._start = start
+        self._capacity = kv_capacity_tokens
+        self._ahead = ahead
+        self._epoch_ns = time.time_ns()
+        self._clock = Birth(_NOWHERE, epoch_ns=self._epoch_ns).clock()
+        self._followers = [Follower(policy) for _ in range(self.workers_max)]
+        self._members: dict[int, Member] = {}
+        self._held: dict[int, Call] = {}
+        self._at: dict[int, Member] = {}
+        self._answers = Answers()
+        for client in clients:
+            self._define(client)
+        for worker in range(workers):
+            self._begin(worker, 0)
+
+    # --- callers ----------------------------------------------------------------------------------------------------
+
+    @property
+    def answers(self) -> Mapping[int, Answer]:
+        """The requests that are open, by id."""
+        return self._answers.open
+
+    def ask(
+        self,
+        client: str,
+        prompt_ids: Sequence[int],
+        max_output_tokens: int,
+        *,
+        sampling: Sampling | None = None,
+        output_tokens: int | None = None,
+        on_token: Callable[[int], None] | None = None,
+        on_end: Callable[[Answer], None] | None = None,
+        **labels: Any,
+    ) -> Answer:
+        """Serve a prompt for a client by name; `labels` are further fields of the request (priority, session, ...).
+
+        With `output_tokens` it produces exactly so many; otherwise until a stop token of `sampling`, or
+        `max_output_tokens`.  What no worker can serve is rejected by the one that it is sent to.  Raises `ValueError`
+        for what is no request.
+        """
+        if client not in self.clients:
+            self.configure_client(client, 1)
+        who = self.clients.id(client)
+        request = self.block_keys.request(self.next_id, who, prompt_ids, max_output_tokens, **labels)
+        check_request(request, len(prompt_ids), output_tokens)
+        try:
+            raw = packed(prompt_ids)
+        except OverflowError as error:
+            raise ValueError(f"request {request.id}: {error}") from error
+        answer = Answer(request.id, who, prompt_ids, Sampling() if sampling is None else sampling, on_token, on_end)
+        self.next_id += 1
+        self._answers.open[request.id] = answer
+        self.audience.request(Job(request, max_output_tokens if output_tokens is None else output_tokens))
+        self._place(Call(request, raw, output_tokens, answer))
+        self._answers.call(self.cancel)
+        return answer
+
+    def cancel(self, request_id: int) -> bool:
+        """The caller gave up.  Returns whether the request was still open; it ends when its worker has heard of it."""
+        if request_id not in self.answers:
+            return False
+        member = self._at.get(request_id)
+        if member is None:
+            self._cancelled(self._held.pop(request_id))
+            self._answers.call(self.cancel)
+        elif not member.calls[request_id].cancelled:
+            member.calls[request_id].cancelled = True
+            member.outbox.append(Cancel(request_id))
+        return True
+
+    def configure_client(self, client: str, weight: int) -> None:
+        """Set a client's weight, at every worker: a positive integer share."""
+        known = client in self.clients
+        changed = Client(self.clients.id(client) if known else len(self.clients.all), client, weight)
+        if known:
+            self.clients.put(changed)
+        else:
+            self._define(changed)
+        for member in self._members.values():
+            member.outbox.append(Configure(changed))
+
+    def _define(self, client: Client) -> None:
+        self.clients.put(client)
+        self.audience.client(client)
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> tuple[WorkerStatus, ...]:
+        """The workers, in order of their numbers."""
+        return tuple(member.status for _, member in sorted(self._members.items()))
+
+    @property
+    def policy_states(self) -> tuple[Any, ...]:
+        """The policy state of each number below `workers_max`, as the reports so far lead to it."""
+        return tuple(follower.state for follower in self._followers)
+
+    def add_worker(self) -> int:
+        """Start another worker, of the lowest number that is free, with the debts of that number; returns the number.
+
+        It takes requests from its first report on.  Raises `NoWorkerError` when there are `workers_max`.
+        """
+        free = next((worker for worker in range(self.workers_max) if worker not in self._members), None)
+        if free is None:
+            raise NoWorkerError(f"there are {len(self._members)} workers, and no number for another")
+        self._begin(free, 0)
+        return free
+
+    def drain_worker(self, worker: int) -> None:
+        """The worker takes no new requests, and leaves when it has finished those that it has.
+
+        Raises `NoWorkerError` if it is not there, or is the last one that takes requests.
+        """
+        member = self._members.get(worker)
+        if member is None:
+            raise NoWorkerError(f"there is no worker {worker}")
+        if member.phase == "draining":
+            return
+        if all(other is member or other.phase == "draining" for other in self._members.values()):
+            raise NoWorkerError(f"worker {worker} is the last one that takes requests")
+        if member.phase == "serving":
+            self._tell(member.follower, [WorkerDraining(member.follower.last_ns, worker)])
+        member.phase = "draining"
+        if member.idle or member.last is None:
+            self._leave(member)
+
+    def _begin(self, worker: int, deaths: int) -> None:
+        follower = self._followers[worker]
+        birth = Birth(
+            worker,
+            tuple(self.clients.all),
+            None if follower.is_new else self.policy.state_to_json(follower.state),
+            self._epoch_ns,
+            follower.last_ns,
+        )
+        member = Member(worker, self._start(birth), follower, self._capacity, deaths)
+        member.outbox += [Configure(client) for client in follower.missed(self.clients.all)]
+        self._members[worker] = member
+
+    # --- placing ----------------------------------------------------------------------------------------------------
+
+    def _place(self, call: Call) -> None:
+        """Send a request where the router says; it is held while no worker takes any."""
+        loads = [member.load() for _, member in sorted(self._members.items()) if member.phase == "serving"]
+        if loads:
+            self._send(call, self._members[self._routed(call, tuple(loads))])
+        elif any(member.phase == "starting" for member in self._members.values()):
+            self._held[call.request.id] = call
+        else:
+            self._reject(call, 0, "no worker is left, and none is starting")
+
+    def _routed(self, call: Call, loads: tuple[WorkerLoad, ...]) -> int:
+        """The router's choice, or the shortest queue where it fails or names a worker that takes no requests."""
+        try:
+            view = ClusterView(self._clock(), loads)
+            dispatch, state = self.router.route(self.router_state, call.request, view)
+            if any(load.worker == dispatch.worker for load in loads):
+                self.router_state = state
+                return dispatch.worker
+            why = f"it names worker {dispatch.worker}"
+        except Exception as error:
+            why = repr(error)
+        self._router_failed(why)
+        return min(loads, key=lambda load: load.waiting_requests + load.running_requests).worker
+
+    def _send(self, call: Call, member: Member) -> None:
+        below = next(iter(self._answers.open))
+        answer = call.answer
+        member.submit(
+            call,
+            Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, packed(answer.tokens), below),
+        )
+        self._at[call.request.id] = member
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def run_until_idle(self) -> None:
+        """Serve until no request is open, no worker is starting and none that drains has anything left to do."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Send what is to be sent, wait for a report, and do what comes of it; False if nothing is under way."""
+        members = [member for _, member in sorted(self._members.items())]
+        for member in members:
+            member.send(self.pace, self._ahead)
+        heads = {member.head: member.left_s(self.patience) for member in members if member.head is not None}
+        if heads:
+            wait(heads, timeout=max(min(heads.values()), 0.0), return_when=FIRST_COMPLETED)
+        for member in members:
+            self._hear(member)
+        self._answers.call(self.cancel)
+        return bool(self._answers.open) or not all(member.idle for member in self._members.values())
+
+    def _hear(self, member: Member) -> None:
+        """A worker's report, if there is one; or its death."""
+        try:
+            report = member.report()
+        except Exception as error:
+            self._died(member, f"{type(error).__name__}: {error}".partition("\n")[0])
+            return
+        if report is not None:
+            self._reported(member, report)
+            if member.phase == "draining" and member.idle:
+                self._leave(member)
+        elif member.left_s(self.patience) < 0:
+            self._died(member, "it is silent for too long")
+
+    def _reported(self, member: Member, report: Report) -> None:
+        for request_id, tokens in report.tokens.items():
+            if request_id in member.calls:
+                for token in tokens:
+                    self._answers.take({request_id: token})
+        self._tell(member.follower, report.events)
+        for event in report.events:
+            if isinstance(event, Finished | Cancelled | Rejected) and event.request_id in member.calls:
+                del member.calls[event.request_id], self._at[event.request_id]
+                self._answers.end(event)
+                if isinstance(event, Finished):
+                    member.deaths = 0
+            elif isinstance(event, WorkerJoined) and member.phase == "starting":
+                member.phase = "serving"
+        if member.phase == "serving" and self._held:
+            held, self._held = self._held, {}
+            for request_id in sorted(held):
+                self._place(held[request_id])
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _leave(self, member: Member) -> None:
+        """A worker is no part of the cluster any more."""
+        del self._members[member.worker]
+        follower = member.follower
+        try:
+            member.link.stop()
+        except Exception:
+            _log.exception("worker %d cannot be stopped", member.worker)
+        if member.last is not None:
+            self._tell(follower, [WorkerLeft(max(self._clock(), follower.last_ns), member.worker)])
+
+    def _died(self, member: Member, why: str) -> None:
+        """A worker did what it has reported and is gone: another one comes, and its requests go elsewhere."""
+        self.deaths += 1
+        member.deaths += 1
+        _log.error("worker %d died with %d requests: %s", member.worker, len(member.calls), why)
+        self._leave(member)
+        stranded = [member.calls[request_id] for request_id in sorted(member.calls)]
+        most = self.patience.deaths_max
+        for call in stranded:
+            del self._at[call.request.id]
+            call.deaths += 1
+            if call.deaths >= most and not call.cancelled:
+                self._reject(call, member.worker, f"{call.deaths} workers died that had it, the last one so: {why}")
+        if member.phase != "draining" and member.deaths <= self.patience.restarts_max:
+            try:
+                self._begin(member.worker, member.deaths)
+            except Exception:
+                _log.exception("worker %d cannot be started again", member.worker)
+        for call in stranded:
+            if call.cancelled:
+                self._cancelled(call)
+            elif not call.answer.ended:
+                self._place(call)
+        if all(other.phase == "draining" for other in self._members.values()):
+            for request_id in sorted(self._held):
+                self._reject(self._held.pop(request_id), member.worker, f"no worker is left: {why}")
+
+    def _reject(self, call: Call, worker: int, reason: str) -> None:
+        request, follower = call.request, self._followers[worker]
+        event = Rejected(max(self._clock(), follower.last_ns), worker, request.id, request.client, reason)
+        self._tell(follower, [event])
+        self._answers.end(event)
+
+    def _cancelled(self, call: Call) -> None:
+        """A request that is at no worker is over."""
+        request, generated = call.request, len(call.answer.tokens)
+        event = Cancelled(self._clock(), _NOWHERE, request.id, request.client, False, 0, generated)
+        self._tell(None, [event])
+        self._answers.end(event)
+
+    def _tell(self, follower: Follower | None, events: list[Event]) -> None:
+        """Everybody learns what happened: the policy state of the worker's number, the router, the log, listeners."""
+        if follower is not None:
+            follower.observe(events)
+            if self._router_learns:
+                self._teach_router(events)
+        if events:
+            self.audience.tell(events)
+
+    def _teach_router(self, events: list[Event]) -> None:
+        for event in events:
+            try:
+                self.router_state = self.router.observe(self.router_state, event)
+            except Exception as error:
+                self._router_failed(f"it cannot be told {type(event).__name__}: {error!r}")
+
+    def _router_failed(self, why: str) -> None:
+        self.router_failures += 1
+        if self.router_failures == 1:
+            _log.error("the router failed, and where it does the shortest queue is taken: %s", why)
+
+    def close(self) -> None:
+        """Every worker leaves at once, and what is open is cancelled.  The cluster takes no requests afterwards."""
+        for _, member in sorted(self._members.items()):
+            for call in member.calls.values():
+                self._held[call.request.id] = call
+            self._leave(member)
+        self._at.clear()
+        for request_id in sorted(self._held):
+            self._cancelled(self._held.pop(request_id))
+        self._answers.call(self.cancel)

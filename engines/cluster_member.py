@@ -1,0 +1,188 @@
+"""A cluster's books on one worker: what it was sent, what it has reported, and the policy state that this leads to.
+
+A policy is a fold over events, so whoever follows a worker's events has its policy's state: `Follower` keeps it for the
+number of the worker, through the deaths of the processes that had it.  `Member` is one such process.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal
+
+import attrs
+from msgspec.structs import replace
+
+from fairsched.engines.cluster_worker import Command, Pace, Report, Submit, Worker
+from fairsched.engines.serving_answers import Answer
+from fairsched.model.events import ClientConfigured, Event
+from fairsched.model.request import Client, Request
+from fairsched.model.view import WorkerLoad
+from fairsched.policies.base import LocalPolicy
+
+Phase = Literal["starting", "serving", "draining"]
+
+_log = logging.getLogger("fairsched.cluster")
+
+
+@attrs.frozen
+class Patience:
+    """When a cluster gives up: on a worker without a report for `silent_s` seconds (`start_s` for the first report), on
+    a number whose workers died `restarts_max` times since one finished a request, on a request that was at `deaths_max`
+    workers that died."""
+
+    silent_s: float = 60.0
+    start_s: float = 600.0
+    restarts_max: int = 3
+    deaths_max: int = 3
+
+
+@attrs.frozen
+class WorkerStatus:
+    """A worker as it stands: its load, the requests that it has, and its guard's interventions since it came."""
+
+    worker: int
+    phase: Phase
+    process_id: int | None
+    requests: int
+    load: WorkerLoad
+    interventions: Mapping[str, int]
+    set_aside: str | None
+
+
+class Call:
+    """A request that is open: its answer so far, and at how many workers it was when they died."""
+
+    __slots__ = ("answer", "cancelled", "deaths", "output_tokens", "prompt_ids", "request")
+
+    def __init__(self, request: Request, prompt_ids: bytes, output_tokens: int | None, answer: Answer) -> None:
+        self.request = request
+        self.prompt_ids = prompt_ids
+        self.output_tokens = output_tokens
+        self.answer = answer
+        self.deaths = 0
+        self.cancelled = False
+
+
+class Follower:
+    """The policy state of a worker's number, as its reported events lead to it, and the time of the last of them.
+
+    An event that the policy refuses is left out, and counted in `refused`: the state before it is as good as it gets.
+    """
+
+    def __init__(self, policy: LocalPolicy[Any]) -> None:
+        self.policy = policy
+        self.state = policy.init()
+        self.is_new = True
+        self.last_ns = 0
+        self.refused = 0
+        self._weights: dict[int, int] = {}
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """What the worker did, in order."""
+        observe, state = self.policy.observe, self.state
+        for event in events:
+            try:
+                state = observe(state, event)
+            except Exception:
+                self.refused += 1
+                if self.refused == 1:
+                    _log.exception("worker %d: its policy refuses %s", event.worker, type(event).__name__)
+            if type(event) is ClientConfigured:
+                self._weights[event.client] = event.weight
+        self.state = state
+        if events:
+            self.is_new = False
+            self.last_ns = max(self.last_ns, events[-1].time_ns)
+
+    def missed(self, clients: Sequence[Client]) -> list[Client]:
+        """Who went back to weight 1 while nobody served here: an engine that starts tells its policy of all others."""
+        return [client for client in clients if client.weight == 1 and self._weights.get(client.id, 1) != 1]
+
+
+class Member:
+    """A worker that was started: its calls under way, the requests that it has, and its load.
+
+    `deaths` counts how often a worker of this number died since one finished a request.
+    """
+
+    def __init__(self, worker: int, link: Worker, follower: Follower, kv_capacity_tokens: int, deaths: int) -> None:
+        self.worker = worker
+        self.link = link
+        self.follower = follower
+        self.phase: Phase = "starting"
+        self.deaths = deaths
+        self.calls: dict[int, Call] = {}
+        self.outbox: list[Command] = []
+        self.last: Report | None = None
+        self._load = WorkerLoad(worker, 0, 0, 0, kv_capacity_tokens, kv_capacity_tokens)
+        self._pending: deque[Future[Report]] = deque()
+        self._sent = 0
+        self._unheard: deque[tuple[int, int]] = deque()
+        self._moved_s = time.monotonic()
+
+    @property
+    def head(self) -> "Future[Report] | None":
+        """The first call under way."""
+        return self._pending[0] if self._pending else None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do and nothing to tell."""
+        return not (self.calls or self.outbox or self._pending)
+
+    def left_s(self, patience: Patience) -> float:
+        """For how long it may still be silent; below 0 it is taken to be dead."""
+        most = patience.start_s if self.last is None else patience.silent_s
+        return most - (time.monotonic() - self._moved_s) if self._pending else most
+
+    @property
+    def status(self) -> WorkerStatus:
+        """How it stands."""
+        load, last = self.load(), self.last
+        if last is None:
+            return WorkerStatus(self.worker, self.phase, None, len(self.calls), load, {}, None)
+        return WorkerStatus(
+            self.worker, self.phase, last.process_id, len(self.calls), load, last.interventions, last.set_aside
+        )
+
+    def load(self) -> WorkerLoad:
+        """What it last reported, with what it was sent and has not heard of yet."""
+        if not self._unheard:
+            return self._load
+        return replace(
+            self._load,
+            waiting_requests=self._load.waiting_requests + len(self._unheard),
+            waiting_tokens=self._load.waiting_tokens + sum(tokens for _, tokens in self._unheard),
+        )
+
+    def submit(self, call: Call, command: Submit) -> None:
+        """The request is this worker's from now on."""
+        self.calls[call.request.id] = call
+        self.outbox.append(command)
+        tokens = call.request.prompt.tokens + len(call.answer.tokens)
+        self._unheard.append((self._sent + len(self.outbox), tokens))
+
+    def send(self, pace: Pace, ahead: int) -> None:
+        """Call it, if it has anything to do, with what it has not been told yet; at most `ahead` calls at a time."""
+        while len(self._pending) < ahead and (self.calls or self.outbox or self.phase == "starting"):
+            if not self._pending:
+                self._moved_s = time.monotonic()
+            elif self.phase == "starting":
+                return
+            commands, self.outbox = self.outbox, []
+            self._sent += len(commands)
+            self._pending.append(self.link.serve(commands, pace))
+
+    def report(self) -> Report | None:
+        """Its next report, if it is there; raises whatever the call came to, and then the worker is gone."""
+        if not self._pending or not self._pending[0].done():
+            return None
+        report = self._pending[0].result()
+        self._pending.popleft()
+        self._moved_s = time.monotonic()
+        self.last, self._load = report, report.load
+        while self._unheard and self._unheard[0][0] <= report.heard:
+            self._unheard.popleft()
+        return report

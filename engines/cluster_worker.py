@@ -1,0 +1,288 @@
+"""What a cluster asks of a worker, wherever it runs: take commands, serve for a while, report all that happened.
+
+One call carries many commands and its report many steps, so that a worker behind a network costs a message or two a
+turn and not several a token.  A report is whole or was never made: a worker that dies takes along what it did since
+its last one, and neither callers nor debts know of that.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Protocol
+
+import attrs
+import msgspec
+
+from fairsched.engines.executor import Executor, Sampling
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving_times import since_now
+from fairsched.engines.snapshot import unpacked
+from fairsched.model.events import Event, Rejected
+from fairsched.model.request import Client, Request
+from fairsched.model.theorem import Certificate
+from fairsched.model.view import WorkerLoad
+from fairsched.policies.base import LocalPolicy
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Serve a request (see `Engine.submit`); tokens are `snapshot.packed`.  No id below `below` will come any more."""
+
+    request: Request
+    prompt_ids: bytes
+    sampling: Sampling
+    output_tokens: int | None
+    generated: bytes
+    below: int
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The caller gave up."""
+
+    request_id: int
+
+
+class Configure(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """There is a client with the next number, or a known one has another weight."""
+
+    client: Client
+
+
+Command = Submit | Cancel | Configure
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker did since its last report: events in order, and the output tokens of each request.
+
+    `heard` counts the commands that it has taken; `load` is what it has left to do.  The guard's `interventions` are
+    counted since the worker came; `set_aside` says why its policy does not decide any more (None: it does).
+    """
+
+    events: list[Event]
+    tokens: dict[int, list[int]]
+    load: WorkerLoad
+    heard: int
+    process_id: int
+    interventions: dict[str, int] = {}
+    set_aside: str | None = None
+
+
+@attrs.frozen
+class Pace:
+    """How long a worker serves before it reports: until either is over, and at least one step."""
+
+    seconds: float = 0.02
+    steps: int = 1 << 20
+
+
+@attrs.frozen
+class Birth:
+    """What a worker that comes must know: its number, the clients so far, and the policy state of its number.
+
+    `policy_state` is the document of `LocalPolicy.state_to_json` (None: the first worker of that number).  Its clock
+    reads the wall clock less `epoch_ns`, and never less than `not_before_ns`.
+    """
+
+    worker: int
+    clients: tuple[Client, ...] = ()
+    policy_state: dict[str, Any] | None = None
+    epoch_ns: int = 0
+    not_before_ns: int = 0
+
+    def clock(self) -> Callable[[], int]:
+        """The worker's clock, in nanoseconds: that of the cluster, as well as two machines' clocks agree."""
+        start, since = max(time.time_ns() - self.epoch_ns, self.not_before_ns), since_now()
+        return lambda: start + since()
+
+
+@attrs.frozen
+class Recipe:
+    """How to make a worker's engine, in whatever process: the options are those of `Engine`.
+
+    `make_executor` makes its executor, and another when that one fails.
+    """
+
+    policy: LocalPolicy[Any]
+    make_executor: Callable[[], Executor]
+    kv_capacity_tokens: int
+    fallback: LocalPolicy[Any] | None = None
+    decision_budget_ns: int | None = None
+    certificate: Certificate | None = None
+
+
+class WorkerBrokenError(RuntimeError):
+    """A worker whose executor failed, and of which no other can be made."""
+
+
+class Worker(Protocol):
+    """A worker as a cluster knows it.  Calls are served one after the other, in order."""
+
+    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+        """Take the commands, serve, and report.  Any exception of the future means that the worker is gone."""
+
+    def stop(self) -> None:
+        """Give it up, whatever it does.  What it has not reported did not happen."""
+
+
+Start = Callable[[Birth], Worker]
+"""Starts a worker and returns at once; one that cannot come fails at its first call."""
+
+
+class WorkerHost:
+    """An engine that takes commands and reports: what stands behind every `Worker`, in the process that computes."""
+
+    def __init__(self, recipe: Recipe, birth: Birth) -> None:
+        self._recipe = recipe
+        self._events: list[Event] = []
+        self._tokens: dict[int, list[int]] = {}
+        self._heard = 0
+        self._failure: Exception | None = None
+        state, policy = birth.policy_state, recipe.policy
+        self.engine = Engine(
+            policy,
+            recipe.make_executor(),
+            kv_capacity_tokens=recipe.kv_capacity_tokens,
+            worker=birth.worker,
+            clients=birth.clients,
+            fallback=recipe.fallback,
+            decision_budget_ns=recipe.decision_budget_ns,
+            policy_state=None if state is None else policy.state_from_json(state),
+            certificate=recipe.certificate,
+            make_executor=self._another,
+            listeners=[self._happened],
+            now_ns=birth.clock(),
+        )
+
+    def _happened(self, events: list[Event]) -> None:
+        self._events += events
+
+    def _another(self) -> Executor:
+        try:
+            return self._recipe.make_executor()
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def serve(self, commands: Sequence[Command], pace: Pace) -> Report:
+        """Take the commands, serve until the pace is over or nothing is left to do, and report.
+
+        Raises `WorkerBrokenError` if there is no executor any more; others take the requests over, as if the worker had
+        died after its last report.
+        """
+        until = time.monotonic() + pace.seconds
+        for command in commands:
+            self._take(command)
+        steps = 0
+        while self.engine.step():
+            steps += 1
+            if steps == pace.steps or time.monotonic() >= until:
+                break
+        if self._failure is not None:
+            raise WorkerBrokenError(f"no executor can be made: {self._failure!r}") from self._failure
+        self._heard += len(commands)
+        return self._report()
+
+    def _report(self) -> Report:
+        events, tokens = self._events, self._tokens
+        self._events, self._tokens = [], {}
+        guard = self.engine.guard
+        counts = {str(cause): count for cause, count in guard.interventions.items()}
+        load = self.engine.state.load()
+        return Report(events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside)
+
+    def _take(self, command: Command) -> None:
+        engine = self.engine
+        match command:
+            case Submit():
+                self._submit(command)
+            case Cancel():
+                engine.cancel(command.request_id)
+            case Configure():
+                engine.configure_client(command.client.name, command.client.weight)
+
+    def _submit(self, command: Submit) -> None:
+        engine, request = self.engine, command.request
+        engine.used_ids.skip_to(command.below)
+
+        def produced(token: int) -> None:
+            self._tokens.setdefault(request.id, []).append(token)
+
+        try:
+            engine.submit(
+                request,
+                unpacked(command.prompt_ids),
+                sampling=command.sampling,
+                output_tokens=command.output_tokens,
+                generated=unpacked(command.generated),
+                on_token=produced,
+            )
+        except ValueError as error:
+            # What is no request for this engine (a token outside its vocabulary) ends here like any other.
+            worker = engine.state.worker
+            self._events.append(Rejected(engine.last_ns, worker, request.id, request.client, str(error)))
+
+    def close(self) -> None:
+        """Give back what is held."""
+        self.engine.close()
+
+
+class InProcess:
+    """Starts workers in this process, each in a thread of its own, or, without `threads`, in the caller's."""
+
+    def __init__(self, recipe: Recipe, *, threads: bool = True) -> None:
+        self._recipe = recipe
+        self._threads = threads
+
+    def __call__(self, birth: Birth) -> Worker:
+        kind = _ThreadWorker if self._threads else _InlineWorker
+        return kind(self._recipe, birth)
+
+
+class _InlineWorker:
+    """A worker that serves within the call."""
+
+    def __init__(self, recipe: Recipe, birth: Birth) -> None:
+        self._recipe = recipe
+        self._birth = birth
+        self._host: WorkerHost | None = None
+
+    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+        future: Future[Report] = Future()
+        self._answer(future, commands, pace)
+        return future
+
+    def _answer(self, future: "Future[Report]", commands: Sequence[Command], pace: Pace) -> None:
+        try:
+            if self._host is None:
+                self._host = WorkerHost(self._recipe, self._birth)
+            future.set_result(self._host.serve(commands, pace))
+        except Exception as error:
+            future.set_exception(error)
+
+    def stop(self) -> None:
+        if self._host is not None:
+            self._host.close()
+
+
+class _ThreadWorker(_InlineWorker):
+    """A worker that serves in a thread of its own, which does not keep the process."""
+
+    def __init__(self, recipe: Recipe, birth: Birth) -> None:
+        super().__init__(recipe, birth)
+        self._calls: SimpleQueue[tuple[Future[Report], Sequence[Command], Pace] | None] = SimpleQueue()
+        Thread(target=self._work, name=f"fairsched-worker-{birth.worker}", daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            self._answer(*call)
+        super().stop()
+
+    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+        future: Future[Report] = Future()
+        self._calls.put((future, commands, pace))
+        return future
+
+    def stop(self) -> None:
+        self._calls.put(None)

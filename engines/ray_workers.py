@@ -1,0 +1,66 @@
+"""Workers as Ray actors: one process each, on this machine or on others.
+
+Ray starts and finds processes, and says when one is gone; everything else is the cluster's.  Ray restarts no actor here:
+an actor that came back by itself would have forgotten what every client owes.  `ray.init` is the caller's, and so are
+the resources of an actor.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import ray
+
+from fairsched.engines.cluster_worker import Birth, Command, Pace, Recipe, Report, Worker, WorkerHost
+
+_encode = msgspec.msgpack.Encoder().encode
+_commands = msgspec.msgpack.Decoder(list[Command]).decode
+_report = msgspec.msgpack.Decoder(Report).decode
+
+
+class RayWorkers:
+    """Starts workers as actors; `options` are Ray's, such as `num_gpus=1` or `scheduling_strategy="SPREAD"`.
+
+    The recipe travels to the actor's process, and makes the executor there.
+    """
+
+    def __init__(self, recipe: Recipe, **options: Any) -> None:
+        self._recipe = recipe
+        self._actor: Any = ray.remote(_Actor).options(**options, max_restarts=0, max_task_retries=0)
+
+    def __call__(self, birth: Birth) -> Worker:
+        return _RayWorker(self._actor.remote(self._recipe, birth))
+
+
+class _Actor:
+    """What runs in the actor's process."""
+
+    def __init__(self, recipe: Recipe, birth: Birth) -> None:
+        self._host = WorkerHost(recipe, birth)
+
+    def serve(self, commands: bytes, pace: Pace) -> bytes:
+        return _encode(self._host.serve(_commands(commands), pace))
+
+
+class _RayWorker:
+    """An actor by its handle."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+        future: Future[Report] = Future()
+        answer: Future[bytes] = self._actor.serve.remote(_encode(commands), pace).future()
+
+        def decode(answered: "Future[bytes]") -> None:
+            try:
+                future.set_result(_report(answered.result()))
+            except Exception as error:
+                future.set_exception(error)
+
+        answer.add_done_callback(decode)
+        return future
+
+    def stop(self) -> None:
+        ray.kill(self._actor, no_restart=True)
