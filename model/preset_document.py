@@ -112,6 +112,12 @@ def decoded(raw: bytes) -> PresetDocument:
         raise PresetError(f"no latency preset: {str(error).replace('`', '')}") from None
 
 
+def as_builtins(latency: LatencyModel) -> dict[str, Any]:
+    """The document of a model as a table of keys and values."""
+    table: dict[str, Any] = msgspec.to_builtins(preset_document(latency))
+    return table
+
+
 def from_builtins(value: object) -> PresetDocument:
     """The document of a table of keys and values.  Raises `PresetError`."""
     try:

@@ -2,7 +2,7 @@
 
 One TOML or JSON document, every key optional:
 
-    latency_model = "llama-3.2-3b-a10g"   # a preset: how fast a worker is
+    latency_model = "llama-3.2-3b-a10g"   # how fast a worker is: a preset, or a file of `fairsched calibrate`
     kv_capacity_tokens = 65536            # M; the latency model's, if not given
     prompt_tokens_max = 8192              # L; M - 1, if not given
     max_output_tokens = 1024              # M - 1, if not given; matters only where outputs are not reserved
@@ -24,6 +24,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from fairsched.model import preset_document
 from fairsched.model.latency import LatencyModel
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Client
@@ -112,31 +113,32 @@ def load(path: Path) -> Deployment:
     """The deployment of a TOML or JSON document; raises `ValueError`, naming file and key, for anything else."""
     raw = path.read_bytes()
     try:
-        document: Any = msgspec.json.decode(raw) if path.suffix == ".json" else tomllib.loads(raw.decode())
+        given: Any = msgspec.json.decode(raw) if path.suffix == ".json" else tomllib.loads(raw.decode())
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise ValueError(f"{path}: not {kind}: {error}") from None
     try:
-        return read(document)
+        return read(given, path.parent)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def read(document: object) -> Deployment:
-    """The deployment of a document; raises `ValueError` naming the key that does not fit."""
+def read(document: object, folder: Path = Path()) -> Deployment:
+    """The deployment of a document; raises `ValueError` naming the key that does not fit.
+
+    A latency model may also be the document of a preset itself; a file of one is looked for in `folder`.
+    """
     keys = ("latency_model", "kv_capacity_tokens", "prompt_tokens_max", "max_output_tokens", "weights", "policies")
     given = _table("the document", document, keys)
-    name = given.get("latency_model", DEFAULT_PRESET)
-    if name not in PRESETS:
-        raise unknown("latency_model", str(name), PRESETS)
-    held = PRESETS[name].kv_capacity_tokens
+    latency = _latency(given.get("latency_model", DEFAULT_PRESET), folder)
+    held = latency.kv_capacity_tokens
     capacity = _whole("kv_capacity_tokens", given.get("kv_capacity_tokens", held), KV_TOKENS_MIN)
     policies = _table("policies", given.get("policies", {}))
     weights = _table("weights", given.get("weights", {"any": 1}))
     if not weights:
         raise ValueError("weights names no client")
     return Deployment(
-        PRESETS[name],
+        latency,
         capacity,
         _whole("prompt_tokens_max", given.get("prompt_tokens_max", capacity - 1), 1),
         _whole("max_output_tokens", given.get("max_output_tokens", capacity - 1), 1),
@@ -145,10 +147,25 @@ def read(document: object) -> Deployment:
     )
 
 
+def _latency(given: object, folder: Path) -> LatencyModel:
+    if isinstance(given, dict):
+        return preset_document.from_builtins(given).latency
+    if isinstance(given, str) and given.endswith(".json"):
+        try:
+            return preset_document.decoded((folder / given).read_bytes()).latency
+        except (OSError, ValueError) as error:
+            raise ValueError(f"latency_model {given}: {error}") from None
+    if not isinstance(given, str) or given not in PRESETS:
+        raise unknown("latency_model", str(given), PRESETS)
+    return PRESETS[given]
+
+
 def document(deployment: Deployment) -> dict[str, Any]:
     """The document from which `read` makes the same deployment."""
+    latency = deployment.latency
+    is_shipped = PRESETS.get(latency.name) == latency
     return {
-        "latency_model": deployment.latency.name,
+        "latency_model": latency.name if is_shipped else preset_document.as_builtins(latency),
         "kv_capacity_tokens": deployment.kv_capacity_tokens,
         "prompt_tokens_max": deployment.prompt_tokens_max,
         "max_output_tokens": deployment.max_output_tokens,

@@ -1,0 +1,134 @@
+"""`fairsched calibrate` and `fidelity` with the smallest model: what they write is taken elsewhere, and bad input is
+one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairsched.cli import main
+from fairsched.model.preset_document import decoded
+from fairsched.verify.deployment import document, load, read
+
+TINY = ["--model", "tiny", "--kv-capacity-tokens", "512", "--batch-max", "2", "--chunk-max", "32", "--clock", "thread"]
+SHORT = "multi-turn:sessions=12,turns=1,system_tokens=16,question_tokens=16,output_tokens=8,max_output_tokens=16"
+
+
+def run(*arguments: str) -> int:
+    """Exit status of the command line in this process."""
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A preset of the smallest model."""
+    target = tmp_path_factory.mktemp("calibrated") / "tiny.json"
+    assert run("calibrate", *TINY, "--repeats", "1", "--dated", "today", "--out", str(target)) == 0
+    return target
+
+
+def test_a_preset_says_what_was_measured(preset: Path) -> None:
+    """The document has the engine's facts, the date that was given, and no word about the machine."""
+    found = decoded(preset.read_bytes())
+    assert found.name == "tiny-cpu"
+    assert found.kv_capacity_tokens == 512
+    assert found.engine is not None
+    assert (found.engine.model, found.engine.clock, found.engine.dated) == ("tiny", "thread", "today")
+    assert "model tiny, float32, torch" in found.source
+
+
+def test_calibration_shows_its_residuals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has a row a kind of step; the JSON has the same with the worst point and the scheduler's share."""
+    target = tmp_path / "figures.json"
+    assert run("calibrate", *TINY, "--repeats", "1", "--policy", "dlpm", "--json", str(target)) == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("prefill", "decode", "mixed", "Scheduler's share of a step"))
+    figures = json.loads(target.read_text())
+    assert [residual["kind"] for residual in figures["residuals"]] == ["prefill", "decode", "mixed"]
+    assert all(residual["points"] and residual["mape"] >= 0 for residual in figures["residuals"])
+    assert 0 < figures["decide_share"] < figures["scheduler_share"] < 1
+
+
+def test_compare_takes_a_preset(preset: Path, tmp_path: Path) -> None:
+    """`compare --latency-model FILE` simulates workers of the calibrated engine."""
+    target = tmp_path / "figures.json"
+    arguments = ["--workload", SHORT, "--policies", "fcfs", "--latency-model", str(preset), "--json", str(target)]
+    assert run("compare", *arguments) == 0
+    trace = json.loads(target.read_text())["trace"]
+    assert trace["latency_model"] == "tiny-cpu"
+    assert trace["kv_capacity_tokens"] == 512
+
+
+def test_a_deployment_takes_a_preset(preset: Path, tmp_path: Path) -> None:
+    """`verify --config` finds the file beside the configuration, and a certificate's document holds the whole model."""
+    (preset.parent / "deployment.toml").write_text('latency_model = "tiny.json"\n')
+    deployment = load(preset.parent / "deployment.toml")
+    assert deployment.latency == decoded(preset.read_bytes()).latency
+    assert deployment.kv_capacity_tokens == 512
+    assert read(document(deployment)) == deployment
+    for text, said in (
+        ('latency_model = "gone.json"', "gone.json"),
+        ("latency_model = [1]", "unknown latency_model"),
+        ("latency_model = { name = 1 }", "no latency preset"),
+    ):
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(ValueError, match=said):
+            load(tmp_path / "bad.toml")
+
+
+def test_fidelity_reports_and_logs(preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two policies, two runs each: every error of every run is in the document, and each log replays."""
+    target, logs = tmp_path / "fidelity.json", tmp_path / "logs"
+    arguments = [*TINY, "--workload", SHORT, "--preset", str(preset), "--runs", "2", "--policy", "fcfs"]
+    arguments += ["--policy", "vtc", "--set", "reserve=static", "--json", str(target), "--log", str(logs)]
+    assert run("fidelity", *arguments) == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("normalized_latency.p95", "makespan", "SLO attainment", "step time MAPE"))
+    document = json.loads(target.read_text())
+    assert document["load"] == 0.85
+    assert [entry["policy"] for entry in document["policies"]] == ["fcfs", "vtc"]
+    for entry in document["policies"]:
+        assert len(entry["runs"]) == 2
+        assert all(run["figures"]["makespan_us"] > 0 and run["steps"] > 0 for run in entry["runs"])
+        assert {len(errors) for errors in entry["errors"].values()} == {2}
+    for path in sorted(logs.iterdir()):
+        assert run("replay", str(path)) == 0
+    assert len(list(logs.iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("calibrate", "--model", "huge"), "neither a folder nor one of tiny"),
+        (("calibrate", "--clock", "thread", "--threads", "2"), "--threads 1"),
+        (("calibrate", "--model", "tiny", "--kv-capacity-tokens", "100"), "less than 8 for each of 32"),
+        (("calibrate", "--policy", "dplm"), "did you mean dlpm"),
+        (("calibrate", "--out", "there/is/no.json"), "there is no folder"),
+        (("calibrate", "--batch-max", "1"), "at least 2"),
+        (("fidelity", "--load", "0"), "positive number"),
+        (("fidelity", "--set", "reserve"), "PARAM=VALUE"),
+        (("fidelity", "--set", "max_running=64"), "--batch-max 32"),
+        (("fidelity", "--model", "tiny", "--preset", "gone.json"), "gone.json"),
+        (("compare", "--latency-model", "gone.json"), "gone.json"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What cannot be done is said in one line on standard error, with exit status 2."""
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_preset_of_another_engine_is_refused(preset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fidelity is about the engine that was measured: other threads, sizes or clocks are told apart."""
+    arguments = [*TINY, "--workload", SHORT, "--preset", str(preset)]
+    assert run("fidelity", *arguments, "--chunk-max", "16") == 2
+    assert "was measured with chunk_max 32, and this engine has 16" in capsys.readouterr().err
+    assert run("fidelity", *arguments, "--kv-capacity-tokens", "600") == 2
+    assert "kv_capacity_tokens 512" in capsys.readouterr().err
