@@ -60,6 +60,6 @@ $(VENV)/.installed-run: $(DECLARED) | $(BIN)/python
 
 # What the tests need includes what the main job needs.
 $(VENV)/.installed-test: $(DECLARED) | $(BIN)/python
-	@echo "== Installing fairsched, solvers and test tools (once; a minute or two) =="
+	@echo "== Installing fairsched, solvers, torch and test tools (once; some minutes) =="
 	@$(INSTALL) '.[test]'
 	@touch $(VENV)/.installed-run $@

@@ -3,9 +3,9 @@
     python benchmarks/torch_worker.py [--size small] [--device cpu] [--threads 1] [--context 512] [--rounds 5]
 
 Prints milliseconds of a decode step at batch 1, 8 and 32 and of the prefill of one prompt, the ratio to transformers
-(above 1: theirs takes longer), and what of a decode step is not the model's forward pass (on a CPU).  Each figure is a median over
-rounds in which both take turns.  Prompts are equally long, so that transformers pads nothing.  Without transformers
-only ours is measured.  More threads than cores that are free make everything many times slower.
+(above 1: theirs takes longer), and what of a decode step is not the model's forward pass (on a CPU).  Each figure is a
+median over rounds in which both take turns.  Prompts are equally long, so that transformers pads nothing.  Without
+transformers only ours is measured.  More threads than cores that are free make everything many times slower.
 """
 
 import argparse

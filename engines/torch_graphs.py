@@ -6,41 +6,45 @@ requests that do not exist: they read and write a scratch page that belongs to n
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fairsched.engines.torch_attention import KVCache, on_device
+from fairsched.engines.torch_attention import KVCache
 from fairsched.engines.torch_model import Llama
 from fairsched.engines.torch_seats import Batch
 from fairsched.engines.torch_varlen import Tables, attend_by, rooms_of
 
 
-def capture(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """`compute` as a graph on the current device: what is returned replays it and gives the same output tensor."""
+def capture(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], Tensor], Any]:
+    """`compute` as a graph on the current device, with memory from `pool` (None: a new one).
+
+    What is returned replays it and gives the same output tensor each time; beside it, the pool.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         compute()  # libraries allocate and choose kernels the first time, which a capture may not see
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         output = compute()
 
     def replay() -> Tensor:
         graph.replay()
         return output
 
-    return replay
+    return replay, graph.pool()
 
 
 class DecodeGraphs:
     """Decode steps of up to `running_max` requests with contexts of up to `context_tokens_max`.
 
-    `scratch_page` is a page of the cache that holds nothing.  Captures when it is made, the largest size first, so that
-    later ones find memory already allocated.
+    `scratch_page` is a page of the cache that holds nothing.  Captures when it is made, the largest size first: all
+    share its memory, since no two steps run at once.
     """
 
     def __init__(
@@ -56,13 +60,17 @@ class DecodeGraphs:
         self.slots = torch.full_like(self.ids, self.scratch_slot)
         self.contexts = torch.ones(running_max, dtype=torch.int32, device=self.device)
         self.table = torch.full((running_max, self.columns), scratch_page, dtype=torch.int32, device=self.device)
-        self._replays = {size: self._captured(model, cache, size) for size in reversed(self.sizes)}
+        self._replays: dict[int, Callable[[], Tensor]] = {}
+        pool = None
+        for size in reversed(self.sizes):
+            self._replays[size], pool = capture(self._step(model, cache, size), pool)
 
-    def _captured(self, model: Llama, cache: KVCache, size: int) -> Callable[[], Tensor]:
+    def _step(self, model: Llama, cache: KVCache, size: int) -> Callable[[], Tensor]:
+        """A step of so many requests on the static inputs."""
         starts = torch.arange(size + 1, dtype=torch.int32, device=self.device)
         tables = Tables(starts, self.contexts[:size], self.table[:size], rooms_of(cache, size, self.columns))
         attend = attend_by(cache, self.slots[:size], tables, 1)
-        return capture(lambda: model.forward(self.ids[:size], self.positions[:size], attend))
+        return lambda: model.forward(self.ids[:size], self.positions[:size], attend)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [requests, vocab] of a step without chunks; valid until the next step."""
@@ -70,15 +78,17 @@ class DecodeGraphs:
         size = self.sizes[bisect_left(self.sizes, requests)]
         table = np.full((size, width), self.scratch_page, dtype=np.int32)
         table[:requests] = batch.table
-        self.table[:size, :width].copy_(on_device(table, self.device), non_blocking=True)
-        for static, values, padding in (
-            (self.ids, batch.ids, 0),
-            (self.positions, batch.positions, 0),
-            (self.slots, batch.slots, self.scratch_slot),
-            (self.contexts, batch.contexts.astype(np.int32), 1),
-        ):
-            static[:size].copy_(on_device(_padded(values, size, padding), self.device), non_blocking=True)
+        self._put(self.table[:size, :width], table)
+        self._put(self.ids[:size], _padded(batch.ids, size, 0))
+        self._put(self.positions[:size], _padded(batch.positions, size, 0))
+        self._put(self.slots[:size], _padded(batch.slots, size, self.scratch_slot))
+        self._put(self.contexts[:size], _padded(batch.contexts.astype(np.int32), size, 1))
         return self._replays[size]()[:requests]
+
+    def _put(self, static: Tensor, values: npt.NDArray[np.integer]) -> None:
+        """Copy into a static input without waiting for the device."""
+        tensor = torch.from_numpy(values)
+        static.copy_(tensor if self.device.type == "cpu" else tensor.pin_memory(), non_blocking=True)
 
 
 def _padded(values: npt.NDArray[np.integer], size: int, padding: int) -> npt.NDArray[np.integer]:

@@ -22,7 +22,7 @@ from tests.engines.torch_worlds import CAPACITY, MODEL, Drive, World, executor_f
 
 NEAR = 2e-5
 """Scores of float32 nearer than this are a tie: a sum in another order (a batch, a chunk, a padded row) moved logits by
-up to 6e-6 in 23,490 tokens of such loads, and the two best scores of a token are that near about once in 10,000."""
+up to 6e-6 in 23,490 tokens of such loads, and of 7,415 greedy ones the two best were nearer than this once."""
 
 
 def check_answers(world: World, drive: Drive, model: Llama = MODEL, near: float = NEAR) -> int:
@@ -120,7 +120,7 @@ def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(torch_executor, "reads_pages", lambda device, dtype, page_tokens: True)
     monkeypatch.setattr(torch_varlen, "varlen_attn", slow_varlen)
-    monkeypatch.setattr(torch_graphs, "capture", lambda compute: compute)
+    monkeypatch.setattr(torch_graphs, "capture", lambda compute, pool: (compute, pool))
 
 
 @pytest.mark.usefixtures("in_place")
