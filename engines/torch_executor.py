@@ -82,8 +82,9 @@ class TorchExecutor:
     ) -> None:
         ids = np.array(prompt_ids, dtype=np.int64)
         vocab = self.model.config.vocab_size
-        wrong = [token for token in (*ids.tolist(), *generated) if not 0 <= token < vocab]
-        if wrong:
+        every = np.concatenate((ids, np.array(generated, dtype=np.int64)))
+        wrong = every[(every < 0) | (every >= vocab)]
+        if len(wrong):
             raise ValueError(f"request {request_id}: token {wrong[0]} is not in the vocabulary of {vocab}")
         if not len(ids):
             raise ValueError(f"request {request_id}: a prompt has at least one token")

@@ -63,7 +63,7 @@ def test_tokens_are_those_of_each_request_alone(policy: str) -> None:
 
 @pytest.fixture
 def many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contexts are of like length within a factor of two from 4 tokens on, not only from some hundreds."""
+    """Contexts of like length are told apart from 4 tokens on, as otherwise only long ones are."""
     monkeypatch.setattr(torch_attention, "GATHER_TOKENS_MIN", 4)
 
 
