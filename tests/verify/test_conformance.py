@@ -209,7 +209,7 @@ def test_battery_finds_broken_promises(bad: type[FCFS]) -> None:
     """A policy that lets in whom its gate would not, or whose bound is too small, is found by what it promises."""
     policy = bad(batching=BATCHINGS["chunked"](**SMALL))
     with pytest.raises(AssertionError) as found:
-        check_local_policy(policy, settings=settings(max_examples=60, phases=(Phase.generate,)))
+        check_local_policy(policy, settings=settings(max_examples=400, phases=(Phase.generate,)))
     assert "_check_promise" in {entry.name for entry in found.traceback}
 
 

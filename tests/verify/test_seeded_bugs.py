@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import z3
 
 from fairsched.cli import main
 from fairsched.model import pricing
@@ -102,6 +103,16 @@ def test_a_seeded_bug_is_refuted_and_the_world_replays(
         f"broken {'afterwards' if read(path).events else 'there'}: {verdict.world.broken[0]}" in capsys.readouterr().out
     )
     assert replay(read(path)).confirmed
+
+
+def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
+    """Where the budget runs out on products and quotients, numbers for the parameters show the world all the same."""
+    kernel = variant(*BUGS["one round too few"])
+    claim = next(claim for claim in deficit_kernel_proofs.claims(kernel) if claim.theorem.id == "D-refill")
+    budget = 50_000
+    last = list(prover.obligations(claim))[2]
+    assert prover.check(last, budget, z3.Not(last.goal)) == z3.unknown
+    assert isinstance(prover.prove(claim, rlimit=budget), Refuted)
 
 
 def test_forgiving_debt_on_rejoin_is_refuted_as_the_printed_rule() -> None:
