@@ -1,28 +1,32 @@
 """From timed steps to a latency model: non-negative least squares on the relative error of each step.
 
-Prefill and mixed steps are fitted together, pure decode steps by themselves.  A decode step's cost is a slope in the
-context and, in the batch size, a line through knots: matrix products step with the number of rows, so that batches of
-7 may cost more than batches of 8.  How many knots there are is chosen by cross-validation: more of them must predict
-scripts that they have not seen better than fewer do.
+The model is linear in its coefficients but for the larger constant of a mixed step, which is found by fitting again
+until it stays the same.  A decode step costs a slope in the batch size, a slope in the context, and a constant that
+may differ from size to size: matrix products go by blocks of rows, so that batches of 7 may cost more than batches of
+8.  How many constants there are is chosen by cross-validation: more of them must predict scripts that they have not
+seen better than fewer do.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
 from fairsched.engines.meter import StepShape
-from fairsched.model.latency import DecodePiece, LatencyModel, MixedStep
+from fairsched.model.latency import DecodePiece, LatencyModel
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 FOLDS = 5
-GAIN_MIN = 0.05
-"""More knots must lower the error on unseen scripts by at least this share of it."""
+GAIN_MIN = 0.02
+"""More constants must lower the error on unseen scripts by at least this share of it."""
+_ROUNDING = 1e-6
+_ROUNDS_MAX = 8
+_PREFILL_CONSTANT, _TOKEN, _PRODUCT, _CONTEXT, _REQUEST, _CONSTANTS = range(6)
+"""Columns: the coefficients of prefill, the slopes of decode, and from `_CONSTANTS` on a constant for each piece."""
 
 
 class Point(NamedTuple):
@@ -39,119 +43,111 @@ class FitError(ValueError):
 
 def fit(points: Sequence[Point], *, name: str, source: str, kv_capacity_tokens: int) -> LatencyModel:
     """The latency model nearest to the points.  Raises `FitError` without pure prefill and pure decode steps."""
-    prefills = [point for point in points if point.shape.chunks]
-    decodes = [point for point in points if not point.shape.chunks]
-    mixed = [point for point in prefills if point.shape.batch]
-    if not decodes or len(mixed) == len(prefills):
+    kinds = [point.shape.kind for point in points]
+    if "prefill" not in kinds or "decode" not in kinds:
         raise FitError(
-            f"{len(prefills) - len(mixed)} pure prefill and {len(decodes)} pure decode steps were measured; "
+            f"{kinds.count('prefill')} pure prefill and {kinds.count('decode')} pure decode steps were measured; "
             "both are needed"
         )
-    constant, chunk, token, context, attention, *added = _whole(_solved(_prefill_rows(prefills), _ns(prefills)))
+    steps = _Steps(points)
+    starts = _starts(steps)
+    whole = [round(value) for value in _solved(steps, starts, np.ones(len(points), dtype=np.bool_)).tolist()]
     return LatencyModel(
         name=name,
         source=source,
-        prefill_constant_ns=max(constant, 1),
-        prefill_token_ns=token,
-        prefill_attention_ps=attention,
-        decode=_pieces(decodes),
+        prefill_constant_ns=max(whole[_PREFILL_CONSTANT], 1),
+        prefill_token_ns=whole[_TOKEN],
+        prefill_attention_ps=whole[_PRODUCT],
+        decode=tuple(
+            # No step takes no time: a leap divides by the duration of its first step.
+            DecodePiece(start, max(constant, 1), whole[_CONTEXT], whole[_REQUEST])
+            for start, constant in zip(starts, whole[_CONSTANTS:], strict=True)
+        ),
         kv_capacity_tokens=kv_capacity_tokens,
-        prefill_chunk_ns=chunk,
-        prefill_context_ns=context,
-        mixed=MixedStep(*added) if mixed else None,
     )
 
 
-def _ns(points: Sequence[Point]) -> Floats:
-    return np.array([point.ns for point in points])
+class _Steps:
+    """The points as columns."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        shapes = [point.shape for point in points]
+        products = [sum(n * (before + n) for n, before in shape.chunks) for shape in shapes]
+        self.ns = np.array([point.ns for point in points])
+        self.scenario = np.array([point.scenario for point in points])
+        self.tokens = np.array([sum(n for n, _ in shape.chunks) for shape in shapes], dtype=np.float64)
+        self.products = np.array(products, dtype=np.float64) / 1e3
+        self.batch = np.array([shape.batch for shape in shapes])
+        self.context = np.array([shape.context_tokens for shape in shapes], dtype=np.float64)
+        self.prefills = self.tokens > 0
+        self.mixed = self.prefills & (self.batch > 0)
+
+    def piece(self, starts: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Which piece each step is of."""
+        pieces: npt.NDArray[np.int64] = np.searchsorted(starts, np.maximum(self.batch, 1), side="right") - 1
+        return pieces
 
 
-def _solved(rows: Floats, ns: Floats) -> Floats:
-    """Coefficients of least relative error, none below zero."""
-    relative = rows / ns[:, None]
-    scale = np.linalg.norm(relative, axis=0)
-    scale[scale == 0] = 1.0
-    solution: Floats = nnls(relative / scale, np.ones(len(ns)))[0] / scale
+def _rows(steps: _Steps, starts: Sequence[int], from_prefill: Mask) -> Floats:
+    """What each coefficient is multiplied with; `from_prefill`: whose constant is that of prefill."""
+    rows = np.zeros((len(steps.ns), _CONSTANTS + len(starts)))
+    rows[:, _PREFILL_CONSTANT] = from_prefill
+    rows[:, _TOKEN] = steps.tokens
+    rows[:, _PRODUCT] = steps.products
+    rows[:, _CONTEXT] = steps.context
+    rows[:, _REQUEST] = steps.batch
+    rows[np.arange(len(rows)), _CONSTANTS + steps.piece(starts)] = ~from_prefill
+    return rows
+
+
+def _from_prefill(steps: _Steps, starts: Sequence[int], solution: Floats) -> Mask:
+    """Whose constant is that of prefill: a mixed step has the larger one."""
+    larger = solution[_PREFILL_CONSTANT] >= solution[_CONSTANTS + steps.piece(starts)]
+    of_prefill: Mask = steps.prefills & (~steps.mixed | larger)
+    return of_prefill
+
+
+def _solved(steps: _Steps, starts: Sequence[int], kept: Mask) -> Floats:
+    """Coefficients of least relative error on the steps that are kept, none below zero."""
+    from_prefill, solution = steps.prefills, np.zeros(0)
+    for _ in range(_ROUNDS_MAX):
+        rows = (_rows(steps, starts, from_prefill) / steps.ns[:, None])[kept]
+        scale = np.linalg.norm(rows, axis=0)
+        scale[scale == 0] = 1.0
+        solution = nnls(rows / scale, np.ones(len(rows)))[0] / scale
+        again = _from_prefill(steps, starts, solution)
+        if (again == from_prefill).all():
+            break
+        from_prefill = again
     return solution
 
 
-def _whole(solution: Floats) -> list[int]:
-    return [round(value) for value in solution.tolist()]
-
-
-# --- steps that prefill ---------------------------------------------------------------------------------------------
-
-
-def _prefill_rows(points: Sequence[Point]) -> Floats:
-    """What each coefficient is multiplied with: five of every step that prefills, and three that decoding adds."""
-    rows = []
-    for point in points:
-        chunks, batch, context = point.shape
-        products = sum(n * (before + n) for n, before in chunks)
-        before = sum(before for _, before in chunks)
-        tokens = sum(n for n, _ in chunks)
-        rows.append((1, len(chunks), tokens, before, products / 1e3, batch > 0, context, batch))
-    return np.array(rows, dtype=np.float64)
-
-
-# --- steps that only decode -----------------------------------------------------------------------------------------
-
-
-def _pieces(points: Sequence[Point]) -> tuple[DecodePiece, ...]:
-    knots = _knots(points)
-    *values, context = _solved(_decode_rows(points, knots), _ns(points)).tolist()
-    # Beyond the last knot it goes on as between the last two.
-    slopes = [(v - u) / (b - a) for (a, u), (b, v) in pairwise(zip(knots, values, strict=True))]
-    slopes.append(slopes[-1] if slopes else 0.0)
-    pieces = [_piece(*bend, context) for bend in zip(knots, values, slopes, strict=True)]
-    bends = pieces[:1]
-    for piece in pieces[1:]:
-        if attrs.evolve(piece, batch_min=bends[-1].batch_min) != bends[-1]:
-            bends.append(piece)
-    return tuple(bends)
-
-
-def _piece(knot: int, value: float, slope: float, context: float) -> DecodePiece:
-    """The line from a knot on, with no coefficient below zero.
-
-    No step takes no time: a leap divides by the duration of its first step.
-    """
-    request = min(max(slope, 0.0), value / knot)
-    return DecodePiece(knot, max(round(value - request * knot), 1), round(context), round(request))
-
-
-def _decode_rows(points: Sequence[Point], knots: Sequence[int]) -> Floats:
-    """For each knot how near the batch size is to it (linear between two), and the context."""
-    batch = np.array([point.shape.batch for point in points], dtype=np.float64)
-    context = np.array([point.shape.context_tokens for point in points], dtype=np.float64)
-    near = [np.interp(batch, knots, unit) for unit in np.eye(len(knots))]
-    return np.stack([*near, context], axis=1)
-
-
-def _knots(points: Sequence[Point]) -> list[int]:
-    """Batch sizes at which the line may bend; the first is 1."""
-    sizes = sorted({1} | {point.shape.batch for point in points})
+def _starts(steps: _Steps) -> list[int]:
+    """Batch sizes at which pieces begin, the first 1: one piece, one for each doubling, or one for each size."""
+    sizes = sorted({1, *steps.batch[steps.batch > 0].tolist()})
     doubling = [size for i, size in enumerate(sizes) if i == 0 or size.bit_length() > sizes[i - 1].bit_length()]
-    chosen = sorted({1, sizes[-1]})
-    error = _error(points, chosen)
-    for finer in (sorted({*doubling, sizes[-1]}), sizes):
-        lower = _error(points, finer)
-        if lower < error * (1 - GAIN_MIN):
-            chosen, error = finer, lower
+    # A size at which nothing only decodes has no constant of its own.
+    seen = set(steps.batch[~steps.prefills].tolist())
+    chosen = [1]
+    error = _error(steps, chosen)
+    for finer in (doubling, sizes):
+        starts = [1, *(size for size in finer[1:] if size in seen)]
+        lower = _error(steps, starts)
+        if lower < error * (1 - GAIN_MIN) - _ROUNDING:
+            chosen, error = starts, lower
     return chosen
 
 
-def _error(points: Sequence[Point], knots: Sequence[int]) -> float:
-    """Mean relative error on scripts that were held out, each once."""
-    rows, ns = _decode_rows(points, knots), _ns(points)
-    of = np.array([point.scenario for point in points])
-    scenarios = np.unique(of)
+def _error(steps: _Steps, starts: Sequence[int]) -> float:
+    """Mean relative error of pure decode steps of scripts that were held out, each once."""
+    scenarios = np.unique(steps.scenario)
     folds = min(FOLDS, len(scenarios))
-    errors = []
+    errors: list[float] = []
     for fold in range(folds):
-        held_out = np.isin(of, scenarios[fold::folds])
-        if held_out.all():
-            held_out = ~held_out  # One script is all there is.
-        said = rows[held_out] @ _solved(rows[~held_out], ns[~held_out])
-        errors.extend((np.abs(said - ns[held_out]) / ns[held_out]).tolist())
-    return float(np.mean(errors)) if errors else 0.0
+        held_out = np.isin(steps.scenario, scenarios[fold::folds])
+        kept = ~held_out if folds > 1 else held_out  # One script is all there is.
+        solution = _solved(steps, starts, kept)
+        said = _rows(steps, starts, _from_prefill(steps, starts, solution)) @ solution
+        judged = held_out & ~steps.prefills
+        errors.extend((np.abs(said - steps.ns)[judged] / steps.ns[judged]).tolist())
+    return float(np.mean(errors))

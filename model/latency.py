@@ -2,17 +2,14 @@
 
 A step that prefills chunks of n tokens, each behind a context of x tokens, takes
 
-    prefill_constant_ns + prefill_chunk_ns * chunks + prefill_token_ns * sum n + prefill_context_ns * sum x
-        + prefill_attention_ps * sum n (x + n) / 1000                  (rounded down),
+    prefill_constant_ns + prefill_token_ns * sum n + prefill_attention_ps * sum n (x + n) / 1000     (rounded down),
 
 one that decodes b requests over x tokens of context in all
 
     constant_ns + context_token_ns * x + request_ns * b,
 
-and a mixed step the sum of both with the larger constant once; or, where that was measured, the first with what `mixed`
-says that decoding adds to it: one matrix product over all tokens of a step costs less than two.  Decode coefficients
-may depend on the batch size: one `DecodePiece` a range.  The form covers the published profiles of DistServe, Preble
-and Splitwise, which know neither chunks nor `mixed`; docs/fidelity.md says what those are needed for.
+and a mixed step the sum of both with the larger constant once.  Decode coefficients may depend on the batch size: one
+`DecodePiece` a range.  The form covers the published profiles of DistServe, Preble and Splitwise.
 """
 
 from bisect import bisect_right
@@ -33,15 +30,6 @@ class DecodePiece:
 
 
 @attrs.frozen
-class MixedStep:
-    """What decoding adds to a step that prefills."""
-
-    constant_ns: int
-    context_token_ns: int
-    request_ns: int
-
-
-@attrs.frozen
 class LatencyModel:
     """Step time of one worker.  All coefficients are non-negative integers; `source` says where they come from."""
 
@@ -52,9 +40,6 @@ class LatencyModel:
     prefill_attention_ps: int
     decode: tuple[DecodePiece, ...]
     kv_capacity_tokens: int
-    prefill_chunk_ns: int = 0
-    prefill_context_ns: int = 0
-    mixed: MixedStep | None = None
 
     def _piece(self, batch: int) -> DecodePiece:
         pieces = self.decode
@@ -83,25 +68,15 @@ class LatencyModel:
 
     def step_ns(self, chunks: Iterable[tuple[int, int]], batch: int, context_tokens: int) -> int:
         """Duration of a step that prefills `chunks` (tokens, context before them) and decodes `batch` requests."""
-        tokens = pieces = contexts = products = 0
+        tokens = 0
+        products = 0
         for count, before in chunks:
-            pieces += 1
             tokens += count
-            contexts += before
             products += count * (before + count)
         if not tokens:
             return self.decode_ns(batch, context_tokens)
-        variable = (
-            self.prefill_chunk_ns * pieces
-            + self.prefill_token_ns * tokens
-            + self.prefill_context_ns * contexts
-            + self.prefill_attention_ps * products // 1000
-        )
+        variable = self.prefill_token_ns * tokens + self.prefill_attention_ps * products // 1000
         if not batch:
             return self.prefill_constant_ns + variable
-        mixed = self.mixed
-        if mixed is not None:
-            added = mixed.constant_ns + mixed.context_token_ns * context_tokens + mixed.request_ns * batch
-            return self.prefill_constant_ns + variable + added
         constant = max(self.prefill_constant_ns, self._piece(batch).constant_ns)
         return constant + variable + self.decode_ns(batch, context_tokens) - self._piece(batch).constant_ns

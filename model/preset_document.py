@@ -51,20 +51,11 @@ class _Piece(Struct, frozen=True, forbid_unknown_fields=True):
     request_ns: _Natural
 
 
-class _Mixed(Struct, frozen=True, forbid_unknown_fields=True):
-    constant_ns: _Natural
-    context_token_ns: _Natural
-    request_ns: _Natural
-
-
 class _Coefficients(Struct, frozen=True, forbid_unknown_fields=True):
     prefill_constant_ns: _Positive
     prefill_token_ns: _Natural
     prefill_attention_ps: _Natural
     decode: Annotated[tuple[_Piece, ...], Meta(min_length=1)]
-    prefill_chunk_ns: _Natural = 0
-    prefill_context_ns: _Natural = 0
-    mixed: _Mixed | None = None
 
 
 class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):

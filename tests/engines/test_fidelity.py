@@ -20,7 +20,7 @@ from fairsched.engines.fidelity import (
 )
 from fairsched.engines.simulator import simulate
 from fairsched.model.events import Arrived, Prefilled
-from fairsched.model.latency import DecodePiece, LatencyModel, MixedStep
+from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Prompt, Request, Slo
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.fcfs import FCFS
@@ -35,11 +35,8 @@ from tests.engines.logs import LATENCY
 CALIBRATED = attrs.evolve(
     LATENCY,
     name="calibrated",
-    prefill_chunk_ns=3,
-    prefill_context_ns=1,
     prefill_attention_ps=700,
     decode=(DecodePiece(1, 10, 1, 2), DecodePiece(3, 5, 2, 7)),
-    mixed=MixedStep(4, 1, 3),
 )
 """A model that uses every coefficient."""
 

@@ -1,11 +1,9 @@
 """The latency model to the nanosecond: a leap is its steps, and each coefficient pays for what it names."""
 
-import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.latency import DecodePiece, LatencyModel, MixedStep
-from fairsched.model.presets import PRESETS
+from fairsched.model.latency import DecodePiece, LatencyModel
 
 NATURAL = st.integers(0, 50)
 PIECES = st.lists(st.tuples(st.integers(1, 30), NATURAL, NATURAL), min_size=1, max_size=4).map(
@@ -20,9 +18,6 @@ MODELS = st.builds(
     prefill_attention_ps=st.integers(0, 5000),
     decode=PIECES,
     kv_capacity_tokens=st.just(64),
-    prefill_chunk_ns=NATURAL,
-    prefill_context_ns=NATURAL,
-    mixed=st.none() | st.builds(MixedStep, NATURAL, NATURAL, NATURAL),
 )
 
 
@@ -43,18 +38,13 @@ def test_a_leap_is_its_steps(latency: LatencyModel, batch: int, context: int, st
 
 def test_each_coefficient_by_hand() -> None:
     """Two chunks of 3 behind 4 and 2 behind 0, alone and beside three requests that decode over 20 tokens."""
-    latency = LatencyModel("x", "made for tests", 100, 10, 1000, (DecodePiece(1, 7, 1, 2),), 64, 1000, 30)
+    latency = LatencyModel(
+        "x", "made for tests", 100, 10, 1000, (DecodePiece(1, 7, 1, 2), DecodePiece(3, 130, 1, 2)), 64
+    )
     chunks = ((3, 4), (2, 0))
-    alone = 100 + 2 * 1000 + 5 * 10 + 4 * 30 + (3 * 7 + 2 * 2)
+    alone = 100 + 5 * 10 + (3 * 7 + 2 * 2)
     assert latency.step_ns(chunks, 0, 0) == alone
-    # Without a measured `mixed`: decoding beside it, and the larger constant once.
-    assert latency.step_ns(chunks, 3, 20) == alone + 20 + 3 * 2
-    mixed = attrs.evolve(latency, mixed=MixedStep(5, 2, 11))
-    assert mixed.step_ns(chunks, 3, 20) == alone + 5 + 2 * 20 + 11 * 3
-    assert mixed.step_ns(chunks, 0, 0) == alone
-    assert mixed.step_ns((), 3, 20) == latency.decode_ns(3, 20) == 7 + 20 + 6
-
-
-def test_shipped_presets_keep_the_published_form() -> None:
-    """No preset from a paper has coefficients that its source does not."""
-    assert all((p.prefill_chunk_ns, p.prefill_context_ns, p.mixed) == (0, 0, None) for p in PRESETS.values())
+    assert latency.step_ns((), 2, 20) == 7 + 20 + 2 * 2
+    # A mixed step has the larger of the two constants, once.
+    assert latency.step_ns(chunks, 2, 20) == alone + 20 + 2 * 2
+    assert latency.step_ns(chunks, 3, 20) == alone + 30 + 20 + 3 * 2
