@@ -30,7 +30,7 @@ PolicyOf = Callable[[int], LocalPolicy[Any]]
 """The policy whose step has this token budget."""
 
 
-class UnsteadyError(RuntimeError):
+class UnsteadyError(ValueError):
     """A script did not take the same steps each time it was run: its policy depends on more than its state."""
 
 

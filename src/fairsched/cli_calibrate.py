@@ -217,11 +217,15 @@ def show_calibration(found: "Calibration") -> None:
         f"  prefill  {latency.prefill_constant_ns / 1e6:.3f} ms + {latency.prefill_token_ns / 1e3:.2f} us a token "
         f"+ {latency.prefill_attention_ps / 1e3:.3f} ns a token and token of context"
     )
-    for piece in latency.decode:
-        print(
-            f"  decode   {piece.constant_ns / 1e6:.3f} ms + {piece.request_ns / 1e3:.2f} us a request "
-            f"+ {piece.context_token_ns / 1e3:.3f} us a token of context, from {piece.batch_min} requests on"
-        )
+    piece = latency.decode[0]
+    constants = [piece.constant_ns / 1e6 for piece in latency.decode]
+    of_size = (
+        f"{min(constants):.3f} to {max(constants):.3f} ms by batch size" if constants[1:] else f"{constants[0]:.3f} ms"
+    )
+    print(
+        f"  decode   {of_size} + {piece.request_ns / 1e3:.2f} us a request "
+        f"+ {piece.context_token_ns / 1e3:.3f} us a token of context"
+    )
     table = Table("steps", "points", "MAPE", "worst point", "at", "steps", "MAPE of single steps", box=None)
     for residual in found.residuals:
         shape = residual.worst_shape

@@ -1,8 +1,8 @@
 """`fairsched fidelity`: one workload through the torch engine in real time and through the simulator, compared."""
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,8 @@ def fidelity(arguments: Namespace) -> int:
     for name in names:
         results.append(_hold(arguments, bench, latency, workload, name, bench.policy(name, params)))
         _show(results[-1])
+    if arguments.log is not None:
+        print(f"Logs: {arguments.log}")
     if arguments.json is not None:
         document = {
             "fairsched": __version__,
@@ -204,12 +206,15 @@ def _real(
     from fairsched.engines.fidelity import real_run
     from fairsched.engines.serving_log import ServingLog
 
-    log = None
-    if arguments.log is not None and number is not None:
-        path = arguments.log / f"{name.replace(':', '_')}-{number + 1}.jsonl"
-        log = ServingLog(path, name, parameters(policy), kv_capacity_tokens=bench.kv_capacity_tokens, latency=latency)
     title = "warming up" if number is None else f"{name}, run {number + 1} of {arguments.runs}"
-    with progress_bar(title, len(workload.jobs)) as progress:
+    with ExitStack() as stack:
+        log = None
+        if arguments.log is not None and number is not None:
+            path = arguments.log / f"{name.replace(':', '_')}-{number + 1}.jsonl"
+            capacity = bench.kv_capacity_tokens
+            log = ServingLog(path, name, parameters(policy), kv_capacity_tokens=capacity, latency=latency)
+            stack.enter_context(log)
+        progress = stack.enter_context(progress_bar(title, len(workload.jobs)))
         run, engine = real_run(
             workload,
             policy,
@@ -221,10 +226,8 @@ def _real(
             log=log,
             progress=progress,
         )
-    if log is not None:
-        log.complete(engine.policy_state)
-        log.__exit__(None, None, None)
-        print(f"Log: {path}", file=sys.stderr)
+        if log is not None:
+            log.complete(engine.policy_state)
     engine.close()
     return run
 
