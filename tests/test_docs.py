@@ -97,7 +97,7 @@ def names_what_there_is(arguments: Namespace) -> None:
         policy, _, param = target.rpartition(".")
         for value in values.split(",") if ":" not in policy else ():
             policy_of(policy, {param: value})
-    if hasattr(arguments, "latency_model"):
+    if not getattr(arguments, "latency_model", ".json").endswith(".json"):
         latency_of(arguments.latency_model)
     assert set(getattr(arguments, "routers", ())) <= set(ROUTERS)
     assert getattr(arguments, "workload", "demo").partition(":")[0] in WORKLOADS
