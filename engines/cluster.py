@@ -272,6 +272,10 @@ class Cluster:
             wait(heads, timeout=max(min(heads.values()), 0.0), return_when=FIRST_COMPLETED)
         for member in members:
             self._hear(member)
+        if self._held:
+            held, self._held = self._held, {}
+            for request_id in sorted(held):
+                self._place(held[request_id])
         self._answers.call(self.cancel)
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
@@ -303,10 +307,6 @@ class Cluster:
                     member.deaths = 0
             elif isinstance(event, WorkerJoined) and member.phase == "starting":
                 member.phase = "serving"
-        if member.phase == "serving" and self._held:
-            held, self._held = self._held, {}
-            for request_id in sorted(held):
-                self._place(held[request_id])
 
     # --- ends -------------------------------------------------------------------------------------------------------
 

@@ -173,7 +173,15 @@ class Member:
                 return
             commands, self.outbox = self.outbox, []
             self._sent += len(commands)
-            self._pending.append(self.link.serve(commands, pace))
+            self._pending.append(self._call(commands, pace))
+
+    def _call(self, commands: list[Command], pace: Pace) -> "Future[Report]":
+        try:
+            return self.link.serve(commands, pace)
+        except Exception as error:
+            failed: Future[Report] = Future()
+            failed.set_exception(error)
+            return failed
 
     def report(self) -> Report | None:
         """Its next report, if it is there; raises whatever the call came to, and then the worker is gone."""

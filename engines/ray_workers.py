@@ -1,6 +1,6 @@
 """Workers as Ray actors: one process each, on this machine or on others.
 
-Ray starts and finds processes, and says when one is gone; everything else is the cluster's.  Ray restarts no actor here:
+Ray starts and finds processes, and says when one is gone; all else is the cluster's.  Ray restarts no actor here:
 an actor that came back by itself would have forgotten what every client owes.  `ray.init` is the caller's, and so are
 the resources of an actor.
 """

@@ -1,0 +1,12 @@
+"""What Ray's processes import for tests: executors that they make for themselves."""
+
+from fairsched.engines.torch_executor import TorchExecutor
+from fairsched.engines.torch_spec import TorchSpec
+
+SPEC = TorchSpec("tiny")
+CAPACITY = 512
+
+
+def make_torch() -> TorchExecutor:
+    """A tiny model on the CPU, the same weights in every process."""
+    return SPEC.executor(SPEC.load(), CAPACITY)

@@ -1,0 +1,423 @@
+"""Workers that die, come and go behind a router: every request ends once with its own tokens, and debts stay."""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.assumptions import assumption_monitor
+from fairsched.engines.cluster import Cluster, NoWorkerError
+from fairsched.engines.cluster_member import Patience
+from fairsched.engines.cluster_worker import InProcess, Pace, Recipe
+from fairsched.engines.executor import Sampling
+from fairsched.engines.explain import explain
+from fairsched.engines.replay import replay
+from fairsched.engines.serving_answers import Answer
+from fairsched.engines.serving_log import ServingLog
+from fairsched.engines.serving_request import BlockKeys
+from fairsched.model.events import Arrived, Event, WorkerDraining, WorkerJoined, WorkerLeft
+from fairsched.model.plan import Dispatch, StepPlan
+from fairsched.model.request import Client, Request
+from fairsched.model.serial import digest
+from fairsched.model.theorem import GATE_RESPECTED, MEM_RESERVE, OUTPUTS_BOUNDED
+from fairsched.model.view import ClusterView
+from fairsched.policies.batching import Chunked
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.dlpm import DLPM
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import ROUTERS, parameters
+from fairsched.policies.router import JoinShortestQueue, RoundRobin, TurnState
+from tests.engines.fake_executor import FakeExecutor, answer_of
+from tests.engines.flaky_workers import Death, FlakyWorkers
+from tests.engines.logs import build
+from tests.engines.test_serving import CAPACITY, SENT, Ends, composed, wanted
+
+KEYS = BlockKeys(1)
+DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 4))
+FOREVER = Patience(silent_s=0.0, start_s=0.0, restarts_max=1000, deaths_max=1000)
+"""Nothing is given up for dying often; a worker that serves within the call and does not answer is dead."""
+
+
+def recipe(policy: ComposedPolicy) -> Recipe:
+    """A worker whose tokens follow from the context."""
+    return Recipe(policy, FakeExecutor, CAPACITY)
+
+
+def clustered(policy: ComposedPolicy, deaths: list[Death | None], **options: Any) -> tuple[Cluster, FlakyWorkers]:
+    """A cluster whose workers die so."""
+    start = FlakyWorkers(recipe(policy), deaths)
+    options = {"router": RoundRobin(), "patience": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 2), **options}
+    return Cluster(policy, options.pop("router"), start, kv_capacity_tokens=CAPACITY, **options), start
+
+
+@attrs.define
+class Sent:
+    """A request as it was sent, its answer, and what its caller heard."""
+
+    client: int
+    prompt: list[int]
+    output: int
+    exact: bool
+    heard: list[int] = attrs.field(factory=list)
+    ends: int = 0
+    gone: bool = False
+    answer: Answer | None = None
+
+    def send(self, cluster: Cluster) -> int:
+        """A request of so many output tokens, or one that may stop early; returns its id."""
+        most = self.output + 2 * self.exact
+        stop = Sampling(stop_tokens=frozenset(() if self.exact else range(20)))
+        self.answer = cluster.ask(
+            f"client-{self.client}",
+            self.prompt,
+            most,
+            output_tokens=self.output if self.exact else None,
+            sampling=stop,
+            on_token=self.heard.append,
+            on_end=self._ended,
+        )
+        return self.answer.request_id
+
+    def _ended(self, _: Answer) -> None:
+        self.ends += 1
+
+    def check(self) -> None:
+        """It ended once, as it had to, with the tokens that it has alone, each of them told once."""
+        assert self.answer is not None
+        assert self.ends == 1
+        assert self.heard == self.answer.tokens
+        alone = wanted(self.prompt, self.output, self.exact)
+        if len(self.prompt) + self.output + 2 * self.exact > CAPACITY:
+            assert self.answer.outcome in ("rejected", "cancelled")
+        elif self.gone:
+            assert self.answer.tokens == alone[: len(self.answer.tokens)]
+        else:
+            assert self.answer.outcome == "finished"
+            assert self.answer.tokens == alone
+
+
+DEATHS = st.lists(
+    st.none() | st.builds(Death, st.integers(1, 12), st.sampled_from(["deaf", "untold", "silent", "stillborn"])),
+    max_size=6,
+)
+
+
+@given(
+    composed(),
+    st.sampled_from(sorted(ROUTERS)),
+    st.lists(st.tuples(SENT, st.integers(0, 6)), min_size=1, max_size=4),
+    DEATHS,
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 7]),
+    st.integers(1, 2),
+)
+@settings(max_examples=200)
+def test_whoever_dies_every_request_ends_once_with_its_own_tokens(
+    policy: ComposedPolicy,
+    router: str,
+    bursts: list[tuple[list[Any], int]],
+    deaths: list[Death | None],
+    workers: int,
+    steps: int,
+    ahead: int,
+) -> None:
+    """Under any policy and router, with workers that die at any call, come and drain, callers who leave and weights
+    that change: each request ends once, with the tokens that it has alone; the policy state kept for each worker is the
+    worker's own; nobody's guard intervenes; admissions pass the gate; and the log replays to the same states."""
+    sent: dict[int, Sent] = {}
+    with TemporaryDirectory() as folder:
+        path, ends = Path(folder) / "cluster.jsonl", Ends()
+        with ServingLog(
+            path, policy.name, parameters(policy), kv_capacity_tokens=CAPACITY, router=router, workers=4
+        ) as log:
+            cluster, start = clustered(
+                policy,
+                deaths,
+                router=ROUTERS[router],
+                workers=workers,
+                workers_max=4,
+                log=log,
+                listeners=[ends],
+                pace=Pace(60.0, steps),
+                ahead=ahead,
+            )
+            for burst, act in bursts:
+                for each in burst:
+                    request = Sent(*each)
+                    sent[request.send(cluster)] = request
+                    _one_step(cluster, start, ahead)
+                _act(cluster, act, sent)
+            while _one_step(cluster, start, ahead):
+                pass
+            states = cluster.policy_states
+            log.complete(*states)
+        assert ends.ended == Counter(dict.fromkeys(sent, 1))
+        assert not cluster.answers
+        for request in sent.values():
+            request.check()
+        for state in states:
+            policy.check(state)
+        gate_passed(policy, ends.events)
+        report = replay(path, build)
+        assert report.difference is None
+        assert report.equal
+        assert [worker.state_digest for worker in report.workers] == [digest(state) for state in states]
+        arrived = {event.request.id for event in ends.events if isinstance(event, Arrived)}
+        for request_id in arrived:
+            answer = sent[request_id].answer
+            assert answer is not None
+            # Who leaves while he is at no worker has no end at one.
+            assert explain(path, request_id, build).outcome in (answer.outcome, "open" if sent[request_id].gone else "")
+
+
+def _act(cluster: Cluster, act: int, sent: dict[int, Sent]) -> None:
+    """Something happens between two bursts."""
+    try:
+        if act == 0:
+            cluster.add_worker()
+        elif act == 1:
+            cluster.drain_worker(cluster.status[0].worker)
+        elif act == 2 and cluster.answers:
+            request_id = min(cluster.answers)
+            sent[request_id].gone = True
+            assert cluster.cancel(request_id)
+        elif act in (3, 4):
+            cluster.configure_client("client-1", act - 2)
+    except NoWorkerError:
+        pass
+
+
+def _one_step(cluster: Cluster, start: FlakyWorkers, ahead: int) -> bool:
+    """A step, after which what is kept is what the workers have."""
+    goes_on = cluster.step()
+    assert not any(status.interventions for status in cluster.status)
+    if ahead == 1 or not goes_on:
+        for worker in start.alive:
+            engine = worker.host.engine
+            assert digest(engine.policy_state) == digest(cluster.policy_states[worker.birth.worker])
+    return goes_on
+
+
+def gate_passed(policy: ComposedPolicy, events: list[Event], capacity: int = CAPACITY) -> None:
+    """Whoever watches the merged events sees that no gate was passed by, and no reservation exceeded."""
+    clients = tuple(Client(i, f"client-{i}") for i in range(3))
+    monitor = assumption_monitor(policy, clients, policy.limits(capacity, capacity))
+    if monitor is not None:
+        monitor.observe_all(events)
+        for report in monitor.reports():
+            for assumption in (GATE_RESPECTED, MEM_RESERVE, OUTPUTS_BOUNDED):
+                assert not report.assumptions[assumption.name].violated
+
+
+def _asked(cluster: Cluster, count: int, output: int = 6) -> list[Answer]:
+    return [cluster.ask(f"client-{i % 2}", [i % 3, 1, i % 5], output) for i in range(count)]
+
+
+def _all_finished(answers: list[Answer]) -> None:
+    for answer in answers:
+        assert answer.outcome == "finished"
+        assert answer.tokens == answer_of(answer.prompt_ids, len(answer.tokens))
+
+
+def _kinds(events: list[Event], *kinds: type) -> list[tuple[str, int]]:
+    return [(type(event).__name__, event.worker) for event in events if isinstance(event, kinds)]
+
+
+def test_a_worker_started_again_knows_what_clients_owe() -> None:
+    """The second worker of a number begins with the first one's debts, as they were reported, and the clients."""
+    cluster, start = clustered(DEFICIT, [Death(6, "untold")], workers=1)
+    cluster.configure_client("client-1", 3)
+    answers = _asked(cluster, 9)
+    while len(start.started) == 1:
+        before = cluster.policy_states[0].gate.q.tolist()
+        cluster.step()
+    assert min(before) < 0
+    assert cluster.policy_states[0].gate.q.tolist() == before
+    engine = start.started[1].host.engine
+    assert engine.policy_state.gate.q.tolist() == before
+    assert [(client.name, client.weight) for client in engine.clients.all] == [("client-1", 3), ("client-0", 1)]
+    cluster.run_until_idle()
+    _all_finished(answers)
+    assert cluster.deaths == 1
+
+
+def test_a_weight_that_went_back_while_nobody_served_is_told() -> None:
+    """A worker started again hears of a weight that is 1 again, which no start tells a policy by itself."""
+    cluster, start = clustered(DEFICIT, [Death(2, "deaf")], workers=1)
+    cluster.configure_client("client-0", 4)
+    cluster.step()
+    assert cluster.policy_states[0].gate.quantum.tolist() == [20]
+    cluster.configure_client("client-0", 1)
+    cluster.run_until_idle()
+    assert len(start.started) == 2
+    assert cluster.policy_states[0].gate.quantum.tolist() == [5]
+    assert start.alive[0].host.engine.policy_state.gate.quantum.tolist() == [5]
+
+
+class Fatal(FakeExecutor):
+    """Dies of token 96, and then no other can be made in its process."""
+
+    died = False
+
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        if any(96 in self.contexts[request_id] for request_id, _ in plan.chunks):
+            Fatal.died = True
+            raise MemoryError("token 96")
+        return super().execute(plan)
+
+
+def _fatal() -> Fatal:
+    if Fatal.died:
+        Fatal.died = False
+        raise MemoryError("nothing left")
+    return Fatal()
+
+
+def test_what_kills_its_workers_is_rejected() -> None:
+    """A request that takes every worker along that computes it is rejected after so many; others are served."""
+    start = FlakyWorkers(Recipe(FCFS(), _fatal, CAPACITY))
+    cluster = Cluster(FCFS(), RoundRobin(), start, kv_capacity_tokens=CAPACITY, pace=Pace(60.0, 1))
+    before = _asked(cluster, 6, output=1)
+    cluster.run_until_idle()
+    poison = cluster.ask("client-0", [1, 96], 4)
+    cluster.run_until_idle()
+    assert poison.outcome == "rejected"
+    assert poison.reason.startswith("3 workers died that had it, the last one so: WorkerBrokenError")
+    after = _asked(cluster, 6)
+    cluster.run_until_idle()
+    _all_finished(before + after)
+    assert len(cluster.status) == 2
+
+
+def test_requests_end_when_no_worker_is_left() -> None:
+    """Workers that never come: after so many tries whoever waits is rejected with the reason, and so are those who come
+    later, until there is a worker again."""
+    never = Death(1, "stillborn")
+    cluster, start = clustered(FCFS(), [never] * 3, workers=1, patience=Patience(restarts_max=2))
+    early = _asked(cluster, 2)
+    cluster.run_until_idle()
+    late = cluster.ask("client-0", [1], 1)
+    for answer in [*early, late]:
+        assert answer.outcome == "rejected"
+    assert "worker 0 died at call 1" in early[0].reason
+    assert "no worker is left" in late.reason
+    assert len(start.started) == 3
+    assert cluster.add_worker() == 0
+    again = _asked(cluster, 2)
+    cluster.run_until_idle()
+    _all_finished(again)
+
+
+def test_workers_come_and_drain_in_the_middle_of_a_load() -> None:
+    """One that comes is sent requests from its first report on; one that drains gets none, ends what it has, and
+    leaves; its number and its debts are there for the next."""
+    ends = Ends()
+    cluster, start = clustered(
+        DEFICIT, [], workers=1, workers_max=2, router=JoinShortestQueue(), listeners=[ends], pace=Pace(60.0, 1)
+    )
+    answers = _asked(cluster, 8)
+    for _ in range(3):
+        cluster.step()
+    assert cluster.add_worker() == 1
+    with pytest.raises(NoWorkerError, match="no number for another"):
+        cluster.add_worker()
+    cluster.step()
+    answers += _asked(cluster, 6)
+    assert [status.phase for status in cluster.status] == ["serving", "serving"]
+    assert cluster.status[1].requests > 0
+    cluster.drain_worker(0)
+    with pytest.raises(NoWorkerError, match="last one"):
+        cluster.drain_worker(1)
+    answers += _asked(cluster, 4)
+    had = cluster.status[0].requests
+    cluster.run_until_idle()
+    _all_finished(answers)
+    assert had > 0
+    assert [status.worker for status in cluster.status] == [1]
+    assert _kinds(ends.events, WorkerJoined, WorkerDraining, WorkerLeft) == [
+        ("WorkerJoined", 0),
+        ("WorkerJoined", 1),
+        ("WorkerDraining", 0),
+        ("WorkerLeft", 0),
+    ]
+    owed = cluster.policy_states[0].gate.q.tolist()
+    assert cluster.add_worker() == 0
+    assert start.alive[-1].host.engine.policy_state.gate.q.tolist() == owed
+    with pytest.raises(NoWorkerError, match="no worker 7"):
+        cluster.drain_worker(7)
+
+
+@attrs.frozen
+class Astray(RoundRobin):
+    """A router that raises, and then names a worker that is not there."""
+
+    def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
+        if request.id % 2:
+            raise KeyError(request.id)
+        return Dispatch(request.id, 99), state
+
+    def observe(self, state: TurnState, event: Event) -> TurnState:
+        raise ValueError("it learns nothing")
+
+
+def test_a_router_that_fails_loses_no_request() -> None:
+    """The shortest queue is taken instead, and the failures are counted."""
+    ends = Ends()
+    cluster, _ = clustered(FCFS(), [], router=Astray(), listeners=[ends])
+    answers = _asked(cluster, 8)
+    cluster.run_until_idle()
+    _all_finished(answers)
+    assert cluster.router_failures >= 8
+    assert {event.worker for event in ends.events if isinstance(event, Arrived)} == {0, 1}
+
+
+def test_what_is_no_request_is_said() -> None:
+    """Wrong numbers raise at once; a token that the worker does not know, or a prompt over its memory, is rejected."""
+    cluster, _ = clustered(FCFS(), [])
+    with pytest.raises(ValueError, match="1 to"):
+        cluster.ask("a", [], 1)
+    with pytest.raises(ValueError, match="request 0"):
+        cluster.ask("a", [1 << 40], 1)
+    with pytest.raises(ValueError, match="produces 1 to"):
+        cluster.ask("a", [1], 1, output_tokens=2)
+    with pytest.raises(ValueError, match="1 to 2 workers, not 3"):
+        clustered(FCFS(), [], workers=3, workers_max=2)
+    strange, large = cluster.ask("a", [99999], 1), cluster.ask("a", [1] * CAPACITY, 1)
+    cluster.run_until_idle()
+    assert (strange.outcome, large.outcome) == ("rejected", "rejected")
+    assert "tokens are 0 to" in strange.reason
+    assert "holds 40 in all" in large.reason
+    assert not cluster.cancel(strange.request_id)
+
+
+def test_closing_ends_what_is_open() -> None:
+    """Workers leave, every request is cancelled once, and its caller hears of it."""
+    ends = Ends()
+    cluster, start = clustered(FCFS(), [], listeners=[ends], pace=Pace(60.0, 1))
+    heard: list[Answer] = []
+    for i in range(5):
+        cluster.ask("a", [i % 3], 9, on_end=heard.append)
+    cluster.step()
+    cluster.close()
+    assert [answer.outcome for answer in heard] == ["cancelled"] * 5
+    assert ends.ended == Counter(dict.fromkeys(range(5), 1))
+    assert not start.alive
+    assert not cluster.step()
+
+
+def test_workers_in_threads_serve_side_by_side() -> None:
+    """The same cluster over threads: tokens as alone."""
+    cluster = Cluster(
+        DEFICIT, RoundRobin(), InProcess(recipe(DEFICIT)), kv_capacity_tokens=CAPACITY, workers=3, ahead=2
+    )
+    answers = _asked(cluster, 30)
+    cluster.run_until_idle()
+    _all_finished(answers)
+    assert {status.phase for status in cluster.status} == {"serving"}
+    cluster.close()
