@@ -17,6 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.executor import Executor, Sampling
+from fairsched.engines.guard import Rebuild, from_history
 from fairsched.engines.serving import Engine
 from fairsched.engines.serving_times import since_now
 from fairsched.engines.snapshot import unpacked
@@ -109,6 +110,7 @@ class Recipe:
     kv_capacity_tokens: int
     fallback: LocalPolicy[Any] | None = None
     decision_budget_ns: int | None = None
+    rebuild: Rebuild = from_history
     certificate: Certificate | None = None
 
 
@@ -148,6 +150,7 @@ class WorkerHost:
             clients=birth.clients,
             fallback=recipe.fallback,
             decision_budget_ns=recipe.decision_budget_ns,
+            rebuild=recipe.rebuild,
             policy_state=None if state is None else policy.state_from_json(state),
             certificate=recipe.certificate,
             make_executor=self._another,

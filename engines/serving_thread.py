@@ -1,4 +1,5 @@
-"""The front of an engine for many threads: one thread serves, and others ask, read tokens as they come, and give up.
+"""The front of an engine or a cluster for many threads: one serves, and others ask, read tokens as they come, and give
+up.
 
 Everything that reaches the engine is a call made in its thread between two steps, in the order in which it was asked
 for.  While nothing waits and nothing runs, the thread sleeps.
@@ -7,16 +8,38 @@ for.  While nothing waits and nothing runs, the thread sleeps.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fairsched.engines.executor import Sampling
-from fairsched.engines.serving import Engine
 from fairsched.engines.serving_answers import Answer
 
+
+class Server(Protocol):
+    """What serves in a thread: an `Engine` or a `Cluster`, with their methods of these names."""
+
+    @property
+    def answers(self) -> Mapping[int, Answer]: ...
+    def ask(
+        self,
+        client: str,
+        prompt_ids: Sequence[int],
+        max_output_tokens: int,
+        *,
+        sampling: Sampling | None = None,
+        on_token: Callable[[int], None] | None = None,
+        on_end: Callable[[Answer], None] | None = None,
+    ) -> Answer: ...
+    def cancel(self, request_id: int) -> bool: ...
+    def configure_client(self, client: str, weight: int) -> None: ...
+    def step(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Server)
 T = TypeVar("T")
 _log = logging.getLogger("fairsched.engine")
 
@@ -35,7 +58,7 @@ class Stream:
     Raises `EngineStoppedError` if the engine ended before the request.
     """
 
-    def __init__(self, front: "ServingThread") -> None:
+    def __init__(self, front: "ServingThread[Any]") -> None:
         self.request_id = -1
         self.answer: Answer | None = None
         self._front = front
@@ -72,7 +95,7 @@ class Stream:
 class AsyncStream:
     """The tokens of a request, to be iterated over by `async for`; otherwise as `Stream`."""
 
-    def __init__(self, front: "ServingThread") -> None:
+    def __init__(self, front: "ServingThread[Any]") -> None:
         self.request_id = -1
         self.answer: Answer | None = None
         self._front = front
@@ -103,13 +126,13 @@ class AsyncStream:
         self._front.later(lambda engine: engine.cancel(self.request_id))
 
 
-class ServingThread:
+class ServingThread(Generic[S]):
     """Serves an engine in a thread of its own, from now until `close`; a context manager, which lets requests finish.
 
     The engine belongs to the thread: use `call` for whatever is not here (`replace_policy`, a snapshot).
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: S) -> None:
         self._engine = engine
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._streams: set[Stream | AsyncStream] = set()
@@ -164,7 +187,7 @@ class ServingThread:
         """Set a client's weight."""
         self.call(lambda engine: engine.configure_client(client, weight))
 
-    def later(self, call: Callable[[Engine], T]) -> "Future[T]":
+    def later(self, call: Callable[[S], T]) -> "Future[T]":
         """Have something done with the engine between two steps.  Raises `EngineStoppedError` after the end."""
         future: Future[T] = Future()
 
@@ -181,7 +204,7 @@ class ServingThread:
             self._calls.put(run)
         return future
 
-    def call(self, call: Callable[[Engine], T]) -> T:
+    def call(self, call: Callable[[S], T]) -> T:
         """Have something done with the engine between two steps, and wait for what comes of it."""
         return self.later(call).result()
 
@@ -216,7 +239,7 @@ class ServingThread:
         What is open then is cancelled.  The engine and its executor are closed.
         """
 
-        def closing(engine: Engine) -> None:
+        def closing(engine: S) -> None:
             self._closing = True
             if not drain:
                 engine.close()
@@ -228,7 +251,7 @@ class ServingThread:
         self._thread.join()
         self._engine.close()
 
-    def __enter__(self) -> "ServingThread":
+    def __enter__(self) -> "ServingThread[S]":
         return self
 
     def __exit__(

@@ -20,6 +20,7 @@ from fairsched.engines.replay import replay
 from fairsched.engines.serving_answers import Answer
 from fairsched.engines.serving_log import ServingLog
 from fairsched.engines.serving_request import BlockKeys
+from fairsched.engines.serving_thread import ServingThread
 from fairsched.model.events import Arrived, Event, WorkerDraining, WorkerJoined, WorkerLeft
 from fairsched.model.plan import Dispatch, StepPlan
 from fairsched.model.request import Client, Request
@@ -421,3 +422,15 @@ def test_workers_in_threads_serve_side_by_side() -> None:
     _all_finished(answers)
     assert {status.phase for status in cluster.status} == {"serving"}
     cluster.close()
+
+
+def test_a_cluster_has_the_front_of_an_engine() -> None:
+    """Streams from several threads' point of view: tokens as they come, and a clean end."""
+    cluster = Cluster(FCFS(), JoinShortestQueue(), InProcess(recipe(FCFS())), kv_capacity_tokens=CAPACITY)
+    with ServingThread(cluster) as serving:
+        streams = [serving.ask(f"client-{i % 2}", [i % 3, 1, i % 5], 6) for i in range(12)]
+        assert serving.call(lambda served: len(served.status)) == 2
+        for i, stream in enumerate(streams):
+            assert list(stream) == answer_of([i % 3, 1, i % 5], 6)
+    assert not cluster.answers
+    assert not cluster.status

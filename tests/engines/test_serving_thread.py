@@ -15,7 +15,7 @@ from fairsched.policies.vtc import VTC
 from tests.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of
 
 
-def front(executor: FakeExecutor | None = None, **options: Any) -> ServingThread:
+def front(executor: FakeExecutor | None = None, **options: Any) -> ServingThread[Engine]:
     """A front of an engine of four thousand tokens."""
     return ServingThread(Engine(VTC(), executor or FakeExecutor(), kv_capacity_tokens=4000, fallback=FCFS(), **options))
 
@@ -39,7 +39,7 @@ def test_many_threads_read_their_own_tokens() -> None:
 def test_coroutines_read_their_own_tokens() -> None:
     """Ten coroutines at once on one loop."""
 
-    async def caller(serving: ServingThread, i: int) -> None:
+    async def caller(serving: ServingThread[Engine], i: int) -> None:
         prompt = [i, 1, 2]
         stream = await serving.ask_async("a", prompt, 50)
         assert [token async for token in stream] == answer_of(prompt, 50)
