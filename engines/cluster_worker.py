@@ -53,6 +53,9 @@ class Configure(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 Command = Submit | Cancel | Configure
 
+_GRACE_S = 5.0
+"""For how long a thread that is stopped may finish its call."""
+
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
     """What a worker did since its last report: events in order, and the output tokens of each request.
@@ -275,7 +278,8 @@ class _ThreadWorker(_InlineWorker):
     def __init__(self, recipe: Recipe, birth: Birth) -> None:
         super().__init__(recipe, birth)
         self._calls: SimpleQueue[tuple[Future[Report], Sequence[Command], Pace] | None] = SimpleQueue()
-        Thread(target=self._work, name=f"fairsched-worker-{birth.worker}", daemon=True).start()
+        self._thread = Thread(target=self._work, name=f"fairsched-worker-{birth.worker}", daemon=True)
+        self._thread.start()
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -288,4 +292,6 @@ class _ThreadWorker(_InlineWorker):
         return future
 
     def stop(self) -> None:
+        # A thread that computes while the process ends would abort it; one that hangs is not waited for.
         self._calls.put(None)
+        self._thread.join(_GRACE_S)
