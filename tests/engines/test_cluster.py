@@ -1,11 +1,14 @@
 """Workers that die, come and go behind a router: every request ends once with its own tokens, and debts stay."""
 
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from fairsched.engines.assumptions import assumption_monitor
 from fairsched.engines.cluster import Cluster, NoWorkerError
 from fairsched.engines.cluster_member import Patience
-from fairsched.engines.cluster_worker import InProcess, Pace, Recipe
+from fairsched.engines.cluster_worker import Birth, Command, InProcess, Pace, Recipe, Report
 from fairsched.engines.executor import Sampling
 from fairsched.engines.explain import explain
 from fairsched.engines.replay import replay
@@ -21,7 +24,7 @@ from fairsched.engines.serving_answers import Answer
 from fairsched.engines.serving_log import ServingLog
 from fairsched.engines.serving_request import BlockKeys
 from fairsched.engines.serving_thread import ServingThread
-from fairsched.model.events import Arrived, Event, WorkerDraining, WorkerJoined, WorkerLeft
+from fairsched.model.events import Arrived, Event, Finished, WorkerDraining, WorkerJoined, WorkerLeft
 from fairsched.model.plan import Dispatch, StepPlan
 from fairsched.model.request import Client, Request
 from fairsched.model.serial import digest
@@ -35,7 +38,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, parameters
 from fairsched.policies.router import JoinShortestQueue, RoundRobin, TurnState
 from tests.engines.fake_executor import FakeExecutor, answer_of
-from tests.engines.flaky_workers import Death, FlakyWorkers
+from tests.engines.flaky_workers import Death, FlakyWorker, FlakyWorkers
 from tests.engines.logs import build
 from tests.engines.test_serving import CAPACITY, SENT, Ends, composed, wanted
 
@@ -434,3 +437,63 @@ def test_a_cluster_has_the_front_of_an_engine() -> None:
             assert list(stream) == answer_of([i % 3, 1, i % 5], 6)
     assert not cluster.answers
     assert not cluster.status
+
+
+class Meddler(FlakyWorker):
+    """Says of every request that it knows of that it has ended, whoever has it, and tells tokens of it."""
+
+    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+        honest = super().serve(commands, pace).result()
+        future: Future[Report] = Future()
+        said = [Finished(1, self.birth.worker, request_id, 0, 1) for request_id in range(4)]
+        tokens = {request_id: [5] for request_id in range(4)} | honest.tokens
+        future.set_result(msgspec.structs.replace(honest, events=[*honest.events, *said], tokens=tokens))
+        return future
+
+
+def test_a_worker_that_lies_ends_nothing_that_it_does_not_have() -> None:
+    """Ends and tokens of requests that other workers have are not believed."""
+    plain = recipe(FCFS())
+
+    def start(birth: Birth) -> FlakyWorker:
+        return (Meddler if birth.worker else FlakyWorker)(plain, birth, None)
+
+    ends: list[Answer] = []
+    cluster = Cluster(FCFS(), RoundRobin(), start, kv_capacity_tokens=CAPACITY, pace=Pace(60.0, 1))
+    cluster.step()
+    answers = [cluster.ask("a", [i, 2, 3], 6, on_end=ends.append) for i in range(4)]
+    cluster.run_until_idle()
+    assert sorted(answer.request_id for answer in ends) == [0, 1, 2, 3]
+    _all_finished([answers[0], answers[2]])
+
+
+def test_who_leaves_while_no_worker_has_come_is_cancelled_at_once() -> None:
+    """A held request is at no worker; its end is told once, and no worker ever hears of it."""
+    ends = Ends()
+    cluster, start = clustered(FCFS(), [], workers=1, workers_max=2, listeners=[ends])
+    answers = _asked(cluster, 3)
+    assert cluster.cancel(1)
+    assert not cluster.cancel(1)
+    assert answers[1].outcome == "cancelled"
+    assert cluster.add_worker() == 1
+    cluster.drain_worker(1)
+    assert [status.worker for status in cluster.status] == [0]
+    cluster.run_until_idle()
+    _all_finished([answers[0], answers[2]])
+    assert ends.ended == Counter({0: 1, 1: 1, 2: 1})
+    assert [event.request.id for event in ends.events if isinstance(event, Arrived)] == [0, 2]
+    assert len(start.alive) == 1
+
+
+def test_a_caller_who_fails_is_gone() -> None:
+    """A callback that raises cancels its own request, and nobody else's."""
+
+    def fails(_: int) -> None:
+        raise RuntimeError("the connection is closed")
+
+    cluster, _ = clustered(FCFS(), [], pace=Pace(60.0, 1))
+    lost = cluster.ask("a", [1, 2], 9, on_token=fails)
+    answers = _asked(cluster, 4)
+    cluster.run_until_idle()
+    assert lost.outcome == "cancelled"
+    _all_finished(answers)

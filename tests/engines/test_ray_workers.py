@@ -13,6 +13,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.cluster import Cluster
+from fairsched.engines.cluster_member import Patience
 from fairsched.engines.cluster_worker import Pace, Recipe
 from fairsched.engines.executor import Sampling
 from fairsched.engines.serving_answers import Answer
@@ -102,6 +103,7 @@ def test_one_of_three_actors_is_killed_and_each_request_ends_once(
             log=log,
             pace=Pace(60.0, 3),
             ahead=2,
+            patience=Patience(silent_s=30.0, start_s=DEADLINE_S),
             **options,
         )
         cluster.configure_client("client-1", 2)
