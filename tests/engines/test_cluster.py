@@ -19,6 +19,7 @@ from fairsched.engines.cluster_member import Patience
 from fairsched.engines.cluster_worker import Birth, Command, InProcess, Pace, Recipe, Report
 from fairsched.engines.executor import Sampling
 from fairsched.engines.explain import explain
+from fairsched.engines.log_file import LogError
 from fairsched.engines.replay import replay
 from fairsched.engines.serving_answers import Answer
 from fairsched.engines.serving_log import ServingLog
@@ -497,3 +498,56 @@ def test_a_caller_who_fails_is_gone() -> None:
     cluster.run_until_idle()
     assert lost.outcome == "cancelled"
     _all_finished(answers)
+
+
+@pytest.mark.parametrize("how", ["deaf", "untold"])
+def test_what_a_dead_worker_had_in_flight_counts_for_nobody(how: Any) -> None:
+    """Under an in-flight cap, a client's tokens at a worker that died are free again there, whether they ran or waited:
+    the gate and whoever watches it agree, and everybody is served."""
+    policy = DLPM(gate=DeficitGate(quantum=5, in_flight_cap_tokens=20), batching=Chunked(8, 4))
+    ends = Ends()
+    cluster, _ = clustered(policy, [Death(4, how), Death(6, how)], listeners=[ends])
+    answers = _asked(cluster, 16)
+    while cluster.step():
+        for state in cluster.policy_states:
+            policy.check(state)
+    _all_finished(answers)
+    assert cluster.deaths == 2
+    assert [state.gate.in_flight.tolist() for state in cluster.policy_states] == [[0, 0], [0, 0]]
+    gate_passed(policy, ends.events)
+
+
+def test_an_engine_need_not_remember_the_ids_of_other_workers() -> None:
+    """However many requests others get, an engine keeps a window of ids, and not each."""
+    cluster, start = clustered(FCFS(), [])
+    for i in range(60):
+        cluster.ask("a", [i % 3], 2)
+        cluster.step()
+    cluster.run_until_idle()
+    assert all(worker.host.engine.next_id > 50 for worker in start.alive)
+
+
+def test_a_log_of_a_moved_request_is_read_without_trust(tmp_path: Path) -> None:
+    """A request cannot come with more tokens than it may have, and with others than it had the replay differs."""
+    path = tmp_path / "cluster.jsonl"
+    with ServingLog(path, "fcfs", parameters(FCFS()), kv_capacity_tokens=CAPACITY, workers=2) as log:
+        cluster, _ = clustered(FCFS(), [Death(4, "deaf")], log=log)
+        _asked(cluster, 2, output=9)
+        cluster.run_until_idle()
+        log.complete(*cluster.policy_states)
+    lines = path.read_text().splitlines()
+    moved = [i for i, text in enumerate(lines) if text.startswith('["Arrived"') and text.count(",") == 7]
+    line = msgspec.json.decode(lines[moved[0]])
+    assert line[3:7] == [0, 0, 3, 9]
+    assert line[7] > 0
+
+    def told(generated: int) -> str | None:
+        changed = [*lines]
+        changed[moved[0]] = msgspec.json.encode([*line[:7], generated]).decode()
+        path.write_text("\n".join(changed) + "\n")
+        return replay(path, build).difference
+
+    assert told(line[7]) is None
+    assert "request 0 may produce" in str(told(line[7] - 1))
+    with pytest.raises(LogError, match="field generated_tokens: expected less than 9, found 9"):
+        told(9)
