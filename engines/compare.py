@@ -37,12 +37,19 @@ class Cluster:
 
 @attrs.frozen
 class Run:
-    """What is run: a policy with the parameters that were set, and a router."""
+    """What is run: a policy and a router, each with the parameters that were set."""
 
     policy: LocalPolicy[Any]
     name: str
     params: Mapping[str, str]
     router: Router[Any]
+    router_params: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def router_title(self) -> str:
+        """The router in one word or two."""
+        params = ", ".join(f"{key}={value}" for key, value in self.router_params.items())
+        return f"{self.router.name} ({params})" if params else self.router.name
 
     @property
     def title(self) -> str:
@@ -104,7 +111,7 @@ def run_one(
     sha256 = log.sha256()
     result = recorder.result(
         policy=run.name,
-        router=run.router.name,
+        router=run.router_title,
         params={name: int(text) if text.isdecimal() else text for name, text in run.params.items()},
         charging=charging_of(workload, run.policy),
         service_gap_bound=run.policy.service_gap_bound(workload.clients, limits),

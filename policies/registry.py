@@ -15,9 +15,12 @@ from fairsched.policies.base import Router
 from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.fcfs import FCFS
+from fairsched.policies.freeness import Freeness
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.lpm import LPM
 from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
+from fairsched.policies.router_random import PowerOfTwo, Random
+from fairsched.policies.sal import SAL, SALPrinted
 from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
 from fairsched.policies.vtc import VTC
 
@@ -27,7 +30,17 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
 """Local policies by name, with their defaults."""
 
 ROUTERS: dict[str, Router[Any]] = {
-    router.name: router for router in (RoundRobin(), PerClientRoundRobin(), JoinShortestQueue())
+    router.name: router
+    for router in (
+        RoundRobin(),
+        PerClientRoundRobin(),
+        Random(),
+        PowerOfTwo(),
+        JoinShortestQueue(),
+        Freeness(),
+        SAL(),
+        SALPrinted(),
+    )
 }
 """Routers by name, with their defaults."""
 
@@ -87,6 +100,26 @@ def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> Compose
     return attrs.evolve(policy, order=order, gate=attrs.evolve(gate, **changes), batching=batching)
 
 
+def router_parameters(router: Router[Any]) -> dict[str, Any]:
+    """The router's parameters and their values."""
+    return {name: getattr(router, name) for name in _fields(type(router))}
+
+
+def router_with(router: Router[Any], given: Mapping[str, str]) -> Router[Any]:
+    """The router with parameters set from text.
+
+    Raises `UnknownNameError` for a parameter that the router does not have, `ValueError` for a value that it cannot
+    have.
+    """
+    known = router_parameters(router)
+    for name in given:
+        if name not in known:
+            raise unknown(f"parameter of router {router.name}", name, known)
+    changes = {name: _parsed(router, name, text, known[name]) for name, text in given.items()}
+    configured: Any = router
+    return cast("Router[Any]", attrs.evolve(configured, **changes))
+
+
 def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
     kind = type(policy.batching)
     if "batching" in given:
@@ -100,7 +133,7 @@ def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
     return kind(**values)
 
 
-def _parsed(policy: ComposedPolicy, name: str, text: str, default: Any) -> Any:
+def _parsed(policy: ComposedPolicy | Router[Any], name: str, text: str, default: Any) -> Any:
     """`text` as a value like `default`; a whole number where the default is one or None."""
     if isinstance(default, str):
         return text

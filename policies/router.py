@@ -1,5 +1,6 @@
 """Routers that look at queues and counts only: round robin, per-client round robin, join the shortest queue."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -71,6 +72,12 @@ def _tokens(load: WorkerLoad) -> int:
     return load.waiting_tokens + load.kv_capacity_tokens - load.kv_free_tokens
 
 
+Measure = Literal["requests", "tokens"]
+"""How long a worker's queue is: its requests waiting and running, or its tokens waiting and promised."""
+MEASURES: dict[str, Callable[[WorkerLoad], int]] = {"requests": _requests, "tokens": _tokens}
+"""The queue's length by each measure."""
+
+
 @attrs.frozen
 class JoinShortestQueue(Router[NoRouterState]):
     """The worker with the fewest requests waiting or running (or tokens waiting or promised); the lowest id of equals.
@@ -81,11 +88,11 @@ class JoinShortestQueue(Router[NoRouterState]):
     name: ClassVar[str] = "join-shortest-queue"
     state_type: ClassVar[Any] = NoRouterState
 
-    measure: Literal["requests", "tokens"] = attrs.field(default="requests", validator=one_of("requests", "tokens"))
+    measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
 
     def init(self) -> NoRouterState:
         return NoRouterState()
 
     def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
-        shortest = min(view.workers, key=_requests if self.measure == "requests" else _tokens)
+        shortest = min(view.workers, key=MEASURES[self.measure])
         return Dispatch(request.id, shortest.worker), state

@@ -78,6 +78,16 @@ def test_lists_run_as_a_product(tmp_path: Path) -> None:
     assert quanta == [None, 100, 1_000, 10_000]
 
 
+def test_routers_take_parameters(tmp_path: Path) -> None:
+    """A router's values are runs of their own, and it is named with them."""
+    target = tmp_path / "figures.json"
+    arguments = ["compare", "--limit", "40", "--policies", "fcfs", "--workers", "2", "--json", str(target)]
+    routers = ["--routers", "round-robin,power-of-two", "--set", "power-of-two.measure=requests,tokens"]
+    assert run(*arguments, *routers) == 0
+    named = [entry["router"] for entry in json.loads(target.read_text())["runs"]]
+    assert named == ["round-robin", "power-of-two (measure=requests)", "power-of-two (measure=tokens)"]
+
+
 def test_a_log_replays_equal_and_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `compare --log` writes, `replay` finds equal, and `explain` adds up to the request's latency."""
     assert run(*SMALL, "--log", str(tmp_path)) == 0
@@ -111,11 +121,13 @@ def test_a_saved_workload_is_the_workload(tmp_path: Path) -> None:
         (["compare", "--policies", "no_such_module:Policy"], "cannot be imported"),
         (["compare", "--policies", "fairsched.policies.dlpm:DeficitGate"], "not a composed local policy"),
         (["compare", "--routers", "round_robin"], "did you mean round-robin"),
+        (["compare", "--routers", "sal", "--set", "sal.pol_us=1"], "did you mean poll_us"),
+        (["compare", "--routers", "sal", "--set", "sal.poll_us=-1"], "at least 0"),
         (["compare", "--set", "dlpm.quantums=1"], "did you mean quantum"),
         (["compare", "--set", "dlpm.quantum=0"], "positive integer"),
         (["compare", "--set", "dlpm.quantum=many"], "whole number"),
         (["compare", "--set", "quantum=1"], "POLICY.PARAM=VALUE"),
-        (["compare", "--policies", "fcfs", "--set", "dlpm.quantum=1"], "not among --policies"),
+        (["compare", "--policies", "fcfs", "--set", "dlpm.quantum=1"], "not among --policies or --routers"),
         (["compare", "--latency-model", "llama-3.2-3b"], "did you mean llama-3.2-3b-a10g"),
         (["compare", "--rate-scale", "nan"], "positive finite number"),
         (["compare", "--rate-scale", "-1"], "positive finite number"),

@@ -14,7 +14,7 @@ import pytest
 from fairsched.cli import parser
 from fairsched.cli_common import latency_of, policy_of
 from fairsched.engines.workloads.generate import WORKLOADS
-from fairsched.policies.registry import ROUTERS
+from fairsched.policies.registry import ROUTERS, router_with
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -96,7 +96,10 @@ def names_what_there_is(arguments: Namespace) -> None:
         target, _, values = setting.partition("=")
         policy, _, param = target.rpartition(".")
         for value in values.split(",") if ":" not in policy else ():
-            policy_of(policy, {param: value})
+            if policy in ROUTERS:
+                router_with(ROUTERS[policy], {param: value})
+            else:
+                policy_of(policy, {param: value})
     if not getattr(arguments, "latency_model", ".json").endswith(".json"):
         latency_of(arguments.latency_model)
     assert set(getattr(arguments, "routers", ())) <= set(ROUTERS)

@@ -23,7 +23,7 @@ from fairsched.engines.workloads.info import trace_info
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, unknown
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, router_with, unknown
 
 DEFAULT_POLICIES = ["fcfs", "lpm", "vtc", "dlpm"]
 
@@ -61,7 +61,8 @@ def add_compare(commands: Any) -> None:
         action="append",
         default=[],
         metavar="POLICY.PARAM=VALUE[,VALUE...]",
-        help="set a parameter (repeat for more); several values are runs of their own; see `fairsched policies`",
+        help="set a parameter of a policy or router (repeat for more); several values are runs of their own; see "
+        "`fairsched policies`",
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
@@ -92,17 +93,22 @@ def compare(arguments: Namespace) -> int:
 def _runs(arguments: Namespace) -> Iterator[Run]:
     """Every policy with every combination of its parameter values, behind every router."""
     settings = _settings(arguments.set)
-    for policy in settings:
-        if policy not in arguments.policies:
-            raise unknown("policy in --set (it is not among --policies)", policy, arguments.policies)
+    chosen = [*arguments.policies, *arguments.routers]
+    for name in settings:
+        if name not in chosen:
+            raise unknown("policy in --set (it is not among --policies or --routers)", name, chosen)
     for name in arguments.routers:
         if name not in ROUTERS:
             raise unknown("router", name, ROUTERS)
     for name, router in product(arguments.policies, arguments.routers):
-        given = settings.get(name, {})
-        for values in product(*given.values()):
-            params = dict(zip(given, values, strict=True))
-            yield Run(policy_of(name, params), name, params, ROUTERS[router])
+        for params, routing in product(_choices(settings, name), _choices(settings, router)):
+            yield Run(policy_of(name, params), name, params, router_with(ROUTERS[router], routing), routing)
+
+
+def _choices(settings: dict[str, dict[str, list[str]]], name: str) -> list[dict[str, str]]:
+    """Every combination of the parameter values that were given to a policy or router."""
+    given = settings.get(name, {})
+    return [dict(zip(given, values, strict=True)) for values in product(*given.values())]
 
 
 def _settings(texts: list[str]) -> dict[str, dict[str, list[str]]]:
@@ -155,7 +161,7 @@ def _run_all(
 def _log_path(folder: Path, number: int, run: Run) -> Path:
     """A file of its own for each run, in the order of the table."""
     params = "".join(f"-{key}={value}" for key, value in run.params.items())
-    name = f"{number + 1:02}-{run.name}-{run.router.name}{params}"
+    name = f"{number + 1:02}-{run.name}-{run.router_title}{params}"
     return folder / (re.sub(r"[^A-Za-z0-9=._-]", "_", name) + ".jsonl")
 
 
@@ -164,7 +170,7 @@ def _info(workload: Workload, cluster: Cluster, run: Run) -> RunInfo:
     return RunInfo(
         policy=run.name,
         params=params_of(parameters(run.policy)),
-        router=run.router.name,
+        router=run.router_title,
         workers=cluster.workers,
         kv_capacity_tokens=cluster.capacity,
         latency=cluster.latency,

@@ -2,12 +2,13 @@
 
 import inspect
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from textwrap import fill
 from typing import Any
 
 from fairsched.model.presets import PRESETS
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, router_parameters
 
 WIDTH = 110
 
@@ -24,19 +25,23 @@ def policies(arguments: Namespace) -> int:
     for name, policy in LOCAL_POLICIES.items():
         promise = "promises a bound" if policy.promises_bound else "promises nothing"
         _entry(name, f"{_summary(policy)}  Order {policy.order.name}, gate {policy.gate.name}; {promise}.")
-        values = parameters(policy).items()
-        _entry("", ", ".join(f"{key}={'none' if value is None else value}" for key, value in values))
-    for title, things in (
-        ("Batching rules (a policy's parameter `batching`)", BATCHINGS),
-        ("Routers (compare --routers)", ROUTERS),
-    ):
-        print(f"\n{title}\n")
-        for name, thing in things.items():
-            _entry(name, _summary(thing))
+        _entry("", _values(parameters(policy)))
+    print("\nBatching rules (a policy's parameter `batching`)\n")
+    for name, rule in BATCHINGS.items():
+        _entry(name, _summary(rule))
+    print("\nRouters (compare --routers; set a parameter with --set ROUTER.PARAM=VALUE)\n")
+    for name, router in ROUTERS.items():
+        _entry(name, _summary(router))
+        if values := router_parameters(router):
+            _entry("", _values(values))
     print("\nLatency models (compare --latency-model)\n")
     for name, model in PRESETS.items():
         _entry(name, f"{model.kv_capacity_tokens:,} tokens of KV; {model.source}")
     return 0
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={'none' if value is None else value}" for key, value in values.items())
 
 
 def _summary(thing: object) -> str:

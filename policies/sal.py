@@ -1,0 +1,161 @@
+"""SAL: the worker where a request waits least for memory and for the prompts before it.
+
+Source: the SAL load balancer as our card of it has it; its equation 2 is kept as `SALPrinted`.  With T tokens a step,
+B requests running, mean input and output lengths mu_in and mu_out, and N prompt tokens,
+
+    load = max( max(0, N - free) / ((mu_in / mu_out) B),  (queued + N) / T )        in steps.
+
+The second term is how long the backlog of prompts takes.  The first is how long until enough memory is free: of B
+running requests one ends every mu_out / B steps and frees mu_in + mu_out tokens, while each takes one token a step, so
+B mu_in / mu_out become free a step.  The printed equation multiplies the deficit by beta = (mu_in + mu_out) / mu_out
+instead, which is no time, knows no batch and grows where memory is freed faster.
+
+Loads are ratios of integers and are compared exactly.  `max` hides its smaller term, so of equal loads the one with
+the smaller hidden term wins, then with fewer tokens queued, then with more free memory, then the lowest id.
+
+Between two polls of the workers the router adds N to `queued` and takes it from `free` for each request that it sends,
+and takes nothing to be over.
+"""
+
+from typing import Any, ClassVar
+
+import attrs
+import msgspec
+from immutables import Map
+
+from fairsched.model.events import Event, Finished, WorkerJoined, WorkerLeft
+from fairsched.model.plan import Dispatch
+from fairsched.model.request import Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies.base import Router
+from fairsched.policies.validators import not_negative, positive
+from fairsched.policies.window_mean import WindowMeans
+
+
+class Estimate(msgspec.Struct, frozen=True, gc=False):
+    """What a worker said when it was polled, and what it was sent since.  The free memory may be below 0."""
+
+    kv_free_tokens: int
+    queued_tokens: int
+    running_requests: int
+
+
+class SALState(msgspec.Struct, frozen=True):
+    """When the workers were polled last (-1: never), what is thought of them since, and the mean lengths."""
+
+    polled_ns: int = -1
+    estimates: Map[int, Estimate] = Map()
+    means: WindowMeans = WindowMeans()
+
+
+Terms = tuple[int, int, int, int, int]
+"""The larger and the smaller term of a load over a common denominator, which is the third; then what decides between
+equal loads, less being better."""
+
+
+def _polled(load: WorkerLoad) -> Estimate:
+    return Estimate(load.kv_free_tokens, load.waiting_tokens, load.running_requests)
+
+
+@attrs.frozen
+class SAL(Router[SALState]):
+    """The worker with the least steps to wait, for memory or for prompts queued before, whichever takes longer.
+
+    O(workers), and as much again at a poll.
+    """
+
+    name: ClassVar[str] = "sal"
+    state_type: ClassVar[Any] = SALState
+
+    max_batched_tokens: int = attrs.field(default=2048, validator=positive)
+    """T, tokens that a worker prefills a step; it should be the workers' own (1,024 in the paper)."""
+    poll_us: int = attrs.field(default=100_000, validator=not_negative)
+    """How often workers are polled; 0: before every request."""
+    window_us: int = attrs.field(default=300_000_000, validator=positive)
+    """Mean lengths are of the last one to two windows."""
+    prior_input_tokens: int = attrs.field(default=1365, validator=positive)
+    prior_output_tokens: int = attrs.field(default=211, validator=positive)
+    """Mean lengths before anything was seen (the paper's for chat); they count as one request."""
+    decode_step_us: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
+    """Shortest decode step: outputs of those who ran at the poll are thought to have grown by a token in each since.
+    None where workers reserve outputs, so that they grow into memory that is not free anyway."""
+
+    def init(self) -> SALState:
+        return SALState()
+
+    def check(self, state: SALState) -> None:
+        """Nothing is known of workers before the first poll."""
+        assert state.polled_ns >= -1
+        assert all(one.queued_tokens >= 0 and one.running_requests >= 0 for one in state.estimates.values())
+
+    def observe(self, state: SALState, event: Event) -> SALState:
+        """The length of each output counts; a worker that is new or gone is not what it was when it was polled."""
+        if type(event) is Finished:
+            means = state.means.with_output(self._window(event.time_ns), event.output_tokens)
+            return SALState(state.polled_ns, state.estimates, means)
+        if (type(event) is WorkerJoined or type(event) is WorkerLeft) and event.worker in state.estimates:
+            return SALState(state.polled_ns, state.estimates.delete(event.worker), state.means)
+        return state
+
+    def route(self, state: SALState, request: Request, view: ClusterView) -> tuple[Dispatch, SALState]:
+        now_ns, tokens = view.now_ns, request.prompt.tokens
+        polled_ns, estimates = state.polled_ns, state.estimates
+        if polled_ns < 0 or now_ns - polled_ns >= self.poll_us * 1_000:
+            polled_ns, estimates = now_ns, Map({load.worker: _polled(load) for load in view.workers})
+        window = self._window(now_ns)
+        ratio = state.means.ratio(window, self.prior_input_tokens, self.prior_output_tokens)
+        step_us = self.decode_step_us
+        steps = 0 if step_us is None else -((polled_ns - now_ns) // (step_us * 1_000))
+        chosen, least = -1, (0, 0, 1, 0, 0)
+        for load in view.workers:
+            terms = self.terms(tokens, estimates.get(load.worker) or _polled(load), steps, ratio)
+            if chosen < 0 or _before(terms, least):
+                chosen, least, reported = load.worker, terms, load
+        old = estimates.get(chosen) or _polled(reported)
+        sent = Estimate(old.kv_free_tokens - tokens, old.queued_tokens + tokens, old.running_requests)
+        means = state.means.with_input(window, tokens)
+        return Dispatch(request.id, chosen), SALState(polled_ns, estimates.set(chosen, sent), means)
+
+    def terms(self, tokens: int, estimate: Estimate, steps: int, ratio: tuple[int, int]) -> Terms:
+        """The load of a worker for a prompt of so many tokens, `steps` decode steps after it was polled.
+
+        `ratio` is mu_in / mu_out; terms are in steps times T and the ratio's numerator, for all workers alike.
+        """
+        mean_in, mean_out = ratio
+        running = estimate.running_requests or 1
+        deficit = tokens + steps * estimate.running_requests - estimate.kv_free_tokens
+        memory = deficit * mean_out * self.max_batched_tokens if deficit > 0 else 0
+        queue = (estimate.queued_tokens + tokens) * mean_in * running
+        high, low = (memory, queue) if memory > queue else (queue, memory)
+        return high, low, running, estimate.queued_tokens, -estimate.kv_free_tokens
+
+    def _window(self, now_ns: int) -> int:
+        return now_ns // (self.window_us * 1_000)
+
+
+def _before(one: Terms, other: Terms) -> bool:
+    """Whether the first load is less, or better by what decides between equals."""
+    high, low, denominator, *ties = one
+    high_other, low_other, denominator_other, *ties_other = other
+    left, right = high * denominator_other, high_other * denominator
+    if left == right:
+        left, right = low * denominator_other, low_other * denominator
+    return left < right if left != right else ties < ties_other
+
+
+@attrs.frozen
+class SALPrinted(SAL):
+    """SAL with the load as printed, max(beta (N - free), (queued + N) / T); the lowest id of equals.  For comparison.
+
+    A deficit of one token outweighs a long queue, so its memory term is hardly more than a filter.
+    """
+
+    name: ClassVar[str] = "sal-printed"
+
+    def terms(self, tokens: int, estimate: Estimate, steps: int, ratio: tuple[int, int]) -> Terms:
+        """As printed, in steps times T and the ratio's denominator; it says nothing of equal loads."""
+        mean_in, mean_out = ratio
+        deficit = tokens + steps * estimate.running_requests - estimate.kv_free_tokens
+        memory = deficit * (mean_in + mean_out) * self.max_batched_tokens
+        queue = (estimate.queued_tokens + tokens) * mean_out
+        return max(memory, queue), 0, 1, 0, 0
