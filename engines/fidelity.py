@@ -70,26 +70,52 @@ class RealRun:
 
 @attrs.frozen
 class Fidelity:
-    """A policy, simulated once (a simulation is exact) and run on the real engine several times."""
+    """A policy, simulated once (a simulation is exact) and run on the real engine several times.
+
+    A machine is not as fast on every day: `at_speed` holds, for each run, what the simulator says with all times of the
+    model multiplied by one number, such that all steps of the run together take what they took.
+    """
 
     policy: str
     slo_ttft_ns: int | None
     slo_tpot_ns: int | None
     offered_rps: float
     simulated: Figures
+    at_speed: tuple[Figures, ...]
     runs: tuple[RealRun, ...]
 
-    def errors(self, figure: Callable[[Figures], float | None]) -> list[float]:
+    def errors(self, figure: Callable[[Figures], float | None], *, at_speed: bool = False) -> list[float]:
         """Simulated over real less 1, for each run in which there is something to compare."""
-        said = figure(self.simulated)
-        real = [figure(run.figures) for run in self.runs]
-        return [said / value - 1 for value in real if said is not None and value]
+        pairs = [(figure(said), figure(run.figures)) for said, run in self._pairs(at_speed)]
+        return [said / real - 1 for said, real in pairs if said is not None and real]
 
-    def attainment_errors(self) -> list[float]:
+    def attainment_errors(self, *, at_speed: bool = False) -> list[float]:
         """Simulated less real attainment of each run, as a share of all requests."""
-        said = self.simulated.slo_attainment
-        real = [run.figures.slo_attainment for run in self.runs]
-        return [said - value for value in real if said is not None and value is not None]
+        pairs = [(said.slo_attainment, run.figures.slo_attainment) for said, run in self._pairs(at_speed)]
+        return [said - real for said, real in pairs if said is not None and real is not None]
+
+    def _pairs(self, at_speed: bool) -> list[tuple[Figures, RealRun]]:
+        said = self.at_speed if at_speed else (self.simulated,) * len(self.runs)
+        return list(zip(said, self.runs, strict=True))
+
+
+def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
+    """The model of a machine that takes `factor` times as long for everything, in whole nanoseconds."""
+    return attrs.evolve(
+        latency,
+        prefill_constant_ns=round(latency.prefill_constant_ns * factor),
+        prefill_token_ns=round(latency.prefill_token_ns * factor),
+        prefill_attention_ps=round(latency.prefill_attention_ps * factor),
+        decode=tuple(
+            attrs.evolve(
+                piece,
+                constant_ns=round(piece.constant_ns * factor),
+                context_token_ns=round(piece.context_token_ns * factor),
+                request_ns=round(piece.request_ns * factor),
+            )
+            for piece in latency.decode
+        ),
+    )
 
 
 class TooFewError(ValueError):

@@ -75,6 +75,7 @@ _LLAMA_32 = RopeScaling(32.0, 1.0, 4.0, 8192)
 SIZES: dict[str, LlamaConfig] = {
     "tiny": LlamaConfig(256, 64, 128, 2, 4, 2, 16, 4096),
     "small": LlamaConfig(4096, 256, 704, 4, 4, 2, 64, 8192),
+    "medium": LlamaConfig(4096, 768, 2048, 6, 12, 4, 64, 8192),
     "1b": LlamaConfig(128_256, 2048, 8192, 16, 32, 8, 64, 131_072, rope_scaling=_LLAMA_32),
     "3b": LlamaConfig(128_256, 3072, 8192, 28, 24, 8, 128, 131_072, rope_scaling=_LLAMA_32),
     "8b": LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 131_072, rope_scaling=_LLAMA_31, tied_embeddings=False),

@@ -177,10 +177,14 @@ def _hold(
     ids = tokens_of(timed, bench.model.config.vocab_size)
     # The first requests once before: what is made when it is first used is there then.
     _real(arguments, bench, latency, _first(timed), name, policy, ids, None)
-    runs = []
+    runs, at_speed = [], []
     for number in range(arguments.runs):
-        runs.append(_real(arguments, bench, latency, timed, name, policy, ids, number))
-    return held.Fidelity(name, slo.ttft_ns, slo.tpot_ns, offered, held.figures(timed, events), tuple(runs))
+        run = _real(arguments, bench, latency, timed, name, policy, ids, number)
+        as_fast = held.slowed(latency, 1 / (1 + run.step_bias))
+        at_speed.append(held.figures(timed, simulate(timed, policy, router, as_fast, kv_capacity_tokens=capacity)))
+        runs.append(run)
+    said = held.figures(timed, events)
+    return held.Fidelity(name, slo.ttft_ns, slo.tpot_ns, offered, said, tuple(at_speed), tuple(runs))
 
 
 def _first(workload: Workload) -> Workload:
@@ -242,15 +246,18 @@ def to_json(result: "Fidelity") -> dict[str, Any]:
         "slo_attainment": result.attainment_errors(),
         "step_mape": [run.step_mape for run in result.runs],
     }
+    entry["errors_at_speed"] = dict(_errors(result, at_speed=True)) | {
+        "slo_attainment": result.attainment_errors(at_speed=True)
+    }
     return entry
 
 
-def _errors(result: "Fidelity") -> list[tuple[str, list[float]]]:
+def _errors(result: "Fidelity", *, at_speed: bool = False) -> list[tuple[str, list[float]]]:
     def latency(key: str) -> "Callable[[Figures], float | None]":
         return lambda figures: figures.latencies[key]
 
-    rows = [(key, result.errors(latency(key))) for key in result.simulated.latencies]
-    return [*rows, ("makespan_us", result.errors(lambda figures: figures.makespan_us))]
+    rows = [(key, result.errors(latency(key), at_speed=at_speed)) for key in result.simulated.latencies]
+    return [*rows, ("makespan_us", result.errors(lambda figures: figures.makespan_us, at_speed=at_speed))]
 
 
 def _show(result: "Fidelity") -> None:
@@ -259,21 +266,26 @@ def _show(result: "Fidelity") -> None:
 
     runs = result.runs
     print(f"{result.policy}: {result.offered_rps:.3f} requests a second offered, {len(runs)} real runs")
-    table = Table("figure", "simulated", "real (median)", "error (median)", "errors of the runs", box=None)
+    table = Table("figure", "simulated", "real", "error", "at speed", "errors of the runs", box=None)
+    at_speed = dict(_errors(result, at_speed=True))
     for key, errors in _errors(result):
         said = _figure(result.simulated, key)
         real = [value for run in runs if (value := _figure(run.figures, key)) is not None]
         if said is not None and real and errors:
             each = ", ".join(percent(error, sign=True) for error in errors)
-            typical = percent(median(errors), sign=True)
-            table.add_row(key.replace("_us", ""), _ms(said), _ms(median(real)), typical, each)
+            typical, steady = percent(median(errors), sign=True), percent(median(at_speed[key]), sign=True)
+            table.add_row(key.replace("_us", ""), _ms(said), _ms(median(real)), typical, steady, each)
     attained = [run.figures.slo_attainment for run in runs if run.figures.slo_attainment is not None]
     points = result.attainment_errors()
     if points:
         each = ", ".join(f"{100 * point:+.1f}" for point in points)
         said_share, real_share = percent(result.simulated.slo_attainment), percent(median(attained))
-        table.add_row("SLO attainment", said_share, real_share, f"{100 * median(points):+.1f} points", each)
+        typical, steady = (
+            f"{100 * median(found):+.1f} points" for found in (points, result.attainment_errors(at_speed=True))
+        )
+        table.add_row("SLO attainment", said_share, real_share, typical, steady, each)
     Console(width=120).print(table)
+    print("  Real figures and errors are medians; at speed: with the machine as fast as it was in each run.")
     targets = (("TTFT", result.slo_ttft_ns), ("TPOT", result.slo_tpot_ns))
     print("  SLO: " + " and ".join(f"{name} at most {ns / 1e6:.1f} ms" for name, ns in targets if ns is not None))
     print(

@@ -15,6 +15,7 @@ from fairsched.engines.fidelity import (
     capacity_rps,
     figures,
     real_run,
+    slowed,
     typical_slo,
     with_slo,
 )
@@ -77,7 +78,9 @@ def held(workload: Workload, policy: ComposedPolicy, latency: LatencyModel, slow
     run, engine = real_run(workload, policy, latency, executor, start, ids, kv_capacity_tokens=CAPACITY)
     if engine.guard.interventions:
         raise GuardedError
-    return Fidelity(policy.name, None, None, 1.0, figures(workload, events), (run,))
+    as_fast = slowed(latency, 1 / (1 + run.step_bias))
+    at_speed = simulate(workload, policy, RoundRobin(), as_fast, kv_capacity_tokens=CAPACITY)
+    return Fidelity(policy.name, None, None, 1.0, figures(workload, events), (figures(workload, at_speed),), (run,))
 
 
 def jobs(*rows: tuple[int, int, int]) -> Workload:
@@ -112,6 +115,16 @@ def test_an_engine_that_is_slower_is_found_out() -> None:
     assert error == pytest.approx(-0.2, abs=0.03)
     (error,) = result.errors(lambda f: f.makespan_us)
     assert error == pytest.approx(-0.2, abs=0.03)
+
+
+def test_a_machine_that_is_slower_in_all_is_no_error_of_the_model() -> None:
+    """With all times of the model multiplied by what the run took longer, the figures are those of the run."""
+    result = held(jobs((0, 8, 10), (4, 8, 10)), FCFS(), slowed(LATENCY, 1000), slower=1.25)
+    for name in ("ttft_us.p50", "tpot_us.p50", "normalized_latency_us.p95"):
+        (error,) = result.errors(lambda f, name=name: f.latencies[name])  # type: ignore[misc]
+        assert error == pytest.approx(-0.2, abs=0.03)
+        (steady,) = result.errors(lambda f, name=name: f.latencies[name], at_speed=True)  # type: ignore[misc]
+        assert steady == pytest.approx(0, abs=0.002)
 
 
 def test_attainment_is_of_the_same_targets() -> None:
