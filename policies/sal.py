@@ -1,7 +1,8 @@
 """SAL: the worker where a request waits least for memory and for the prompts before it.
 
-Source: the SAL load balancer as our card of it has it; its equation 2 is kept as `SALPrinted`.  With T tokens a step,
-B requests running, mean input and output lengths mu_in and mu_out, and N prompt tokens,
+Source: the SAL load balancer, whose equation 2 was reported to us and is kept as `SALPrinted`; its text was not
+available.  With T tokens a step, B requests running, mean input and output lengths mu_in and mu_out, and a prompt of N
+tokens,
 
     load = max( max(0, N - free) / ((mu_in / mu_out) B),  (queued + N) / T )        in steps.
 
@@ -73,7 +74,7 @@ class SAL(Router[SALState]):
     """How often workers are polled; 0: before every request."""
     window_us: int = attrs.field(default=300_000_000, validator=positive)
     """Mean lengths are of the last one to two windows."""
-    prior_input_tokens: int = attrs.field(default=1365, validator=positive)
+    prior_input_tokens: int = attrs.field(default=1154, validator=positive)
     prior_output_tokens: int = attrs.field(default=211, validator=positive)
     """Mean lengths before anything was seen (the paper's for chat); they count as one request."""
     decode_step_us: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
@@ -109,7 +110,8 @@ class SAL(Router[SALState]):
         chosen, least = -1, (0, 0, 1, 0, 0)
         for load in view.workers:
             terms = self.terms(tokens, estimates.get(load.worker) or _polled(load), steps, ratio)
-            if chosen < 0 or _before(terms, least):
+            mine, others = terms[0] * least[2], least[0] * terms[2]
+            if chosen < 0 or mine < others or (mine == others and _wins_tie(terms, least)):
                 chosen, least, reported = load.worker, terms, load
         old = estimates.get(chosen) or _polled(reported)
         sent = Estimate(old.kv_free_tokens - tokens, old.queued_tokens + tokens, old.running_requests)
@@ -133,14 +135,10 @@ class SAL(Router[SALState]):
         return now_ns // (self.window_us * 1_000)
 
 
-def _before(one: Terms, other: Terms) -> bool:
-    """Whether the first load is less, or better by what decides between equals."""
-    high, low, denominator, *ties = one
-    high_other, low_other, denominator_other, *ties_other = other
-    left, right = high * denominator_other, high_other * denominator
-    if left == right:
-        left, right = low * denominator_other, low_other * denominator
-    return left < right if left != right else ties < ties_other
+def _wins_tie(one: Terms, other: Terms) -> bool:
+    """Whether the first of two equal loads is the better one."""
+    left, right = one[1] * other[2], other[1] * one[2]
+    return left < right if left != right else one[3:] < other[3:]
 
 
 @attrs.frozen

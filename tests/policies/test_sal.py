@@ -1,0 +1,306 @@
+"""SAL: its choice against the equation, what is true of it (P-SAL-1 to 3), and what is said of it and false (F-SAL).
+
+Ids are those of docs/policies.md.  Everything here is tested on drawn clusters of up to five workers, not proved.
+"""
+
+from fractions import Fraction
+from typing import Any
+
+import attrs
+import msgspec
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from fairsched.model.events import Finished, WorkerLeft
+from fairsched.model.request import Prompt, Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies.sal import SAL, Estimate, SALPrinted, SALState
+from fairsched.policies.window_mean import WindowMeans
+
+CHAT = {"prior_input_tokens": 1365 - 211, "prior_output_tokens": 211, "max_batched_tokens": 1024}
+CODE = {"prior_input_tokens": 2074 - 27, "prior_output_tokens": 27, "max_batched_tokens": 1024}
+"""beta = 1365/211 and 2074/27 with 1,024 tokens a step, as in the paper."""
+
+small = st.integers(0, 9)
+ratios = st.tuples(st.integers(1, 9), st.integers(1, 9))
+sals = st.builds(
+    SAL,
+    max_batched_tokens=st.integers(1, 9),
+    prior_input_tokens=st.integers(1, 9),
+    prior_output_tokens=st.integers(1, 9),
+)
+
+
+def load(worker: int, *, free: int, queued: int = 0, running: int = 1) -> WorkerLoad:
+    """What a worker of any size reports."""
+    return WorkerLoad(worker, 0, running, queued, free, 1 << 20)
+
+
+loads = st.builds(load, worker=st.just(0), free=small, queued=small, running=st.integers(0, 4))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[WorkerLoad]:
+    """One to five workers with small loads."""
+    drawn = draw(st.lists(loads, min_size=1, max_size=5))
+    return [msgspec.structs.replace(one, worker=i) for i, one in enumerate(drawn)]
+
+
+def request(i: int, tokens: int) -> Request:
+    """A request of which only the prompt's length matters."""
+    return Request(i, 0, 0, Prompt(tokens), 1)
+
+
+def choice(router: SAL, workers: list[WorkerLoad], tokens: int) -> int:
+    """Where the first request goes."""
+    dispatch, _ = router.route(router.init(), request(0, tokens), ClusterView(0, tuple(workers)))
+    return dispatch.worker
+
+
+def printed(router: SAL) -> SALPrinted:
+    """The printed variant with the same parameters."""
+    return SALPrinted(**attrs.asdict(router))
+
+
+def terms(router: SAL, one: WorkerLoad, tokens: int) -> tuple[Fraction, Fraction]:
+    """The two terms of the equation as it is written, in steps."""
+    queue = Fraction(one.waiting_tokens + tokens, router.max_batched_tokens)
+    beta = Fraction(router.prior_input_tokens + router.prior_output_tokens, router.prior_output_tokens)
+    deficit = tokens - one.kv_free_tokens
+    if isinstance(router, SALPrinted):
+        return beta * deficit, queue
+    return max(0, deficit) / ((beta - 1) * max(1, one.running_requests)), queue
+
+
+@given(sals, clusters(), st.integers(1, 9))
+def test_the_choice_is_the_equation_s(router: SAL, workers: list[WorkerLoad], tokens: int) -> None:
+    """The worker chosen has the least load by the equation in fractions, and of equals the one that ties say."""
+
+    def rank(one: WorkerLoad) -> tuple[Any, ...]:
+        both = terms(router, one, tokens)
+        return max(both), min(both), one.waiting_tokens, -one.kv_free_tokens, one.worker
+
+    assert choice(router, workers, tokens) == min(workers, key=rank).worker
+    variant = printed(router)
+    least = min(workers, key=lambda one: (max(terms(variant, one, tokens)), one.worker))
+    assert choice(variant, workers, tokens) == least.worker
+
+
+# --- what is true -----------------------------------------------------------------------------------------------------
+
+
+def dominates(one: WorkerLoad, other: WorkerLoad) -> bool:
+    """More free memory and fewer tokens queued."""
+    return one.kv_free_tokens > other.kv_free_tokens and one.waiting_tokens < other.waiting_tokens
+
+
+@given(sals, clusters(), st.integers(1, 9))
+def test_a_worker_worse_in_both_is_not_chosen(router: SAL, workers: list[WorkerLoad], tokens: int) -> None:
+    """P-SAL-1: in the printed form always; in ours among workers of which the better runs no fewer requests."""
+    chosen = workers[choice(printed(router), workers, tokens)]
+    assert not any(dominates(one, chosen) for one in workers)
+    chosen = workers[choice(router, workers, tokens)]
+    as_busy = [one for one in workers if one.running_requests >= chosen.running_requests]
+    assert not any(dominates(one, chosen) for one in as_busy)
+
+
+def test_a_busier_worker_frees_memory_faster() -> None:
+    """P-SAL-1 needs that assumption: with 100 running, a worker that is worse in both is free sooner, and is chosen."""
+    idle, busy = load(0, free=10, running=1), load(1, free=0, queued=1, running=100)
+    assert dominates(idle, busy)
+    assert choice(SAL(**CHAT), [idle, busy], 1_000) == 1
+    assert choice(SALPrinted(**CHAT), [idle, busy], 1_000) == 0
+
+
+@given(sals, loads, st.integers(1, 9), small, small, ratios)
+def test_load_is_monotone(
+    router: SAL, one: WorkerLoad, tokens: int, freed: int, served: int, ratio: tuple[int, int]
+) -> None:
+    """P-SAL-2: more free memory or fewer queued tokens never raises a load, in either form."""
+    before = Estimate(one.kv_free_tokens, one.waiting_tokens + served, one.running_requests)
+    after = Estimate(one.kv_free_tokens + freed, one.waiting_tokens, one.running_requests)
+    for form in (router, printed(router)):
+        (high, _, of, *_), (higher, _, of_higher, *_) = (form.terms(tokens, e, 0, ratio) for e in (after, before))
+        assert high * of_higher <= higher * of
+
+
+@attrs.define
+class Truth:
+    """One worker: a request takes the memory of its prompt when it enters, and a token a step if it is made to grow."""
+
+    free: int
+    waiting: list[int] = attrs.field(factory=list)
+    running: list[int] = attrs.field(factory=list)
+
+    def play(self, move: str) -> None:
+        """The oldest that waits enters if it fits, the oldest ends, all grow, or the youngest is preempted."""
+        if move == "admit" and self.waiting and self.waiting[0] <= self.free:
+            tokens = self.waiting.pop(0)
+            self.free -= tokens
+            self.running.append(tokens)
+        elif move == "finish" and self.running:
+            self.free += self.running.pop(0)
+        elif move == "decode":
+            self.free -= len(self.running)
+        elif move == "preempt" and self.running:
+            self.waiting.insert(0, self.running.pop())
+            self.free += self.waiting[0]
+
+
+def estimate_after(truth: Truth, moves: list[int | str]) -> Estimate:
+    """What SAL thinks of a lone worker that it polled at the start; a number is a request of so many tokens."""
+    router = SAL(poll_us=1_000)
+    state = router.init()
+    for moment, move in enumerate(moves):
+        if isinstance(move, int):
+            report = load(0, free=truth.free, queued=sum(truth.waiting), running=len(truth.running))
+            _, state = router.route(state, request(moment, move), ClusterView(moment, (report,)))
+            truth.waiting.append(move)
+        else:
+            truth.play(move)
+    return state.estimates[0]
+
+
+moves = st.lists(st.one_of(st.integers(1, 5), st.sampled_from(["admit", "finish"])), max_size=20)
+
+
+@given(st.integers(0, 20), st.lists(st.integers(1, 5), max_size=3), st.integers(1, 5), moves)
+def test_between_polls_nothing_is_thought_better_than_it_is(
+    free: int, running: list[int], first: int, later: list[int | str]
+) -> None:
+    """P-SAL-3: free memory is never over- and the queue never underestimated, if outputs take no memory, nobody is
+    preempted, there is one router, and nobody waited when the worker was polled."""
+    truth = Truth(free, [], running)
+    estimate = estimate_after(truth, [first, *later])
+    assert estimate.kv_free_tokens <= truth.free
+    assert estimate.queued_tokens >= sum(truth.waiting)
+
+
+# --- what is false ----------------------------------------------------------------------------------------------------
+
+
+def test_who_waited_at_the_poll_takes_memory_unseen() -> None:
+    """P-SAL-3 needs the last assumption, which is ours: a request that waited at the poll enters, and SAL knows only
+    that it is queued."""
+    truth = Truth(free=10, waiting=[4])
+    assert estimate_after(truth, [1, "admit"]).kv_free_tokens == 9 > truth.free == 6
+
+
+def test_growth_and_preemption_are_not_seen() -> None:
+    """F-SAL-2: a step of decoding, or one preemption, between two polls makes a worker worse than SAL thinks."""
+    truth = Truth(free=10, running=[5])
+    assert estimate_after(truth, [1, "admit", "decode"]).kv_free_tokens == 9 > truth.free == 7
+    truth = Truth(free=10, running=[5])
+    assert estimate_after(truth, [1, "preempt"]).queued_tokens == 1 < sum(truth.waiting) == 6
+
+
+def test_growth_is_foreseen_with_the_length_of_a_step() -> None:
+    """With `decode_step_us` those who ran at the poll have grown: 4 of them by 3 tokens leave no room for 8 of 10."""
+    workers = (load(0, free=10, running=0), load(1, free=10, running=4))
+    for router, chosen in ((SAL(), 1), (SAL(decode_step_us=1), 0)):
+        _, state = router.route(router.init(), request(0, 1), ClusterView(0, workers))
+        dispatch, _ = router.route(state, request(1, 8), ClusterView(3_000, workers))
+        assert dispatch.worker == chosen
+
+
+def test_a_worker_that_could_admit_now_is_not_always_chosen() -> None:
+    """F-SAL-1: ours prefers a deficit of one token to a queue of 8,000; the printed form changes its mind between
+    78,658 and 78,659 queued tokens, for code."""
+    fits, short = load(0, free=100, queued=8_000), load(1, free=99)
+    assert choice(SAL(**CHAT), [fits, short], 100) == 1
+    assert choice(SALPrinted(**CODE), [fits, short], 100) == 0
+    for queued, chosen in ((78_658, 0), (78_659, 1)):
+        fits = load(0, free=100, queued=queued - 100)
+        assert choice(SALPrinted(**CODE), [fits, short], 100) == chosen
+
+
+def test_the_printed_memory_term_is_almost_a_filter() -> None:
+    """A deficit of one token outweighs 76 steps of queue as printed, and a fraction of a step as corrected."""
+    assert terms(SALPrinted(**CODE), load(0, free=9), 10)[0] == Fraction(2074, 27)
+    assert terms(SAL(**CODE), load(0, free=9), 10)[0] == Fraction(27, 2047)
+
+
+def test_ties_of_the_printed_form_hide_a_worse_worker() -> None:
+    """F-SAL-3: a worker with the same queue and less memory is chosen as printed, since `max` hides memory; ours looks
+    at what is hidden, and where both have room at the free memory itself."""
+    for worse in (load(0, free=9, queued=9), load(0, free=10, queued=9)):
+        pair = [worse, load(1, free=11, queued=9)]
+        assert choice(SALPrinted(max_batched_tokens=1), pair, 10) == 0
+        assert choice(SAL(max_batched_tokens=1), pair, 10) == 1
+
+
+@given(sals, clusters(), st.integers(1, 9), st.integers(0, 4))
+@example(SAL(max_batched_tokens=1), [load(0, free=9, queued=9), load(1, free=11, queued=9)], 9, 1)
+def test_no_worse_worker_is_chosen_where_all_run_as_many(
+    router: SAL, workers: list[WorkerLoad], tokens: int, running: int
+) -> None:
+    """What ties do for ours: with as many running everywhere, a worker that is worse in one and better in nothing is
+    never chosen."""
+    workers = [msgspec.structs.replace(one, running_requests=running) for one in workers]
+    chosen = workers[choice(router, workers, tokens)]
+    figures = (-chosen.kv_free_tokens, chosen.waiting_tokens)
+    for one in workers:
+        other = (-one.kv_free_tokens, one.waiting_tokens)
+        assert other == figures or not (other[0] <= figures[0] and other[1] <= figures[1])
+
+
+# --- what it remembers ------------------------------------------------------------------------------------------------
+
+
+def test_reports_count_when_it_polls() -> None:
+    """Between polls a new report changes nothing; after `poll_us` it does, and what was sent before is forgotten."""
+    router = SAL(poll_us=100)
+    old, new = (load(0, free=50), load(1, free=40)), (load(0, free=0, queued=99), load(1, free=40))
+    _, state = router.route(router.init(), request(0, 5), ClusterView(0, old))
+    assert state.estimates[0] == Estimate(45, 5, 1)
+    dispatch, early = router.route(state, request(1, 1), ClusterView(99_999, new))
+    assert (dispatch.worker, early.polled_ns) == (1, 0)
+    assert early.estimates[0] == Estimate(45, 5, 1)
+    _, late = router.route(early, request(2, 1), ClusterView(100_000, new))
+    assert (late.polled_ns, late.estimates[0]) == (100_000, Estimate(0, 99, 1))
+
+
+def test_a_worker_that_left_is_forgotten() -> None:
+    """Who comes back under the number of one that left is taken at its word."""
+    router = SAL()
+    _, state = router.route(router.init(), request(0, 5), ClusterView(0, (load(0, free=50),)))
+    state = router.observe(state, WorkerLeft(1, 0))
+    _, state = router.route(state, request(1, 5), ClusterView(2, (load(0, free=7, running=0),)))
+    assert state.estimates[0] == Estimate(2, 5, 0)
+
+
+def test_means_are_of_what_was_seen_lately() -> None:
+    """Inputs count when they are routed and outputs when they end; both are over after two windows."""
+    router = SAL(window_us=1, prior_input_tokens=10, prior_output_tokens=2)
+
+    def ratio(state: SALState, window: int) -> Fraction:
+        return Fraction(*state.means.ratio(window, 10, 2))
+
+    state = router.init()
+    assert ratio(state, 0) == Fraction(10, 2)
+    _, state = router.route(state, request(0, 30), ClusterView(0, (load(0, free=9),)))
+    assert ratio(state, 0) == Fraction(20, 2)
+    state = router.observe(state, Finished(999, 0, 0, 0, 6))
+    assert ratio(state, 1) == Fraction(20, 4)
+    assert ratio(state, 2) == Fraction(10, 2)
+
+
+lengths = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 99)), max_size=12)
+
+
+@given(lengths, small, small)
+def test_window_means_are_sums_over_two_windows(steps: list[tuple[int, bool, int]], prior_in: int, later: int) -> None:
+    """The ratio is that of the means over the window asked for and the one before it, priors included."""
+    means, window, seen = WindowMeans(), 0, []
+    for ahead, is_input, tokens in steps:
+        window += ahead
+        seen.append((window, is_input, tokens))
+        means = means.with_input(window, tokens) if is_input else means.with_output(window, tokens)
+    assume(prior_in)
+    asked = window + later
+
+    def mean(is_input: bool, prior: int) -> Fraction:
+        recent = [prior, *(tokens for at, kind, tokens in seen if kind == is_input and at >= asked - 1)]
+        return Fraction(sum(recent), len(recent))
+
+    assert Fraction(*means.ratio(asked, prior_in, 7)) == mean(True, prior_in) / mean(False, 7)

@@ -1,0 +1,131 @@
+"""Every router passes the conformance battery, and routers that are wrong in one way each do not."""
+
+from typing import Any, ClassVar
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import Phase, settings
+
+from fairsched.model.events import Event
+from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.request import Request
+from fairsched.model.view import ClusterView
+from fairsched.policies.base import Router
+from fairsched.policies.registry import ROUTERS, router_with
+from fairsched.policies.router import RoundRobin, TurnState
+from fairsched.verify.conformance_router import check_router
+
+EXAMPLES = 30
+STEPS = 25
+
+VARIANTS = {
+    "power-of-two by tokens": router_with(ROUTERS["power-of-two"], {"measure": "tokens", "seed": "3"}),
+    "join-shortest-queue by tokens": router_with(ROUTERS["join-shortest-queue"], {"measure": "tokens"}),
+    "sal that polls always": router_with(ROUTERS["sal"], {"poll_us": "0"}),
+    "sal that polls hardly ever": router_with(ROUTERS["sal"], {"poll_us": "1000000000", "decode_step_us": "1000"}),
+    "sal with a short memory": router_with(ROUTERS["sal"], {"window_us": "1000"}),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("router", [*ROUTERS.values(), *VARIANTS.values()], ids=[*ROUTERS, *VARIANTS])
+def test_every_router_conforms(router: Router[Any], full_budget: bool) -> None:
+    """Whatever the router and its parameters: pure, to a worker that is there, kept, sound."""
+    check_router(router, settings(max_examples=200 if full_budget else EXAMPLES, stateful_step_count=STEPS))
+
+
+@attrs.frozen
+class Forgetful(RoundRobin):
+    """Keeps a mutable list beside its state, so that routing twice differs."""
+
+    seen: list[int] = attrs.field(factory=list)
+
+    def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
+        """Turns that the state does not count."""
+        self.seen.append(request.id)
+        return Dispatch(request.id, view.workers[len(self.seen) % len(view.workers)].worker), state
+
+
+@attrs.frozen
+class Elsewhere(RoundRobin):
+    """Sends to a worker whether or not it is there."""
+
+    def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
+        """Always to the same worker."""
+        return Dispatch(request.id, 0), state
+
+
+@attrs.frozen
+class Confused(RoundRobin):
+    """Dispatches somebody else."""
+
+    def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
+        """The request before this one."""
+        return Dispatch(request.id - 1, view.workers[0].worker), state
+
+
+@attrs.frozen
+class Holding(RoundRobin):
+    """Dispatches a second time what it was asked about before."""
+
+    def decide(self, state: TurnState, view: ClusterView) -> tuple[ClusterPlan, TurnState]:
+        """Request 0, again."""
+        return ClusterPlan((Dispatch(0, view.workers[0].worker),)), state
+
+
+@attrs.frozen
+class Amnesiac(RoundRobin):
+    """Starts anew when its state is read."""
+
+    def state_from_json(self, document: dict[str, Any]) -> TurnState:
+        """Nothing was ever placed."""
+        return TurnState()
+
+
+class Growing(msgspec.Struct):
+    """A state that can be changed."""
+
+    placed: int = 0
+
+
+@attrs.frozen
+class Mutator(Router[Growing]):
+    """Changes the state that it is given when a worker tells something."""
+
+    name: ClassVar[str] = "mutator"
+    state_type: ClassVar[Any] = Growing
+
+    def init(self) -> Growing:
+        """Nothing placed."""
+        return Growing()
+
+    def observe(self, state: Growing, event: Event) -> Growing:
+        """One more, in place."""
+        state.placed += 1
+        return state
+
+    def route(self, state: Growing, request: Request, view: ClusterView) -> tuple[Dispatch, Growing]:
+        """The first worker."""
+        return Dispatch(request.id, view.workers[0].worker), state
+
+
+BAD = {
+    Forgetful: "the same state and view gave",
+    Elsewhere: "the view has no worker 0",
+    Confused: "asked about request",
+    Holding: "holds nothing",
+    Amnesiac: "read as another",
+    Mutator: "observe changed the state",
+}
+"""Routers that are wrong in one way each, and what the battery says of them."""
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_battery_finds_bad_routers(bad: type[Router[Any]]) -> None:
+    """Six routers, each wrong in one way, are found out, each by the claim that it breaks."""
+    generate = settings(
+        max_examples=100, stateful_step_count=STEPS, phases=(Phase.generate,), report_multiple_bugs=False
+    )
+    with pytest.raises(AssertionError, match=BAD[bad]):
+        check_router(bad(), generate)

@@ -1,0 +1,293 @@
+"""What every router must do, as one Hypothesis state machine that plays a cluster against it.
+
+Workers join, drain, leave with what they have and come back under their old number; requests come, are given up, and
+go elsewhere when their worker is gone; reports are as old as they happen to be, and some are untrue.  The claims:
+
+- **Pure.**  `route` and `observe` change nothing that they are given, and the same state, request and view give the
+  same dispatch and state, at once and many steps later.
+- **There.**  A request is sent to a worker that the view shows, and nothing is held.
+- **Kept.**  A state survives JSON, and goes on as if nothing had happened.
+- **Sound.**  The router's own `check` holds after everything that happens.
+
+The author of a router calls `check_router(MyRouter())`.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from msgspec.structs import replace
+
+from fairsched.model import worker as transitions
+from fairsched.model.events import (
+    Admitted,
+    Cancelled,
+    Event,
+    Finished,
+    Preempted,
+    Rejected,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.request import Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.model.worker_state import WorkerState
+from fairsched.policies.base import Router
+from fairsched.policies.batching import Chunked
+from fairsched.policies.fcfs import FCFS
+from fairsched.verify.strategies import requests
+
+WORKERS_MAX = 4
+SAVED_MAX = 4
+"""How many old states are kept, to route again from them."""
+LOCAL = FCFS(batching=Chunked(max_batched_tokens=7, max_running=3))
+"""What the workers do with what they are sent."""
+PAUSES_NS = (1, 1_000, 50_000_000, 100_000_000, 400_000_000_000)
+"""Waits between two rules, from less than any router's period to more than any router remembers."""
+FIGURES = st.one_of(st.integers(0, 3), st.integers(0, 1 << 40))
+
+picks = st.integers(0, 99)
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A decision and all that it came from; states as they were written then."""
+
+    state: Any
+    before: bytes
+    request: Request
+    view: ClusterView
+    dispatch: Dispatch
+    after: bytes
+
+
+class Server:
+    """A worker with its local policy, and what it last reported."""
+
+    def __init__(self, worker: int, capacity: int) -> None:
+        self.state = WorkerState(worker, capacity)
+        self.policy_state = LOCAL.init()
+        self.report = self.state.load()
+        self.draining = False
+
+    def tell(self, events: list[Event], decided: bool = False) -> None:
+        """Its policy learns events, except what it has folded."""
+        for event in events:
+            if not (decided and isinstance(event, Admitted | Preempted)):
+                self.policy_state = LOCAL.observe(self.policy_state, event)
+
+    def step(self, now_ns: int) -> list[Event]:
+        """One step; returns what happened."""
+        plan, self.policy_state = LOCAL.decide(self.policy_state, self.state.view(now_ns))
+        self.state, begun = transitions.begin(self.state, plan, now_ns)
+        self.tell(begun, decided=True)
+        self.state, done = transitions.finish(self.state, plan, 1, now_ns)
+        self.tell(done)
+        return begun + done
+
+
+def machine(router: Router[Any]) -> type["RouterMachine"]:
+    """The state machine of a router, for those who want to run it their own way."""
+    return type(f"Conformance[{type(router).__name__}]", (RouterMachine,), {"router": router})
+
+
+def check_router(router: Router[Any], settings: hypothesis_settings | None = None) -> None:
+    """Play the whole battery against a router; raises what it finds, after the shortest way there was printed.
+
+    `settings` says how many runs of how many steps (default: the Hypothesis profile that is loaded).  No run is judged
+    by the time that it takes.
+    """
+    chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine(router), settings=chosen)
+
+
+class RouterMachine(RuleBasedStateMachine):
+    """A few workers, one router, and whatever may happen to them."""
+
+    router: Router[Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 0
+        self.state: Any = self.router.init()
+        self.servers: dict[int, Server] = {}
+        self.outputs: dict[int, int] = {}
+        """Output tokens of every request that came."""
+        self.home: dict[int, int] = {}
+        """The worker of every request that has not ended."""
+        self.saved: list[Saved] = []
+
+    @initialize(workers=st.integers(1, 3), capacity=st.integers(12, 40))
+    def open(self, workers: int, capacity: int) -> None:
+        """A cluster of one worker or a few."""
+        for _ in range(workers):
+            self.start(capacity)
+
+    # --- who comes --------------------------------------------------------------------------------------------------
+
+    @rule(drawn=st.lists(requests(output_tokens_max=6), min_size=1, max_size=4), early=st.integers(0, 2))
+    def arrive(self, drawn: list[Request], early: int) -> None:
+        """Requests come at one instant, and are placed one after the other."""
+        for request in drawn:
+            request = replace(request, id=len(self.outputs), arrival_ns=self.now_ns)
+            self.outputs[request.id] = max(request.max_output_tokens - early, 1)
+            self.place(request, 0)
+
+    @precondition(lambda m: m.home)
+    @rule(pick=picks)
+    def cancel(self, pick: int) -> None:
+        """A caller gives up."""
+        request_id = sorted(self.home)[pick % len(self.home)]
+        server = self.servers[self.home[request_id]]
+        server.state, events = transitions.cancel(server.state, request_id, self.now_ns)
+        server.tell(events)
+        self.tell(events)
+
+    # --- what workers do --------------------------------------------------------------------------------------------
+
+    @rule(pick=picks, count=st.integers(1, 5))
+    def work(self, pick: int, count: int) -> None:
+        """A worker takes a few steps."""
+        server = self.pick(list(self.servers), pick)
+        for _ in range(count):
+            self.tell(server.step(self.now_ns))
+
+    @rule(pause_ns=st.sampled_from(PAUSES_NS))
+    def wait(self, pause_ns: int) -> None:
+        """Time passes."""
+        self.now_ns += pause_ns
+
+    @rule(pick=picks)
+    def report(self, pick: int) -> None:
+        """A worker says how it stands; all others' reports grow older."""
+        server = self.pick(list(self.servers), pick)
+        server.report = server.state.load()
+
+    @rule(pick=picks, figures=st.lists(FIGURES, min_size=5, max_size=5))
+    def lie(self, pick: int, figures: list[int]) -> None:
+        """A worker reports what is not so, perhaps more free memory than it has in all."""
+        server = self.pick(list(self.servers), pick)
+        server.report = WorkerLoad(server.state.worker, *figures)
+
+    # --- what workers are there -------------------------------------------------------------------------------------
+
+    @precondition(lambda m: len(m.servers) < WORKERS_MAX)
+    @rule(capacity=st.integers(12, 40))
+    def join(self, capacity: int) -> None:
+        """A worker comes, perhaps under the number of one that left."""
+        self.start(capacity)
+
+    @precondition(lambda m: len(m.serving()) > 1)
+    @rule(pick=picks)
+    def drain(self, pick: int) -> None:
+        """A worker takes no more requests."""
+        server = self.pick(self.serving(), pick)
+        server.draining = True
+        self.tell([WorkerDraining(self.now_ns, server.state.worker)])
+
+    @precondition(lambda m: len(m.serving()) > 1)
+    @rule(pick=picks)
+    def leave(self, pick: int) -> None:
+        """A worker is gone, with its memory; what it had is placed again, with the tokens that it has."""
+        server = self.pick(list(self.servers), pick)
+        worker = server.state.worker
+        del self.servers[worker]
+        self.tell([WorkerLeft(self.now_ns, worker)])
+        left, _ = transitions.lose(server.state, self.now_ns)
+        for request_id in sorted(left.queue):
+            waiting = left.queue[request_id]
+            del self.home[request_id]
+            self.place(waiting.request, waiting.generated_tokens)
+
+    # --- what a router's keeper does ----------------------------------------------------------------------------------
+
+    @rule()
+    def restart(self) -> None:
+        """The state is written and read, and goes on."""
+        self.state = self.restored(self.state)
+
+    @precondition(lambda m: m.saved)
+    @rule(pick=picks)
+    def look_back(self, pick: int) -> None:
+        """An old state is what it was, and routes again as it did then."""
+        then = self.saved[pick % len(self.saved)]
+        assert self.encoded(then.state) == then.before, "a state changed after it was left behind"
+        dispatch, after = self.router.route(then.state, then.request, then.view)
+        assert dispatch == then.dispatch
+        assert self.encoded(after) == then.after
+
+    # --- how all of them do it ----------------------------------------------------------------------------------------
+
+    def place(self, request: Request, generated_tokens: int) -> None:
+        """Route a request, check everything that can be checked about it, and let its worker have it."""
+        view = ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
+        before = self.encoded(self.state)
+        dispatch, after = self.router.route(self.state, request, view)
+        written = self.encoded(after)
+        for state in (self.state, self.restored(self.state)):
+            again, after_again = self.router.route(state, request, view)
+            assert again == dispatch, f"the same state and view gave {dispatch} and {again}"
+            assert self.encoded(after_again) == written, "the same decision left two different states"
+        assert self.encoded(self.state) == before, "route changed the state that it was given"
+        assert dispatch.request_id == request.id, f"asked about request {request.id}, dispatched {dispatch.request_id}"
+        assert dispatch.worker in [load.worker for load in view.workers], f"the view has no worker {dispatch.worker}"
+        self.router.check(after)
+        plan, held = self.router.decide(after, view)
+        assert plan == ClusterPlan(), "a router holds nothing that it could dispatch later"
+        assert self.encoded(held) == written
+        self.saved = [*self.saved[1 - SAVED_MAX :], Saved(self.state, before, request, view, dispatch, written)]
+        self.state = after
+        self.deliver(request, generated_tokens, dispatch.worker)
+
+    def deliver(self, request: Request, generated_tokens: int, worker: int) -> None:
+        """The worker has the request, or rejects it because it is too large."""
+        server = self.servers[worker]
+        output_tokens = self.outputs[request.id]
+        server.state, events = transitions.arrive(server.state, request, output_tokens, self.now_ns, generated_tokens)
+        server.tell(events)
+        self.home[request.id] = worker
+        self.tell(events)
+
+    def tell(self, events: list[Event]) -> None:
+        """The router learns events one by one."""
+        for event in events:
+            before = self.encoded(self.state)
+            after, again = self.router.observe(self.state, event), self.router.observe(self.state, event)
+            assert self.encoded(self.state) == before, "observe changed the state that it was given"
+            assert self.encoded(after) == self.encoded(again), "the same event left two different states"
+            self.router.check(after)
+            self.state = after
+            if isinstance(event, Finished | Cancelled | Rejected):
+                del self.home[event.request_id]
+
+    def start(self, capacity: int) -> None:
+        """A worker with the lowest number that is free."""
+        worker = next(i for i in range(WORKERS_MAX) if i not in self.servers)
+        self.servers[worker] = Server(worker, capacity)
+        joined = WorkerJoined(self.now_ns, worker, capacity)
+        self.servers[worker].tell([joined])
+        self.tell([joined])
+
+    def serving(self) -> list[int]:
+        """The workers that take requests, in order."""
+        return sorted(worker for worker, server in self.servers.items() if not server.draining)
+
+    def pick(self, workers: list[int], pick: int) -> Server:
+        """One of these workers."""
+        return self.servers[sorted(workers)[pick % len(workers)]]
+
+    def restored(self, state: Any) -> Any:
+        """The state after it was written and read; the same, as far as one can write it."""
+        document = json.loads(json.dumps(self.router.state_to_json(state)))
+        read = self.router.state_from_json(document)
+        assert self.encoded(read) == self.encoded(state), "a state was read as another"
+        return read
+
+    def encoded(self, state: Any) -> bytes:
+        """A state as bytes that are equal exactly when the states are."""
+        return msgspec.json.encode(self.router.state_to_json(state))
