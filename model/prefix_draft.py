@@ -4,6 +4,9 @@ A tree is immutable, and its operations touch a handful of nodes each.  A draft 
 so that one operation copies each inner map node at most once, and hands back a map that the old tree does not see.
 """
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import msgspec
 import numpy as np
 from immutables import Map, MapMutation
@@ -66,7 +69,20 @@ def is_victim(i: int, node: Node) -> bool:
     return i != ROOT and not node.children and not node.refs
 
 
-def walk(nodes: Map[int, Node], keys: bytes) -> tuple[int, int]:
+class Stretch(Protocol):
+    """What a walk reads of a node: it covers blocks of `prompt` up to `end`, where its children begin."""
+
+    @property
+    def prompt(self) -> Prompt: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def children(self) -> Map[bytes, int]: ...
+
+
+def walk(nodes: Mapping[int, Stretch], keys: bytes) -> tuple[int, int]:
     """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
     at, end = ROOT, 0
     children = nodes[ROOT].children

@@ -2,7 +2,7 @@
 
 A document is ``{"schema": 1, "type": "<class name>", "state": ...}`` of plain JSON values.  A struct is an object of
 its fields, bytes are base64, a persistent map is a list of pairs in order of its keys, a sorted sequence or an array
-a list, and a prefix tree writes itself; so equal states give equal documents, whatever their histories.
+a list, and prefix trees and indexes write themselves; so equal states give equal documents, whatever their histories.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from immutables import Map
 
+from fairsched.model.prefix_index import PrefixIndex
 from fairsched.model.prefix_tree import PrefixTree
 from fairsched.model.sorted_tuple import SortedTuple
 
@@ -66,7 +67,7 @@ def _plain(value: object) -> object:
         return [[_plain(key), _plain(value[key])] for key in sorted(value)]
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, PrefixTree):
+    if isinstance(value, PrefixTree | PrefixIndex):
         return value.to_json()
     if isinstance(value, msgspec.Struct):
         return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
@@ -87,8 +88,8 @@ def _restored(kind: Any, value: Any, where: str) -> Any:
             dtype = get_args(args[1])[0]
             items: type = list[bool] if dtype is np.bool_ else list[int]
             return np.array(msgspec.convert(value, items), dtype=dtype)
-        if origin is PrefixTree:
-            return _tree(value)
+        if origin in (PrefixTree, PrefixIndex):
+            return _tree(origin, value)
         if origin in (Union, UnionType) and type(None) in args:
             (given,) = set(args) - {type(None)}
             return None if value is None else _restored(given, value, where)
@@ -131,8 +132,9 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _tree(value: Any) -> PrefixTree:
+def _tree(kind: type[PrefixTree] | type[PrefixIndex], value: Any) -> PrefixTree | PrefixIndex:
     try:
-        return PrefixTree.from_json(value)
+        return kind.from_json(value)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ValueError(f"not a prefix tree ({type(error).__name__}: {error})") from error
+        name = "prefix tree" if kind is PrefixTree else "prefix index"
+        raise ValueError(f"not a {name} ({type(error).__name__}: {error})") from error

@@ -1,0 +1,143 @@
+"""The nodes of a prefix index: one radix tree that says of many workers what each of them holds.
+
+A node is written without what follows from the rest: its children and `below` from its children's rows, its hits from
+the window.
+"""
+
+from base64 import b64decode, b64encode
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from immutables import Map
+
+from fairsched.model.prefix_draft import NO_CHILDREN, NO_NODE, ROOT
+from fairsched.model.request import KEY_BYTES, Prompt
+from fairsched.model.sorted_tuple import SortedTuple
+
+ALL_WORKERS = -1
+"""The root holds nothing, so everybody holds it."""
+
+NOTHING: Map[int, int] = Map()
+
+
+class IndexNode(msgspec.Struct, frozen=True, gc=False):
+    """Blocks `[start, end)` of `prompt`: who holds them, and who was asked for them in the window.
+
+    `children` maps the first key of a child to its id.  Bit w of `held` says that worker w holds all the blocks;
+    `below[w]` counts the children that w holds.  `stamps[w]` is the latest access of w that ended here, or below in
+    what w lost since; a later access that goes on to a child takes it away.  So where w holds no child it is there,
+    and is the latest access through this node.  `hits[w]` counts the hits of the window on w through this node, and
+    `ends` those, on any worker, that end with it.
+    """
+
+    parent: int
+    prompt: Prompt
+    start: int
+    end: int
+    children: Map[bytes, int]
+    held: int
+    below: Map[int, int]
+    stamps: Map[int, int]
+    hits: Map[int, int]
+    ends: int
+
+    @property
+    def first_key(self) -> bytes:
+        """Key of the first block, by which the parent knows this node."""
+        return self.prompt.keys[self.start * KEY_BYTES : (self.start + 1) * KEY_BYTES]
+
+
+class Hit(msgspec.Struct, frozen=True, gc=False):
+    """A request sent to `worker` at `now_ns` whose cacheable prompt ends with `node`."""
+
+    now_ns: int
+    worker: int
+    node: int
+
+
+class Shelf(msgspec.Struct, frozen=True, gc=False):
+    """What one worker holds: its `blocks`, and its leaves by (stamp, node), the next victim first."""
+
+    order: SortedTuple[tuple[int, int]] = SortedTuple()
+    blocks: int = 0
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The workers of a bit mask (not negative) in ascending order.  O(workers in it)."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+EMPTY_ROOT = IndexNode(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, ALL_WORKERS, NOTHING, NOTHING, NOTHING, 0)
+
+
+def counted(
+    parents: Mapping[int, int], window: Mapping[int, Hit]
+) -> tuple[defaultdict[int, Counter[int]], Counter[int]]:
+    """Hits of the window through each node by worker, and how many end with it.  O(hits and the nodes above them)."""
+    hits, ends = defaultdict[int, Counter[int]](Counter), Counter[int]()
+    for hit in window.values():
+        ends[hit.node] += 1
+        i = hit.node
+        while i != NO_NODE:
+            hits[i][hit.worker] += 1
+            i = parents[i]
+    return hits, ends
+
+
+def rows_of(nodes: Mapping[int, IndexNode]) -> list[list[Any]]:
+    """The nodes but the root as plain rows, parents first; masks are hexadecimal, since they may be long."""
+    order = sorted((node.start, i) for i, node in nodes.items() if i != ROOT)
+    return [_row(i, nodes[i]) for _, i in order]
+
+
+def _row(i: int, node: IndexNode) -> list[Any]:
+    edge = node.prompt.keys[node.start * KEY_BYTES : node.end * KEY_BYTES]
+    stamps = [[worker, node.stamps[worker]] for worker in sorted(node.stamps)]
+    return [i, node.parent, f"{node.held:x}", stamps, b64encode(edge).decode("ascii")]
+
+
+def nodes_of(rows: list[list[Any]], window: Mapping[int, Hit], block_tokens: int) -> Map[int, IndexNode]:
+    """The nodes that `rows_of` wrote."""
+    parents = {ROOT: NO_NODE, **{row[0]: row[1] for row in rows}}
+    held = {ROOT: ALL_WORKERS, **{row[0]: int(row[2], 16) for row in rows}}
+    keys = {ROOT: b""}
+    children = {i: dict[bytes, int]() for i in parents}
+    below = {i: Counter[int]() for i in parents}
+    for i, parent, _, _, text in rows:
+        edge = b64decode(text)
+        keys[i] = keys[parent] + edge
+        children[parent][edge[:KEY_BYTES]] = i
+        below[parent].update(bits(held[i]))
+    hits, ends = counted(parents, window)
+    stamps = {ROOT: NOTHING, **{row[0]: Map((w, s) for w, s in row[3]) for row in rows}}
+    blocks = {i: len(path) // KEY_BYTES for i, path in keys.items()}
+    # A node shares the keys of a prompt that goes on below it, so that each path is kept once.
+    prompts: dict[int, Prompt] = {}
+    for i in sorted(parents, key=lambda i: -blocks[i]):
+        if i not in prompts:
+            prompts[i] = Prompt(max(blocks[i] * block_tokens, 1), block_tokens, keys[i])
+        if i != ROOT:
+            prompts.setdefault(parents[i], prompts[i])
+    return Map(
+        (
+            i,
+            IndexNode(
+                parent,
+                EMPTY_ROOT.prompt if i == ROOT else prompts[i],
+                blocks[parent] if parent != NO_NODE else 0,
+                blocks[i],
+                Map(children[i]),
+                held[i],
+                Map(below[i]),
+                stamps[i],
+                Map(hits[i]),
+                ends[i],
+            ),
+        )
+        for i, parent in parents.items()
+    )
