@@ -6,11 +6,12 @@ A decision is E2's: the hits that are too old leave the window, the prompt is ma
 each worker that may be chosen (those with the longest prefix when more than half of the prompt is cached, else all).
 Then the events follow: the request goes to the cheapest worker, which caches its prompt and reports what it evicted for
 it.  Prompts are toolbench-like with 1,838 token-exact keys, their hashing left out: a system prompt of all (200), one
-of T tools (1,358, Zipf or uniform) and a tail of their own (280).  Times are means in microseconds; each worker's
-cache is full before the clock starts, and the window holds 6,000 requests.
+of T tools (1,358, Zipf or uniform) and a tail of their own (280).  Times are microseconds, the median of batches of
+100 decisions; each worker's cache is full before the clock starts, and the window holds 6,000 requests.
 """
 
 import argparse
+from statistics import median
 from time import perf_counter_ns
 
 import numpy as np
@@ -20,6 +21,7 @@ from fairsched.model.request import Prompt
 
 SYSTEM_TOKENS, TOOL_TOKENS, TAIL_TOKENS = 200, 1_358, 280
 WINDOW_REQUESTS = 6_000
+BATCH = 100
 PARTS = ("advance", "match", "cost", "insert", "evicted")
 
 
@@ -104,11 +106,14 @@ def measure(tools: int, workers: int, requests: int, capacity_tokens: int, zipf:
         front.index.held_tokens(w) < capacity_tokens - SYSTEM_TOKENS - TOOL_TOKENS - TAIL_TOKENS for w in range(workers)
     ):
         front.route(load.prompt())
-    front.ns = dict.fromkeys(PARTS, 0)
     front.cached_tokens = front.reports = front.victims = 0
-    for prompt in [load.prompt() for _ in range(requests)]:
-        front.route(prompt)
-    us = [front.ns[part] / 1_000 / requests for part in PARTS]
+    batches = []
+    for _ in range(requests // BATCH):
+        front.ns = dict.fromkeys(PARTS, 0)
+        for prompt in [load.prompt() for _ in range(BATCH)]:
+            front.route(prompt)
+        batches.append([front.ns[part] / 1_000 / BATCH for part in PARTS])
+    us = [median(part) for part in zip(*batches, strict=True)]
     prompt_tokens = SYSTEM_TOKENS + TOOL_TOKENS + TAIL_TOKENS
     counts = front.victims / requests, front.reports / requests
     return (

@@ -241,6 +241,19 @@ def test_victims_are_priced_by_their_own_hits() -> None:
     assert index.victims(0, 0) == index.victims(7, 5) == ()
 
 
+def test_a_node_outlives_what_was_used_before_it() -> None:
+    """A prefix used later than all that went on from it is as recent as its own use, when they are evicted."""
+    index = told((0, (1, 1, 5)), (0, (2,)), (0, (1, 1))).evicted(prompt_of((1, 1, 5)), 2, 0)
+    assert [path_of(index, v.node) for v in index.victims(0, 9)] == [(2,), (1, 1)]
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 6), (6, 5)])
+def test_a_node_is_as_recent_as_all_that_it_lost(first: int, last: int) -> None:
+    """When a whole subtree is evicted at once, its parent keeps the latest access of it, in whatever order it goes."""
+    index = told((0, (9, 1, first)), (0, (2,)), (0, (9, 1, last))).evicted(prompt_of((9, 1)), 1, 0)
+    assert [path_of(index, v.node) for v in index.victims(0, 9)] == [(2,), (9,)]
+
+
 def test_a_late_report_changes_nothing_else() -> None:
     """A report about what is gone, of a worker that is gone or never was, or in other blocks changes nothing."""
     index = told((0, (1, 2)), (1, (1, 2)))
