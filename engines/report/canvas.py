@@ -90,7 +90,28 @@ def drawn(name: str, title: str, caption: str, size: tuple[float, float], draw: 
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser chooses the font
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
+        _plain_minor_ticks(figure)
         return Plot(title, caption, _svg(figure, name, title))
+
+
+def _plain_minor_ticks(figure: "Figure") -> None:
+    """Logarithmic axes write their minor ticks as they write the major ones, where matplotlib would write formulas."""
+    from matplotlib.ticker import Formatter, LogFormatter
+
+    class Plain(LogFormatter):
+        """As matplotlib, for when a minor tick is written; as the major ticks, for how."""
+
+        def __init__(self, major: Formatter) -> None:
+            super().__init__(labelOnlyBase=False, minor_thresholds=(1, 0.4))
+            self.major = major
+
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return self.major(x, pos) if super().__call__(x, pos) else ""
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                axis.set_minor_formatter(Plain(axis.get_major_formatter()))
 
 
 def line_style(i: int) -> dict[str, Any]:

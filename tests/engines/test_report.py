@@ -196,6 +196,14 @@ def test_runs_in_which_nothing_happened() -> None:
     assert "No run was completed" in printed(compared())
 
 
+def test_no_tick_is_a_formula(comparison: Comparison, html: str) -> None:
+    """Also where an axis spans less than a decade, its ticks are numbers as a reader writes them."""
+    short = compared(a_run("lpm", rounds=2), a_run("dlpm", rounds=2))
+    for text in (html, render(short)):
+        assert "mathdefault" not in text
+        assert "times10" not in text
+
+
 def printed(comparison: Comparison, width: int = 120) -> str:
     """What the terminal shows."""
     console = Console(file=StringIO(), width=width, color_system=None)
