@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.executor import Sampling
-from fairsched.engines.torch_model import SIZES, Llama, LlamaConfig
+from fairsched.engines.torch_model import SIZES, Llama
 from fairsched.engines.torch_random import fill_uniform, key_of
 from fairsched.engines.torch_sampling import sample, sampling_key
 from tests.engines.torch_plain import plain_logits, scores_of
@@ -144,6 +144,7 @@ def test_other_engines_do_not_import_torch() -> None:
 
 
 def test_sizes_are_configurations() -> None:
-    """Each named size is one, and the smallest can be run by a test."""
-    assert set(SIZES) == {"tiny", "small", "1b", "3b", "8b"}
-    assert all(isinstance(config, LlamaConfig) for config in SIZES.values())
+    """Each named size is one, from the smallest, which a test can run, to the largest."""
+    assert list(SIZES) == ["tiny", "small", "medium", "1b", "3b", "8b"]
+    weights = [config.layers * config.hidden_size * config.intermediate_size for config in SIZES.values()]
+    assert weights == sorted(set(weights))
