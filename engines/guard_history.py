@@ -15,13 +15,12 @@ from fairsched.model.events import (
     ClientConfigured,
     Decoded,
     Event,
-    Preempted,
     Prefilled,
     WorkerJoined,
 )
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import InFlight
-from fairsched.model.worker_state import Waiting, WorkerState
+from fairsched.model.worker_state import WorkerState
 
 GHOST = 1 << 62
 """The id under which the history puts into the cache what requests left there that are over."""
@@ -34,9 +33,8 @@ def history(state: WorkerState, clients: Iterable[Client], now_ns: int) -> list[
     waits.sort(key=lambda waiting: (waiting.request.arrival_ns, waiting.request.id))
     events: list[Event] = [WorkerJoined(now_ns, worker, state.capacity)]
     events += [ClientConfigured(now_ns, worker, c.id, c.weight) for c in clients if c.weight != 1]
-    events += [Arrived(now_ns, worker, waiting.request) for waiting in waits]
-    for waiting in waits:
-        events += _preempted(state, waiting, now_ns)
+    # What a request had generated before its last preemption came with it, as from a worker that left.
+    events += [Arrived(now_ns, worker, waiting.request, waiting.generated_tokens) for waiting in waits]
     ghost = Request(GHOST, 0, now_ns, Prompt(tokens=1), 1)
     events += [Arrived(now_ns, worker, ghost), Admitted(now_ns, worker, GHOST, 0, 1, 0, 0)]
     events += _batch(state, now_ns)
@@ -44,14 +42,6 @@ def history(state: WorkerState, clients: Iterable[Client], now_ns: int) -> list[
         if not state.cache.tree.nodes[node].children:
             events += _cached(state, GHOST, *state.cache.tree.prefix(node), now_ns)
     return [*events, Cancelled(now_ns, worker, GHOST, 0, True, 1, 0)]
-
-
-def _preempted(state: WorkerState, waiting: Waiting, now_ns: int) -> Iterator[Event]:
-    """What a request had generated before its last preemption."""
-    request, generated = waiting.request, waiting.generated_tokens
-    if generated:
-        yield Admitted(now_ns, state.worker, request.id, request.client, 1, request.prompt.tokens - 1, 0)
-        yield Preempted(now_ns, state.worker, request.id, request.client, generated, 0)
 
 
 def _batch(state: WorkerState, now_ns: int) -> Iterator[Event]:
