@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
 from fairsched.engines.guard import Cause, from_history
@@ -14,6 +14,7 @@ from fairsched.engines.serving import Engine
 from fairsched.engines.serving_answers import Answer
 from fairsched.model.events import Admitted, Arrived, Decoded, Finished
 from fairsched.model.serial import digest
+from fairsched.model.worker_state import WorkerState
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import Chunked
 from fairsched.policies.deficit import DeficitGate
@@ -24,6 +25,7 @@ from fairsched.policies.rebuild import keep_debts
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.policies.vtc import VTC
 from fairsched.verify import worker_invariants
+from fairsched.verify.strategies_worker import worker_states
 from tests.engines import misbehaving
 from tests.engines.fake_executor import FakeExecutor, answer_of
 from tests.engines.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
@@ -205,6 +207,19 @@ def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], st
     if not policy.gate.grouped:
         view = engine.state.view(10**6)
         assert policy.decide(told, view)[0] == policy.decide(known, view)[0]
+
+
+@given(worker_states(), st.sampled_from([FCFS(), VTC(), DLPM()]))
+@settings(max_examples=300)
+def test_a_history_tells_what_was_preempted(state: WorkerState, policy: ComposedPolicy) -> None:
+    """What a request had generated before it lost its memory is known of whoever waits, and of whoever runs again."""
+    told = from_history(policy, None, history(state, (), 10**6))
+    policy.check(told)
+    queued = {i: waiting.generated_tokens for i, waiting in state.queue.items()}
+    running = {i: run.waiting.generated_tokens for i, run in state.running.items()}
+    target(float(sum(queued.values()) + sum(running.values())))
+    assert {i: entry.generated_tokens for i, entry in told.waiting.entries.items()} == queued
+    assert {i: flight.entry.generated_tokens for i, flight in told.flights.items()} == running
 
 
 @given(composed(), SENT, st.integers(0, 12), st.booleans())
