@@ -25,14 +25,20 @@ from fairsched.engines.serving_answers import Answer, Answers
 from fairsched.engines.serving_audience import Audience, EventLog, Listener
 from fairsched.engines.serving_request import BlockKeys, Clients, check_request
 from fairsched.engines.snapshot import packed
-from fairsched.model.events import Cancelled, Event, Finished, Rejected, WorkerDraining, WorkerJoined, WorkerLeft
+from fairsched.model.events import (
+    NOWHERE,
+    Cancelled,
+    Event,
+    Finished,
+    Rejected,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLeft,
+)
 from fairsched.model.request import Client
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.model.workload import Job
 from fairsched.policies.base import LocalPolicy, Router
-
-_NOWHERE = -1
-"""The worker of a request that is cancelled while it is at none."""
 
 _log = logging.getLogger("fairsched.cluster")
 
@@ -85,7 +91,7 @@ class Cluster:
         self._capacity = kv_capacity_tokens
         self._ahead = ahead
         self._epoch_ns = time.time_ns()
-        self._clock = Birth(_NOWHERE, epoch_ns=self._epoch_ns).clock()
+        self._clock = Birth(NOWHERE, epoch_ns=self._epoch_ns).clock()
         self._followers = [Follower(policy) for _ in range(self.workers_max)]
         self._members: dict[int, Member] = {}
         self._held: dict[int, Call] = {}
@@ -357,7 +363,7 @@ class Cluster:
     def _cancelled(self, call: Call) -> None:
         """A request that is at no worker is over."""
         request, generated = call.request, len(call.answer.tokens)
-        event = Cancelled(self._clock(), _NOWHERE, request.id, request.client, False, 0, generated)
+        event = Cancelled(self._clock(), NOWHERE, request.id, request.client, False, 0, generated)
         self._tell(None, [event])
         self._answers.end(event)
 

@@ -8,6 +8,9 @@ import msgspec
 
 from fairsched.model.request import Prompt, Request
 
+NOWHERE = -1
+"""The worker of an event about a request that is at none."""
+
 
 class Arrived(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The request joined the queue of the worker.

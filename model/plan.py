@@ -42,7 +42,20 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
+class Migration(msgspec.Struct, frozen=True, gc=False):
+    """Move a request that waits or runs on worker `source` to worker `target`, where it keeps the tokens that it has.
+
+    What it has in KV moves with it (`with_kv`) or is recomputed there.
+    """
+
+    request_id: int
+    source: int
+    target: int
+    with_kv: bool = False
+
+
 class ClusterPlan(msgspec.Struct, frozen=True):
-    """What a cluster does now: these dispatches; whatever is not dispatched is held."""
+    """What a cluster does now: these dispatches and migrations; whatever is not dispatched is held."""
 
     dispatches: tuple[Dispatch, ...] = ()
+    migrations: tuple[Migration, ...] = ()

@@ -13,11 +13,12 @@ Source of the shape: optax separates parameters from state in the same way; the 
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import attrs
 
 from fairsched.model.events import Event
+from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import GateCheck
 from fairsched.model.monitor_promise import Promise
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
@@ -130,17 +131,34 @@ class LocalPolicy(Policy[State]):
 
 
 class ClusterPolicy(Policy[State]):
-    """Decides where requests go."""
+    """Decides where requests go.
+
+    It is told of each request that comes by `Arrived` with worker `NOWHERE`, unless it is a `Router`, which places it
+    at once.  `decide` is asked after every instant at which something happened that it observes, or, with a
+    `decide_every_us`, at those times only.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def decide_every_us(self) -> int | None:
+        """How often `decide` is asked; None: whenever something happened."""
+        return None
 
     @abstractmethod
     def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:
-        """Dispatches for the requests that the policy holds, and the state in which they have happened."""
+        """Dispatches of requests that the policy holds, migrations of others, and the state in which they happened."""
+
+    def fitted(self, latency: LatencyModel) -> Self:
+        """This policy with what it was not told about costs taken from the workers' latency model."""
+        return self
 
 
 class Router(ClusterPolicy[State]):
-    """A cluster policy that places every request when it comes: it holds nothing, and most need no events."""
+    """A cluster policy that places every request when it comes: it holds nothing, and most need no events.
 
-    name: ClassVar[str]
+    One that also migrates requests overrides `decide`.
+    """
 
     def observe(self, state: State, event: Event) -> State:
         """The state after `event`: unchanged, unless a router has something to learn."""
@@ -151,5 +169,5 @@ class Router(ClusterPolicy[State]):
         """A worker of `view` for the request.  `view.workers` is never empty."""
 
     def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:
-        """Nothing is ever held."""
+        """Nothing is held and nothing migrates."""
         return ClusterPlan(), state
