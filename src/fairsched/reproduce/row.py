@@ -1,0 +1,57 @@
+"""A row: one result of a paper, how it is run again, and the verdict."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import attrs
+
+Tier = Literal["A", "B", "C"]
+"""A: exact arithmetic or queueing, comes out as printed.  B: a ratio or a sign with a calibrated cost model.  C: it
+depends on GPUs and kernels, and only its direction is looked at."""
+
+Say = Callable[[str], None]
+"""Told what is being run now, for whoever waits."""
+
+
+@attrs.frozen
+class Ours:
+    """What came out: in words with figures, whether it lies in the band, and every figure by name."""
+
+    text: str
+    held: bool
+    figures: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Row:
+    """One result of a paper.
+
+    `source` is the paper with its figure or section, `paper` what it says, `band` what is looked for here.  `why` says
+    what differs from the paper's setting, and, where the band is known to be missed, for which reason.  `seconds` is
+    about how long it takes on one core.
+    """
+
+    id: str
+    about: str
+    source: str
+    paper: str
+    band: str
+    tier: Tier
+    why: str
+    seconds: int
+    measure: Callable[[Say], Ours]
+
+    def to_json(self, ours: Ours) -> dict[str, Any]:
+        """The row's entry of `fairsched reproduce --json`."""
+        return {
+            "id": self.id,
+            "about": self.about,
+            "source": self.source,
+            "paper": self.paper,
+            "ours": ours.text,
+            "band": self.band,
+            "tier": self.tier,
+            "held": ours.held,
+            "why": self.why,
+            "figures": dict(ours.figures),
+        }
