@@ -105,6 +105,14 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         """The greatest item; raises `IndexError` if there is none."""
         return self.chunks[-1][-1]
 
+    def below(self, limit: T) -> T | None:
+        """The greatest item that is less than `limit`, or None.  O(log n)."""
+        i = bisect_left(self.chunks, limit, key=_first_of) - 1
+        if i < 0:
+            return None
+        chunk = self.chunks[i]
+        return chunk[bisect_left(chunk, limit) - 1]
+
     def irange(self, minimum: T) -> Iterator[T]:
         """The items from `minimum` (included) upwards.  O(log n + what is taken), and O(sqrt n) copying to start."""
         i = max(bisect_right(self.chunks, minimum, key=_first_of) - 1, 0)
