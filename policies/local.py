@@ -215,7 +215,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def _gone(self, state: LocalState[Any], request_id: int, client: int) -> LocalState[Any]:
         group = group_of(self.gate, client)
-        waiting = leave(state.waiting, self.order, request_id, group)
+        waiting = leave(state.waiting, self.order, request_id, group, admitted=False)
         gate = state.gate if group in waiting.queues else self.gate.left(state.gate, client)
         return LocalState(gate, waiting, state.cache, state.flights, state.computing)
 

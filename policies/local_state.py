@@ -56,7 +56,7 @@ def enter(
     """
     request = entry.request
     group = group_of(gate, request.client)
-    waiting = leave(state.waiting, order, request.id, group)
+    waiting = leave(state.waiting, order, request.id, group, admitted=True)
     if cut is not None and order.follows_cache:
         waiting = after_insertion(waiting, order, cache, cut, request.prompt, gate.grouped)
     flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left)

@@ -241,7 +241,8 @@ def _queue(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> 
         for request_id, flight in state.flights.items():
             placed = msgspec.structs.replace(flight, entry=waiting.entries[request_id])
             flights = flights.set(request_id, placed)
-            waiting = leave(waiting, new.order, request_id, group_of(new.gate, flight.entry.request.client))
+            group = group_of(new.gate, flight.entry.request.client)
+            waiting = leave(waiting, new.order, request_id, group, admitted=False)
     return waiting, flights
 
 

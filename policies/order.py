@@ -22,17 +22,24 @@ class Order(ABC):
 
     With `waits_for_prefix`, a request whose next missing block is being computed for somebody else waits for it
     rather than computing it a second time.  With a `bypass_budget` the oldest request of a group goes first once so
-    many younger ones have passed it over.
+    many younger ones have passed it over.  With `takes_turns` ranks are the numbers of priority groups, which take
+    turns (`policies.turns`), and with `only_rises` a waiting request's rank never falls.
     """
 
     name: ClassVar[str]
     follows_cache: ClassVar[bool] = False
     waits_for_prefix: ClassVar[bool] = False
+    takes_turns: ClassVar[bool] = False
     bypass_budget: int | None = None
 
     @abstractmethod
     def rank(self, request: Request, cached_tokens: int) -> int:
         """Rank of a waiting request, between -TOKENS_MAX and TOKENS_MAX: larger goes first.  O(1)."""
+
+    @property
+    def only_rises(self) -> bool:
+        """Whether the rank of a request that waits may not fall when the cache changes."""
+        return False
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:

@@ -4,7 +4,8 @@
 scores of its waiting requests in order, and in one vector the best score of each group, which is all that a gate's
 kernel sees.  A score packs the order's rank and the age of the request into one integer, so that scores are distinct
 and the larger goes first.  With a bypass budget the vector has the oldest's score in place of the best one
-where that is due (`policies.bypass`).
+where that is due (`policies.bypass`); where ranks are priority groups, the oldest's of the
+group whose turn it is (`policies.turns`).
 
 When the order follows the cache, the index also knows where in the cache each waiting prompt stops matching.  New
 blocks can lengthen only the matches that stopped exactly where they begin and go on with their first key; an eviction
@@ -18,7 +19,7 @@ import msgspec
 import numpy as np
 from immutables import Map
 
-from fairsched.model.algebra import NO_SCORE, NUMPY, Ints
+from fairsched.model.algebra import EXACT, NO_SCORE, NUMPY, ExactVector, Ints
 from fairsched.model.cache import PrefixCache
 from fairsched.model.prefix_draft import Eviction
 from fairsched.model.prefix_tree import Insertion
@@ -27,6 +28,7 @@ from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.policies import bypass
 from fairsched.policies.bypass import NO_PLACE, NOBODY_CAME, Line
 from fairsched.policies.order import Order
+from fairsched.policies.turns import ROUND_OVER, Turn, chosen, picked
 from fairsched.policies.vectors import grown
 
 AGE_BITS = 40
@@ -59,7 +61,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
     `heads[g]` is the score of who is next in group g, NO_SCORE when nothing of it waits.  `stops` says where each
     waiting prompt stops matching (node, blocks); `stopped` lists them by node and next key.  `lines` are kept with a
-    bypass budget only, and outlast the queues.
+    bypass budget only, `turns` with priority groups only, and both outlast the queues.
     """
 
     entries: Map[int, Entry] = Map()
@@ -71,6 +73,7 @@ class Waiting(msgspec.Struct, frozen=True):
     stops: Map[int, tuple[int, int]] = Map()
     stopped: Map[int, Map[bytes, SortedTuple[int]]] = Map()
     lines: Map[int, Line] = Map()
+    turns: Map[int, Turn] = Map()
 
     def best(self, group: int) -> Entry:
         """Who is next in a group in which somebody waits: its best entry, or its oldest if that is due.  O(1)."""
@@ -99,7 +102,7 @@ _NO_KEYS: Map[bytes, SortedTuple[int]] = Map()
 
 def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group: int) -> Waiting:
     """The index with one more entry.  O(log n + sqrt n), and a match of the prompt if the order follows the cache."""
-    request, lines = entry.request, waiting.lines
+    request, lines, turns = entry.request, waiting.lines, waiting.turns
     if order.bypass_budget is not None:
         line = lines.get(group, NOBODY_CAME)
         if entry.place == NO_PLACE:
@@ -117,7 +120,7 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
     entries = waiting.entries.set(request.id, entry)
     ids = waiting.ids.set(entry.age, request.id)
     scores = waiting.scores.set(request.id, score)
-    head = _head(order, queue, lines.get(group), entries, ids, scores)
+    head = _head(order, queue, lines.get(group), turns.get(group, ROUND_OVER), entries, ids, scores)
     return Waiting(
         entries,
         ids,
@@ -128,13 +131,16 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
         stops,
         stopped,
         lines,
+        turns,
     )
 
 
-def leave(waiting: Waiting, order: Order, request_id: int, group: int) -> Waiting:
-    """The index without an entry, which must be in it.  O(log n + sqrt n)."""
-    entry = waiting.entries[request_id]
-    queue = waiting.queues[group].remove(waiting.scores[request_id])
+def leave(waiting: Waiting, order: Order, request_id: int, group: int, admitted: bool) -> Waiting:
+    """The index without an entry, which must be in it and is let in or gives up.  O(log n + sqrt n)."""
+    entry, score = waiting.entries[request_id], waiting.scores[request_id]
+    queue, turns = waiting.queues[group].remove(score), waiting.turns
+    if order.takes_turns and admitted:
+        turns = turns.set(group, picked(turns.get(group, ROUND_OVER), score >> AGE_BITS))
     stops, stopped = waiting.stops, waiting.stopped
     stop = stops.get(request_id)
     if stop is not None:
@@ -147,7 +153,7 @@ def leave(waiting: Waiting, order: Order, request_id: int, group: int) -> Waitin
     entries = waiting.entries.delete(request_id)
     ids = waiting.ids.delete(entry.age)
     scores = waiting.scores.delete(request_id)
-    head = _head(order, queue, lines.get(group), entries, ids, scores)
+    head = _head(order, queue, lines.get(group), turns.get(group, ROUND_OVER), entries, ids, scores)
     return Waiting(
         entries,
         ids,
@@ -158,6 +164,7 @@ def leave(waiting: Waiting, order: Order, request_id: int, group: int) -> Waitin
         stops,
         stopped,
         lines,
+        turns,
     )
 
 
@@ -204,7 +211,10 @@ def _rescore(waiting: Waiting, order: Order, cache: PrefixCache, moved: list[int
         match = cache.tree.match(request.prompt)
         stopped = _stop(_unstop(stopped, request, *stops[request_id]), request, match.node, match.blocks)
         stops[request_id] = (match.node, match.blocks)
-        score = score_of(order.rank(request, _usable(request.prompt, match.blocks)), entry.age)
+        rank = order.rank(request, _usable(request.prompt, match.blocks))
+        if order.only_rises:
+            rank = max(rank, scores[request_id] >> AGE_BITS)
+        score = score_of(rank, entry.age)
         if score != scores[request_id]:
             group = request.client if grouped else 0
             queues[group] = queues[group].remove(scores[request_id]).add(score)
@@ -213,7 +223,8 @@ def _rescore(waiting: Waiting, order: Order, cache: PrefixCache, moved: list[int
     new_scores, new_queues = scores.finish(), queues.finish()
     heads = waiting.heads.copy()
     for group in touched:
-        heads[group] = _head(order, new_queues[group], waiting.lines.get(group), entries, waiting.ids, new_scores)
+        line, turn = waiting.lines.get(group), waiting.turns.get(group, ROUND_OVER)
+        heads[group] = _head(order, new_queues[group], line, turn, entries, waiting.ids, new_scores)
     return msgspec.structs.replace(
         waiting, stops=stops.finish(), stopped=stopped, scores=new_scores, queues=new_queues, heads=heads
     )
@@ -250,7 +261,8 @@ def with_budget(waiting: Waiting, order: Order) -> Waiting:
     """The index of lines that were kept under another bypass budget.  O(groups)."""
     heads = waiting.heads.copy()
     for group, queue in waiting.queues.items():
-        heads[group] = _head(order, queue, waiting.lines.get(group), waiting.entries, waiting.ids, waiting.scores)
+        line, turn = waiting.lines.get(group), waiting.turns.get(group, ROUND_OVER)
+        heads[group] = _head(order, queue, line, turn, waiting.entries, waiting.ids, waiting.scores)
     return msgspec.structs.replace(waiting, heads=heads)
 
 
@@ -258,17 +270,26 @@ def _head(
     order: Order,
     queue: SortedTuple[int],
     line: Line | None,
+    turn: Turn,
     entries: Map[int, Entry],
     ids: Map[int, int],
     scores: Map[int, int],
 ) -> int:
-    """The score of who is next in a group, NO_SCORE when nothing of it waits.  O(1)."""
+    """The score of who is next in a group, NO_SCORE when nothing of it waits.  O(1); O(log n) with turns."""
     if not queue.size:
         return NO_SCORE
+    if order.takes_turns:
+        return _at_turn(queue, turn)
     if line is None:
         return queue.last()
     oldest = ids[line.ages.first()]
     return int(bypass.head(NUMPY, queue.last(), scores[oldest], _due(order, line, entries[oldest])))
+
+
+def _at_turn(queue: SortedTuple[int], turn: Turn) -> int:
+    """The oldest of the priority group that `turns.chosen` gives, found by its score (`check_waiting` compares)."""
+    score = queue.below((turn.turn + 1) << AGE_BITS)
+    return queue.last() if score is None or score < 1 << AGE_BITS else score
 
 
 def _due(order: Order, line: Line, oldest: Entry) -> bool:
@@ -299,7 +320,10 @@ def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: b
         request = entry.request
         # Every score is the one that the order gives for what is cached now.
         cached_tokens = cache.cached_tokens(request.prompt) if order.follows_cache else 0
-        assert waiting.scores[i] == score_of(order.rank(request, cached_tokens), entry.age)
+        rank = order.rank(request, cached_tokens)
+        # One that only rises may be higher.
+        rank = max(rank, waiting.scores[i] >> AGE_BITS) if order.only_rises else rank
+        assert waiting.scores[i] == score_of(rank, entry.age)
         groups.setdefault(request.client if grouped else 0, []).append(waiting.scores[i])
         # A prompt stops where the cache says it does.
         if i in waiting.stops:
@@ -308,12 +332,22 @@ def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: b
     # Each group's queue holds exactly its scores, in order, and its head is the best of them or a due oldest.
     assert {group: list(queue) for group, queue in waiting.queues.items()} == {g: sorted(s) for g, s in groups.items()}
     for group, head in enumerate(waiting.heads.tolist()):
+        if group in groups and order.takes_turns:
+            assert head == _turn_head(groups[group], waiting.turns.get(group, ROUND_OVER))
+            continue
         due = group in groups and waiting.due(order, group)
         assert head == max(groups.get(group, [NO_SCORE]), key=(lambda score: score & AGE_MASK) if due else None)
     _check_lines(waiting, order, grouped)
     # The prompts listed where they stop are exactly those that wait and can be cached.
     listed = sorted(i for by_key in waiting.stopped.values() for ids in by_key.values() for i in ids)
     assert listed == sorted(waiting.stops)
+
+
+def _turn_head(scores: list[int], turn: Turn) -> int:
+    """The best score of the priority group that the kernel chooses."""
+    quota = ExactVector(sorted({score >> AGE_BITS for score in scores}))
+    group = quota[chosen(EXACT, quota, ExactVector([True] * len(quota)), turn.turn)]
+    return max(score for score in scores if score >> AGE_BITS == group)
 
 
 def _check_lines(waiting: Waiting, order: Order, grouped: bool) -> None:
