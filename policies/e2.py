@@ -1,0 +1,378 @@
+"""E2: exploit a prefix that a worker holds, or explore for the worker where the request costs least.
+
+Source: Preble (Srivatsa et al., ICLR'25), sections 3.2 and 3.3, algorithms 1 and 2; `E2Printed` keeps what we changed.
+
+A request of n tokens of which worker i holds the first c_i exploits if less is missed than is cached at the best worker
+(n - c < c, strictly), and goes to the cheapest of those that hold c; otherwise it goes to the cheapest of all.  Costs
+are nanoseconds of work, L + M + P:
+
+    L   of all requests sent to the worker in the last H, what was missed of their prompts and an output as long as the
+        mean there (`load_mode` outstanding: of those that have not ended);
+    M   of what it would evict to make room, each part's prefill times the share of its requests in H that hit the part;
+    P   what is missed of the request itself.
+
+Then three corrections.  **Rebalancing**: a worker with more than the threshold times the lightest load gets no request
+for its prefixes, they go to the lightest.  **Autoscaling**: when the mean wait of a prefix doubles from one half of H
+to the next, and is longer than computing the prefix takes, the lightest worker gets its next request, and holds it too
+from then on.  **Prefill-decode balancing**: what explores goes to the worker with the largest share of decoding in its
+work, if that is more than a threshold.
+
+A worker that could not hold the request in all its memory is none of those mentioned.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import attrs
+import msgspec
+from immutables import Map
+
+from fairsched.model.events import (
+    Admitted,
+    Cached,
+    Cancelled,
+    Event,
+    Evicted,
+    Finished,
+    Rejected,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.latency import LatencyModel
+from fairsched.model.plan import Dispatch
+from fairsched.model.prefix_draft import ROOT
+from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.presets import PRESETS
+from fairsched.model.request import Prompt, Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies import e2_waits
+from fairsched.policies.base import Router
+from fairsched.policies.e2_choice import Rebalancing, cheapest, decode_heaviest, exploits, lightest, rebalanced
+from fairsched.policies.e2_history import NO_SUMS, History, Sent, Sums
+from fairsched.policies.e2_prices import Prices
+from fairsched.policies.e2_waits import NO_WAITS, ByPrefix
+from fairsched.policies.prefix_copy import EXPIRE_AT_MOST, cached_tokens, followed, shareable_blocks, trimmed
+from fairsched.policies.validators import not_negative, one_of, positive
+
+LoadMode = Literal["window", "outstanding"]
+Target = Literal["longest-prefix", "longest-node"]
+Switch = Literal["on", "off"]
+Why = Literal["exploit", "explore", "rebalance", "replicate", "decode-heavy"]
+
+
+class E2State(msgspec.Struct, frozen=True):
+    """What the workers hold, what they were sent, and how long requests of each prefix waited."""
+
+    index: PrefixIndex
+    history: History = History()
+    waits: ByPrefix = Map()
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """The worker for a request, and why; it holds `cached_tokens` of the prompt.
+
+    The best worker holds `blocks` blocks, and `prefix` is the node where these end (the root: nobody holds any).
+    """
+
+    worker: int
+    why: Why
+    cached_tokens: int
+    blocks: int
+    prefix: int
+
+
+class Case(msgspec.Struct, frozen=True, gc=False):
+    """One request before the workers that can hold it: by position, in ascending order of ids, what each has cached of
+    it, its load, and the seconds of prefill and decode of its window."""
+
+    prompt: Prompt
+    match: Match
+    workers: Sequence[WorkerLoad]
+    cached: list[int]
+    loads: list[int]
+    prefill_ns: list[int]
+    decode_ns: list[int]
+
+
+def _is_model(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+    if value is not None and not isinstance(value, LatencyModel):
+        raise ValueError(f"{attribute.name} is a latency model, not {value!r}")
+
+
+@attrs.frozen
+class E2(Router[E2State]):
+    """Exploit or explore by cost, with rebalancing, autoscaling of prefixes and prefill-decode balancing.
+
+    O(blocks) by memcmp, O(workers), the evictions that matter, and O(log prefixes) to write it down.
+    """
+
+    name: ClassVar[str] = "e2"
+    state_type: ClassVar[Any] = E2State
+
+    window_us: int = attrs.field(default=180_000_000, validator=positive)
+    """H."""
+    load_mode: LoadMode = attrs.field(default="window", validator=one_of("window", "outstanding"))
+    exploit_percent: int = attrs.field(default=50, validator=not_negative)
+    """A request exploits if more than this share of it is cached; 50: if less is missed than is cached."""
+    load_knob_percent: int = attrs.field(default=0, validator=not_negative)
+    """That share is so much larger where workers were idle through H, and so much smaller where they were busy."""
+    target: Target = attrs.field(default="longest-prefix", validator=one_of("longest-prefix", "longest-node"))
+    """Whom to exploit: those with the longest prefix; as printed, those with the longest node of the path."""
+    rebalancing: Rebalancing = attrs.field(default="per-source", validator=one_of("per-source", "heaviest", "off"))
+    threshold_percent: int = attrs.field(default=150, validator=positive)
+    """Th_bal: a load of more than this share of the lightest is heavy."""
+    scaling: Switch = attrs.field(default="on", validator=one_of("on", "off"))
+    decode_share_percent: int = attrs.field(default=70, validator=not_negative)
+    """IMBALR: what explores goes to a worker with more than this share of decoding; from 100 on there is none."""
+    prior_output_tokens: int = attrs.field(default=211, validator=positive)
+    """Mean output of a worker of which no request of H has ended."""
+    decode_batch: int = attrs.field(default=32, validator=positive)
+    """How many requests share a decode step."""
+    latency: LatencyModel | None = attrs.field(default=None, validator=_is_model)
+    """What prefill and decode cost; None: as `llama-3.1-8b-a100`."""
+    prices: Prices = attrs.field(init=False, eq=False, repr=False)
+
+    @prices.default
+    def _price(self) -> Prices:
+        return Prices.of(self.latency or PRESETS["llama-3.1-8b-a100"], self.decode_batch)
+
+    def fitted(self, latency: LatencyModel) -> "E2":
+        """With the workers' latency model, unless it has one."""
+        return self if self.latency is not None else attrs.evolve(self, latency=latency)
+
+    def init(self) -> E2State:
+        return E2State(PrefixIndex.empty(self.window_us * 1_000))
+
+    def check(self, state: E2State) -> None:
+        """Its parts are sound, and a prefix is known as long as it brought somebody of the window to a worker."""
+        state.index.check()
+        state.history.check()
+        brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
+        assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
+
+    # --- what it learns ---------------------------------------------------------------------------------------------
+
+    def observe(self, state: E2State, event: Event) -> E2State:
+        """Ends of requests, caches filled and emptied, workers gone, and how long requests waited."""
+        index, history, waits = state.index, state.history, state.waits
+        match event:
+            case Finished():
+                history = history.ended(event.request_id, event.output_tokens)
+            case Cancelled() | Rejected():
+                history = history.ended(event.request_id)
+            case Admitted():
+                return self._admitted(state, event)
+            case Cached() | Evicted():
+                index = followed(index, event)
+            case WorkerLeft() | WorkerJoined():
+                index = followed(index, event)
+                history, gone = history.without(event.worker)
+                waits = _without(waits, gone)
+            case _:
+                return state
+        return E2State(index, history, waits)
+
+    def _admitted(self, state: E2State, event: Admitted) -> E2State:
+        """The first admission of a request ends its wait."""
+        sent = state.history.open.get(event.request_id)
+        if sent is None or not sent.waits:
+            return state
+        waits = state.waits
+        if sent.prefix != ROOT:
+            waits = e2_waits.waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
+        return E2State(state.index, state.history.admitted(sent), waits)
+
+    def _half(self, now_ns: int) -> int:
+        return now_ns // (self.window_us * 500)
+
+    # --- how it decides -----------------------------------------------------------------------------------------------
+
+    def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
+        now_ns = max(view.now_ns, state.index.now_ns)
+        history, gone = state.history.expired(now_ns - self.window_us * 1_000)
+        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, _without(state.waits, gone))
+        need = request.prompt.tokens + request.max_output_tokens
+        workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
+        if not workers:
+            # Wherever it goes it is rejected, and nothing comes of it.
+            return Dispatch(request.id, view.workers[0].worker), state
+        choice = self.choose(state, request.prompt, workers)
+        capacity = next(load.kv_capacity_tokens for load in workers if load.worker == choice.worker)
+        return Dispatch(request.id, choice.worker), self._sent(state, request, choice, capacity)
+
+    def choose(self, state: E2State, prompt: Prompt, workers: Sequence[WorkerLoad]) -> Choice:
+        """Where the request goes and why, among workers that can hold it (ascending ids, at least one)."""
+        match = state.index.match(prompt)
+        case = self._case(state, prompt, match, workers)
+        target, why = self._target(state, case)
+        blocks, prefix = _best_level(match, workers)
+        if why == "exploit":
+            moved = self._rebalanced(case, target)
+            if moved != target:
+                target, why = moved, "rebalance"
+            elif self._replicates(state, prefix, blocks * prompt.block_tokens):
+                light = lightest(case.loads)
+                if case.cached[light] < case.cached[target]:
+                    target, why = light, "replicate"
+        return Choice(workers[target].worker, why, case.cached[target], blocks, prefix)
+
+    def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
+        """Who holds the prefix, at the least cost; or the least cost of all, or the worker that decodes most."""
+        holders = self._holders(state.index, case)
+        bases = [load + self._prefill(case, i) for i, load in enumerate(case.loads)]
+        if holders:
+            return cheapest(bases, lambda i: self.eviction_ns(state.index, case, i), holders), "exploit"
+        decoding = decode_heaviest(case.prefill_ns, case.decode_ns, self.decode_share_percent)
+        # A worker that is too heavy for its own prefixes is not the place for others'.
+        if decoding is not None and self._rebalanced(case, decoding) == decoding:
+            return decoding, "decode-heavy"
+        everybody = range(len(case.workers))
+        return cheapest(bases, lambda i: self.eviction_ns(state.index, case, i), everybody), "explore"
+
+    def _rebalanced(self, case: Case, target: int) -> int:
+        return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing)
+
+    def _holders(self, index: PrefixIndex, case: Case) -> list[int]:
+        """Whom to exploit; nobody if the request explores."""
+        prompt, percent = case.prompt, self._percent(case)
+        if self.target == "longest-prefix":
+            best = max(case.cached)
+            if not exploits(best, prompt.tokens, percent):
+                return []
+            return [i for i, cached in enumerate(case.cached) if cached == best]
+        # As printed: what the tree knows counts, whether or not somebody still holds it.
+        if not exploits(cached_tokens(prompt, case.match.blocks), prompt.tokens, percent):
+            return []
+        mask = _longest_node(index, case.match)
+        return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]
+
+    def _percent(self, case: Case) -> int:
+        """The share of a prompt that must be cached to exploit it, by how busy the workers were in the window."""
+        if not self.load_knob_percent:
+            return self.exploit_percent
+        whole = len(case.workers) * self.window_us * 1_000
+        busy = min(100 * (sum(case.prefill_ns) + sum(case.decode_ns)) // whole, 100)
+        return max(self.exploit_percent + self.load_knob_percent * (50 - busy) // 50, 0)
+
+    def _replicates(self, state: E2State, prefix: int, tokens: int) -> bool:
+        """Whether the prefix needs one worker more: its waits doubled, and are longer than computing it takes."""
+        if self.scaling == "off" or prefix == ROOT:
+            return False
+        waits = state.waits.get(prefix, NO_WAITS)
+        return waits.doubled(self._half(state.index.now_ns), self.prices.prefill_ns(tokens, 0))
+
+    # --- what it costs ------------------------------------------------------------------------------------------------
+
+    def _case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
+        held = match.blocks_by_worker(workers[-1].worker + 1)
+        cached = [cached_tokens(prompt, held[load.worker]) for load in workers]
+        history, prefill_ns, decode_ns = state.history, [], []
+        for load in workers:
+            sums = history.sums.get(load.worker, NO_SUMS)
+            prefill_ns.append(sums.prefill_ns)
+            decode_ns.append(self._decode(sums, sums))
+        if self.load_mode == "window":
+            loads = [prefill + decode for prefill, decode in zip(prefill_ns, decode_ns, strict=True)]
+        else:
+            loads = [self._outstanding(history, load.worker) for load in workers]
+        return Case(prompt, match, workers, cached, loads, prefill_ns, decode_ns)
+
+    def _outstanding(self, history: History, worker: int) -> int:
+        sums = history.open_sums.get(worker, NO_SUMS)
+        return sums.prefill_ns + self._decode(sums, history.sums.get(worker, NO_SUMS))
+
+    def _decode(self, sums: Sums, ended: Sums) -> int:
+        """Decoding the requests of `sums`, with outputs as long as those of `ended` on average."""
+        output_tokens, outputs = ended.output_tokens, ended.outputs
+        if not outputs:
+            output_tokens, outputs = self.prior_output_tokens, 1
+        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, output_tokens, outputs)
+
+    def _prefill(self, case: Case, i: int) -> int:
+        """P at a position."""
+        cached = case.cached[i]
+        return self.prices.prefill_ns(case.prompt.tokens - cached, cached)
+
+    def eviction_ns(self, index: PrefixIndex, case: Case, i: int) -> int:
+        """M at a position: what it would evict for the request, by how often it was hit.  O(v log v) for v parts."""
+        load = case.workers[i]
+        worker = load.worker
+        room = max(load.kv_capacity_tokens - index.held_tokens(worker), 0)
+        needed = case.prompt.tokens - case.cached[i] - room
+        if needed <= 0:
+            return 0
+        spared = next((level.node for level in case.match.levels if level.workers >> worker & 1), ROOT)
+        prefill_ns = self.prices.prefill_ns
+        total = 0
+        for victim in index.victims(worker, needed, (spared,)):
+            if victim.hits:
+                total += prefill_ns(victim.tokens, victim.context_tokens) * victim.hits
+        return total // max(index.hits(worker), 1)
+
+    # --- what it writes down ------------------------------------------------------------------------------------------
+
+    def _sent(self, state: E2State, request: Request, choice: Choice, capacity: int) -> E2State:
+        index, history, waits, prompt = state.index, state.history, state.waits, request.prompt
+        worker = choice.worker
+        index, node = index.insert(prompt, shareable_blocks(index, prompt), worker, index.now_ns)
+        # The prefix may have ended inside a node, which was cut there only now.
+        prefix = node
+        while prefix != ROOT and index.nodes[prefix].start >= choice.blocks:
+            prefix = index.nodes[prefix].parent
+        missed = prompt.tokens - choice.cached_tokens
+        sent = Sent(
+            history.next_number,
+            request.id,
+            worker,
+            index.now_ns,
+            prefix,
+            self.prices.prefill_ns(missed, choice.cached_tokens),
+            prompt.tokens,
+            missed,
+        )
+        history = history.sent(sent)
+        if choice.why == "replicate":
+            waits = e2_waits.begun_anew(waits, choice.prefix)
+        if prefix != ROOT:
+            waits = e2_waits.sent(waits, prefix)
+        index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
+        return E2State(index, history, waits)
+
+
+def _without(waits: ByPrefix, gone: tuple[Sent, ...]) -> ByPrefix:
+    """Without requests that left the window."""
+    for sent in gone:
+        if sent.prefix != ROOT:
+            waits = e2_waits.gone(waits, sent.prefix)
+    return waits
+
+
+def _best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:
+    """How many blocks the best of these workers holds, and the node where they end."""
+    known = 0
+    for load in workers:
+        known |= 1 << load.worker
+    return next(((level.blocks, level.node) for level in match.levels if level.workers & known), (0, ROOT))
+
+
+def _longest_node(index: PrefixIndex, match: Match) -> int:
+    """Who holds the longest node of the path, the deepest of equals, as a bit mask."""
+    at, end = match.node, match.blocks
+    longest, mask = 0, 0
+    while at != ROOT:
+        node = index.nodes[at]
+        if end - node.start > longest:
+            longest, mask = end - node.start, node.held
+        at, end = node.parent, node.start
+    return mask
+
+
+@attrs.frozen
+class E2Printed(E2):
+    """E2 with what we take for errors of the paper, for comparison: it exploits whom holds the longest *node* of what
+    the tree knows, and takes requests from the heaviest worker only."""
+
+    name: ClassVar[str] = "e2-printed"
+
+    target: Target = attrs.field(default="longest-node", validator=one_of("longest-prefix", "longest-node"))
+    rebalancing: Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))

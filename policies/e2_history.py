@@ -1,0 +1,173 @@
+"""The requests that E2 sent: those of the last H nanoseconds and those under way, summed per worker.
+
+A request is written down when it is sent and gets its output when it ends.  It leaves the window when it is H old, and
+the sums with it, so each request costs O(1) (the log of their number, for the maps) and no decision looks at more than
+the sums.  What was sent to a worker that left is forgotten at once: nobody waits there any more.
+"""
+
+from collections import Counter
+
+import msgspec
+from immutables import Map
+
+UNKNOWN = -1
+"""The output of a request that has not ended."""
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """Request `request_id` went to `worker` at `sent_ns`, as the `number`th.
+
+    Its prefill was priced at `prefill_ns` there, `missed_tokens` of its `prompt_tokens` were not cached.  `prefix` is
+    the node of the index that brought it there (the root: none did).  `waits` until it was admitted once.
+    """
+
+    number: int
+    request_id: int
+    worker: int
+    sent_ns: int
+    prefix: int
+    prefill_ns: int
+    prompt_tokens: int
+    missed_tokens: int
+    output_tokens: int = UNKNOWN
+    waits: bool = True
+
+
+class Sums(msgspec.Struct, frozen=True, gc=False):
+    """Of the requests sent to one worker: how many, what their prefills cost, their prompts' tokens, in all and without
+    those cached; how many of them ended with an output, and the outputs' tokens."""
+
+    requests: int = 0
+    prefill_ns: int = 0
+    prompt_tokens: int = 0
+    missed_tokens: int = 0
+    outputs: int = 0
+    output_tokens: int = 0
+
+
+NO_SUMS = Sums()
+
+
+def _moved(sums: Map[int, Sums], sent: Sent, step: int) -> Map[int, Sums]:
+    """The sums with a request more (`step` 1) or less (-1), and with its output, if it has one."""
+    old = sums.get(sent.worker, NO_SUMS)
+    ended = sent.output_tokens != UNKNOWN
+    new = Sums(
+        old.requests + step,
+        old.prefill_ns + step * sent.prefill_ns,
+        old.prompt_tokens + step * sent.prompt_tokens,
+        old.missed_tokens + step * sent.missed_tokens,
+        old.outputs + step if ended else old.outputs,
+        old.output_tokens + step * sent.output_tokens if ended else old.output_tokens,
+    )
+    return sums.set(sent.worker, new) if new.requests else sums.delete(sent.worker)
+
+
+class History(msgspec.Struct, frozen=True):
+    """Requests of the window by number and of those under way by id, each with the sums of its workers.
+
+    Numbers are given in the order of sending; all below `oldest` left the window.
+    """
+
+    window: Map[int, Sent] = Map()
+    open: Map[int, Sent] = Map()
+    sums: Map[int, Sums] = Map()
+    open_sums: Map[int, Sums] = Map()
+    next_number: int = 0
+    oldest: int = 0
+
+    def sent(self, sent: Sent) -> "History":
+        """With a request, whose number is `next_number`.  One of this id under way elsewhere is gone there.
+
+        O(log n).
+        """
+        before, open_sums = self.open.get(sent.request_id), self.open_sums
+        if before is not None:
+            open_sums = _moved(open_sums, before, -1)
+        return History(
+            self.window.set(sent.number, sent),
+            self.open.set(sent.request_id, sent),
+            _moved(self.sums, sent, 1),
+            _moved(open_sums, sent, 1),
+            sent.number + 1,
+            self.oldest,
+        )
+
+    def admitted(self, sent: Sent) -> "History":
+        """A request under way waits no longer.  O(log n)."""
+        now = msgspec.structs.replace(sent, waits=False)
+        return msgspec.structs.replace(self, open=self.open.set(sent.request_id, now))
+
+    def ended(self, request_id: int, output_tokens: int = UNKNOWN) -> "History":
+        """A request is no longer under way; with its output, if it has one.  O(log n)."""
+        sent = self.open.get(request_id)
+        if sent is None:
+            return self
+        window, sums = self.window, self.sums
+        if output_tokens != UNKNOWN and sent.number in window:
+            old = sums[sent.worker]
+            outputs = old.outputs + 1, old.output_tokens + output_tokens
+            sums = sums.set(
+                sent.worker, Sums(old.requests, old.prefill_ns, old.prompt_tokens, old.missed_tokens, *outputs)
+            )
+            window = window.set(sent.number, msgspec.structs.replace(sent, output_tokens=output_tokens))
+        open_sums = _moved(self.open_sums, sent, -1)
+        return History(window, self.open.delete(request_id), sums, open_sums, self.next_number, self.oldest)
+
+    def expired(self, until_ns: int) -> tuple["History", tuple[Sent, ...]]:
+        """What was sent at `until_ns` or before leaves the window; also what did.  O(1), and O(log n) for each."""
+        window, sums, oldest = self.window, self.sums, self.oldest
+        gone = []
+        while oldest < self.next_number:
+            sent = window.get(oldest)
+            if sent is not None:
+                if sent.sent_ns > until_ns:
+                    break
+                window, sums = window.delete(oldest), _moved(sums, sent, -1)
+                gone.append(sent)
+            oldest += 1
+        if oldest == self.oldest:
+            return self, ()
+        return History(window, self.open, sums, self.open_sums, self.next_number, oldest), tuple(gone)
+
+    def without(self, worker: int) -> tuple["History", tuple[Sent, ...]]:
+        """Without what was sent to a worker; also what of that was in the window.  O(all requests)."""
+        if worker not in self.sums and worker not in self.open_sums:
+            return self, ()
+        gone = tuple(sent for _, sent in sorted(self.window.items()) if sent.worker == worker)
+        window, still = self.window.mutate(), self.open.mutate()
+        for sent in gone:
+            del window[sent.number]
+        for request_id, sent in self.open.items():
+            if sent.worker == worker:
+                del still[request_id]
+        sums = self.sums.delete(worker) if worker in self.sums else self.sums
+        open_sums = self.open_sums.delete(worker) if worker in self.open_sums else self.open_sums
+        return History(window.finish(), still.finish(), sums, open_sums, self.next_number, self.oldest), gone
+
+    def check(self) -> None:
+        """Raise `AssertionError` unless every representation invariant holds.  O(all requests)."""
+        # Whoever is in the window has a number that was given and has not left it, and later ones were sent later.
+        assert all(self.oldest <= n < self.next_number and s.number == n for n, s in self.window.items())
+        times = [self.window[n].sent_ns for n in sorted(self.window)]
+        assert times == sorted(times)
+        # Sums are the sums of what is there, and there is none of nothing.
+        assert dict(self.sums) == _summed(self.window)
+        assert dict(self.open_sums) == _summed(self.open)
+        # Requests are under way under their own id, without an output.
+        assert all(s.request_id == i and s.output_tokens == UNKNOWN for i, s in self.open.items())
+
+
+def _summed(requests: Map[int, Sent]) -> dict[int, Sums]:
+    """The sums anew."""
+    totals = {sent.worker: Counter[str]() for sent in requests.values()}
+    for sent in requests.values():
+        total = totals[sent.worker]
+        total["requests"] += 1
+        total["prefill_ns"] += sent.prefill_ns
+        total["prompt_tokens"] += sent.prompt_tokens
+        total["missed_tokens"] += sent.missed_tokens
+        if sent.output_tokens != UNKNOWN:
+            total["outputs"] += 1
+            total["output_tokens"] += sent.output_tokens
+    return {worker: Sums(**total) for worker, total in totals.items()}
