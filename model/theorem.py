@@ -125,6 +125,20 @@ QUANTUM_POSITIVE = Assumption("QuantumPositive", "Every quantum is at least 1.")
 EQUAL_QUANTA = Assumption("EqualQuanta", "The compared clients have the same quantum.")
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
+BACKLOGGED_EVERYWHERE = Assumption(
+    "BackloggedEverywhere", "The named client has a request waiting at every worker throughout the interval."
+)
+EQUAL_WORKERS = Assumption("EqualWorkers", "The two workers give their client the same quantum.")
+BOTH_SERVE = Assumption("BothServe", "The two workers take requests whenever the client is refilled.")
+BACKLOGGED_TOGETHER = Assumption(
+    "BackloggedTogether", "At whatever worker one of the compared clients waits, the other waits too."
+)
+GLOBAL_REFILL = Assumption(
+    "GlobalRefill", "Credit is given only when nobody who waits at any worker has credit, to everybody without."
+)
+STALE_READS = Assumption(
+    "StaleReads", "Whoever decides may lack charges of other workers, at most S of each client, and nothing else."
+)
 REJOIN_KEEPS_DEBT = Assumption("RejoinKeepsDebt", "An arrival never changes a deficit.")
 LIFT_ON_JOIN = Assumption(
     "LiftOnJoin",

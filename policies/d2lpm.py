@@ -1,0 +1,285 @@
+"""D2LPM: requests go where their prompt is cached, as long as their client has credit there.
+
+Paper: "Locality-aware Fair Scheduling in LLM Serving", reconstructed as far as its listings were not available to us.
+The workers run DLPM (`fairsched.policies.dlpm`), or VTC.
+
+State: `d[i][w]`, a deficit for each client and worker.  A client is charged at the worker that its request is sent to:
+the tokens that are not cached there when it is sent, the output when it finishes.  Without credit anywhere it gets a
+quantum at every worker, as often as it takes to have some (the paper: once).
+
+Credit nobody has used is not written down: a client that is not known, and one at a worker that it was never sent to,
+has the whole quantum, as the first refill gives it.  So a state holds what was used, for any number of workers.
+
+What a worker caches is known from what it was sent and from its `Cached` and `Evicted` reports.
+"""
+
+from collections import Counter
+from typing import Any, ClassVar
+
+import attrs
+import msgspec
+import numpy as np
+from immutables import Map
+from msgspec.structs import replace
+
+from fairsched.model.algebra import NUMPY
+from fairsched.model.events import (
+    Cached,
+    Cancelled,
+    ClientConfigured,
+    Event,
+    Evicted,
+    Finished,
+    Rejected,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.plan import Dispatch
+from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.pricing import Rates, price
+from fairsched.model.request import TOKENS_MAX, Prompt, Request
+from fairsched.model.theorem import Theorem
+from fairsched.model.view import ClusterView
+from fairsched.policies.base import Router
+from fairsched.policies.d2lpm_credit import (
+    D2_GATE,
+    D2_RANGE,
+    D2_REFILL,
+    D2_SPREAD,
+    charge,
+    choose,
+    refill_due,
+    refill_rounds,
+    refund,
+)
+from fairsched.policies.router import MEASURES, Measure
+from fairsched.policies.sparse import SPARSE, Sparse
+from fairsched.policies.validators import one_of, positive
+
+ACTIVE = -1
+"""The stamp of a client with requests under way."""
+
+
+class Account(msgspec.Struct, frozen=True, gc=False):
+    """A client: its deficit at each worker where it is not the whole quantum, how many of its requests are under way,
+    and since which stamp it has none."""
+
+    deficits: Map[int, int] = Map()
+    under_way: int = 0
+    idle_since: int = ACTIVE
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A request under way: whose, where, the input that was charged, and how many blocks were thought cached there."""
+
+    client: int
+    worker: int
+    extend_tokens: int
+    prompt: Prompt
+    cached_blocks: int
+
+
+class D2LPMState(msgspec.Struct, frozen=True):
+    """The prefix index of all workers, accounts of clients, requests under way, weights that are not 1, and the idle
+    clients by the stamp since when they are; `oldest` is at most the first of these."""
+
+    index: PrefixIndex
+    accounts: Map[int, Account] = Map()
+    sent: Map[int, Sent] = Map()
+    weights: Map[int, int] = Map()
+    idle: Map[int, int] = Map()
+    next_stamp: int = 0
+    oldest: int = 0
+
+
+NEW: Account = Account()
+EMPTY: Map[int, int] = Map()
+
+
+@attrs.frozen
+class D2LPM(Router[D2LPMState]):
+    """The shortest queue where the request's client has credit, of those with most of its prompt if it has it there.
+
+    O(blocks) by memcmp for the match, O(workers) for the choice, O(log) for the books; `WorkerLeft` is O(clients).
+    """
+
+    name: ClassVar[str] = "d2lpm"
+    state_type: ClassVar[Any] = D2LPMState
+    theorems: ClassVar[tuple[Theorem, ...]] = (D2_GATE, D2_REFILL, D2_RANGE, D2_SPREAD)
+
+    quantum: int = attrs.field(default=20_000, validator=positive)
+    """Q_w, credit of a round at each worker for weight 1, in cost units (weights multiply it)."""
+    measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
+    """How long a queue is."""
+    input_rate: int = attrs.field(default=Rates().input, validator=positive)
+    output_rate: int = attrs.field(default=Rates().output, validator=positive)
+    """Cost units for a token; the workers' own gates have rates of their own."""
+    idle_clients_max: int = attrs.field(default=100_000, validator=positive)
+    """How many clients without requests under way are remembered; the longest idle is forgotten, with its debts."""
+
+    def init(self) -> D2LPMState:
+        # Nothing is counted in a window, so any will do.
+        return D2LPMState(PrefixIndex.empty(window_ns=1))
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def route(self, state: D2LPMState, request: Request, view: ClusterView) -> tuple[Dispatch, D2LPMState]:
+        # A request that is already under way comes back when its worker is gone.
+        state = self._ended(state, request.id, TOKENS_MAX, 0, cached=False)
+        prompt, client, index = request.prompt, request.client, state.index
+        match = index.match(prompt)
+        account = state.accounts.get(client) or NEW
+        d = Sparse(account.deficits, self._quantum(state, client))
+        worker, d = self._chosen(d, match, view)
+        held = _held(match, worker)
+        extend = prompt.tokens - min(held, prompt.reusable_blocks) * prompt.block_tokens
+        d = charge(SPARSE, d, worker, price(extend, self.input_rate))
+        return Dispatch(request.id, worker), D2LPMState(
+            _inserted(index, prompt, prompt.blocks, worker),
+            state.accounts.set(client, Account(d.entries, account.under_way + 1)),
+            state.sent.set(request.id, Sent(client, worker, extend, prompt, held)),
+            state.weights,
+            state.idle if account.idle_since == ACTIVE else state.idle.delete(account.idle_since),
+            state.next_stamp,
+            state.oldest,
+        )
+
+    def _chosen(self, d: Sparse, match: Match, view: ClusterView) -> tuple[int, Sparse]:
+        """The worker, and the deficits after the refill that it may have taken."""
+        workers, length = view.workers, MEASURES[self.measure]
+        get, default = d.entries.get, d.default
+        dense = np.array([get(load.worker, default) for load in workers], np.int64)
+        queue = np.array([length(load) for load in workers], np.int64)
+        here = np.ones(len(workers), np.bool_)
+        holds = np.zeros(len(workers), np.bool_)
+        for level in match.levels:
+            # Of those that take requests, whoever holds most.
+            mask = level.workers
+            holds = np.array([mask >> load.worker & 1 for load in workers], np.bool_)
+            if holds.any():
+                break
+        if refill_due(NUMPY, dense, here):
+            dense = refill_rounds(NUMPY, dense, here, np.full(len(workers), default, np.int64))
+            topped_up = dense.tolist()
+            d = d.with_entries((load.worker, topped_up[i]) for i, load in enumerate(workers))
+        return workers[choose(NUMPY, dense, here, holds, queue)].worker, d
+
+    # --- what is learnt ---------------------------------------------------------------------------------------------
+
+    def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
+        if isinstance(event, Finished):
+            return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
+        if isinstance(event, Evicted):
+            index = state.index.evicted(event.prompt, event.keep_blocks, event.worker)
+            return state if index is state.index else replace(state, index=index)
+        if isinstance(event, Cached):
+            return _cached(state, event)
+        if isinstance(event, Cancelled):
+            return self._cancelled(state, event)
+        if isinstance(event, Rejected):
+            return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
+        if isinstance(event, WorkerLeft | WorkerJoined):
+            return _without(state, event.worker)
+        if isinstance(event, ClientConfigured):
+            return self._configured(state, event.client, event.weight)
+        return state
+
+    def _cancelled(self, state: D2LPMState, event: Cancelled) -> D2LPMState:
+        """What waits unserved gets all back; what ran, or was preempted, what it had not computed."""
+        served = event.was_running or event.generated_tokens > 0
+        back = event.uncomputed_tokens if served else TOKENS_MAX
+        return self._ended(state, event.request_id, back, event.generated_tokens, cached=served and not back)
+
+    def _ended(
+        self, state: D2LPMState, request_id: int, uncomputed_tokens: int, output_tokens: int, cached: bool
+    ) -> D2LPMState:
+        """A request is no longer under way: refund what it did not compute, charge what it produced.
+
+        Unless its prompt was `cached`, the worker is not thought to hold more of it than when it was sent.
+        """
+        sent = state.sent.get(request_id)
+        if sent is None:
+            return state
+        index, idle, accounts = state.index, state.idle, state.accounts
+        if not cached:
+            index = index.evicted(sent.prompt, sent.cached_blocks, sent.worker)
+        account = accounts[sent.client]
+        d = Sparse(account.deficits, self._quantum(state, sent.client))
+        if uncomputed_tokens:
+            back = price(min(uncomputed_tokens, sent.extend_tokens), self.input_rate)
+            d = refund(SPARSE, d, sent.worker, back, Sparse(EMPTY, d.default))
+        if output_tokens:
+            d = charge(SPARSE, d, sent.worker, price(output_tokens, self.output_rate))
+        stamp, oldest = state.next_stamp, state.oldest
+        if account.under_way > 1:
+            account = Account(d.entries, account.under_way - 1)
+        else:
+            account = Account(d.entries, 0, stamp)
+            idle, stamp = idle.set(stamp, sent.client), stamp + 1
+        accounts = accounts.set(sent.client, account)
+        while len(idle) > self.idle_clients_max:
+            if (gone := idle.get(oldest)) is not None:
+                idle, accounts = idle.delete(oldest), accounts.delete(gone)
+            oldest += 1
+        return D2LPMState(index, accounts, state.sent.delete(request_id), state.weights, idle, stamp, oldest)
+
+    def _configured(self, state: D2LPMState, client: int, weight: int) -> D2LPMState:
+        """Credit above the new quantum is cut to it, debt stays."""
+        weights = state.weights.set(client, weight)
+        account = state.accounts.get(client)
+        if account is None:
+            return replace(state, weights=weights)
+        d = Sparse(account.deficits, self.quantum * weight)
+        deficits = d.with_entries((w, min(value, d.default)) for w, value in account.deficits.items()).entries
+        kept = Account(deficits, account.under_way, account.idle_since)
+        return replace(state, weights=weights, accounts=state.accounts.set(client, kept))
+
+    def _quantum(self, state: D2LPMState, client: int) -> int:
+        return self.quantum * state.weights.get(client, 1)
+
+    def check(self, state: D2LPMState) -> None:
+        # The index is sound, and nothing is counted in its window.
+        state.index.check()
+        assert not state.index.window
+        for client, account in state.accounts.items():
+            # No deficit is above the quantum (D2-range), and none that equals it is written down.
+            assert all(value < self._quantum(state, client) for value in account.deficits.values())
+            # A client is idle exactly if nothing of it is under way.
+            assert (account.under_way == 0) == (account.idle_since != ACTIVE)
+            assert account.idle_since == ACTIVE or state.idle[account.idle_since] == client
+        # Accounts count what is under way, and whoever has none of it is in the line of the idle, which is bounded.
+        under_way = Counter(sent.client for sent in state.sent.values())
+        assert all(state.accounts[client].under_way == count for client, count in under_way.items())
+        assert sum(account.under_way for account in state.accounts.values()) == len(state.sent)
+        assert len(state.idle) == sum(not account.under_way for account in state.accounts.values())
+        assert len(state.idle) <= self.idle_clients_max
+        assert all(state.oldest <= stamp < state.next_stamp for stamp in state.idle)
+
+
+def _held(match: Match, worker: int) -> int:
+    """Blocks of the matched prompt that the worker holds.  O(levels)."""
+    return next((level.blocks for level in match.levels if level.workers >> worker & 1), 0)
+
+
+def _inserted(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int) -> PrefixIndex:
+    """The index after the worker is thought to hold so much of the prompt; blocks of another size are not indexed."""
+    if not blocks or (prompt.block_tokens != index.block_tokens and len(index.nodes) > 1):
+        return index
+    return index.insert(prompt, blocks, worker, 0, hit=False)[0]
+
+
+def _cached(state: D2LPMState, event: Cached) -> D2LPMState:
+    """A report is news only after part of the prompt was evicted while the request waited."""
+    if _held(state.index.match(event.prompt), event.worker) >= event.blocks:
+        return state
+    index = _inserted(state.index, event.prompt, event.blocks, event.worker)
+    return state if index is state.index else replace(state, index=index)
+
+
+def _without(state: D2LPMState, worker: int) -> D2LPMState:
+    """The worker has nothing, and nobody was ever charged there.  O(clients)."""
+    accounts = state.accounts.mutate()
+    for client, account in state.accounts.items():
+        if worker in account.deficits:
+            accounts[client] = replace(account, deficits=account.deficits.delete(worker))
+    return replace(state, index=state.index.without(worker), accounts=accounts.finish())

@@ -1,0 +1,96 @@
+"""One client's credit at each of the workers: which of them may take its next request (D2LPM's gate before workers).
+
+Paper: "Locality-aware Fair Scheduling in LLM Serving" (DLPM and D2LPM), reconstructed as far as its listings were not
+available to us.  Its rule: a request goes to a worker that holds its longest match and where its client has credit; to
+any worker with credit otherwise; and when its client has credit nowhere, it gets a quantum at every worker.
+
+Vectors are over the *workers*, for one client.  No client's row reads another's, so what is proved here for any number
+of workers is true for any number of clients.  This gate shares nothing out between clients: the workers' own gates do.
+What it bounds is how unevenly one client may use the workers, which is the price of locality.
+"""
+
+from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
+from fairsched.model.theorem import BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
+
+D2_GATE = Theorem(
+    "D2-gate",
+    "a request goes to a worker that takes requests and where its client has d > 0: to one that holds the most of its "
+    "prompt if its client has credit at one of those, to one with the shortest queue of these, and to one if there is "
+    "one",
+    "D2LPM's rule (reconstructed)",
+    (),
+)
+D2_REFILL = Theorem(
+    "D2-refill",
+    "refill_rounds(d) = refill repeated until its client has credit at a worker that takes requests, for any quanta of "
+    "1 or more",
+    "this library: the paper adds one quantum, which leaves a client without a worker that owes more",
+    (QUANTUM_POSITIVE,),
+)
+D2_RANGE = Theorem(
+    "D2-range",
+    "d_w <= Q_w at every worker, whatever comes and goes",
+    "D2LPM, as the lemma on the deficit's range (reconstructed)",
+    (QUANTUM_POSITIVE,),
+    bound="Q_w",
+)
+D2_SPREAD = Theorem(
+    "D2-spread",
+    "a client's charges at two workers that take requests at every refill: |W_v - W_w| <= 2Q + D, where D is what it "
+    "owes at the one at the end of the interval and at the other at its beginning",
+    "new: how unevenly one client may use the workers, which grows with Q_w and has no bound without one (D2-A.5)",
+    (QUANTUM_POSITIVE, EQUAL_WORKERS, BOTH_SERVE),
+    bound="2Q + D",
+)
+
+# --- kernel ---------------------------------------------------------------------------------------------------------
+# Vectors over workers: d the client's deficits, here who takes requests, quantum credit a round, holds who has the most
+# of the prompt, queue how long it is.
+
+
+def in_credit(o: Algebra, d: Vector, here: Mask) -> Mask:
+    """The workers that may be chosen."""
+    return here & (d > 0)
+
+
+def refill_due(o: Algebra, d: Vector, here: Mask) -> Scalar:
+    """Workers take requests, and the client has credit at none of them."""
+    return o.any(here) & o.none(in_credit(o, d, here))
+
+
+def refill(o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
+    """One round, when it is due: a quantum at every worker that takes requests."""
+    due = refill_due(o, d, here)
+    return o.where(here & due, d + quantum, d)
+
+
+def choose(o: Algebra, d: Vector, here: Mask, holds: Mask, queue: Vector) -> Point:
+    """The shortest queue where the client has credit, among the workers that hold the prompt if it has credit there."""
+    credit = in_credit(o, d, here)
+    near = credit & holds
+    far = credit & o.none(near)
+    return o.argmin(queue, near | far)
+
+
+def charge(o: Algebra, d: Vector, p: Point, x: Scalar) -> Vector:
+    """The client pays at the worker, for an input that it is sent or an output that it finished."""
+    return o.bump(d, p, -x)
+
+
+def refund(o: Algebra, d: Vector, p: Point, x: Scalar, quantum: Vector) -> Vector:
+    """What was charged and never computed is given back, up to one quantum of credit."""
+    return o.put(d, p, o.minimum(o.pick(d, p, 0) + x, o.pick(quantum, p, 0)))
+
+
+# --- closed form beside the kernel ----------------------------------------------------------------------------------
+
+
+def refill_rounds(o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
+    """As many rounds of `refill` as it takes until there is a worker to choose, at once.
+
+    At a worker where the client has d <= 0 it takes -d // Q + 1 rounds; the fewest that any needs are given to all.
+    Equal to iterating the kernel, which `verify` proves.
+    """
+    needed = -d // quantum + 1
+    rounds = o.pick(needed, o.argmin(needed, here), 0)
+    return o.where(here & refill_due(o, d, here), d + rounds * quantum, d)

@@ -1,0 +1,220 @@
+"""D2LPM against its rule written out over a full table, and what its state keeps."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+
+from fairsched.model.algebra import EXACT, NUMPY, ExactVector
+from fairsched.model.events import Cached, Cancelled, ClientConfigured, Evicted, Finished, Rejected, WorkerLeft
+from fairsched.model.request import Prompt, Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies import d2lpm_credit as kernel
+from fairsched.policies.d2lpm import D2LPM, D2LPMState
+from fairsched.policies.sparse import SPARSE, Sparse
+
+WORKERS = 3
+small = st.integers(-4, 4)
+
+
+def load(worker: int, queue: int = 0) -> WorkerLoad:
+    """A worker with so many requests waiting."""
+    return WorkerLoad(worker, queue, 0, queue, 50, 100)
+
+
+def view(*queues: int) -> ClusterView:
+    """Workers 0, 1, ... with these queues."""
+    return ClusterView(0, tuple(load(worker, queue) for worker, queue in enumerate(queues)))
+
+
+def request(i: int, client: int, keys: list[int], tail: int = 1) -> Request:
+    """A request with these blocks of one token and a tail."""
+    return Request(i, client, 0, Prompt.from_keys(keys, tokens=len(keys) + tail), 4)
+
+
+class Table:
+    """The rule as one says it: a table of deficits, lists of blocks that workers hold, and nothing shared."""
+
+    def __init__(self, router: D2LPM) -> None:
+        self.router = router
+        self.d: dict[tuple[int, int], int] = {}
+        self.cached: list[set[tuple[int, ...]]] = [set() for _ in range(WORKERS)]
+        self.sent: dict[int, tuple[int, int, int]] = {}
+
+    def held(self, worker: int, keys: list[int]) -> int:
+        """Leading blocks that the worker holds."""
+        return max((n for n in range(len(keys) + 1) if n == 0 or tuple(keys[:n]) in self.cached[worker]), default=0)
+
+    def route(self, i: int, client: int, keys: list[int], queues: list[int]) -> int:
+        """The worker; the client pays for what is not cached there."""
+        row = [self.d.setdefault((client, w), self.router.quantum) for w in range(WORKERS)]
+        while max(row) <= 0:
+            row = [value + self.router.quantum for value in row]
+        held = [self.held(w, keys) for w in range(WORKERS)]
+        best = max(held)
+        credit = [w for w in range(WORKERS) if row[w] > 0]
+        near = [w for w in credit if best and held[w] == best]
+        worker = min(near or credit, key=lambda w: (queues[w], w))
+        extend = len(keys) + 1 - held[worker]
+        row[worker] -= extend * self.router.input_rate
+        self.d |= {(client, w): row[w] for w in range(WORKERS)}
+        self.cached[worker] |= {tuple(keys[:n]) for n in range(1, len(keys) + 1)}
+        self.sent[i] = (client, worker, extend)
+        return worker
+
+    def finish(self, i: int, output_tokens: int) -> None:
+        """It pays for the output."""
+        client, worker, _ = self.sent.pop(i)
+        self.d[client, worker] -= output_tokens * self.router.output_rate
+
+    def cancel(self, i: int, uncomputed: int, output_tokens: int) -> None:
+        """It gets back what was not computed, and pays for the output."""
+        client, worker, extend = self.sent.pop(i)
+        back = min(uncomputed, extend) * self.router.input_rate
+        self.d[client, worker] = min(self.d[client, worker] + back, self.router.quantum)
+        self.d[client, worker] -= output_tokens * self.router.output_rate
+
+    def evict(self, worker: int, keys: list[int], keep: int) -> None:
+        """The worker holds no more than `keep` blocks of what begins like this."""
+        gone = tuple(keys[: keep + 1])
+        self.cached[worker] = {path for path in self.cached[worker] if path[: keep + 1] != gone}
+
+
+routers = st.builds(D2LPM, quantum=st.integers(1, 20), input_rate=st.integers(1, 3), output_rate=st.integers(1, 3))
+
+
+@given(routers, st.data())
+def test_it_does_what_its_rule_says(router: D2LPM, data: st.DataObject) -> None:
+    """Whatever comes, ends and is evicted: the same worker, and the same deficits, as the full table has."""
+    table, state = Table(router), router.init()
+    for i in range(data.draw(st.integers(1, 12))):
+        client = data.draw(st.integers(0, 2))
+        keys = data.draw(st.lists(st.integers(0, 1), max_size=4))
+        queues = data.draw(st.lists(st.integers(0, 3), min_size=WORKERS, max_size=WORKERS))
+        dispatch, state = router.route(state, request(i, client, keys), view(*queues))
+        assert dispatch.worker == table.route(i, client, keys, queues)
+        router.check(state)
+        if bool(table.sent) and data.draw(st.booleans()):
+            state = _ends(router, table, state, data)
+        if data.draw(st.booleans()):
+            worker, keep = data.draw(st.integers(0, WORKERS - 1)), data.draw(st.integers(0, 2))
+            keys = data.draw(st.lists(st.integers(0, 1), min_size=keep + 1, max_size=4))
+            table.evict(worker, keys, keep)
+            state = router.observe(state, Evicted(0, worker, 0, Prompt.from_keys(keys), keep, 1))
+        for (client, worker), value in table.d.items():
+            assert state.accounts[client].deficits.get(worker, router.quantum) == value
+
+
+def _ends(router: D2LPM, table: Table, state: D2LPMState, data: st.DataObject) -> D2LPMState:
+    """A request under way finishes, or its caller gives up after its prompt was computed."""
+    i = data.draw(st.sampled_from(sorted(table.sent)))
+    client, worker, _ = table.sent[i]
+    output = data.draw(st.integers(1, 5))
+    if data.draw(st.booleans()):
+        table.finish(i, output)
+        return router.observe(state, Finished(0, worker, i, client, output))
+    table.cancel(i, 0, output)
+    return router.observe(state, Cancelled(0, worker, i, client, True, 0, output))
+
+
+def test_credit_decides_between_cache_and_queue() -> None:
+    """A prompt stays where it is cached until its client owes there, and comes back after it owes everywhere."""
+    router = D2LPM(quantum=10)
+    state, went = router.init(), []
+    for i in range(6):
+        dispatch, state = router.route(state, request(i, 0, [1] * 8, tail=i + 1), view(9, 5))
+        state = router.observe(state, Finished(0, dispatch.worker, i, 0, 4))
+        went.append(dispatch.worker)
+    # Each request leaves its client in debt there: 9 to 11 tokens of the prompt or two to seven, and 8 for the output.
+    assert went == [1, 0, 1, 0, 1, 0]
+
+
+def test_who_waited_in_vain_gets_all_back() -> None:
+    """A request that is rejected, or given up before it was served, leaves neither a charge nor a cached prompt."""
+    router = D2LPM(quantum=50)
+    _, state = router.route(router.init(), request(0, 0, [1, 2, 3]), view(0, 0))
+    for event in (Rejected(0, 0, 0, 0, "too large"), Cancelled(0, 0, 0, 0, False, 0, 0)):
+        after = router.observe(state, event)
+        assert not after.accounts[0].deficits
+        assert not after.index.held_tokens(0)
+        assert not after.sent
+    assert router.observe(state, Cancelled(0, 0, 0, 0, True, 3, 0)).accounts[0].deficits == Map({0: 49})
+
+
+def test_a_report_that_says_more_than_was_thought_is_believed() -> None:
+    """What was evicted while a request waited, and is cached with it, is there again."""
+    router = D2LPM()
+    prompt = Prompt.from_keys([1, 2, 3], tokens=4)
+    _, state = router.route(router.init(), Request(0, 0, 0, prompt, 1), view(0, 0))
+    gone = router.observe(state, Evicted(0, 0, 0, prompt, 1, 2))
+    assert gone.index.held_tokens(0) == 1
+    back = router.observe(gone, Cached(0, 0, 0, prompt, 3))
+    assert back.index.held_tokens(0) == 3
+    assert router.observe(back, Cached(0, 0, 0, prompt, 3)) is back
+
+
+def test_a_worker_that_left_is_forgotten() -> None:
+    """Its cache and what anybody owed there; a request that was there is charged where it goes instead."""
+    router = D2LPM(quantum=5)
+    _, state = router.route(router.init(), request(0, 0, [1, 2, 3]), view(0, 1))
+    state = router.observe(state, WorkerLeft(0, 0))
+    assert not state.accounts[0].deficits
+    dispatch, state = router.route(state, request(0, 0, [1, 2, 3]), ClusterView(0, (load(1),)))
+    assert dispatch.worker == 1
+    assert state.accounts[0].deficits == Map({1: 1})
+    assert state.accounts[0].under_way == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40))
+def test_the_memory_of_clients_is_bounded(calls: list[tuple[int, bool]]) -> None:
+    """However many clients came, no more are known than have requests under way and `idle_clients_max`."""
+    router = D2LPM(quantum=3, idle_clients_max=2)
+    state = router.init()
+    for i, (client, ends) in enumerate(calls):
+        dispatch, state = router.route(state, request(i, client, []), view(0, 0))
+        if ends:
+            state = router.observe(state, Finished(0, dispatch.worker, i, client, 1))
+        router.check(state)
+        busy = {sent.client for sent in state.sent.values()}
+        assert len(state.accounts) <= len(busy) + 2
+        assert busy <= set(state.accounts)
+
+
+def test_weights_are_quanta() -> None:
+    """A client of weight 3 stays three times as long; credit above a smaller quantum is cut."""
+    router = D2LPM(quantum=4)
+    state = router.observe(router.init(), ClientConfigured(0, 0, 0, 3))
+    _, state = router.route(state, request(0, 0, [1, 2, 3]), view(0, 0))
+    assert state.accounts[0].deficits == Map({0: 8})
+    state = router.observe(state, ClientConfigured(0, 0, 0, 1))
+    assert state.accounts[0].deficits == Map()
+    router.check(state)
+
+
+vectors = st.lists(st.tuples(small, st.booleans(), st.integers(1, 5)), min_size=1, max_size=5)
+
+
+@given(vectors)
+def test_the_closed_form_is_the_round_repeated(drawn: list[tuple[int, bool, int]]) -> None:
+    """On exact integers and on arrays."""
+    d, here, quantum = (ExactVector(column) for column in zip(*drawn, strict=True))
+    once: Any = d
+    while kernel.refill_due(EXACT, once, here):
+        once = kernel.refill(EXACT, once, here, quantum)
+    assert kernel.refill_rounds(EXACT, d, here, quantum) == once
+    arrays = [np.array(v) for v in (d, here, quantum)]
+    assert kernel.refill_rounds(NUMPY, *arrays).tolist() == list(once)
+
+
+@given(st.lists(small, min_size=1, max_size=5), st.integers(0, 4), small, small)
+def test_sparse_vectors_are_vectors(entries: list[int], p: int, x: int, default: int) -> None:
+    """The words for points do on sparse vectors what they do on full ones, and write down no default."""
+    p %= len(entries)
+    full, sparse = ExactVector(entries), Sparse(Map(), default).with_entries(enumerate(entries))
+    for word in ("bump", "put"):
+        changed = getattr(SPARSE, word)(sparse, p, x)
+        assert [changed[i] for i in range(len(entries))] == list(getattr(EXACT, word)(full, p, x))
+        assert default not in changed.entries.values()
+    assert SPARSE.pick(sparse, p, 0) == entries[p]
