@@ -13,6 +13,7 @@ import attrs
 from fairsched.model.pricing import Rates
 from fairsched.policies.base import Router
 from fairsched.policies.batching import BATCHINGS, Batching
+from fairsched.policies.d2lpm import D2LPM
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.freeness import Freeness
@@ -40,6 +41,7 @@ ROUTERS: dict[str, Router[Any]] = {
         Freeness(),
         SAL(),
         SALPrinted(),
+        D2LPM(),
     )
 }
 """Routers by name, with their defaults."""
