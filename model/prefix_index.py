@@ -182,7 +182,7 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         return tuple(victims)
 
     def insert(
-        self, prompt: Prompt, blocks: int, worker: int, now_ns: int, hit: bool = True
+        self, prompt: Prompt, blocks: int, worker: int, now_ns: int, hit: bool = True, match: Match | None = None
     ) -> tuple["PrefixIndex", int]:
         """The worker holds (or will, for a request sent to it) the first `blocks` blocks of `prompt`, used just now.
 
@@ -190,12 +190,16 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         the worker holds it and nothing below it.
 
         With `hit` it is a request of the window as well, also with no blocks; without, it is a report of what is
-        cached.  Raises `ValueError` if the prompt has fewer blocks, or blocks of another size than the index holds,
-        or if `now_ns` is before what the index was told last.  O(d log N + sqrt L).
+        cached.  Who has this index's `match` of the prompt saves another walk.  Raises `ValueError` if the prompt has
+        fewer blocks, or blocks of another size than the index holds, or if `now_ns` is before what the index was told
+        last.  O(d log N + sqrt L).
         """
         self._refuse(prompt, blocks, worker, now_ns)
         draft = IndexDraft(self.nodes, worker, self.shelves.get(worker, EMPTY_SHELF))
-        node, end = walk(self.nodes, prompt.keys[: blocks * KEY_BYTES])
+        if match is not None and blocks == prompt.blocks:
+            node, end = match.node, match.blocks
+        else:
+            node, end = walk(self.nodes, prompt.keys[: blocks * KEY_BYTES])
         next_id, stamp = self.next_id, self.next_stamp
         if end < self.nodes[node].end:
             draft.split(node, end, upper=next_id)
@@ -251,26 +255,32 @@ class PrefixIndex(msgspec.Struct, frozen=True):
             oldest += 1
         return replace(self, nodes=nodes, window=window, oldest=oldest, now_ns=now_ns)
 
-    def evicted(self, prompt: Prompt, keep_blocks: int, worker: int) -> "PrefixIndex":
+    def ends_with(self, node: int, prompt: Prompt) -> bool:
+        """Whether `node` is there and ends where `prompt` does; asked by identity, so that a yes is sure.  O(1)."""
+        known = self.nodes.get(node)
+        return known is not None and known.prompt is prompt and known.end == prompt.blocks
+
+    def evicted(self, prompt: Prompt, keep_blocks: int, worker: int, node: int = ROOT) -> "PrefixIndex":
         """The worker holds of `prompt` only its first `keep_blocks` blocks, and nothing that goes on from there.
 
-        Changes nothing if it is not said to hold more.  Raises `ValueError` on a negative number.
+        Changes nothing if it is not said to hold more.  Who remembers the `node` with which the prompt ended when it
+        was inserted saves a walk, if it still does.  Raises `ValueError` on a negative number.
         O(nodes it loses, and their children).
         """
         if keep_blocks < 0:
             raise ValueError(f"keep_blocks is not negative ({keep_blocks})")
         if prompt.block_tokens != self.block_tokens or worker not in self.shelves:
             return self
-        top, blocks = walk(self.nodes, prompt.keys)
+        top, blocks = (node, prompt.blocks) if self.ends_with(node, prompt) else walk(self.nodes, prompt.keys)
         if blocks <= keep_blocks:
             return self
         while self.nodes[top].start > keep_blocks:
             top = self.nodes[top].parent
-        node, next_id = self.nodes[top], self.next_id
-        if not node.held >> worker & 1:
+        known, next_id = self.nodes[top], self.next_id
+        if not known.held >> worker & 1:
             return self
         draft = IndexDraft(self.nodes, worker, self.shelves[worker])
-        if node.start < keep_blocks:
+        if known.start < keep_blocks:
             draft.split(top, keep_blocks, upper=next_id)
             next_id += 1
         draft.forget(top)

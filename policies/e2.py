@@ -31,9 +31,11 @@ from fairsched.model.events import (
     Admitted,
     Cached,
     Cancelled,
+    Decoded,
     Event,
     Evicted,
     Finished,
+    Prefilled,
     Rejected,
     WorkerJoined,
     WorkerLeft,
@@ -47,25 +49,29 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import e2_waits
 from fairsched.policies.base import Router
-from fairsched.policies.e2_choice import Rebalancing, cheapest, decode_heaviest, exploits, lightest, rebalanced
-from fairsched.policies.e2_history import NO_SUMS, History, Sent, Sums
+from fairsched.policies.e2_choice import Rebalancing, decode_heaviest, exploits, lightest, rebalanced
+from fairsched.policies.e2_cost import Case, LoadMode
+from fairsched.policies.e2_history import History, Sent
 from fairsched.policies.e2_prices import Prices
 from fairsched.policies.e2_waits import NO_WAITS, ByPrefix
 from fairsched.policies.prefix_copy import EXPIRE_AT_MOST, cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.validators import not_negative, one_of, positive
 
-LoadMode = Literal["window", "outstanding"]
 Target = Literal["longest-prefix", "longest-node"]
 Switch = Literal["on", "off"]
 Why = Literal["exploit", "explore", "rebalance", "replicate", "decode-heavy"]
 
 
 class E2State(msgspec.Struct, frozen=True):
-    """What the workers hold, what they were sent, and how long requests of each prefix waited."""
+    """What the workers hold, what they were sent, and how long requests of each prefix waited.
+
+    `ends` has the node with which the prompt of each request of the window ended when it was sent.
+    """
 
     index: PrefixIndex
     history: History = History()
     waits: ByPrefix = Map()
+    ends: Map[int, int] = Map()
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -79,19 +85,6 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int
     blocks: int
     prefix: int
-
-
-class Case(msgspec.Struct, frozen=True, gc=False):
-    """One request before the workers that can hold it: by position, in ascending order of ids, what each has cached of
-    it, its load, and the seconds of prefill and decode of its window."""
-
-    prompt: Prompt
-    match: Match
-    workers: Sequence[WorkerLoad]
-    cached: list[int]
-    loads: list[int]
-    prefill_ns: list[int]
-    decode_ns: list[int]
 
 
 def _is_model(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
@@ -108,6 +101,7 @@ class E2(Router[E2State]):
 
     name: ClassVar[str] = "e2"
     state_type: ClassVar[Any] = E2State
+    follows_decoding: ClassVar[bool] = False
 
     window_us: int = attrs.field(default=180_000_000, validator=positive)
     """H."""
@@ -154,23 +148,24 @@ class E2(Router[E2State]):
 
     def observe(self, state: E2State, event: Event) -> E2State:
         """Ends of requests, caches filled and emptied, workers gone, and how long requests waited."""
-        index, history, waits = state.index, state.history, state.waits
         match event:
+            case Prefilled() | Decoded():
+                return state
+            case Cached() | Evicted():
+                index = followed(state.index, event, state.ends.get(event.owner, ROOT))
+                return E2State(index, state.history, state.waits, state.ends)
             case Finished():
-                history = history.ended(event.request_id, event.output_tokens)
+                history = state.history.ended(event.request_id, event.output_tokens)
+                return E2State(state.index, history, state.waits, state.ends)
             case Cancelled() | Rejected():
-                history = history.ended(event.request_id)
+                return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends)
             case Admitted():
                 return self._admitted(state, event)
-            case Cached() | Evicted():
-                index = followed(index, event)
             case WorkerLeft() | WorkerJoined():
-                index = followed(index, event)
-                history, gone = history.without(event.worker)
-                waits = _without(waits, gone)
+                history, gone = state.history.without(event.worker)
+                return _without(E2State(followed(state.index, event), history, state.waits, state.ends), gone)
             case _:
                 return state
-        return E2State(index, history, waits)
 
     def _admitted(self, state: E2State, event: Admitted) -> E2State:
         """The first admission of a request ends its wait."""
@@ -180,7 +175,7 @@ class E2(Router[E2State]):
         waits = state.waits
         if sent.prefix != ROOT:
             waits = e2_waits.waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
-        return E2State(state.index, state.history.admitted(sent), waits)
+        return E2State(state.index, state.history.admitted(sent), waits, state.ends)
 
     def _half(self, now_ns: int) -> int:
         return now_ns // (self.window_us * 500)
@@ -190,21 +185,26 @@ class E2(Router[E2State]):
     def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
         now_ns = max(view.now_ns, state.index.now_ns)
         history, gone = state.history.expired(now_ns - self.window_us * 1_000)
-        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, _without(state.waits, gone))
+        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, state.waits, state.ends)
+        state = _without(state, gone)
         need = request.prompt.tokens + request.max_output_tokens
         workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
         if not workers:
             # Wherever it goes it is rejected, and nothing comes of it.
             return Dispatch(request.id, view.workers[0].worker), state
-        choice = self.choose(state, request.prompt, workers)
+        match = state.index.match(request.prompt)
+        choice = self.choose(state, request.prompt, match, workers)
         capacity = next(load.kv_capacity_tokens for load in workers if load.worker == choice.worker)
-        return Dispatch(request.id, choice.worker), self._sent(state, request, choice, capacity)
+        return Dispatch(request.id, choice.worker), self._sent(state, request, match, choice, capacity)
 
-    def choose(self, state: E2State, prompt: Prompt, workers: Sequence[WorkerLoad]) -> Choice:
-        """Where the request goes and why, among workers that can hold it (ascending ids, at least one)."""
-        match = state.index.match(prompt)
-        case = self._case(state, prompt, match, workers)
-        target, why = self._target(state, case)
+    def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
+        """Where the request goes and why, among workers that can hold it (ascending ids, at least one).
+
+        `match` is the index's of its prompt.
+        """
+        history, prices, prior = state.history, self.prices, self.prior_output_tokens
+        case = Case.of(state.index, history, prompt, match, workers, prices, prior, self.load_mode)
+        target, why = self._target(case)
         blocks, prefix = _best_level(match, workers)
         if why == "exploit":
             moved = self._rebalanced(case, target)
@@ -216,23 +216,21 @@ class E2(Router[E2State]):
                     target, why = light, "replicate"
         return Choice(workers[target].worker, why, case.cached[target], blocks, prefix)
 
-    def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
-        """Who holds the prefix, at the least cost; or the least cost of all, or the worker that decodes most."""
-        holders = self._holders(state.index, case)
-        bases = [load + self._prefill(case, i) for i, load in enumerate(case.loads)]
+    def _target(self, case: Case) -> tuple[int, Why]:
+        """Who holds the prefix, at the least cost; or the worker that decodes most, or the least cost of all."""
+        holders = self._holders(case)
         if holders:
-            return cheapest(bases, lambda i: self.eviction_ns(state.index, case, i), holders), "exploit"
+            return case.cheapest(holders), "exploit"
         decoding = decode_heaviest(case.prefill_ns, case.decode_ns, self.decode_share_percent)
         # A worker that is too heavy for its own prefixes is not the place for others'.
         if decoding is not None and self._rebalanced(case, decoding) == decoding:
             return decoding, "decode-heavy"
-        everybody = range(len(case.workers))
-        return cheapest(bases, lambda i: self.eviction_ns(state.index, case, i), everybody), "explore"
+        return case.cheapest(range(len(case.workers))), "explore"
 
     def _rebalanced(self, case: Case, target: int) -> int:
         return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing)
 
-    def _holders(self, index: PrefixIndex, case: Case) -> list[int]:
+    def _holders(self, case: Case) -> list[int]:
         """Whom to exploit; nobody if the request explores."""
         prompt, percent = case.prompt, self._percent(case)
         if self.target == "longest-prefix":
@@ -243,7 +241,7 @@ class E2(Router[E2State]):
         # As printed: what the tree knows counts, whether or not somebody still holds it.
         if not exploits(cached_tokens(prompt, case.match.blocks), prompt.tokens, percent):
             return []
-        mask = _longest_node(index, case.match)
+        mask = _longest_node(case.index, case.match)
         return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]
 
     def _percent(self, case: Case) -> int:
@@ -261,60 +259,12 @@ class E2(Router[E2State]):
         waits = state.waits.get(prefix, NO_WAITS)
         return waits.doubled(self._half(state.index.now_ns), self.prices.prefill_ns(tokens, 0))
 
-    # --- what it costs ------------------------------------------------------------------------------------------------
-
-    def _case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
-        held = match.blocks_by_worker(workers[-1].worker + 1)
-        cached = [cached_tokens(prompt, held[load.worker]) for load in workers]
-        history, prefill_ns, decode_ns = state.history, [], []
-        for load in workers:
-            sums = history.sums.get(load.worker, NO_SUMS)
-            prefill_ns.append(sums.prefill_ns)
-            decode_ns.append(self._decode(sums, sums))
-        if self.load_mode == "window":
-            loads = [prefill + decode for prefill, decode in zip(prefill_ns, decode_ns, strict=True)]
-        else:
-            loads = [self._outstanding(history, load.worker) for load in workers]
-        return Case(prompt, match, workers, cached, loads, prefill_ns, decode_ns)
-
-    def _outstanding(self, history: History, worker: int) -> int:
-        sums = history.open_sums.get(worker, NO_SUMS)
-        return sums.prefill_ns + self._decode(sums, history.sums.get(worker, NO_SUMS))
-
-    def _decode(self, sums: Sums, ended: Sums) -> int:
-        """Decoding the requests of `sums`, with outputs as long as those of `ended` on average."""
-        output_tokens, outputs = ended.output_tokens, ended.outputs
-        if not outputs:
-            output_tokens, outputs = self.prior_output_tokens, 1
-        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, output_tokens, outputs)
-
-    def _prefill(self, case: Case, i: int) -> int:
-        """P at a position."""
-        cached = case.cached[i]
-        return self.prices.prefill_ns(case.prompt.tokens - cached, cached)
-
-    def eviction_ns(self, index: PrefixIndex, case: Case, i: int) -> int:
-        """M at a position: what it would evict for the request, by how often it was hit.  O(v log v) for v parts."""
-        load = case.workers[i]
-        worker = load.worker
-        room = max(load.kv_capacity_tokens - index.held_tokens(worker), 0)
-        needed = case.prompt.tokens - case.cached[i] - room
-        if needed <= 0:
-            return 0
-        spared = next((level.node for level in case.match.levels if level.workers >> worker & 1), ROOT)
-        prefill_ns = self.prices.prefill_ns
-        total = 0
-        for victim in index.victims(worker, needed, (spared,)):
-            if victim.hits:
-                total += prefill_ns(victim.tokens, victim.context_tokens) * victim.hits
-        return total // max(index.hits(worker), 1)
-
     # --- what it writes down ------------------------------------------------------------------------------------------
 
-    def _sent(self, state: E2State, request: Request, choice: Choice, capacity: int) -> E2State:
+    def _sent(self, state: E2State, request: Request, match: Match, choice: Choice, capacity: int) -> E2State:
         index, history, waits, prompt = state.index, state.history, state.waits, request.prompt
         worker = choice.worker
-        index, node = index.insert(prompt, shareable_blocks(index, prompt), worker, index.now_ns)
+        index, node = index.insert(prompt, shareable_blocks(index, prompt), worker, index.now_ns, match=match)
         # The prefix may have ended inside a node, which was cut there only now.
         prefix = node
         while prefix != ROOT and index.nodes[prefix].start >= choice.blocks:
@@ -336,15 +286,20 @@ class E2(Router[E2State]):
         if prefix != ROOT:
             waits = e2_waits.sent(waits, prefix)
         index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
-        return E2State(index, history, waits)
+        return E2State(index, history, waits, state.ends.set(request.id, node))
 
 
-def _without(waits: ByPrefix, gone: tuple[Sent, ...]) -> ByPrefix:
-    """Without requests that left the window."""
+def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
+    """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
+    if not gone:
+        return state
+    waits, ends = state.waits, state.ends
     for sent in gone:
         if sent.prefix != ROOT:
             waits = e2_waits.gone(waits, sent.prefix)
-    return waits
+        if sent.request_id in ends:
+            ends = ends.delete(sent.request_id)
+    return E2State(state.index, state.history, waits, ends)
 
 
 def _best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:

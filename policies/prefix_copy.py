@@ -25,26 +25,33 @@ def cached_tokens(prompt: Prompt, blocks: int) -> int:
     return min(blocks, prompt.reusable_blocks) * prompt.block_tokens
 
 
-def holds(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int) -> bool:
-    """Whether the worker holds the first `blocks` blocks.  O(blocks) by memcmp."""
+def holds(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int, node: int = ROOT) -> bool:
+    """Whether the worker holds the first `blocks` blocks.
+
+    O(nodes on the path) if `node` still ends where the prompt does, otherwise O(blocks) by memcmp.
+    """
     if prompt.block_tokens != index.block_tokens:
         return False
-    node, known = walk(index.nodes, prompt.keys)
-    if known < blocks:
-        return False
+    if not index.ends_with(node, prompt):
+        node, known = walk(index.nodes, prompt.keys)
+        if known < blocks:
+            return False
     while index.nodes[node].start >= blocks and node != ROOT:
         node = index.nodes[node].parent
     return bool(index.nodes[node].held >> worker & 1)
 
 
-def followed(index: PrefixIndex, event: Event) -> PrefixIndex:
-    """The index after an event: caches filled and emptied, workers gone or come anew."""
+def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
+    """The index after an event: caches filled and emptied, workers gone or come anew.
+
+    `node` is where the prompt of the event's owner ended when it was inserted, which saves a walk if it still does.
+    """
     match event:
         case Evicted():
-            return index.evicted(event.prompt, event.keep_blocks, event.worker)
+            return index.evicted(event.prompt, event.keep_blocks, event.worker, node)
         case Cached():
             blocks = min(event.blocks, shareable_blocks(index, event.prompt))
-            if not blocks or holds(index, event.prompt, blocks, event.worker):
+            if not blocks or holds(index, event.prompt, blocks, event.worker, node):
                 return index
             now_ns = max(event.time_ns, index.now_ns)
             return index.insert(event.prompt, blocks, event.worker, now_ns, hit=False)[0]

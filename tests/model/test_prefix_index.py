@@ -88,17 +88,23 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.now_ns = 0
         self.accesses = 0
         self.old: list[tuple[PrefixIndex, str]] = []
+        self.prompts: dict[Keys, Prompt] = {}
+        self.ends: dict[Keys, int] = {}
+        """Where each prompt ended when it was inserted: what a router remembers, and what may be true no longer."""
 
     def prompt(self, keys: Keys) -> Prompt:
-        return prompt_of(keys, self.block_tokens)
+        """The same object for the same keys, as events of one process have it."""
+        return self.prompts.setdefault(keys, prompt_of(keys, self.block_tokens))
 
     @rule(keys=keys_lists, worker=workers, later_ns=st.integers(0, 3), hit=st.booleans(), data=st.data())
     def insert(self, keys: Keys, worker: int, later_ns: int, hit: bool, data: st.DataObject) -> None:
         blocks = data.draw(st.one_of(st.just(len(keys)), st.integers(0, len(keys))))
         self.now_ns += later_ns
         self.accesses += 1
-        self.index, node = self.index.insert(self.prompt(keys), blocks, worker, self.now_ns, hit)
+        match = self.index.match(self.prompt(keys)) if data.draw(st.booleans()) else None
+        self.index, node = self.index.insert(self.prompt(keys), blocks, worker, self.now_ns, hit, match)
         assert path_of(self.index, node) == keys[:blocks]
+        self.ends[keys] = node
         for p in prefixes(keys[:blocks]):
             self.naive.latest[worker, p] = self.accesses
         if hit:
@@ -114,7 +120,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
     def evicted(self, keys: Keys, worker: int, data: st.DataObject) -> None:
         keep = data.draw(st.integers(0, len(keys)))
         before = self.index
-        self.index = before.evicted(self.prompt(keys), keep, worker)
+        self.index = before.evicted(self.prompt(keys), keep, worker, self.ends.get(keys, ROOT))
         if self.naive.held(worker).isdisjoint(prefixes(keys)[keep:]):
             assert self.index is before
         self.naive.evicted(worker, keys, keep)

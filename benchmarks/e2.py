@@ -1,0 +1,204 @@
+"""How many requests a second E2 places, with everything that it learns, as tools, videos and workers grow.
+
+    PYTHONPATH=src taskset -c 0 python benchmarks/e2.py [--requests N] [--workers W ...]
+
+A decision is one `route` with the full cost (what would be evicted included) and all events of its request: admitted,
+prefilled, cached, what the worker evicted for it, decoded, finished.  Workers are real prefix trees that evict their
+least recently used leaf; their work is not in the time.  Prompts are hashed already.  *toolbench*: 1,838 tokens, a
+system prompt of all (200), one of T tools (1,358) and a tail of its own (280); *videoqa*: 9,774 tokens, one of V videos
+(8,601) and a tail of its own; both Zipf.  Each worker's cache is full before the clock starts, 32 requests run on each,
+and the window holds 6,000.  Times are processor time, the median of batches of 100 decisions.
+
+With Ray installed its prefix tree takes turns with ours in the same run: it inserts each prompt (as text, a character a
+token) and matches it, which is the part of a decision that it has; it prices nothing and evicts nothing.
+"""
+
+import argparse
+from collections import deque
+from statistics import median
+from time import thread_time_ns
+from typing import Any
+
+import numpy as np
+
+from fairsched.model.events import Admitted, Cached, Decoded, Event, Evicted, Finished, Prefilled
+from fairsched.model.prefix_tree import PrefixTree
+from fairsched.model.request import Prompt, Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies.base import Router
+from fairsched.policies.e2 import E2
+
+WINDOW_REQUESTS = 6_000
+BETWEEN_NS = 1_000_000
+RUNNING = 32
+BATCH = 100
+OUTPUT_TOKENS = 40
+
+
+class Load:
+    """Prompts of a seeded stream: what all share, one of several parts by Zipf's law, and a tail of their own."""
+
+    def __init__(self, shared: int, parts: int, part_tokens: int, tail_tokens: int, seed: int = 1) -> None:
+        self.random = np.random.default_rng(seed)
+        self.shared, self.tail_tokens = self.keys(shared), tail_tokens
+        self.parts = [self.keys(part_tokens) for _ in range(parts)]
+        weights = 1.0 / np.arange(1, parts + 1)
+        self.cumulative = np.cumsum(weights / weights.sum())
+
+    def keys(self, count: int) -> bytes:
+        """Random keys of `count` one-token blocks."""
+        return self.random.integers(0, 1 << 17, count).tobytes()
+
+    def prompt(self) -> Prompt:
+        """The next prompt of the stream."""
+        pick = int(np.searchsorted(self.cumulative, self.random.random()))
+        return Prompt.from_keys(self.shared + self.parts[min(pick, len(self.parts) - 1)] + self.keys(self.tail_tokens))
+
+
+LOADS = {
+    "toolbench, 150 tools": (200, 150, 1_358, 280),
+    "toolbench, 1,500 tools": (200, 1_500, 1_358, 280),
+    "toolbench, 4,000 tools": (200, 4_000, 1_358, 280),
+    "videoqa, 1,000 videos": (0, 1_000, 8_601, 1_173),
+}
+
+
+class Server:
+    """A worker as far as a router sees it: what it caches and evicts, and what runs."""
+
+    def __init__(self, worker: int, capacity_tokens: int) -> None:
+        self.worker, self.capacity_tokens = worker, capacity_tokens
+        self.tree = PrefixTree.empty()
+        self.running: deque[int] = deque()
+
+    def serve(self, request: Request, now_ns: int) -> list[Event]:
+        """The request's events, and those of who had to end for it."""
+        worker, prompt, i = self.worker, request.prompt, request.id
+        cached = min(self.tree.match(prompt).blocks, prompt.reusable_blocks)
+        missed = prompt.tokens - cached
+        events: list[Event] = [Admitted(now_ns, worker, i, 0, missed, cached, OUTPUT_TOKENS)]
+        excess = self.tree.cached_tokens + missed - self.capacity_tokens
+        if excess > 0:
+            self.tree, evictions = self.tree.evict(max(excess, self.capacity_tokens // 128))
+            events += [Evicted(now_ns, worker, e.owner, e.prompt, e.keep_blocks, e.blocks) for e in evictions]
+        self.tree, _ = self.tree.insert(prompt, prompt.blocks, i, now_ns)
+        events += [Prefilled(now_ns, worker, i, 0, missed, 0), Cached(now_ns, worker, i, prompt, prompt.blocks)]
+        self.running.append(i)
+        if len(self.running) > RUNNING:
+            events += [
+                Decoded(now_ns, worker, OUTPUT_TOKENS, (0,), (OUTPUT_TOKENS * RUNNING,)),
+                Finished(now_ns, worker, self.running.popleft(), 0, OUTPUT_TOKENS),
+            ]
+        return events
+
+
+class Front:
+    """A router before its workers."""
+
+    def __init__(self, router: Router[Any], workers: int, capacity_tokens: int) -> None:
+        self.router, self.state = router, router.init()
+        self.servers = [Server(worker, capacity_tokens) for worker in range(workers)]
+        self.placed = self.ns = self.cached_tokens = self.tokens = self.evictions = 0
+
+    def place(self, prompt: Prompt) -> None:
+        """One decision and its events, timed without the worker's own work."""
+        now_ns = self.placed * BETWEEN_NS
+        loads = [WorkerLoad(s.worker, 0, RUNNING, 0, s.capacity_tokens, s.capacity_tokens) for s in self.servers]
+        view, request = ClusterView(now_ns, tuple(loads)), Request(self.placed, 0, now_ns, prompt, OUTPUT_TOKENS)
+        start = thread_time_ns()
+        dispatch, state = self.router.route(self.state, request, view)
+        self.ns += thread_time_ns() - start
+        events = self.servers[dispatch.worker].serve(request, now_ns)
+        observe = self.router.observe
+        start = thread_time_ns()
+        for event in events:
+            state = observe(state, event)
+        self.ns += thread_time_ns() - start
+        self.state = state
+        self.placed += 1
+        self.tokens += prompt.tokens
+        self.cached_tokens += sum(event.cached_prefix_tokens for event in events if type(event) is Admitted)
+        self.evictions += sum(type(event) is Evicted for event in events)
+
+    def warm(self) -> bool:
+        """Whether the window and all caches are full."""
+        full = all(s.tree.cached_tokens > 0.9 * s.capacity_tokens for s in self.servers)
+        return full and self.placed >= WINDOW_REQUESTS
+
+
+class Ray:
+    """Ray Serve's prefix tree, each of whose workers gets prompts in turn."""
+
+    def __init__(self, workers: int) -> None:
+        from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTree as Tree
+
+        self.tree: Any = Tree()
+        self.names = [str(worker) for worker in range(workers)]
+        self.tree.add_tenants(self.names, 0)
+        self.placed = self.ns = 0
+
+    def place(self, prompt: Prompt) -> None:
+        """Match a prompt and insert it."""
+        text = np.frombuffer(prompt.keys, dtype="<i8").astype("<u4").tobytes().decode("utf-32-le", "replace")
+        start = thread_time_ns()
+        _, names = self.tree.prefix_match(text)
+        self.tree.insert(text, (names or self.names)[0], self.placed)
+        self.ns += thread_time_ns() - start
+        self.placed += 1
+
+
+def peer(workers: int) -> Ray | None:
+    """Ray's tree, if there is one."""
+    try:
+        return Ray(workers)
+    except ImportError:
+        return None
+
+
+def measure(name: str, workers: int, requests: int, capacity_tokens: int) -> str:
+    """One line of the table: fill the caches and the window, then time `requests`."""
+    load = Load(*LOADS[name])
+    front = Front(E2(window_us=WINDOW_REQUESTS * BETWEEN_NS // 1_000), workers, capacity_tokens)
+    other = peer(workers)
+    while not front.warm():
+        prompt = load.prompt()
+        front.place(prompt)
+        if other is not None:
+            other.place(prompt)
+    front.cached_tokens = front.tokens = front.evictions = 0
+    ours, theirs = [], []
+    for _ in range(requests // BATCH):
+        prompts = [load.prompt() for _ in range(BATCH)]
+        front.ns = 0
+        for prompt in prompts:
+            front.place(prompt)
+        ours.append(front.ns / BATCH / 1_000)
+        if other is not None:
+            other.ns = 0
+            for prompt in prompts:
+                other.place(prompt)
+            theirs.append(other.ns / BATCH / 1_000)
+    us = median(ours)
+    ratio = f"{median(theirs):>9.1f} {median(theirs) / us:>6.1f}" if theirs else f"{'-':>9} {'-':>6}"
+    nodes, cached = len(front.state.index.nodes), front.cached_tokens / front.tokens
+    evictions = front.evictions / requests
+    return f"{name:<24}{workers:>8}{nodes:>8}{cached:>8.0%}{evictions:>10.1f}{us:>9.1f}{1e6 / us:>9,.0f}{ratio}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=2_000)
+    parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
+    parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--capacity-tokens", type=int, default=130_000, help="of each worker")
+    arguments = parser.parse_args()
+    columns = ("us", "1/s", "Ray us")
+    print(f"{'load':<24}{'workers':>8}{'nodes':>8}{'cached':>8}{'evictions':>10}" + "".join(f"{c:>9}" for c in columns))
+    for name in arguments.loads:
+        for workers in arguments.workers:
+            print(measure(name, workers, arguments.requests, arguments.capacity_tokens), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What a request costs at each worker: L of what was sent there, M of what it would evict, P of what is missed of it.
+
+Source: Preble, algorithm 2.  All costs are integer nanoseconds of work, rounded down once in each of L, M and P.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from fairsched.model.prefix_draft import ROOT
+from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.request import Prompt
+from fairsched.model.view import WorkerLoad
+from fairsched.policies.e2_choice import cheapest
+from fairsched.policies.e2_history import NO_SUMS, History, Sums
+from fairsched.policies.e2_prices import Prices
+from fairsched.policies.prefix_copy import cached_tokens
+
+LoadMode = Literal["window", "outstanding"]
+"""Whether L is of all requests sent in H, ended or not, or of those that have not ended."""
+
+
+class Case(msgspec.Struct, frozen=True, gc=False):
+    """One request before the workers that can hold it, which are named by position, in ascending order of ids.
+
+    Of each: the tokens that it has `cached` of the prompt, its load L, and the work of its window, by kind.
+    """
+
+    index: PrefixIndex
+    prompt: Prompt
+    match: Match
+    workers: Sequence[WorkerLoad]
+    prices: Prices
+    cached: list[int]
+    loads: list[int]
+    prefill_ns: list[int]
+    decode_ns: list[int]
+
+    @classmethod
+    def of(
+        cls,
+        index: PrefixIndex,
+        history: History,
+        prompt: Prompt,
+        match: Match,
+        workers: Sequence[WorkerLoad],
+        prices: Prices,
+        prior_output_tokens: int,
+        load_mode: LoadMode,
+    ) -> "Case":
+        """Loads and cached tokens of all workers.  O(workers)."""
+
+        def decode(sums: Sums, ended: Sums) -> int:
+            """Decoding the requests of `sums`, with outputs as long as those of `ended` on average."""
+            if ended.outputs:
+                return prices.decode_ns(sums.requests, sums.prompt_tokens, ended.output_tokens, ended.outputs)
+            return prices.decode_ns(sums.requests, sums.prompt_tokens, prior_output_tokens, 1)
+
+        held = match.blocks_by_worker(workers[-1].worker + 1)
+        cached, windows, prefill_ns, decode_ns = [], [], [], []
+        for load in workers:
+            sums = history.sums.get(load.worker, NO_SUMS)
+            cached.append(cached_tokens(prompt, held[load.worker]))
+            windows.append(sums)
+            prefill_ns.append(sums.prefill_ns)
+            decode_ns.append(decode(sums, sums))
+        if load_mode == "window":
+            loads = [prefill + decoded for prefill, decoded in zip(prefill_ns, decode_ns, strict=True)]
+        else:
+            opened = [history.open_sums.get(load.worker, NO_SUMS) for load in workers]
+            loads = [sums.prefill_ns + decode(sums, ended) for sums, ended in zip(opened, windows, strict=True)]
+        return cls(index, prompt, match, workers, prices, cached, loads, prefill_ns, decode_ns)
+
+    def prefill(self, i: int) -> int:
+        """P at a position.  O(1)."""
+        cached = self.cached[i]
+        return self.prices.prefill_ns(self.prompt.tokens - cached, cached)
+
+    def eviction(self, i: int) -> int:
+        """M at a position: each part that it would evict, by the share of the window's requests there that hit it.
+
+        O(v log v) for v parts.
+        """
+        index, load = self.index, self.workers[i]
+        worker = load.worker
+        room = max(load.kv_capacity_tokens - index.held_tokens(worker), 0)
+        needed = self.prompt.tokens - self.cached[i] - room
+        if needed <= 0:
+            return 0
+        spared = next((level.node for level in self.match.levels if level.workers >> worker & 1), ROOT)
+        prefill_ns, total = self.prices.prefill_ns, 0
+        for victim in index.victims(worker, needed, (spared,)):
+            if victim.hits:
+                total += prefill_ns(victim.tokens, victim.context_tokens) * victim.hits
+        return total // max(index.hits(worker), 1)
+
+    def cheapest(self, among: Sequence[int]) -> int:
+        """Which of these positions has the least L + M + P, the first of equals."""
+        if len(among) == 1:
+            return among[0]
+        bases = [load + self.prefill(i) for i, load in enumerate(self.loads)]
+        return cheapest(bases, self.eviction, among)
