@@ -15,10 +15,13 @@ from fairsched.policies.base import Router
 from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.d2lpm import D2LPM
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
+from fairsched.policies.e2 import E2, E2Printed
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.freeness import Freeness
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.longest_prefix import LongestPrefixRouter
 from fairsched.policies.lpm import LPM
+from fairsched.policies.oracle_partition import OraclePartition
 from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
 from fairsched.policies.router_random import PowerOfTwo, Random
 from fairsched.policies.sal import SAL, SALPrinted
@@ -41,6 +44,10 @@ ROUTERS: dict[str, Router[Any]] = {
         Freeness(),
         SAL(),
         SALPrinted(),
+        E2(),
+        E2Printed(),
+        LongestPrefixRouter(),
+        OraclePartition(),
         D2LPM(),
     )
 }
@@ -73,7 +80,7 @@ def parameters(policy: ComposedPolicy) -> dict[str, Any]:
 
 
 def _fields(kind: type) -> list[str]:
-    return [field.name for field in attrs.fields(cast("type[attrs.AttrsInstance]", kind))]
+    return [field.name for field in attrs.fields(cast("type[attrs.AttrsInstance]", kind)) if field.init]
 
 
 def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> ComposedPolicy:
