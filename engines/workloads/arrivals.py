@@ -1,4 +1,4 @@
-"""When programs start: Poisson, Gamma and bursty arrival processes, and the lengths that go with them.
+"""When programs start: Poisson, Gamma, bursty and Azure-like arrival processes, and the lengths that go with them.
 
 All draw from a numpy generator, so a seed decides everything; times are integer nanoseconds.
 """
@@ -8,10 +8,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-ArrivalProcess = Literal["gamma", "poisson", "bursty"]
+ArrivalProcess = Literal["gamma", "poisson", "bursty", "azure"]
 
 BURST_S = 5.0
 """Mean length of a burst in seconds, and of the silence after it (ours)."""
+
+AZURE_DRIFT_SD, AZURE_DRIFT_ARRIVALS, AZURE_JITTER_SD = 0.22, 2200, 0.21
+"""Our fit to the times between arrivals of Azure's 2023 conversation trace (19,366 requests, 5.53 a second): the
+logarithm of its rate wanders with this standard deviation, forgets itself over this many arrivals (400 s), and varies
+from gap to gap by the last.  The gaps' coefficient of variation is then that of the trace, 1.09."""
 
 
 def arrivals_ns(
@@ -21,12 +26,15 @@ def arrivals_ns(
 
     `poisson`: exponential gaps.  `gamma`: Gamma gaps with coefficient of variation `cv` (1 is Poisson).  `bursty`:
     Poisson at twice the rate during bursts and nothing in between, both of exponential length with mean `BURST_S`.
+    `azure`: Poisson at a rate that wanders as that of Azure's conversation trace does.
     """
     if process == "gamma":
         shape = 1 / cv**2
         gaps = rng.gamma(shape, 1 / (rate * shape), size=count)
     elif process == "poisson":
         gaps = rng.exponential(1 / rate, size=count)
+    elif process == "azure":
+        gaps = _azure_gaps(rng, rate, count)
     else:
         gaps = _bursty_gaps(rng, rate, count)
     times: list[int] = np.cumsum(np.round(gaps * 1e9).astype(np.int64)).tolist()
@@ -49,6 +57,18 @@ def _bursty_gaps(rng: np.random.Generator, rate: float, count: int) -> npt.NDArr
         ends.append(end)
     silences = np.concatenate(([0.0], np.cumsum(rng.exponential(BURST_S, size=len(ends)))))
     return np.diff(busy + silences[np.searchsorted(ends, busy)], prepend=0.0)
+
+
+def _azure_gaps(rng: np.random.Generator, rate: float, count: int) -> npt.NDArray[np.float64]:
+    """Exponential gaps times the exponential of an autoregressive course and of noise, with mean 1 / rate."""
+    kept = float(np.exp(-1 / AZURE_DRIFT_ARRIVALS))
+    steps = rng.normal(0, AZURE_DRIFT_SD * np.sqrt(1 - kept**2), size=count).tolist()
+    drift = float(rng.normal(0, AZURE_DRIFT_SD))
+    course = np.array([drift := kept * drift + step for step in steps])
+    logs = course + rng.normal(0, AZURE_JITTER_SD, size=count)
+    mean = np.exp((AZURE_DRIFT_SD**2 + AZURE_JITTER_SD**2) / 2) * rate
+    gaps: npt.NDArray[np.float64] = rng.exponential(1 / mean, size=count) * np.exp(logs)
+    return gaps
 
 
 def lengths(

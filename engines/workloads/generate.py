@@ -1,31 +1,76 @@
 """The generated workloads by name, with their parameters for help texts, and the one way to make one."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import attrs
 import msgspec
+import numpy as np
 
+from fairsched.engines.workloads.agent import agent
+from fairsched.engines.workloads.arrivals import ArrivalProcess
 from fairsched.engines.workloads.ce1 import ce1
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.llm_judge import llm_judge
 from fairsched.engines.workloads.long_context_qa import long_context_qa
+from fairsched.engines.workloads.mixture import mixture
 from fairsched.engines.workloads.multi_turn import multi_turn
-from fairsched.engines.workloads.programs import Misbehave
+from fairsched.engines.workloads.programming import programming
+from fairsched.engines.workloads.programs import Misbehave, Spread
+from fairsched.engines.workloads.questions import loogle, toolbench, video_qa
+from fairsched.engines.workloads.saturation import DEFAULT_MACHINES, AutoRate, Machine, saturation
 from fairsched.engines.workloads.scaling import check_limit, rate_notes, rate_ratio, scaled_ns
 from fairsched.engines.workloads.showcase import showcase
+from fairsched.engines.workloads.timing import GapFile, Timing
 from fairsched.engines.workloads.tree_of_thoughts import tree_of_thoughts
 from fairsched.model.workload import Workload
 
-COMMON = frozenset({"seed", "misbehave"})
+COMMON = frozenset({"seed", "misbehave", "of_parts"})
+PARTS_MAX = 64
 
 
 def demo(*, misbehave: Misbehave = "longer-prefix", seed: int = 0) -> Workload:
     """The embedded default: a small `tree-of-thoughts` of four clients, the first of which sends longer questions."""
     made = tree_of_thoughts(misbehave=misbehave, seed=seed, clients=4, trees=8, rate=2.0)
     return msgspec.structs.replace(made, name="demo")
+
+
+def mixed(
+    *,
+    seed: int = 0,
+    of_parts: Mapping[str, Mapping[str, object]] | None = None,
+    parts: Annotated[str, msgspec.Meta(description="workloads to mix, joined by +")] = "toolbench+video-qa",
+    rate: Annotated[AutoRate, msgspec.Meta(description="requests a second of all, or auto: near saturation")] = "auto",
+    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process of programs")] = "azure",
+    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
+    gaps: Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")] = None,
+) -> Workload:
+    """Several workloads at once, each with its own clients, programs in random order; `of_parts` are their parameters.
+
+    Preble mixes workloads on Azure's arrival times; here those are generated unless `gaps` names the trace.
+    """
+    chosen = [part.strip() for part in parts.split("+")]
+    if len(set(chosen)) < len(chosen) or len(chosen) > PARTS_MAX:
+        raise WorkloadError(f"parts {parts!r}: expected at most {PARTS_MAX} workloads, each once")
+    for part in of_parts or {}:
+        if part not in chosen:
+            raise unknown("part of the mix", part, chosen)
+    made = []
+    for number, part in enumerate(chosen):
+        if part == "mixed":
+            raise WorkloadError("workload mixed: it cannot be a part of itself")
+        if part not in WORKLOADS:
+            raise unknown("workload", part, WORKLOADS)
+        arguments = dict((of_parts or {}).get(part, {}))
+        if WORKLOADS[part].default_rate == "auto":
+            arguments["rate"] = 1.0
+        # A seed of its own, since equal seeds would give two workloads the same tokens.
+        own_seed = {"seed": seed * PARTS_MAX + number} if WORKLOADS[part].random else {}
+        made.append(WORKLOADS[part].make(**_arguments(WORKLOADS[part], arguments), **own_seed))
+    return mixture(made, chosen, np.random.default_rng((seed, len(chosen))), Timing(rate, arrivals, cv, gaps))
 
 
 @attrs.frozen
@@ -49,17 +94,26 @@ class WorkloadSpec:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """What can be set, besides `seed` and `misbehave`."""
-        hints = get_type_hints(self.make, include_extras=True)
         return tuple(
-            Parameter(name, _help(hints[name]), found.default, hints[name])
+            Parameter(name, _help(found.annotation), found.default, found.annotation)
             for name, found in inspect.signature(self.make).parameters.items()
             if name not in COMMON
         )
 
     @property
+    def default_rate(self) -> Any:
+        """Its arrival rate where none is given, `auto` or a number; None if it has no such parameter."""
+        return next((parameter.default for parameter in self.parameters if parameter.name == "rate"), None)
+
+    @property
     def misbehaves(self) -> bool:
         """Whether a client of it can be told to misbehave."""
         return "misbehave" in inspect.signature(self.make).parameters
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it takes parameters of its parts."""
+        return "of_parts" in inspect.signature(self.make).parameters
 
     @property
     def random(self) -> bool:
@@ -75,6 +129,12 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         WorkloadSpec("tree-of-thoughts", "trees of thoughts, each asked for after its parent", tree_of_thoughts),
         WorkloadSpec("llm-judge", "articles judged by branch, solve and merge", llm_judge),
         WorkloadSpec("multi-turn", "chats with growing histories, clients as in the arena trace", multi_turn),
+        WorkloadSpec("toolbench", "Preble's tool use: instructions of tools, popularity by Zipf's law", toolbench),
+        WorkloadSpec("agent", "Preble's embodied agent: long chains of steps, each repeating the history", agent),
+        WorkloadSpec("programming", "Preble's program search: a tree of attempts at each problem", programming),
+        WorkloadSpec("video-qa", "Preble's questions about videos, short answers", video_qa),
+        WorkloadSpec("loogle", "Preble's questions about long documents", loogle),
+        WorkloadSpec("mixed", "several workloads at once, by default on arrivals like Azure's", mixed),
         WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),
         WorkloadSpec("ce1", "the counterexample to forgiving debt at a rejoin", ce1),
     )
@@ -88,13 +148,15 @@ def generate(
     seed: int = 0,
     rate_scale: float = 1.0,
     limit: int | None = None,
+    machines: Sequence[Machine] = DEFAULT_MACHINES,
     **params: object,
 ) -> Workload:
     """The workload called `name`; the same arguments give the same workload.
 
     `misbehave` is `none`, `more-requests` or `longer-prefix` (None: the workload's default).  `rate_scale` multiplies
     the arrival rate, `limit` keeps the first jobs only, and `params` (values or their text) replace the workload's
-    defaults.  Raises `WorkloadError` on an unknown name or a value out of range.
+    defaults; of `mixed`, `PART.PARAM` are those of a part.  `machines` are the workers that a rate of `auto` is near
+    the saturation of.  Raises `WorkloadError` on an unknown name or a value out of range.
     """
     if name not in WORKLOADS:
         raise unknown("workload", name, WORKLOADS)
@@ -109,7 +171,14 @@ def generate(
     elif misbehave not in (None, "none"):
         raise WorkloadError(f"workload {name}: nobody in it can misbehave, found misbehave={misbehave}")
     made = spec.make(**arguments)
-    jobs, notes = made.jobs, [*made.notes, *rate_notes(ratio)]
+    notes = [*made.notes]
+    if arguments.get("rate", spec.default_rate) == "auto":
+        found = saturation(made, machines)
+        notes.append(found.note)
+        # It was made at one request a second.
+        ratio *= Fraction(repr(found.near_rps))
+    jobs = made.jobs
+    notes += rate_notes(rate_ratio(rate_scale))
     if ratio != 1:
         jobs = tuple(
             msgspec.structs.replace(
@@ -121,16 +190,25 @@ def generate(
     if limit is not None and limit < len(jobs):
         notes.append(f"Only the first {limit:,} of {len(jobs):,} requests are kept.")
         jobs = jobs[:limit]
-    said = "".join(f", {key}={value}" for key, value in arguments.items())
+    of_parts = {
+        f"{part}.{key}": value for part, given in arguments.pop("of_parts", {}).items() for key, value in given.items()
+    }
+    said = "".join(f", {key}={value}" for key, value in (arguments | of_parts).items())
     return Workload(name=made.name, jobs=jobs, clients=made.clients, notes=(f"Generated: {name}{said}.", *notes))
 
 
 def _arguments(spec: WorkloadSpec, params: dict[str, object]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in spec.parameters}
-    for name in params:
-        if name not in known:
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        part, dot, param = name.partition(".")
+        if dot and spec.mixes:
+            found.setdefault("of_parts", {}).setdefault(part, {})[param] = value
+        elif name in known:
+            found[name] = _converted(name, value, known[name].type)
+        else:
             raise unknown(f"parameter of workload {spec.name}", name, known)
-    return {name: _converted(name, value, known[name].type) for name, value in params.items()}
+    return found
 
 
 def _converted(name: str, value: object, kind: Any) -> Any:

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from fairsched.engines.workloads.key_portions import key_portions
 from fairsched.engines.workloads.sharing import shared_blocks
+from fairsched.model.request import Prompt
 from fairsched.model.workload import Job, Workload
 
 CLIENTS_SHOWN_MAX = 20
@@ -18,7 +20,8 @@ def trace_info(workload: Workload) -> dict[str, Any]:
     Rates and the coefficient of variation of times between arrivals count requests sent on their own, not those sent
     when another finished.  `prefix` is what an infinite cache would serve if requests ran in the workload's order,
     None when no prompt has keys: `shared_blocks_ratio` counts blocks (a last, partly filled one too),
-    `shared_tokens_ratio` prompt tokens, and `distinct_tokens` is the cache that would need.
+    `shared_tokens_ratio` prompt tokens, and `distinct_tokens` is the cache that would need.  `key_portions`, None like
+    `prefix`, says how many there are, how many requests share one and how long they are (`key_portions.py`).
     """
     jobs = workload.jobs
     arrivals_ns = np.array([job.request.arrival_ns for job in jobs if not job.after], dtype=np.int64)
@@ -36,6 +39,7 @@ def trace_info(workload: Workload) -> dict[str, Any]:
         "max_output_tokens": _summary([job.request.max_output_tokens for job in jobs]),
         "clients": _clients(workload),
         "prefix": _prefix(jobs),
+        "key_portions": _key_portions([job.request.prompt for job in jobs]),
         "programs": len({job.program for job in jobs if job.program is not None}),
         "sessions": len({job.request.session for job in jobs if job.request.session is not None}),
         "cancelled_by_caller": sum(job.cancel_after_ns is not None for job in jobs),
@@ -96,6 +100,25 @@ def _prefix(jobs: Sequence[Job]) -> dict[str, Any] | None:
     }
 
 
+def _key_portions(prompts: Sequence[Prompt]) -> dict[str, Any] | None:
+    """`sharers_mean` is over key portions, `tokens_mean` and `prompt_ratio_mean` are over requests that have one."""
+    found = key_portions(prompts)
+    if not found:
+        return None
+    sharers = np.array([len(key.prompts) for key in found])
+    tokens = np.array([key.tokens for key in found])
+    ratios = [key.tokens / prompts[index].tokens for key in found for index in key.prompts]
+    return {
+        "count": len(found),
+        "unshared": int((sharers == 1).sum()),
+        "sharers_mean": float(sharers.mean()),
+        "sharers_sd": float(sharers.std()),
+        "sharers_max": int(sharers.max()),
+        "tokens_mean": float((tokens * sharers).sum() / sharers.sum()),
+        "prompt_ratio_mean": float(np.mean(ratios)),
+    }
+
+
 def render_info(info: dict[str, Any]) -> str:
     """The figures of `trace_info` as lines of plain text."""
     prefix, cv, rate = info["prefix"], info["interarrival_cv"], info["arrivals_per_s"]
@@ -120,6 +143,13 @@ def render_info(info: dict[str, Any]) -> str:
             f"  prefixes    {prefix['shared_blocks_ratio']:.1%} of {prefix['blocks']:,} blocks ({blocks} tokens) and "
             f"{prefix['shared_tokens_ratio']:.1%} of tokens hit an infinite cache "
             f"of {prefix['distinct_tokens']:,} tokens"
+        )
+    keys = info["key_portions"]
+    if keys is not None:
+        lines.append(
+            f"  key portions {keys['count']:,}, of which {keys['unshared']:,} belong to one request; shared by "
+            f"{keys['sharers_mean']:,.1f} requests on average, {keys['sharers_max']:,} at most; a request's has "
+            f"{keys['tokens_mean']:,.0f} tokens, {keys['prompt_ratio_mean']:.1%} of its prompt"
         )
     if info["programs"] or info["sessions"] or info["cancelled_by_caller"]:
         lines.append(

@@ -15,10 +15,10 @@ from fairsched.model.request import KEY_BYTES, Prompt
 def shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
     """For each prompt the most leading blocks it shares with any earlier one of the sequence."""
     best = [0] * len(prompts)
-    order = _sorted(prompts)
+    order = sorted_chains(prompts)
     common = [0] * len(order)
     for place in range(1, len(order)):
-        common[place] = _common_blocks(prompts[order[place - 1]], prompts[order[place]])
+        common[place] = common_blocks(prompts[order[place - 1]], prompts[order[place]])
     _nearest_earlier(order, common, best)
     # From the other side: what stood between a place and its predecessor now stands between it and its successor.
     order.reverse()
@@ -36,7 +36,7 @@ def continued(prompts: Sequence[Prompt]) -> list[int | None]:
     result: list[int | None] = [None] * len(prompts)
     # The prompts that begin the current one, shortest first; equal chains share an entry, in order of the sequence.
     nested: list[tuple[Prompt, list[int]]] = []
-    for index in _sorted(prompts):
+    for index in sorted_chains(prompts):
         prompt = prompts[index]
         while nested and not _begins(nested[-1][0], prompt):
             nested.pop()
@@ -52,7 +52,7 @@ def continued(prompts: Sequence[Prompt]) -> list[int | None]:
     return result
 
 
-def _sorted(prompts: Sequence[Prompt]) -> list[int]:
+def sorted_chains(prompts: Sequence[Prompt]) -> list[int]:
     """Indexes of the prompts that have blocks, by block size, then chain, then place in the sequence."""
     keyed = [index for index, prompt in enumerate(prompts) if prompt.keys]
     keyed.sort(key=lambda index: (prompts[index].block_tokens, prompts[index].keys))
@@ -63,7 +63,7 @@ def _begins(shorter: Prompt, longer: Prompt) -> bool:
     return shorter.block_tokens == longer.block_tokens and longer.keys.startswith(shorter.keys)
 
 
-def _common_blocks(left: Prompt, right: Prompt) -> int:
+def common_blocks(left: Prompt, right: Prompt) -> int:
     """Leading blocks two prompts share."""
     if left.block_tokens != right.block_tokens:
         return 0

@@ -4,10 +4,12 @@ A block's key is a hash of its tokens, so two prompts share a prefix exactly as 
 the block size and wherever the parts of a prompt begin.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.request import Prompt
+from fairsched.model.request import KEY_BYTES, Prompt
 
 Tokens = npt.NDArray[np.uint64]
 
@@ -38,11 +40,37 @@ class TokenSource:
 
 def prompt_of(*parts: Tokens) -> Prompt:
     """The prompt whose content is the parts one after another, in blocks of `BLOCK_TOKENS`; O(tokens)."""
-    content = np.concatenate(parts)
-    blocks = len(content) // BLOCK_TOKENS
-    whole = content[: blocks * BLOCK_TOKENS].reshape(blocks, BLOCK_TOKENS)
-    keys = _mixed(whole @ _POWERS) >> np.uint64(1)
-    return Prompt.from_keys(keys.view(np.int64), block_tokens=BLOCK_TOKENS, tokens=len(content))
+    return EMPTY_TEXT.then(*parts).prompt()
+
+
+class Text(NamedTuple):
+    """A content whose whole blocks are hashed already, in `keys`, and the tokens behind them, in `rest`.
+
+    Many prompts that begin with one text hash that text once; O(tokens that are new) each.
+    """
+
+    keys: bytes
+    rest: Tokens
+
+    @property
+    def tokens(self) -> int:
+        """Length of the content."""
+        return len(self.keys) // KEY_BYTES * BLOCK_TOKENS + len(self.rest)
+
+    def then(self, *parts: Tokens) -> "Text":
+        """This content and the parts after it."""
+        content = np.concatenate((self.rest, *parts))
+        blocks = len(content) // BLOCK_TOKENS
+        whole = content[: blocks * BLOCK_TOKENS].reshape(blocks, BLOCK_TOKENS)
+        keys = _mixed(whole @ _POWERS) >> np.uint64(1)
+        return Text(self.keys + keys.astype("<i8", copy=False).tobytes(), content[blocks * BLOCK_TOKENS :])
+
+    def prompt(self) -> Prompt:
+        """The prompt of this content."""
+        return Prompt.from_keys(self.keys, block_tokens=BLOCK_TOKENS, tokens=self.tokens)
+
+
+EMPTY_TEXT = Text(b"", np.empty(0, dtype=np.uint64))
 
 
 def _mixed(values: Tokens) -> Tokens:

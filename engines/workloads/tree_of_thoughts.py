@@ -29,7 +29,7 @@ from fairsched.engines.workloads.programs import (
     streams,
     workload_of,
 )
-from fairsched.engines.workloads.tokens import Tokens, TokenSource, prompt_of
+from fairsched.engines.workloads.tokens import EMPTY_TEXT, Text, Tokens, TokenSource
 from fairsched.model.workload import Workload
 
 Few = Annotated[int, msgspec.Meta(ge=1, le=6)]
@@ -66,28 +66,26 @@ def tree_of_thoughts(
         thoughts = sum(width**level for level in range(1, height + 1))
         for time, size in zip(times, lengths(rng, trees, mean=question, cv=0.2), strict=True):
             outputs = lengths(rng, thoughts, mean=output_tokens, cv=0.4, high=max_output_tokens)
-            root = [header, tokens.fresh(size), instructions[0]]
-            programs.append(Program(client, time, _tree(root, instructions, width, outputs, tokens)))
+            root = EMPTY_TEXT.then(header, tokens.fresh(size), instructions[0])
+            programs.append(Program(client, time, tree(root, instructions, width, outputs, tokens)))
     return workload_of(
         "tree-of-thoughts", programs, names=client_names(clients, misbehave), max_output_tokens=max_output_tokens
     )
 
 
-def _tree(
-    root: list[Tokens], instructions: list[Tokens], width: int, outputs: list[int], tokens: TokenSource
-) -> list[Call]:
+def tree(root: Text, instructions: list[Tokens], width: int, outputs: list[int], tokens: TokenSource) -> list[Call]:
     """The calls of one tree, level by level; `outputs` has one length a call."""
     calls: list[Call] = []
     # (place of the call that a history ends with, the history): what the next level's calls are asked with.
-    level: list[tuple[tuple[int, ...], list[Tokens]]] = [((), root)]
+    level: list[tuple[tuple[int, ...], Text]] = [((), root)]
     for depth in range(len(instructions)):
-        following: list[tuple[tuple[int, ...], list[Tokens]]] = []
+        following: list[tuple[tuple[int, ...], Text]] = []
         for after, history in level:
-            prompt = prompt_of(*history)
+            prompt = history.prompt()
             for _ in range(width):
                 output = outputs[len(calls)]
                 if depth + 1 < len(instructions):
-                    extended = [*history, tokens.fresh(output), instructions[depth + 1]]
+                    extended = history.then(tokens.fresh(output), instructions[depth + 1])
                     following.append(((len(calls),), extended))
                 calls.append(Call(prompt, output, after))
         level = following

@@ -4,13 +4,14 @@ import importlib
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
 from fairsched.engines.workloads.generate import WORKLOADS, generate
 from fairsched.engines.workloads.load import load_trace
+from fairsched.engines.workloads.saturation import DEFAULT_MACHINES, Machine
 from fairsched.model.latency import LatencyModel
 from fairsched.model.preset_document import PresetError, decoded
 from fairsched.model.presets import PRESETS
@@ -80,8 +81,11 @@ def add_workload_arguments(command: ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of whatever is drawn (default: 0)")
 
 
-def workload_of(arguments: Namespace) -> Workload:
-    """The workload that the arguments name; raises `ValueError` on anything that does not fit."""
+def workload_of(arguments: Namespace, machines: Sequence[Machine] = DEFAULT_MACHINES) -> Workload:
+    """The workload that the arguments name, at a rate that suits `machines` where it is `auto`.
+
+    Raises `ValueError` on anything that does not fit.
+    """
     if arguments.trace is not None:
         if arguments.misbehave is not None:
             raise ValueError("--misbehave is for generated workloads, not for a trace")
@@ -97,12 +101,15 @@ def workload_of(arguments: Namespace) -> Workload:
     if arguments.clients is not None or arguments.max_output_tokens != "trace-max" or arguments.format is not None:
         raise ValueError("--clients, --max-output-tokens and --format are for traces; a generated workload has its own")
     name, _, text = arguments.workload.partition(":")
+    if name == "mixed" and text and "=" not in text.partition(",")[0]:
+        text = f"parts={text}"
     return generate(
         name,
         misbehave=arguments.misbehave,
         seed=arguments.seed,
         rate_scale=arguments.rate_scale,
         limit=arguments.limit,
+        machines=machines,
         **_pairs(text),
     )
 
@@ -110,10 +117,11 @@ def workload_of(arguments: Namespace) -> Workload:
 def _pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for part in text.split(",") if text else ():
-        key, equals, value = part.partition("=")
+        key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key or key in pairs:
             raise ValueError(f"expected PARAM=VALUE once each after the workload's name, found {part!r}")
-        pairs[key.strip().replace("-", "_")] = value.strip()
+        of, dot, param = key.rpartition(".")
+        pairs[of + dot + param.replace("-", "_")] = value
     return pairs
 
 

@@ -20,6 +20,7 @@ from fairsched.engines.comparison import Comparison
 from fairsched.engines.log_file import LogWriter, RunInfo, params_of
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.workloads.info import trace_info
+from fairsched.engines.workloads.saturation import Machine
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
@@ -72,8 +73,8 @@ def add_compare(commands: Any) -> None:
 
 def compare(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    workload = workload_of(arguments)
     cluster = Cluster(latency_of(arguments.latency_model), arguments.workers, arguments.kv_capacity_tokens)
+    workload = workload_of(arguments, [Machine(cluster.latency, cluster.kv_capacity_tokens)] * cluster.workers)
     runs = list(_runs(arguments))
     for target in (arguments.report, arguments.log):
         if target is not None:

@@ -22,6 +22,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "tree-of-thoughts": {"clients": 2, "trees": 2, "question_tokens": 90, "longer_question_tokens": 700},
     "llm-judge": {"clients": 3, "articles": 2, "article_tokens": 300},
     "multi-turn": {"clients": 3, "sessions": 12},
+    "toolbench": {"documents": 4, "sharers": 9, "clients": 2},
+    "agent": {"tasks": 4, "steps": 6, "clients": 3},
+    "programming": {"problems": 3, "height": 3, "clients": 2, "problem_tokens": 700},
+    "video-qa": {"documents": 4, "sharers": 3, "clients": 3, "prompt_tokens": 900, "prompt_sd_tokens": 100},
+    "loogle": {"documents": 4, "sharers": 3, "clients": 3, "prompt_tokens": 2_000, "question_tokens": 90},
+    "mixed": {"parts": "llm-judge+agent", "llm-judge.clients": 2, "llm-judge.articles": 2, "agent.tasks": 8},
     "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
     "ce1": {"steps": 10},
 }

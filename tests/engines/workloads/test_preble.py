@@ -1,0 +1,186 @@
+"""Preble's five workloads have the statistics of its Table 1, and a mixture has those of its parts."""
+
+from collections import Counter
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.workloads.errors import WorkloadError
+from fairsched.engines.workloads.generate import generate
+from fairsched.engines.workloads.info import trace_info
+from fairsched.engines.workloads.popularity import spread_lengths, zipf_counts
+from fairsched.model.workload import Workload
+
+# Preble, Table 1: prompt mean and standard deviation, output mean, shared prefix, requests sharing a key portion.
+TABLE = {
+    "toolbench": (1_835, 742, 43, 0.85, 39),
+    "agent": (2_285, 471, 16, 0.97, 48),
+    "programming": (3_871, 1_656, 190, 0.97, 126),
+    "video-qa": (9_865, 5_976, 4, 0.88, 8.6),
+    "loogle": (23_474, 6_105, 16, 0.91, 18),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", TABLE)
+def test_the_statistics_are_the_table_s(name: str, seed: int) -> None:
+    """Prompts within 1 % (deviation 3 %), outputs 4 %, shared tokens within a point, sharers of a key portion 1 %."""
+    mean, sd, output, shared, sharers = TABLE[name]
+    made = generate(name, seed=seed)
+    info = trace_info(made)
+    assert info["prompt_tokens"]["mean"] == pytest.approx(mean, rel=0.01)
+    assert np.std([job.request.prompt_tokens for job in made.jobs]) == pytest.approx(sd, rel=0.03)
+    assert info["output_tokens"]["mean"] == pytest.approx(output, rel=0.04)
+    assert info["prefix"]["shared_tokens_ratio"] == pytest.approx(shared, abs=0.01)
+    assert info["key_portions"]["sharers_mean"] == pytest.approx(sharers, rel=0.01)
+    assert info["key_portions"]["unshared"] == 0
+
+
+def test_tools_are_as_popular_as_zipf_says() -> None:
+    """With an exponent of 1.1 the busiest of 60 tools has 1 / (1 + 2^-1.1 + ... + 60^-1.1) of the requests."""
+    busiest = trace_info(generate("toolbench"))["key_portions"]["sharers_max"]
+    share = 1 / sum(rank**-1.1 for rank in range(1, 61))
+    # The apportionment gives the rarest tools their one request first.
+    assert busiest / 2_340 == pytest.approx(share, rel=0.03)
+    equal = trace_info(generate("toolbench", zipf=0))["key_portions"]
+    assert (equal["sharers_max"], equal["sharers_sd"]) == (39, 0)
+
+
+def test_requests_may_be_fixed_instead() -> None:
+    """`requests` are shared out over the documents, and fewer requests than documents are refused."""
+    keys = trace_info(generate("toolbench", documents=30, requests=300))["key_portions"]
+    assert (keys["count"], keys["sharers_mean"]) == (30, 10)
+    with pytest.raises(WorkloadError, match="3 requests cannot be about 30 documents"):
+        generate("toolbench", documents=30, requests=3)
+
+
+def test_a_video_is_everybody_s_or_one_client_s() -> None:
+    """`owners` decides whether questions about one document come from one client or from all."""
+
+    def owners(workload: Workload) -> set[int]:
+        asked: dict[bytes, set[int]] = {}
+        for job in workload.jobs:
+            # The first block behind the system prompt of 16 tokens.
+            asked.setdefault(job.request.prompt.keys[8:16], set()).add(job.request.client)
+        assert len(asked) == 5
+        return {len(clients) for clients in asked.values()}
+
+    assert owners(generate("video-qa", documents=5, sharers=100, clients=4)) == {1}
+    assert owners(generate("video-qa", documents=5, sharers=100, clients=4, owners="everybody")) == {4}
+
+
+def test_only_so_many_documents_are_asked_about_at_a_time() -> None:
+    """Between the first and the last question about a document come questions about `live` others on average."""
+    made = generate("loogle", documents=60, live=6)
+    order = [job.request.prompt.keys[8:16] for job in made.jobs]
+    spans = [order[::-1].index(key) + order.index(key) for key in set(order)]
+    between = len(order) - np.array(spans)
+    assert between.max() <= 18 * 7.5
+    anywhere = [job.request.prompt.keys[8:16] for job in generate("loogle", documents=60, live=None).jobs]
+    assert len(set(anywhere[:180])) > 40 > len(set(order[:180]))
+
+
+def test_an_agent_s_step_repeats_the_history() -> None:
+    """A step is sent after the one before and begins with its prompt; tasks share the system prompt alone."""
+    made = generate("agent", tasks=5)
+    by_id = {job.request.id: job for job in made.jobs}
+    for job in made.jobs:
+        if job.after:
+            (parent,) = job.after
+            assert job.request.prompt.keys.startswith(by_id[parent].request.prompt.keys)
+            grown = job.request.prompt_tokens - by_id[parent].request.prompt_tokens
+            assert grown > by_id[parent].output_tokens
+    firsts = {job.request.prompt.keys for job in made.jobs if not job.after}
+    assert len({keys[:64] for keys in firsts}) == 1
+    assert len({keys[64:72] for keys in firsts}) == 5
+
+
+def test_a_problem_has_a_tree_of_126_attempts() -> None:
+    """Two attempts at each of six levels; siblings ask the same."""
+    made = generate("programming", problems=2)
+    for _, calls in groupby(made.jobs, key=lambda job: job.program):
+        jobs = list(calls)
+        assert len(jobs) == 126
+        assert set(Counter(job.request.prompt for job in jobs).values()) == {2}
+
+
+def test_arrivals_follow_the_rate() -> None:
+    """A number is requests a second, whatever the process and however many calls a program has."""
+    for made in (
+        generate("toolbench", rate=25),
+        generate("agent", rate=25, tasks=400, steps=4),
+        generate("video-qa", rate=25, arrivals="gamma"),
+    ):
+        assert len(made.jobs) / (made.jobs[-1].request.arrival_ns / 1e9) == pytest.approx(25, rel=0.15), made.name
+
+
+def test_a_mixture_keeps_its_parts() -> None:
+    """The requests of a mixture are those of its parts, each part's in order, with clients named after the part."""
+    params: dict[str, Any] = {"agent.tasks": "4", "toolbench.documents": 5}
+    made = generate("mixed", parts="toolbench+agent", **params)
+    # A part's seed is its place in the mixture, so that no two parts have tokens in common.
+    parts = {
+        "toolbench": generate("toolbench", seed=0, documents=5),
+        "agent": generate("agent", seed=1, tasks=4),
+    }
+    for name, part in parts.items():
+        own = [job for job in made.jobs if made.clients[job.request.client].name.startswith(f"{name}/")]
+        assert [job.request.prompt for job in own] == [job.request.prompt for job in part.jobs]
+        assert [job.output_tokens for job in own] == [job.output_tokens for job in part.jobs]
+        places = {job.request.id: place for place, job in enumerate(own)}
+        expected = {job.request.id: place for place, job in enumerate(part.jobs)}
+        assert [[places[p] for p in job.after] for job in own] == [[expected[p] for p in j.after] for j in part.jobs]
+    assert len(made.jobs) == sum(len(part.jobs) for part in parts.values())
+    order = [made.clients[job.request.client].name.partition("/")[0] for job in made.jobs if not job.after]
+    assert sum(one != other for one, other in pairwise(order)) > 2
+
+
+def test_calls_that_depend_on_one_another_stay_together_in_a_mixture() -> None:
+    """Also those of a workload that names no programs."""
+    made = generate("mixed", parts="ce1", rate=1)
+    assert [job.after for job in made.jobs] == [job.after for job in generate("ce1").jobs]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"parts": "toolbench+toolbench"}, "each once"),
+        ({"parts": "toolbench+vdeo-qa"}, "unknown workload 'vdeo-qa'; did you mean video-qa"),
+        ({"parts": "mixed"}, "cannot be a part of itself"),
+        ({"parts": "loogle", "toolbench.documents": 4}, "unknown part of the mix 'toolbench'"),
+        ({"parts": "loogle", "loogle.documnts": 4}, "unknown parameter of workload loogle 'documnts'"),
+        ({"parts": "loogle", "loogle.documents": "x"}, "parameter documents"),
+    ],
+)
+def test_mixtures_that_mean_nothing_are_refused(params: dict[str, Any], message: str) -> None:
+    """The message names the part and what is wrong with it."""
+    with pytest.raises(WorkloadError, match=message):
+        generate("mixed", **params)
+
+
+@given(total=st.integers(1, 3_000), documents=st.integers(1, 200), exponent=st.floats(0, 3))
+def test_requests_are_apportioned_whole(total: int, documents: int, exponent: float) -> None:
+    """Counts sum to the total, fall with the rank, and leave nobody out."""
+    if total < documents:
+        with pytest.raises(WorkloadError):
+            zipf_counts(total, documents, exponent)
+        return
+    counts = zipf_counts(total, documents, exponent)
+    assert sum(counts) == total
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] >= 1
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10**6), documents=st.integers(20, 100), exponent=st.floats(0, 1.2))
+def test_lengths_fit_the_table_however_popularity_falls(seed: int, documents: int, exponent: float) -> None:
+    """Over requests the mean and the spread of lengths are those asked for, where nothing is cut."""
+    counts = zipf_counts(documents * 10, documents, exponent)
+    sizes = spread_lengths(np.random.default_rng(seed), counts, mean=10_000, sd=500)
+    average = np.average(sizes, weights=counts)
+    assert average == pytest.approx(10_000, abs=1)
+    assert np.sqrt(np.average((np.array(sizes) - average) ** 2, weights=counts)) == pytest.approx(500, abs=2)
