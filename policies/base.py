@@ -52,7 +52,8 @@ class ChargingRule:
 class Limits:
     """What bounds rest on, from the configuration: KV capacity of a worker and the largest request, in tokens.
 
-    `output_tokens_max` matters only where outputs are not reserved; `running_max` is the most requests in a batch.
+    `output_tokens_max` matters only where outputs are not reserved; `running_max` is the most requests in a batch;
+    `workers` of that size share the policy's credit (`LocalPolicy.credit`).
     """
 
     kv_capacity_tokens: int
@@ -65,6 +66,7 @@ class Limits:
 class Policy(ABC, Generic[State]):
     """What all policies have.  Subclasses are `attrs.frozen` classes that name their state's type."""
 
+    workers: int = 1
     state_type: ClassVar[Any]
     theorems: ClassVar[tuple[Theorem, ...]] = ()
 
@@ -101,6 +103,23 @@ class LocalPolicy(Policy[State]):
         return "order"
 
     @property
+    def credit(self) -> Any | None:
+        """What the workers of a cluster share of their states, at first; None when each has a state of its own.
+
+        Whoever runs the cluster keeps the value.  Before each `decide` and `observe` of a worker it makes the worker's
+        state with `lent`, and afterwards takes back with `repaid` what became of the value.  Between the two no other
+        worker's policy is asked.
+        """
+        return None
+
+    def lent(self, state: State, credit: Any, worker: int) -> State:
+        """The worker's state with what it sees of the shared credit."""
+        return state
+
+    def repaid(self, credit: Any, state: State, worker: int) -> Any:
+        """The shared credit after the worker's policy made `state` of what it was lent."""
+        return credit
+
     def charging(self) -> ChargingRule | None:
         """How the policy charges for service; None when it charges nobody."""
         return None

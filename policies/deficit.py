@@ -193,7 +193,7 @@ class DeficitState(msgspec.Struct, frozen=True):
     in_flight: Ints
 
 
-class _DeficitTurn(Turn):
+class DeficitTurn(Turn):
     """`q` is the state's vector until an admission, then a copy of our own; `refilled` is what `choose` saw."""
 
     def __init__(self, gate: "DeficitGate", state: DeficitState, heads: Ints) -> None:
@@ -267,10 +267,10 @@ class DeficitGate(Gate[DeficitState]):
         return DeficitState(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.ones(0, np.int64), np.zeros(0, np.int64))
 
     def turn(self, state: DeficitState, heads: Ints) -> Turn:
-        return _DeficitTurn(self, state, heads)
+        return DeficitTurn(self, state, heads)
 
     def after(self, state: DeficitState, turn: Turn) -> DeficitState:
-        assert isinstance(turn, _DeficitTurn)
+        assert isinstance(turn, DeficitTurn)
         if not turn.owned:
             return state
         return DeficitState(turn.q, state.known, state.quantum, turn.in_flight)
@@ -318,12 +318,12 @@ class DeficitGate(Gate[DeficitState]):
 
     def capped(self, turn: Turn, client: int, kv_tokens: int) -> bool:
         """Whether letting the client's head in would pass the in-flight cap."""
-        assert isinstance(turn, _DeficitTurn)
+        assert isinstance(turn, DeficitTurn)
         cap = self.in_flight_cap_tokens
         return cap is not None and not under_cap(NUMPY, turn.in_flight, client, kv_tokens, cap)
 
     def credit_shortage(self, turn: Turn, client: int) -> bool:
-        assert isinstance(turn, _DeficitTurn)
+        assert isinstance(turn, DeficitTurn)
         return int(turn.refilled[client]) <= 0
 
     def charge_max(self, limits: Limits) -> int:

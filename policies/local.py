@@ -247,6 +247,17 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             state = self._gone(state, request_id, state.waiting.entries[request_id].request.client)
         return msgspec.structs.replace(state, cache=PrefixCache())
 
+    # --- sharing ----------------------------------------------------------------------------------------------------
+
+    def credit(self) -> Any | None:
+        return self.gate.credit()
+
+    def lent(self, state: LocalState[Any], credit: Any, worker: int) -> LocalState[Any]:
+        return msgspec.structs.replace(state, gate=self.gate.lent(credit, worker))
+
+    def repaid(self, credit: Any, state: LocalState[Any], worker: int) -> Any:
+        return self.gate.repaid(credit, state.gate, worker)
+
     # --- answering --------------------------------------------------------------------------------------------------
 
     def refuses(self, request: Request) -> str | None:

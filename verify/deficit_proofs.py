@@ -214,7 +214,8 @@ def same_credit(o: Algebra, w: World) -> Any:
     return same(*both(o, w, "P"))
 
 
-def _at_least_as_much_credit(o: Algebra, w: World) -> Any:
+def at_least_as_much_credit(o: Algebra, w: World) -> Any:
+    """f got no less credit than g."""
     credit_f, credit_g = both(o, w, "P")
     return credit_f >= credit_g
 
@@ -229,7 +230,8 @@ def _gap_bound(o: Algebra, w: World) -> Any:
     return gap_cost(quantum_f, charge_f, quantum_g, charge_g)
 
 
-def _no_less_than_g(o: Algebra, w: World) -> Any:
+def no_less_than_g(o: Algebra, w: World) -> Any:
+    """The service of g exceeds that of f by at most the sum of Q + U - 1."""
     service_f, service_g = both(o, w, "W")
     return service_g - service_f <= _gap_bound(o, w)
 
@@ -237,7 +239,7 @@ def _no_less_than_g(o: Algebra, w: World) -> Any:
 def gap_within(o: Algebra, w: World) -> Any:
     """The services of f and g differ by at most the sum of Q + U - 1."""
     service_f, service_g = both(o, w, "W")
-    return _no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
+    return no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
 
 
 def _weighted_gap_within(o: Algebra, w: World) -> Any:
@@ -274,8 +276,8 @@ def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
         over_interval(
             D_42,
             one.with_laws(equal),
-            Clause("P_f >= P_g", _at_least_as_much_credit),
-            Clause("W_g - W_f <= 2(Q + U - 1)", _no_less_than_g),
+            Clause("P_f >= P_g", at_least_as_much_credit),
+            Clause("W_g - W_f <= 2(Q + U - 1)", no_less_than_g),
         ),
         over_interval(
             D_WEIGHTED,

@@ -21,7 +21,7 @@ from fairsched.model.request import Prompt
 from fairsched.policies.deficit import (
     DeficitGate,
     DeficitState,
-    _DeficitTurn,
+    DeficitTurn,
     choose,
     in_credit,
     refill,
@@ -128,7 +128,7 @@ def test_ce2_strong_work_conservation_is_false() -> None:
     assert admitted(run(alone, chosen, replay.kv_capacity_tokens))[g.id] == g.arrival_ns + 1
 
 
-class _CountsRunning(_DeficitTurn):
+class _CountsRunning(DeficitTurn):
     """A refill waits for everybody who is active: who only runs counts too."""
 
     def choose(self, heads: Ints) -> int:
@@ -160,7 +160,7 @@ def test_ce3_active_must_mean_queued(gate: type[DeficitGate], waited: int) -> No
     assert [event.time_ns for event in events if isinstance(event, Finished) and event.request_id == 0] == [21]
 
 
-class _OneRound(_DeficitTurn):
+class _OneRound(DeficitTurn):
     """A refill is one round, whether that makes anybody eligible or not."""
 
     def choose(self, heads: Ints) -> int:

@@ -1,0 +1,225 @@
+"""One deficit a client for all workers: who was served anywhere pays everywhere (the deficit gate's state, shared).
+
+Source: this library; the distributed gate of the DLPM paper (D2LPM) keeps a deficit for each client and worker, and
+bounds the gap only between clients that wait on every worker.  Here a refill is due when nobody who waits at *any*
+worker has credit, so being backlogged somewhere is enough.
+
+Assumptions: those of the deficit gate on each worker.  Theorem: two clients that wait, each at any worker, differ in
+charged service by at most 2(Q + m(U - 1)) on m workers (D2-global), where U is what one worker can charge a client
+after it let it in.  What is given up is said by `keeps`:
+
+- "fairness": the theorem.  A worker where only clients without credit wait may idle, as long as somebody waits
+  elsewhere in credit (`policies.stealing` lets it take such a request instead).
+- "work": a worker where nobody has credit refills those who wait there, so it never idles while something fits.  The
+  gap of two clients then grows by the difference of these gifts (D2-gift), and has no bound, unless they wait at the
+  same workers (D2-together).
+
+With `unsent_max` each worker charges a copy of its own, and the others learn of it when a client's unsent charges would
+pass that many cost units: U becomes U + S, where S = (m - 1) unsent_max (D2-stale; `policies.credit_ledger`).
+
+State: that of the deficit gate, and at how many workers each client waits.  It lives in the cluster: whoever runs a
+worker lends it for each decision and event, and takes back what became of it (`Gate.credit`).
+"""
+
+from typing import Any, ClassVar, Literal
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Scalar, Vector
+from fairsched.model.pricing import charge_max_reserved, price
+from fairsched.model.request import Client
+from fairsched.model.theorem import GLOBAL_REFILL, Assumption, Theorem
+from fairsched.policies.base import Limits
+from fairsched.policies.credit_ledger import CreditLedger
+from fairsched.policies.deficit import DeficitGate, DeficitState, DeficitTurn, choose, refill_due, refill_rounds
+from fairsched.policies.gate import Turn
+from fairsched.policies.global_theorems import THEOREMS
+from fairsched.policies.validators import not_negative, one_of
+from fairsched.policies.vectors import grown
+
+# --- kernel ---------------------------------------------------------------------------------------------------------
+# Beside the deficit gate's: places at how many workers each client waits.
+
+
+def enter(o: Algebra, places: Vector, p: Point) -> Vector:
+    """The client begins to wait at one more worker."""
+    return o.bump(places, p, 1)
+
+
+def depart(o: Algebra, places: Vector, p: Point) -> Vector:
+    """Nothing of the client waits any more at one of its workers."""
+    return o.bump(places, p, -1)
+
+
+def waits(o: Algebra, places: Vector) -> Mask:
+    """Who waits somewhere."""
+    return places > 0
+
+
+def refund(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> Vector:
+    """What was charged and never computed is given back, up to one quantum of credit; a copy that shows more than that,
+    since it has not heard of all charges, stays as it is."""
+    given = o.minimum(o.pick(q, p, 0) + amount, o.pick(quantum, p, 0))
+    return o.put(q, p, o.maximum(o.pick(q, p, 0), given))
+
+
+# --- gate -----------------------------------------------------------------------------------------------------------
+
+
+class GlobalState(msgspec.Struct, frozen=True):
+    """The deficit gate's vectors, at how many workers each client waits, and all credit that refills ever gave."""
+
+    deficit: DeficitState
+    places: Ints
+    granted: Ints
+
+
+class _GlobalTurn(DeficitTurn):
+    """A worker's turn: `queued` is who waits anywhere, `here` who waits at this worker."""
+
+    def __init__(self, gate: "GlobalDeficitGate", state: GlobalState, heads: Ints) -> None:
+        super().__init__(gate, state.deficit, grown(heads, len(state.places), NO_SCORE))
+        self.keeps_work = gate.keeps == "work"
+        self.here = self.ready = self.queued
+        self.places = state.places
+        self.granted = state.granted
+        self.queued = waits(NUMPY, state.places)
+
+    def choose(self, heads: Ints) -> int:
+        q, known, quantum = self.q, self.state.known, self.state.quantum
+        if refill_due(NUMPY, q, self.queued):
+            q = refill_rounds(NUMPY, q, self.queued, known, quantum)
+        if self.keeps_work and refill_due(NUMPY, q, self.here):
+            q = refill_rounds(NUMPY, q, self.here, self.here, quantum)
+        self.refilled = q
+        return int(choose(NUMPY, q, self.queued, self.ready, grown(heads, len(q), NO_SCORE)))
+
+    def skip(self, group: int) -> None:
+        if self.ready is self.here:
+            self.ready = self.here.copy()
+        self.ready[group] = False
+
+    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
+        if self.refilled is not self.q:
+            self.granted = self.granted + (self.refilled - self.q)
+        super().admit(group, input_tokens, kv_tokens, emptied)
+        if emptied:
+            self.places = depart(NUMPY, self.places, group)
+            self.here[group] = self.ready[group] = False
+        self.queued[group] = self.places[group] > 0
+
+
+@attrs.frozen
+class GlobalDeficitGate(DeficitGate):
+    """The deficit gate over all workers: `keeps` says which of fairness and work conservation is kept, `unsent_max` is
+    how much a worker may charge a client before it tells the others, in cost units.
+
+    The in-flight cap is over all workers too, and shrinks U to the cap, however many workers there are.
+    """
+
+    name: ClassVar[str] = "global-deficit"
+    state_type: ClassVar[Any] = GlobalState
+    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+
+    keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))
+    unsent_max: int = attrs.field(default=0, validator=not_negative)
+
+    # --- what workers share -----------------------------------------------------------------------------------------
+
+    def credit(self) -> Any:
+        """The shared state at first: itself, or the ledger behind the workers' copies."""
+        state = self.init()
+        return CreditLedger(state) if self.unsent_max else state
+
+    def lent(self, credit: Any, worker: int) -> Any:
+        return credit.seen(worker) if self.unsent_max else credit
+
+    def repaid(self, credit: Any, state: Any, worker: int) -> Any:
+        return credit.told(worker, state, self.unsent_max) if self.unsent_max else state
+
+    def truth(self, credit: Any) -> GlobalState:
+        """The state in which everybody knows everything that was told."""
+        state: GlobalState = credit.state if self.unsent_max else credit
+        return state
+
+    # --- one worker -------------------------------------------------------------------------------------------------
+
+    def init(self) -> Any:
+        return GlobalState(super().init(), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    def turn(self, state: Any, heads: Ints) -> Turn:
+        return _GlobalTurn(self, state, heads)
+
+    def after(self, state: Any, turn: Turn) -> Any:
+        assert isinstance(turn, _GlobalTurn)
+        if not turn.owned:
+            return state
+        return GlobalState(super().after(state.deficit, turn), turn.places, turn.granted)
+
+    def joined(self, state: Any, client: int, heads: Ints, waited: bool) -> Any:
+        state = _of(super().joined(state.deficit, client, heads, waited), state)
+        return state if waited else _at(state, enter(NUMPY, state.places, client))
+
+    def left(self, state: Any, client: int) -> Any:
+        return _at(state, depart(NUMPY, state.places, client))
+
+    def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
+        return _of(super().decoded(state.deficit, clients, tokens), state)
+
+    def settled(self, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
+        if input_tokens >= 0:
+            return _of(super().settled(state.deficit, client, input_tokens, heads), state)
+        deficit = state.deficit
+        q = refund(NUMPY, deficit.q, client, price(-input_tokens, self.rates.input), deficit.quantum)
+        return _of(msgspec.structs.replace(deficit, q=q), state)
+
+    def released(self, state: Any, client: int, kv_tokens: int) -> Any:
+        return _of(super().released(state.deficit, client, kv_tokens), state)
+
+    def configured(self, state: Any, client: int, weight: int) -> Any:
+        return _of(super().configured(state.deficit, client, weight), state)
+
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def charge_max(self, limits: Limits) -> int:
+        """U of the cluster, staleness included: most that one client can be charged after its true credit was above
+        zero.  A worker that let a client in before may still charge it U - 1, since an admission charges at least one;
+        a cap holds for all workers together."""
+        alone = super().charge_max(limits)
+        whole = limits.workers * (alone - 1) + 1
+        cap = self.in_flight_cap_tokens
+        if cap is not None and limits.outputs_reserved:
+            memory = min(cap, limits.workers * limits.kv_capacity_tokens)
+            whole = min(whole, charge_max_reserved(self.rates, memory, min(limits.prompt_tokens_max, memory - 1)))
+        return whole + (limits.workers - 1) * self.unsent_max
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """D2-global: of the services that all workers gave two clients that wait anywhere."""
+        if self.keeps == "work" and limits.workers > 1:
+            return None
+        return super().service_gap_bound(clients, limits)
+
+    @property
+    def broken_assumptions(self) -> frozenset[Assumption]:
+        given_up = {GLOBAL_REFILL} if self.keeps == "work" else set()
+        return super().broken_assumptions | given_up
+
+    def check(self, state: Any) -> None:
+        super().check(state.deficit)
+        # All vectors speak of the same clients.
+        assert len(state.places) == len(state.granted) == len(state.deficit.q)
+        # Nobody waits at fewer workers than none, and whoever waits is known.
+        assert bool((state.places >= 0).all())
+        assert bool(state.deficit.known[state.places > 0].all())
+
+
+def _at(state: GlobalState, places: Ints) -> GlobalState:
+    return GlobalState(state.deficit, places, state.granted)
+
+
+def _of(deficit: DeficitState, state: GlobalState) -> GlobalState:
+    """The state with other deficits, and room for as many clients."""
+    size = len(deficit.q)
+    return GlobalState(deficit, grown(state.places, size, 0), grown(state.granted, size, 0))
