@@ -80,7 +80,9 @@ def parameters(policy: ComposedPolicy) -> dict[str, Any]:
 
 
 def _fields(kind: type) -> list[str]:
-    return [field.name for field in attrs.fields(cast("type[attrs.AttrsInstance]", kind)) if field.init]
+    """What may be set as text: not what follows from the rest, nor fields with `metadata={"text": False}`."""
+    fields = attrs.fields(cast("type[attrs.AttrsInstance]", kind))
+    return [field.name for field in fields if field.init and field.metadata.get("text", True)]
 
 
 def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> ComposedPolicy:
