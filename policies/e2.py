@@ -87,11 +87,6 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     prefix: int
 
 
-def _is_model(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
-    if value is not None and not isinstance(value, LatencyModel):
-        raise ValueError(f"{attribute.name} is a latency model, not {value!r}")
-
-
 @attrs.frozen
 class E2(Router[E2State]):
     """Exploit or explore by cost, with rebalancing, autoscaling of prefixes and prefill-decode balancing.
@@ -122,13 +117,14 @@ class E2(Router[E2State]):
     """Mean output of a worker of which no request of H has ended."""
     decode_batch: int = attrs.field(default=32, validator=positive)
     """How many requests share a decode step."""
-    latency: LatencyModel | None = attrs.field(default=None, validator=_is_model)
+    latency: LatencyModel | None = attrs.field(default=None, metadata={"text": False})
     """What prefill and decode cost; None: as `llama-3.1-8b-a100`."""
     prices: Prices = attrs.field(init=False, eq=False, repr=False)
 
     @prices.default
     def _price(self) -> Prices:
-        return Prices.of(self.latency or PRESETS["llama-3.1-8b-a100"], self.decode_batch)
+        latency = PRESETS["llama-3.1-8b-a100"] if self.latency is None else self.latency
+        return Prices.of(latency, self.decode_batch)
 
     def fitted(self, latency: LatencyModel) -> "E2":
         """With the workers' latency model, unless it has one."""

@@ -26,11 +26,6 @@ from fairsched.policies.base import Router
 from fairsched.policies.router import NoRouterState
 
 
-def _is_map(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{attribute.name} maps requests to workers, and cannot be {value!r}")
-
-
 @attrs.frozen
 class OraclePartition(Router[NoRouterState]):
     """The worker that was assigned to the request's key portion; `OraclePartition.of` assigns them.
@@ -42,7 +37,7 @@ class OraclePartition(Router[NoRouterState]):
     name: ClassVar[str] = "oracle-partition"
     state_type: ClassVar[Any] = NoRouterState
 
-    assigned: Mapping[int, int] = attrs.field(default=Map(), validator=_is_map, repr=False)
+    assigned: Mapping[int, int] = attrs.field(default=Map(), repr=False, metadata={"text": False})
     """The worker of each request, by its id."""
 
     @classmethod
