@@ -61,12 +61,12 @@ class Limits:
     output_tokens_max: int
     running_max: int
     outputs_reserved: bool
+    workers: int = 1
 
 
 class Policy(ABC, Generic[State]):
     """What all policies have.  Subclasses are `attrs.frozen` classes that name their state's type."""
 
-    workers: int = 1
     state_type: ClassVar[Any]
     theorems: ClassVar[tuple[Theorem, ...]] = ()
 
@@ -98,11 +98,6 @@ class LocalPolicy(Policy[State]):
     def decide(self, state: State, view: WorkerView) -> tuple[StepPlan, State]:
         """The next step's plan, and the state in which it has happened."""
 
-    def waiting_for(self, state: State, view: WorkerView, request_id: int) -> WaitingFor:
-        """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
-        return "order"
-
-    @property
     def credit(self) -> Any | None:
         """What the workers of a cluster share of their states, at first; None when each has a state of its own.
 
@@ -120,6 +115,11 @@ class LocalPolicy(Policy[State]):
         """The shared credit after the worker's policy made `state` of what it was lent."""
         return credit
 
+    def waiting_for(self, state: State, view: WorkerView, request_id: int) -> WaitingFor:
+        """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
+        return "order"
+
+    @property
     def charging(self) -> ChargingRule | None:
         """How the policy charges for service; None when it charges nobody."""
         return None

@@ -98,6 +98,18 @@ class Gate(ABC, Generic[GateState]):
     def configured(self, state: GateState, client: int, weight: int) -> GateState:
         """The client's weight is now `weight`."""
 
+    def credit(self) -> Any | None:
+        """What the gates of several workers share, at first; None for a gate that is each worker's own."""
+        return None
+
+    def lent(self, credit: Any, worker: int) -> GateState:
+        """The gate's state as the worker sees the shared credit."""
+        raise AssertionError(f"a {self.name} gate shares nothing")
+
+    def repaid(self, credit: Any, state: GateState, worker: int) -> Any:
+        """The shared credit after the worker's gate made `state` of what it was lent."""
+        raise AssertionError(f"a {self.name} gate shares nothing")
+
     def refuses(self, kv_tokens: int) -> str | None:
         """Why a request that needs this much KV could never pass, or None."""
         return None
@@ -117,18 +129,6 @@ class Gate(ABC, Generic[GateState]):
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         """Which assumptions of the gate's theorems this configuration does not fulfil."""
-    def credit(self) -> Any | None:
-        """What the gates of several workers share, at first; None for a gate that is each worker's own."""
-        return None
-
-    def lent(self, credit: Any, worker: int) -> GateState:
-        """The gate's state as the worker sees the shared credit."""
-        raise AssertionError(f"a {self.name} gate shares nothing")
-
-    def repaid(self, credit: Any, state: GateState, worker: int) -> Any:
-        """The shared credit after the worker's gate made `state` of what it was lent."""
-        raise AssertionError(f"a {self.name} gate shares nothing")
-
         return frozenset()
 
     def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
