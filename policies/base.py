@@ -13,6 +13,7 @@ Source of the shape: optax separates parameters from state in the same way; the 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import attrs
@@ -170,6 +171,10 @@ class ClusterPolicy(Policy[State]):
 
     def fitted(self, latency: LatencyModel) -> Self:
         """This policy with what it was not told about costs taken from the workers' latency model."""
+        return self
+
+    def informed(self, requests: Sequence[Request], workers: int) -> Self:
+        """This policy with what only an oracle knows: all requests that will come, and how many workers there are."""
         return self
 
 
