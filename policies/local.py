@@ -298,8 +298,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
         entry = state.waiting.entries[request_id]
         client = entry.request.client
-        turn = self.gate.turn(state.gate, state.waiting.heads)
-        chosen = turn.choose(state.waiting.heads)
+        batch = self.batching.open(view)
+        round_ = Round(self.order, self.gate, self.batching, state, view, batch, self._free(view, batch))
+        turn = round_.turn
+        chosen = turn.choose(round_.heads)
         if self.gate.credit_shortage(turn, client):
             return "gate"
         if self.gate.capped(turn, client, entry.context_tokens + entry.output_tokens_left):
@@ -308,10 +310,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return "prefix"
         if chosen != group_of(self.gate, client):
             return "order"
-        if state.waiting.best(chosen).request.id != request_id:
+        if round_.best(chosen).request.id != request_id:
             return "bypass" if state.waiting.due(self.order, chosen) else "order"
-        batch = self.batching.open(view)
-        round_ = Round(self.order, self.gate, self.batching, state, view, batch, self._free(view, batch))
         return "memory" if self.batching.first_chunk(batch, 1) and not round_.fits(entry) else "budget"
 
     def check(self, state: LocalState[Any]) -> None:

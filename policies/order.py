@@ -14,11 +14,13 @@ import attrs
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.bypass import THEOREMS
+from fairsched.policies.columns import Columns, Ranking
 from fairsched.policies.validators import not_negative
 
 
 class Order(ABC):
-    """The integer by which waiting requests are ranked; `follows_cache` says that it depends on `cached_tokens`.
+    """The integer by which waiting requests are ranked; `follows_cache` says that it depends on `cached_tokens`, and
+    `follows_queue` that a decision ranks everybody anew (`ranking`), since it depends on how many wait.
 
     With `waits_for_prefix`, a request whose next missing block is being computed for somebody else waits for it
     rather than computing it a second time.  With a `bypass_budget` the oldest request of a group goes first once so
@@ -29,12 +31,17 @@ class Order(ABC):
     name: ClassVar[str]
     follows_cache: ClassVar[bool] = False
     waits_for_prefix: ClassVar[bool] = False
+    follows_queue: ClassVar[bool] = False
     takes_turns: ClassVar[bool] = False
     bypass_budget: int | None = None
 
     @abstractmethod
     def rank(self, request: Request, cached_tokens: int) -> int:
         """Rank of a waiting request, between -TOKENS_MAX and TOKENS_MAX: larger goes first.  O(1)."""
+
+    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int) -> Ranking | None:
+        """Everybody in this decision's order, for an order that follows the queue; None for any other."""
+        return None
 
     @property
     def only_rises(self) -> bool:
@@ -47,7 +54,7 @@ class Order(ABC):
         return () if self.bypass_budget is None else THEOREMS
 
 
-def _budget() -> int | None:
+def bypass_budget_field() -> int | None:
     """The field of an order that takes a bypass budget: a whole number from 0, or None for none."""
     field: int | None = attrs.field(default=None, validator=attrs.validators.optional(not_negative))
     return field
@@ -68,7 +75,7 @@ class ShortestPrompt(Order):
     """Fewest prompt tokens first."""
 
     name: ClassVar[str] = "shortest-prompt"
-    bypass_budget: int | None = _budget()
+    bypass_budget: int | None = bypass_budget_field()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return -request.prompt.tokens
@@ -84,7 +91,7 @@ class LongestPrefix(Order):
     name: ClassVar[str] = "longest-prefix"
     follows_cache: ClassVar[bool] = True
     waits_for_prefix: ClassVar[bool] = True
-    bypass_budget: int | None = _budget()
+    bypass_budget: int | None = bypass_budget_field()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return cached_tokens

@@ -18,6 +18,7 @@ from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.e2 import E2, E2Printed
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.freeness import Freeness
+from fairsched.policies.larry import LARRY, FairLARRY, LARRYPrinted
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.longest_prefix import LongestPrefixRouter
 from fairsched.policies.lpm import LPM
@@ -29,7 +30,11 @@ from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
 from fairsched.policies.vtc import VTC
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {
-    policy.name: policy for policy in (FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted())
+    policy.name: policy
+    for policy in (
+        *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted()),
+        *(LARRY(), LARRYPrinted(), FairLARRY()),
+    )
 }
 """Local policies by name, with their defaults."""
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from fairsched.model.algebra import NOBODY
+from fairsched.model.algebra import NOBODY, Ints
 from fairsched.model.cache import PrefixCache
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.gate import Gate
-from fairsched.policies.local_state import LocalState, enter, waits_for_prefix
+from fairsched.policies.local_state import LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
 from fairsched.policies.waiting import Entry
 
@@ -42,15 +42,29 @@ class Round:
         self.view = view
         self.batch = batch
         self.free = free
-        self.turn = gate.turn(state.gate, state.waiting.heads)
+        waiting = state.waiting
+        self.ranking = order.ranking(waiting.columns, len(waiting.heads), view.kv_capacity_tokens)
+        self.turn = gate.turn(state.gate, self.heads)
         self.admissions: list[Admission] = []
+
+    @property
+    def heads(self) -> Ints:
+        """The best score of each group, as this decision ranks them."""
+        return self.state.waiting.heads if self.ranking is None else self.ranking.heads
+
+    def best(self, group: int) -> Entry:
+        """Who is next in a group in which somebody waits."""
+        waiting = self.state.waiting
+        if self.ranking is None or waiting.due(self.order, group):
+            return waiting.best(group)
+        return waiting.entries[waiting.ids[self.ranking.best(group)]]
 
     def run(self) -> tuple[StepPlan, LocalState[Any]]:
         """Admit until the gate, memory or the budget says stop."""
         turn = self.turn
         group: int | None = None
         while self.batching.first_chunk(self.batch, 1):
-            group = turn.choose(self.state.waiting.heads)
+            group = turn.choose(self.heads)
             if group == NOBODY:
                 break
             entry = self._head(group)
@@ -82,7 +96,7 @@ class Round:
         it waits for the prefills that are under way, and for no others of its group.
         """
         waiting = self.state.waiting
-        head = waiting.best(group)
+        head = self.best(group)
         if not waits_for_prefix(self.order, self.state, head):
             return head
         if self.gate.grouped or waiting.due(self.order, group):
@@ -130,6 +144,8 @@ class Round:
         self.batching.add(self.batch, request.id, chunk)
         self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
         self.state = enter(self.order, self.gate, self.state, self.turn, entry, extend_tokens, cache, cut)
+        if self.ranking is not None:
+            self.ranking.leave(entry.age, group_of(self.gate, request.client))
         return True
 
 

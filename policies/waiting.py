@@ -27,6 +27,7 @@ from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.policies import bypass
 from fairsched.policies.bypass import NO_PLACE, NOBODY_CAME, Line
+from fairsched.policies.columns import Columns
 from fairsched.policies.order import Order
 from fairsched.policies.turns import ROUND_OVER, Turn, chosen, picked
 from fairsched.policies.vectors import grown
@@ -61,7 +62,8 @@ class Waiting(msgspec.Struct, frozen=True):
 
     `heads[g]` is the score of who is next in group g, NO_SCORE when nothing of it waits.  `stops` says where each
     waiting prompt stops matching (node, blocks); `stopped` lists them by node and next key.  `lines` are kept with a
-    bypass budget only, `turns` with priority groups only, and both outlast the queues.
+    bypass budget only, `turns` with priority groups only, and both outlast the queues; `columns` with an order that
+    follows the queue only.
     """
 
     entries: Map[int, Entry] = Map()
@@ -74,6 +76,7 @@ class Waiting(msgspec.Struct, frozen=True):
     stopped: Map[int, Map[bytes, SortedTuple[int]]] = Map()
     lines: Map[int, Line] = Map()
     turns: Map[int, Turn] = Map()
+    columns: Columns = Columns()
 
     def best(self, group: int) -> Entry:
         """Who is next in a group in which somebody waits: its best entry, or its oldest if that is due.  O(1)."""
@@ -121,6 +124,9 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
     ids = waiting.ids.set(entry.age, request.id)
     scores = waiting.scores.set(request.id, score)
     head = _head(order, queue, lines.get(group), turns.get(group, ROUND_OVER), entries, ids, scores)
+    columns = waiting.columns
+    if order.follows_queue:
+        columns = columns.joined(entry.age, entry.context_tokens, request.arrival_ns, group)
     return Waiting(
         entries,
         ids,
@@ -132,6 +138,7 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
         stopped,
         lines,
         turns,
+        columns,
     )
 
 
@@ -165,6 +172,7 @@ def leave(waiting: Waiting, order: Order, request_id: int, group: int, admitted:
         stopped,
         lines,
         turns,
+        waiting.columns.left(entry.age) if order.follows_queue else waiting.columns,
     )
 
 
@@ -338,6 +346,12 @@ def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: b
         due = group in groups and waiting.due(order, group)
         assert head == max(groups.get(group, [NO_SCORE]), key=(lambda score: score & AGE_MASK) if due else None)
     _check_lines(waiting, order, grouped)
+    # The columns have everybody, if the order needs them, in order of age.
+    rows = sorted((e.age, e.context_tokens, e.request.arrival_ns, e.request.client) for e in entries.values())
+    wanted = [row if grouped else (*row[:3], 0) for row in rows] if order.follows_queue else []
+    columns = waiting.columns
+    kept = (columns.ages, columns.memory, columns.arrivals_ns, columns.groups)
+    assert list(zip(*(column.tolist() for column in kept), strict=True)) == wanted
     # The prompts listed where they stop are exactly those that wait and can be cached.
     listed = sorted(i for by_key in waiting.stopped.values() for ids in by_key.values() for i in ids)
     assert listed == sorted(waiting.stops)
