@@ -27,6 +27,12 @@ TURN_RESPECTED = Assumption("TurnRespected", "Every admission is of the priority
 GROUPS_RISE = Assumption("GroupsRise", "A request that waits does not come into a lower priority group.")
 QUOTA_POSITIVE = Assumption("QuotaPositive", "Every group has a quota of at least 1.")
 
+PG_SERVES = Theorem(
+    "PG-serves",
+    "as long as somebody waits, it is the turn of a group in which somebody waits",
+    "this library; found necessary by mutants",
+    (),
+)
 PG_ROUND = Theorem(
     "PG-round",
     "a round lets in at most N requests, and at most g of group g",
@@ -43,15 +49,22 @@ PG_TURNS = Theorem(
     bound="R (N - g)",
     rests_on=("PG-round",),
 )
+PG_GROUPS = Theorem(
+    "PG-groups",
+    "the quotas 1 to P of groups 1 to P have the sum N = P(P+1)/2",
+    "this library",
+    (),
+    bound="P(P+1)/2",
+)
 PG_1 = Theorem(
     "PG-1",
     "the k-th request of group g is let in after at most ceil(k/g) (N - g) + k <= ceil(k/g) N picks, N = P(P+1)/2",
     "this library; Preble (ICLR'25) claims that its groups do not starve, without a bound",
     (),
     bound="ceil(k/g) (N - g) + k",
-    rests_on=("PG-turns",),
+    rests_on=("PG-turns", "PG-groups"),
 )
-THEOREMS = (PG_ROUND, PG_TURNS, PG_1)
+THEOREMS = (PG_SERVES, PG_ROUND, PG_TURNS, PG_GROUPS, PG_1)
 
 
 def round_picks(groups: int) -> int:
@@ -59,10 +72,17 @@ def round_picks(groups: int) -> int:
     return groups * (groups + 1) // 2
 
 
-def picks_max(position: int, quota: int, round_max: int) -> int:
-    """PG-1: after so many picks the request is in that was the `position`-th of its group (from 1); it is the last of
-    them.  `round_max` is N."""
-    return -(-position // quota) * (round_max - quota) + position
+def turns_max(position: int, quota: int) -> int:
+    """ceil(k/g): the turns of its group that the request waits at most which is the `position`-th of it (from 1)."""
+    return -(-position // quota)
+
+
+def picks_max(position: int, turns: int, quota: int, round_max: int) -> int:
+    """PG-1: after so many picks that request is in, and is the last of them, if it waits `turns` turns.
+
+    `round_max` is N.
+    """
+    return turns * (round_max - quota) + position
 
 
 # --- kernel -----------------------------------------------------------------------------------------------------------
