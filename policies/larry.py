@@ -2,8 +2,10 @@
 
 Paper: "LARRY" (engine-level queue order).  Its equation 1 reads `queue_len * memory + alpha * wait`, in decreasing
 order, which puts large prompts first; the text means the opposite, so the first term is subtracted here, and
-`LARRYPrinted` keeps the equation as printed.  Neither unit is stated and both decide everything: here memory is a
-share of the worker's KV capacity (or tokens, or blocks of 16) and waits are in seconds, so alpha is 1/s over that unit.
+`LARRYPrinted` keeps the equation as printed.  Neither unit is stated and both decide everything: here memory is in
+blocks of 16 tokens (or tokens, or shares of the worker's KV capacity) and waits are in seconds, so alpha is in blocks a
+second.  The paper's alphas (1, 500, 1,000) make a difference in blocks; in shares of the capacity all of them are
+arrival order.
 
 Rule, with q requests waiting (those preempted, and the one that is ranked, included), each of which needs `m` of
 memory for its prompt and what it had generated and arrived at `a`:
@@ -51,8 +53,8 @@ class LarryOrder(Order):
 
     alpha_milli: int = attrs.field(default=1_000, validator=not_negative)
     """Thousandths of alpha: how much of a memory unit a second of waiting is worth, while one request waits."""
-    memory_unit: MemoryUnit = attrs.field(default="capacity", validator=one_of("capacity", "tokens", "blocks"))
-    """What memory is measured in: shares of the worker's KV capacity, tokens, or blocks of 16 tokens."""
+    memory_unit: MemoryUnit = attrs.field(default="blocks", validator=one_of("capacity", "tokens", "blocks"))
+    """What memory is measured in: blocks of 16 tokens, tokens, or shares of the worker's KV capacity."""
     bypass_budget: int | None = bypass_budget_field()
 
     def rank(self, request: Request, cached_tokens: int) -> int:

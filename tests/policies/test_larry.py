@@ -52,15 +52,21 @@ def test_the_order_is_that_of_the_score(rows: list[tuple[int, int, int]], alpha_
     """P-LAR-1: admitting by the static key is admitting by the score, as corrected and as printed, in every group."""
     columns = columns_of(rows)
     alpha = Fraction(alpha_milli, 1_000)
-    assert order_of(LarryOrder(alpha_milli), columns, group) == by_score(columns, alpha, 1, group)
-    assert order_of(LarryPrintedOrder(alpha_milli), columns, group) == by_score(columns, alpha, -1, group)
+    assert order_of(LarryOrder(alpha_milli, memory_unit="capacity"), columns, group) == by_score(
+        columns, alpha, 1, group
+    )
+    assert order_of(LarryPrintedOrder(alpha_milli, memory_unit="capacity"), columns, group) == by_score(
+        columns, alpha, -1, group
+    )
 
 
 @given(rows=ROWS, alpha_milli=st.integers(1, 10**15))
 def test_keys_beyond_64_bits_are_exact(rows: list[tuple[int, int, int]], alpha_milli: int) -> None:
     """However large alpha is, the order is that of the score."""
     columns = columns_of(rows)
-    assert order_of(LarryOrder(alpha_milli), columns) == by_score(columns, Fraction(alpha_milli, 1_000), 1)
+    assert order_of(LarryOrder(alpha_milli, memory_unit="capacity"), columns) == by_score(
+        columns, Fraction(alpha_milli, 1_000), 1
+    )
 
 
 def threshold(columns: Columns) -> Fraction | None:
@@ -83,13 +89,13 @@ def test_first_come_first_served_exactly_above_the_threshold(rows: list[tuple[in
     columns = columns_of(rows)
     limit, ages = threshold(columns), list(range(len(rows)))
     if limit is None:
-        assert order_of(LarryOrder(10**15), columns) != ages
+        assert order_of(LarryOrder(10**15, memory_unit="capacity"), columns) != ages
         return
     above = int(limit * 1_000) + 1 if limit >= 0 else 0
-    assert order_of(LarryOrder(above), columns) == ages
+    assert order_of(LarryOrder(above, memory_unit="capacity"), columns) == ages
     below = -(-limit * 1_000 // 1) - 1
     if below >= 0:
-        assert order_of(LarryOrder(int(below)), columns) != ages
+        assert order_of(LarryOrder(int(below), memory_unit="capacity"), columns) != ages
 
 
 def test_alpha_of_a_thousand_is_not_arrival_order() -> None:
@@ -128,7 +134,7 @@ def test_columns_are_what_joined_and_did_not_leave(rows: list[tuple[int, int, in
 def test_more_than_are_put_in_order_at_once() -> None:
     """A group larger than what is sorted at a time comes out in order to its end."""
     columns = columns_of([(1 + 7 * i % 13, i, 0) for i in range(4 * AHEAD + 1)])
-    assert order_of(LarryOrder(), columns) == by_score(columns, Fraction(1), 1)
+    assert order_of(LarryOrder(memory_unit="capacity"), columns) == by_score(columns, Fraction(1), 1)
 
 
 @pytest.mark.parametrize("bad", [{"alpha_milli": -1}, {"memory_unit": "bytes"}])
