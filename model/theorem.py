@@ -129,7 +129,10 @@ BACKLOGGED_EVERYWHERE = Assumption(
     "BackloggedEverywhere", "The named client has a request waiting at every worker throughout the interval."
 )
 EQUAL_WORKERS = Assumption("EqualWorkers", "The two workers give their client the same quantum.")
-BOTH_SERVE = Assumption("BothServe", "The two workers take requests whenever the client is refilled.")
+BOTH_SERVE = Assumption(
+    "BothServe",
+    "The two workers take requests whenever the client is refilled, neither leaves, and the client is remembered.",
+)
 BACKLOGGED_TOGETHER = Assumption(
     "BackloggedTogether", "At whatever worker one of the compared clients waits, the other waits too."
 )

@@ -42,10 +42,8 @@ from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.d2lpm_credit import (
-    D2_GATE,
-    D2_RANGE,
-    D2_REFILL,
-    D2_SPREAD,
+    CLUSTER_THEOREMS,
+    ROUTER_THEOREMS,
     charge,
     choose,
     refill_due,
@@ -105,7 +103,7 @@ class D2LPM(Router[D2LPMState]):
 
     name: ClassVar[str] = "d2lpm"
     state_type: ClassVar[Any] = D2LPMState
-    theorems: ClassVar[tuple[Theorem, ...]] = (D2_GATE, D2_REFILL, D2_RANGE, D2_SPREAD)
+    theorems: ClassVar[tuple[Theorem, ...]] = (*ROUTER_THEOREMS, *CLUSTER_THEOREMS)
 
     quantum: int = attrs.field(default=20_000, validator=positive)
     """Q_w, credit of a round at each worker for weight 1, in cost units (weights multiply it)."""

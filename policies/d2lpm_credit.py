@@ -10,7 +10,14 @@ What it bounds is how unevenly one client may use the workers, which is the pric
 """
 
 from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
-from fairsched.model.theorem import BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
+from fairsched.model.theorem import (
+    BACKLOGGED_EVERYWHERE,
+    BOTH_SERVE,
+    CAPACITY_FLOOR,
+    EQUAL_WORKERS,
+    QUANTUM_POSITIVE,
+    Theorem,
+)
 
 D2_GATE = Theorem(
     "D2-gate",
@@ -41,6 +48,33 @@ D2_SPREAD = Theorem(
     "new: how unevenly one client may use the workers, which grows with Q_w and has no bound without one (D2-A.5)",
     (QUANTUM_POSITIVE, EQUAL_WORKERS, BOTH_SERVE),
     bound="2Q + D",
+)
+
+D2_51 = Theorem(
+    "D2-5.1",
+    "f and g backlogged at every worker over [t1, t2): |W_f - W_g| <= the sum over workers of 2(Q_w + U_w - 1), where "
+    "W_f is what the deficit gates of all workers charged to f",
+    "D2LPM, theorem 5.1 (reconstructed): 2m(U + Q); its lemma that who is backlogged is so at every worker is false",
+    (BACKLOGGED_EVERYWHERE,),
+    bound="sum over w of 2(Q_w + U_w - 1)",
+    rests_on=("D-4.1",),
+)
+D2_52 = Theorem(
+    "D2-5.2",
+    "f backlogged at every worker over [t1, t2), g anybody: W_f >= W_g - the sum over workers of 2(Q_w + U_w - 1)",
+    "D2LPM, theorem 5.2 (reconstructed)",
+    (BACKLOGGED_EVERYWHERE,),
+    bound="sum over w of 2(Q_w + U_w - 1)",
+    rests_on=("D-4.2",),
+)
+D2_A4 = Theorem(
+    "D2-A.4",
+    "while f waits at a worker w and is not let in there: a_w (t2 - t1) <= R_f(t1) + the sum over g other than f of "
+    "2Q_w + U_gw - 1 + D, with no factor for the number of workers",
+    "D2LPM, theorem A.4 (reconstructed); D-A.2 at that worker, with its own capacity a_w",
+    (CAPACITY_FLOOR,),
+    bound="R_f(t1) + sum over g of 2Q_w + U_gw - 1 + D",
+    rests_on=("D-A.2",),
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -93,4 +127,12 @@ def refill_rounds(o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
     """
     needed = -d // quantum + 1
     rounds = o.pick(needed, o.argmin(needed, here), 0)
-    return o.where(here & refill_due(o, d, here), d + rounds * quantum, d)
+    return o.where(here & refill_due(o, d, here), d + o.minimum(needed, rounds) * quantum, d)
+
+
+# --- gate before the workers ----------------------------------------------------------------------------------------
+
+ROUTER_THEOREMS = (D2_GATE, D2_REFILL, D2_RANGE, D2_SPREAD)
+"""About the text above, for any number of workers."""
+CLUSTER_THEOREMS = (D2_51, D2_52, D2_A4)
+"""About workers with a deficit gate each, whatever sends them requests."""

@@ -15,8 +15,8 @@ from fairsched.policies.deficit_progress import D_A2_TIME
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, same, total
 
 
-def _wait_bounded(theorem: Theorem) -> Claim:
-    """`W` is the service since f began to wait, `B` its bound, `owed` a times the time that has passed."""
+def wait_bounded(theorem: Theorem) -> Claim:
+    """The claim for such a theorem: `W` is the service while f waits, `B` its bound, `owed` a times the time."""
 
     def passes(o: Algebra, w: World) -> Mapping[str, Any]:
         return {"W": w.V, "owed": w.owed + w.a_dt}
@@ -50,4 +50,4 @@ def _wait_bounded(theorem: Theorem) -> Claim:
 
 def claims() -> tuple[Claim, ...]:
     """One claim a gate; no kernel takes part."""
-    return (_wait_bounded(D_A2_TIME), _wait_bounded(V_411_TIME))
+    return (wait_bounded(D_A2_TIME), wait_bounded(V_411_TIME))

@@ -1,0 +1,90 @@
+"""D2LPM's theorems are proved of the shipped text, fall with bugs in it and without what they assume, and are tight."""
+
+import attrs
+import pytest
+
+from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, Assumption
+from fairsched.policies import d2lpm_credit
+from fairsched.verify import d2lpm_proofs, prover
+from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.second_opinion import disagreement, questions
+from fairsched.verify.system import Clause
+from fairsched.verify.variants import variant
+from fairsched.verify.witness_run import INTERVAL_STARTS, Step, Witness, attained
+
+CLAIMS = {claim.theorem.id: claim for claim in d2lpm_proofs.claims()}
+
+
+@pytest.mark.parametrize("theorem", CLAIMS)
+def test_it_is_proved(theorem: str) -> None:
+    """For any number of workers, and none of it vacuous."""
+    verdict = prover.prove(CLAIMS[theorem])
+    assert isinstance(verdict, Proved), verdict
+
+
+BUGS = [
+    ("D2-gate", "in_credit", "d > 0", "d >= 0"),
+    ("D2-gate", "in_credit", "here & ", ""),
+    ("D2-gate", "choose", "argmin", "argmax"),
+    ("D2-gate", "choose", "near | far", "credit"),
+    ("D2-gate", "choose", "near | far", "near"),
+    ("D2-refill", "refill_rounds", "-d // quantum + 1", "-d // quantum"),
+    ("D2-refill", "refill", "d + quantum", "quantum"),
+    ("D2-range", "refill", " & due", ""),
+    ("D2-range", "refill", "d + quantum", "d + quantum + quantum"),
+    ("D2-range", "refill_due", " & o.none(in_credit(o, d, here))", ""),
+    ("D2-range", "refund", "minimum", "maximum"),
+    ("D2-spread", "charge", "-x", "1 - x"),
+    ("D2-spread", "refund", " + x", ""),
+    ("D2-spread", "refill", "d + quantum", "quantum"),
+]
+
+
+@pytest.mark.parametrize(("theorem", "function", "old", "new"), BUGS)
+def test_a_seeded_bug_breaks_it(theorem: str, function: str, old: str, new: str) -> None:
+    """One change to the text, and a world of at most three workers breaks the theorem in both interpretations."""
+    claims = {claim.theorem.id: claim for claim in d2lpm_proofs.claims(variant(d2lpm_credit, function, old, new))}
+    verdict = prover.prove(claims[theorem])
+    assert isinstance(verdict, Refuted), verdict
+    assert verdict.world.clients <= 3
+
+
+@pytest.mark.parametrize(
+    ("theorem", "assumption"),
+    [
+        ("D2-spread", BOTH_SERVE),
+        ("D2-spread", EQUAL_WORKERS),
+        ("D2-5.2", BACKLOGGED_EVERYWHERE),
+    ],
+)
+def test_what_it_assumes_is_needed(theorem: str, assumption: Assumption) -> None:
+    """Without the assumption a world breaks it: D2-5.1 has nothing to say of who is backlogged at some workers only."""
+    assert isinstance(prover.prove(CLAIMS[theorem], dropped=frozenset({assumption})), Refuted)
+
+
+def test_a_worker_s_bound_cannot_be_left_out_of_the_sum() -> None:
+    """With one unit less than the sum of the workers' bounds D2-5.1 is false: each may be reached at once."""
+    claim = CLAIMS["D2-5.1"]
+    tighter = Clause("W_g - W_f <= sum of B - 1", lambda o, w: getattr(w, "W_g - W_f") <= w.bound - 1)
+    assert isinstance(prover.prove(attrs.evolve(claim, conclusions=(tighter,))), Refuted)
+
+
+def _send(worker: int, charge: int) -> Step:
+    shortest = (0, 1) if worker == 0 else (1, 0)
+    return ("send", {"x": charge, "holds": (0, 0), "queue": shortest})
+
+
+def test_the_spread_is_attained() -> None:
+    """Q = 4: worker 1 is owed 4 and then brought to a whole quantum, while worker 0 is used up and 4 beyond: 16."""
+    takes = [("a worker takes requests", {"p": worker}) for worker in range(2)]
+    steps: list[Step] = [*takes, ("top up", {}), _send(1, 8), (INTERVAL_STARTS, {})]
+    steps += [_send(0, 8), ("top up", {}), ("top up", {}), _send(0, 8)]
+    parameters = {"Q": (4, 4), "f": 0, "g": 1}
+    witness = Witness(CLAIMS["D2-spread"], 2, parameters, tuple(steps), 16, {"d0": "d"})
+    assert attained(witness) == 2 * 4 + 4 + 4
+
+
+@pytest.mark.parametrize("theorem", ["D2-gate", "D2-range", "D2-spread"])
+def test_the_second_solver_agrees(theorem: str) -> None:
+    """On the exported formulas."""
+    assert [why for asked in questions(CLAIMS[theorem]) if (why := disagreement(asked))] == []

@@ -1,0 +1,274 @@
+"""D2LPM's theorems: one client's credit at any number of workers, and the sums over workers of what their gates prove.
+
+Vectors here are over the *workers*.  The router keeps a row for each client and no row reads another, so a theorem
+about one row is one about all.  The workers' gates are proved about for any number of clients (`deficit_proofs`), and
+no worker's gate reads another's; so D-4.1 holds at each worker by itself, and D2-5.1 is its sum: what is left to show
+is that bounds at each worker add up, for any number of workers and any constants of theirs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
+from fairsched.policies import d2lpm_credit
+from fairsched.policies.d2lpm_credit import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_SPREAD
+from fairsched.verify.deficit_proofs import both, same_credit
+from fairsched.verify.system import (
+    Claim,
+    Clause,
+    Event,
+    Formula,
+    Kind,
+    Need,
+    System,
+    World,
+    implies,
+    same,
+    spread,
+    total,
+)
+from fairsched.verify.wait_proofs import wait_bounded
+
+_ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
+_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
+
+# --- the router: one client at its workers --------------------------------------------------------------------------
+
+
+def _gate_claim(kernel: Any) -> Claim:
+    """`sent` is where the request went, and the vectors are those from which it was chosen."""
+
+    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+        seen = {"d": w.d_now, "here": w.here_now, "holds": w.holds_now, "queue": w.queue_now}
+        return {**seen, "sent": kernel.choose(o, w.d_now, w.here_now, w.holds_now, w.queue_now)}
+
+    def no_other(o: Algebra, w: World) -> Any:
+        """Of any worker with credit: one that holds less is no reason to go elsewhere, and no such queue is shorter."""
+        near = o.pick(w.holds, w.sent, False)
+        shorter = spread(o.exists(w.sent), w.queue) & (w.queue < o.pick(w.queue, w.sent, 0))
+        as_near = o.where(w.holds, spread(near, w.queue), True)
+        unfair = o.where(w.holds, shorter, spread(o.where(near, False, True), w.queue) & shorter)
+        found = spread(o.exists(w.sent), w.queue) & as_near & o.where(unfair, False, True)
+        return implies(o, w.here & (w.d > 0), found)
+
+    vectors = {"d": Kind.VECTOR, "queue": Kind.VECTOR, "here": Kind.MASK, "holds": Kind.MASK}
+    well_chosen = (
+        Clause("it takes requests, and its client has credit", lambda o, w: o.pick(w.here & (w.d > 0), w.sent, True)),
+        Clause("no holder with credit is passed over, no shorter queue of its kind, and there is one", no_other),
+    )
+    facts = {f"{name}_now": kind for name, kind in vectors.items()}
+    return Claim(
+        D2_GATE,
+        System(
+            "D2LPM, its choice",
+            {},
+            (),
+            {**vectors, "sent": Kind.POINT},
+            (Event("choose a worker", choose, facts, kernels=(kernel.in_credit, kernel.choose)),),
+        ),
+        well_chosen,
+        well_chosen,
+        well_chosen,
+    )
+
+
+def _refill_claim(kernel: Any) -> Claim:
+    """`y` is what the closed form gave when the refill became due: round by round it stays what is to be reached."""
+
+    def one_round(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"d": kernel.refill(o, w.d, w.here, w.Q)}
+
+    def to_be_reached(o: Algebra, w: World) -> Any:
+        return o.where(spread(w.due, w.d), same(w.y, w.at_once), same(w.y, w.d))
+
+    return Claim(
+        D2_REFILL,
+        System(
+            "D2LPM, its refill",
+            parameters={"Q": Kind.VECTOR, "here": Kind.MASK},
+            laws=(Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),),
+            fields={"d": Kind.VECTOR, "y": Kind.VECTOR},
+            events=(
+                Event(
+                    "one round at all workers",
+                    one_round,
+                    needs=(Need(lambda o, w: w.due),),
+                    kernels=(kernel.refill_due, kernel.refill),
+                ),
+            ),
+            derived={
+                "due": lambda o, w: kernel.refill_due(o, w.d, w.here),
+                "at_once": lambda o, w: kernel.refill_rounds(o, w.d, w.here, w.Q),
+            },
+            hints=(Clause("-(d + Q) // Q = -d // Q - 1", lambda o, w: same(-(w.d + w.Q) // w.Q, -w.d // w.Q - 1)),),
+            closed_forms=True,
+            opaque=True,
+        ),
+        (Clause("a refill is due, y at once", lambda o, w: spread(w.due, w.d) & same(w.y, w.at_once)),),
+        (Clause("y is to be reached", to_be_reached),),
+        (Clause("y = d once no refill is due", lambda o, w: o.where(spread(w.due, w.d), True, same(w.y, w.d))),),
+    )
+
+
+def system(kernel: Any = d2lpm_credit, *, compared: bool = False) -> System:
+    """One client's row: `W` its charges since t1, less what was given back, `P` the credit since; `f` and `g` are two
+    workers, which both serve whenever the client is refilled if they are `compared`."""
+
+    def top_up(o: Algebra, w: World) -> Mapping[str, Any]:
+        d = kernel.refill(o, w.d, w.here, w.Q)
+        return {"d": d, "P": w.P + (d - w.d)}
+
+    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"p": kernel.choose(o, w.d, w.here, w.holds, w.queue)}
+
+    def pay(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"d": kernel.charge(o, w.d, w.p, w.x), "W": o.bump(w.W, w.p, w.x)}
+
+    def give_back(o: Algebra, w: World) -> Mapping[str, Any]:
+        granted = o.minimum(w.x, o.pick(w.Q, w.p, 0) - o.pick(w.d, w.p, 0))
+        return {"d": kernel.refund(o, w.d, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
+
+    def forget(o: Algebra, w: World) -> Mapping[str, Any]:
+        """The worker left, or the client was forgotten: it has the whole quantum, as if refilled."""
+        whole = o.pick(w.Q, w.p, 0)
+        return {"d": o.put(w.d, w.p, whole), "P": o.bump(w.P, w.p, whole - o.pick(w.d, w.p, 0))}
+
+    def takes(on: bool) -> Any:
+        return lambda o, w: {"here": o.put(w.here, w.p, on)}
+
+    def neither(o: Algebra, w: World) -> Any:
+        compares = o.bump(o.bump(w.d - w.d, w.f, 1), w.g, 1)
+        return o.pick(compares, w.p, 0) <= 0
+
+    serve = (Need(lambda o, w: o.pick(w.here, w.f, True) & o.pick(w.here, w.g, True), BOTH_SERVE),)
+    return System(
+        "D2LPM, one client",
+        parameters={"Q": Kind.VECTOR, "d0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
+        laws=(Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
+        fields={"d": Kind.VECTOR, "here": Kind.MASK, "W": Kind.VECTOR, "P": Kind.VECTOR},
+        events=(
+            Event("a worker takes requests", takes(True), {"p": Kind.POINT}),
+            Event("a worker takes no more", takes(False), {"p": Kind.POINT}),
+            Event(
+                "top up",
+                top_up,
+                needs=serve if compared else (),
+                kernels=(kernel.refill_due, kernel.refill),
+                happens=lambda o, w: kernel.refill_due(o, w.d, w.here),
+            ),
+            Event(
+                "send",
+                pay,
+                {"x": Kind.SCALAR, "holds": Kind.MASK, "queue": Kind.VECTOR},
+                (_NOT_NEGATIVE,),
+                (kernel.in_credit, kernel.choose, kernel.charge),
+                decides=choose,
+                happens=lambda o, w: o.exists(w.p),
+            ),
+            Event("an output ends", pay, _ONE, (_NOT_NEGATIVE,), (kernel.charge,)),
+            Event("give back", give_back, _ONE, (_NOT_NEGATIVE,), (kernel.refund,)),
+            Event(
+                "forget",
+                forget,
+                {"p": Kind.POINT},
+                (Need(neither, BOTH_SERVE),) if compared else (),
+            ),
+        ),
+    )
+
+
+_RANGE = Clause("d <= Q", lambda o, w: w.d <= w.Q)
+_BALANCE = (
+    _RANGE,
+    Clause("d0 <= Q", lambda o, w: w.d0 <= w.Q),
+    Clause("W + d = d0 + P", lambda o, w: same(w.W + w.d, w.d0 + w.P)),
+    Clause("P_v = P_w", same_credit),
+)
+_STARTS = (
+    _RANGE,
+    Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
+    Clause("d = d0", lambda o, w: same(w.d, w.d0)),
+)
+
+
+def _spread_bound(o: Algebra, w: World) -> Any:
+    """|W_v - W_w| <= 2Q and what is owed: at the one at the end, at the other in the beginning."""
+    (charged_v, charged_w), (now_v, now_w), (was_v, was_w) = both(o, w, "W"), both(o, w, "d"), both(o, w, "d0")
+    quantum, other = both(o, w, "Q")
+    up = quantum + other + o.maximum(-now_v, 0) + o.maximum(-was_w, 0)
+    down = quantum + other + o.maximum(-now_w, 0) + o.maximum(-was_v, 0)
+    return (charged_v - charged_w <= up) & (charged_w - charged_v <= down)
+
+
+def _spread_claim(kernel: Any) -> Claim:
+    equal = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_WORKERS)
+    return Claim(
+        D2_SPREAD,
+        system(kernel, compared=True).with_laws(equal),
+        _STARTS,
+        _BALANCE,
+        (Clause("|W_v - W_w| <= 2Q + D", _spread_bound),),
+    )
+
+
+# --- the cluster: what the workers' gates prove, summed over the workers --------------------------------------------
+
+
+def _summed(theorem: Theorem, per_worker: Clause, sums: Mapping[str, Formula]) -> Claim:
+    """`G` is how much more g than f was charged at each worker since t1, `B` each worker's own bound.
+
+    Whatever happens at a worker, its own theorem says what may be true of its two services.  What g was charged more in
+    all is the sum of G, and what f was is that of -G.
+    """
+
+    def happens(o: Algebra, w: World) -> Mapping[str, Any]:
+        return {"G": w.now}
+
+    def bounded(o: Algebra, w: World) -> Any:
+        return per_worker.holds(o, World(G=w.now, B=w.B))
+
+    return Claim(
+        theorem,
+        System(
+            "workers with a deficit gate each",
+            parameters={"B": Kind.VECTOR},
+            laws=(Need(lambda o, w: w.B >= 0),),
+            fields={"G": Kind.VECTOR},
+            events=(
+                Event(
+                    "workers serve f and g",
+                    happens,
+                    {"now": Kind.VECTOR},
+                    (Need(bounded, BACKLOGGED_EVERYWHERE),),
+                ),
+            ),
+            derived={**sums, "bound": lambda o, w: total(o, w.B)},
+        ),
+        (Clause("G = 0", lambda o, w: same(w.G, 0)),),
+        (per_worker,),
+        tuple(Clause(f"{name} <= sum of B", _at_most_the_bound(name)) for name in sums),
+    )
+
+
+_ONE_SIDED = Clause("W_g - W_f <= B at each worker", lambda o, w: w.G <= w.B)
+_TWO_SIDED = Clause("|W_f - W_g| <= B at each worker", lambda o, w: (w.G <= w.B) & (-w.G <= w.B))
+_MORE_TO_G: Mapping[str, Formula] = {"W_g - W_f": lambda o, w: total(o, w.G)}
+_MORE_TO_F: Mapping[str, Formula] = {"W_f - W_g": lambda o, w: total(o, -w.G)}
+
+
+def _at_most_the_bound(name: str) -> Formula:
+    return lambda o, w: getattr(w, name) <= w.bound
+
+
+def claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
+    """The theorems about the kernel functions of `kernel`, and those about the workers behind it."""
+    return (
+        _gate_claim(kernel),
+        _refill_claim(kernel),
+        Claim(D2_RANGE, system(kernel), _STARTS, (_RANGE,), (_RANGE,)),
+        _spread_claim(kernel),
+        _summed(D2_51, _TWO_SIDED, {**_MORE_TO_G, **_MORE_TO_F}),
+        _summed(D2_52, _ONE_SIDED, _MORE_TO_G),
+        wait_bounded(D2_A4),
+    )
