@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from fairsched.engines.workloads import arena, azure, mooncake
+from fairsched.engines.workloads import arena, azure, bailian, burstgpt, mooncake
 from fairsched.engines.workloads.errors import TraceError, unknown
 from fairsched.engines.workloads.rows import TraceRow, lines
 
@@ -35,6 +35,7 @@ FORMATS: dict[str, TraceFormat] = {
     for form in (
         TraceFormat("azure", "Azure LLM inference trace, CSV", azure.COLUMNS, azure.read, "TIMESTAMP", None),
         TraceFormat("arena", "VTC artifact's arena workload, CSV", arena.COLUMNS, arena.read, "arrival_s", "req_id"),
+        TraceFormat("burstgpt", "BurstGPT, CSV", burstgpt.COLUMNS, burstgpt.read, "Timestamp", None),
         TraceFormat(
             "mooncake",
             "JSON lines, Mooncake's keys and our optional ones",
@@ -42,6 +43,9 @@ FORMATS: dict[str, TraceFormat] = {
             mooncake.read,
             "timestamp",
             "id",
+        ),
+        TraceFormat(
+            "bailian", "Qwen-Bailian usage trace, JSON lines", bailian.COLUMNS, bailian.read, "timestamp", "chat_id"
         ),
     )
 }

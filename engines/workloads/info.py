@@ -101,12 +101,12 @@ def _prefix(jobs: Sequence[Job]) -> dict[str, Any] | None:
 
 
 def _key_portions(prompts: Sequence[Prompt]) -> dict[str, Any] | None:
-    """`sharers_mean` is over key portions, `tokens_mean` and `prompt_ratio_mean` are over requests that have one."""
+    """`sharers_mean` is over key portions, `tokens_mean` and `prompt_ratio_mean` are over requests."""
     found = key_portions(prompts)
     if not found:
         return None
-    sharers = np.array([len(key.prompts) for key in found])
-    tokens = np.array([key.tokens for key in found])
+    sharers = np.array([key.sharers for key in found])
+    lengths = [key.tokens for key in found for _ in key.prompts]
     ratios = [key.tokens / prompts[index].tokens for key in found for index in key.prompts]
     return {
         "count": len(found),
@@ -114,7 +114,7 @@ def _key_portions(prompts: Sequence[Prompt]) -> dict[str, Any] | None:
         "sharers_mean": float(sharers.mean()),
         "sharers_sd": float(sharers.std()),
         "sharers_max": int(sharers.max()),
-        "tokens_mean": float((tokens * sharers).sum() / sharers.sum()),
+        "tokens_mean": float(np.mean(lengths)),
         "prompt_ratio_mean": float(np.mean(ratios)),
     }
 
@@ -147,9 +147,9 @@ def render_info(info: dict[str, Any]) -> str:
     keys = info["key_portions"]
     if keys is not None:
         lines.append(
-            f"  key portions {keys['count']:,}, of which {keys['unshared']:,} belong to one request; shared by "
-            f"{keys['sharers_mean']:,.1f} requests on average, {keys['sharers_max']:,} at most; a request's has "
-            f"{keys['tokens_mean']:,.0f} tokens, {keys['prompt_ratio_mean']:.1%} of its prompt"
+            f"  keys        {keys['count']:,} key portions, {keys['unshared']:,} of one request alone; "
+            f"{keys['sharers_mean']:,.1f} requests share one on average, {keys['sharers_max']:,} at most; "
+            f"a request's is {keys['tokens_mean']:,.0f} tokens, {keys['prompt_ratio_mean']:.1%} of its prompt"
         )
     if info["programs"] or info["sessions"] or info["cancelled_by_caller"]:
         lines.append(

@@ -18,9 +18,12 @@ _ROOT = 0
 
 @attrs.frozen
 class KeyPortion:
-    """A key portion: its length in tokens (whole blocks), and which prompts of the sequence have it."""
+    """A key portion: its length in tokens (whole blocks), how many prompts begin with it and all before it, and which
+    prompts of the sequence have it as theirs (a prompt with a longer node further down has that one).
+    """
 
     tokens: int
+    sharers: int
     prompts: tuple[int, ...]
 
 
@@ -31,17 +34,22 @@ def key_portions(prompts: Sequence[Prompt]) -> list[KeyPortion]:
     """
     order = sorted_chains(prompts)
     parents, ends, last_nodes = _tree(prompts, order)
-    # Nodes nearer to the root first; each has its own key portion or that of its parent.
-    keys = [_ROOT] * len(ends)
-    for node in sorted(range(1, len(ends)), key=ends.__getitem__):
+    keys, passing = [_ROOT] * len(ends), [0] * len(ends)
+    from_root = sorted(range(1, len(ends)), key=ends.__getitem__)
+    for node in from_root:
         parent = parents[node]
         keys[node] = node if ends[node] > 2 * ends[parent] else keys[parent]
-    sharers: dict[int, list[int]] = {}
+    owners: dict[int, list[int]] = {}
     for index, node in zip(order, last_nodes, strict=True):
-        sharers.setdefault(keys[node], []).append(index)
+        owners.setdefault(keys[node], []).append(index)
+        passing[node] += 1
+    for node in reversed(from_root):
+        passing[parents[node]] += passing[node]
     return [
-        KeyPortion((ends[node] - ends[parents[node]]) * prompts[found[0]].block_tokens, tuple(found))
-        for node, found in sharers.items()
+        KeyPortion(
+            (ends[node] - ends[parents[node]]) * prompts[found[0]].block_tokens, passing[node], tuple(sorted(found))
+        )
+        for node, found in owners.items()
     ]
 
 

@@ -4,6 +4,7 @@ No trace carries `max_output_tokens` and few carry clients, though every bound r
 figure on the second.  Whatever is decided is said in the workload's notes.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -39,7 +40,8 @@ def load_trace(
     ratio = rate_ratio(rate_scale)
     check_limit(limit)
     form = format_of(path, format)
-    rows = list(islice(_checked(path, form), limit))
+    remarks: Counter[str] = Counter()
+    rows = list(islice(_checked(path, form, remarks), limit))
     if not rows:
         raise TraceError(path, None, None, "at least one request", "none")
     assigned, the_clients, client_notes = assign(rows, clients, seed)
@@ -68,13 +70,14 @@ def load_trace(
     )
     part = f"First {len(rows):,}" if limit is not None else f"{len(rows):,}"
     origin = f"{part} requests of {path.name}, read as {form.name} ({form.summary})."
-    notes = (origin, *client_notes, *output_notes, *rate_notes(ratio))
+    odd = [f"{number:,} {remark}." for remark, number in sorted(remarks.items())]
+    notes = (origin, *odd, *client_notes, *output_notes, *rate_notes(ratio))
     return Workload(name=path.name, jobs=jobs, clients=the_clients, notes=notes)
 
 
-def _checked(path: Path, form: TraceFormat) -> Iterator[TraceRow]:
-    """The file's rows, refusing times that go back, ids that recur, parents that do not stand earlier, rows with and
-    without clients side by side, and a client with two weights.
+def _checked(path: Path, form: TraceFormat, remarks: Counter[str]) -> Iterator[TraceRow]:
+    """The file's rows that have an output; counts `remarks`, and refuses times that go back, ids that recur, parents
+    that do not stand earlier, rows with and without clients side by side, and a client with two weights.
     """
     seen: set[int] = set()
     clients: set[str | None] = set()
@@ -97,7 +100,10 @@ def _checked(path: Path, form: TraceFormat) -> Iterator[TraceRow]:
         clients.add(row.client)
         last_ns = row.arrival_ns
         seen.add(row.id)
-        yield row
+        if row.remark is not None:
+            remarks[row.remark] += 1
+        if row.output_tokens:
+            yield row
 
 
 def _declare(rows: Sequence[TraceRow], rule: str | int) -> tuple[list[int], tuple[str, ...]]:

@@ -6,7 +6,7 @@ dropped), lengths are plain decimal integers.  Whatever does not parse is a `Tra
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -27,7 +27,8 @@ _SCIENTIFIC = re.compile(r"\d+(\.\d*)?[eE][+-]?\d{1,3}", re.ASCII)
 class TraceRow(msgspec.Struct, frozen=True):
     """One request as a trace file tells it; `row` is its 1-based line, `parents` are ids of earlier rows.
 
-    None stands for what the file does not say.
+    None stands for what the file does not say.  `remark` says what is odd about the row, as the end of a sentence that
+    begins with how many there are; a row without an output token is left out of the workload.
     """
 
     row: int
@@ -46,6 +47,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     max_output_tokens: int | None = None
     predicted_output_tokens: int | None = None
     cancel_after_ns: int | None = None
+    remark: str | None = None
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -62,15 +64,16 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         raise TraceError(path, None, None, "a readable file", (error.strerror or str(error)).lower()) from None
 
 
-def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path, columns: Sequence[str], optional: Collection[str] = ()) -> Iterator[tuple[int, list[str]]]:
     """Row number and the values of `columns`, in that order, for each data row of a CSV file with a header.
 
-    Raises `TraceError` on a missing, doubled or unknown column, a row of another length, and broken quotes.
+    Of the columns that are `optional` and not there the values are empty.  Raises `TraceError` on a missing, doubled or
+    unknown column, a row of another length, and broken quotes.
     """
     reader = csv.reader((text for _, text in lines(path)), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        order = [_column(path, header, name) for name in columns]
+        order = [_column(path, header, name, name in optional) for name in columns]
         for name in header:
             if name not in columns or header.count(name) > 1:
                 raise TraceError(path, 1, name, f"the columns {','.join(columns)}, each once", ",".join(header))
@@ -79,13 +82,15 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str
             if len(values) != len(header):
                 found = f"{len(values)} values" if values else "an empty line"
                 raise TraceError(path, reader.line_num, None, f"{len(header)} values ({','.join(header)})", found)
-            yield reader.line_num, values if in_order else [values[place] for place in order]
+            yield reader.line_num, values if in_order else ["" if at is None else values[at] for at in order]
     except csv.Error as error:
         raise TraceError(path, reader.line_num, None, "comma-separated values", str(error)) from None
 
 
-def _column(path: Path, header: Sequence[str], name: str) -> int:
+def _column(path: Path, header: Sequence[str], name: str, optional: bool) -> int | None:
     if name not in header:
+        if optional:
+            return None
         raise TraceError(path, 1, name, f"a column {name}", f"the header {','.join(header)!r}")
     return header.index(name)
 

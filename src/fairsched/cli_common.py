@@ -52,7 +52,9 @@ def add_workload_arguments(command: ArgumentParser) -> None:
     """The arguments that name a workload."""
     source = command.add_mutually_exclusive_group()
     source.add_argument(
-        "--trace", metavar="FILE", help="a trace: Azure CSV, Mooncake JSONL, VTC arena CSV or our JSONL"
+        "--trace",
+        metavar="FILE",
+        help="a trace: Azure, BurstGPT or VTC arena CSV; Mooncake, Qwen-Bailian or our JSONL",
     )
     source.add_argument(
         "--workload",

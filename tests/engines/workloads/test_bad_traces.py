@@ -12,6 +12,12 @@ AZURE_ROW = "2023-11-16 18:15:46.6805900,374,44\n"
 ARENA = "req_id,arrival_s,client,input_tokens,output_tokens\n"
 ARENA_ROW = "0,0.5,a,13,199\n"
 MOONCAKE_ROW = '{"timestamp": 5, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
+BURST = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+BURST_ROW = "5.0,s,43,GPT-4,906,446,1352,Conversation log\n"
+BAILIAN_ROW = (
+    '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 5, "input_length": 40, "output_length": 5, "type": "text", '
+    '"turn": 1, "hash_ids": [1, 2, 3]}\n'
+)
 
 
 def own(**keys: str) -> str:
@@ -64,6 +70,38 @@ BAD: dict[str, tuple[str, int | None, str | None, str]] = {
     "arena: endless time": (ARENA + ARENA_ROW.replace("0.5", "1e999"), 2, "arrival_s", "1e999"),
     "arena: time goes back": (ARENA + ARENA_ROW + ARENA_ROW.replace("0,0.5", "1,0.4"), 3, "arrival_s", "not before"),
     "arena: zero output": (ARENA + ARENA_ROW.replace("199", "0"), 2, "output_tokens", "from 1"),
+    "burstgpt: missing column": (BURST.replace(",Model", ""), 1, "Model", "a column Model"),
+    "burstgpt: unknown column": (BURST.replace(",Model", ",Model,User"), 1, "User", "the columns"),
+    "burstgpt: too few values": (BURST + BURST_ROW.replace(",s", ""), 2, None, "7 values"),
+    "burstgpt: bad time": (BURST + BURST_ROW.replace("5.0", "noon"), 2, "Timestamp", "noon"),
+    "burstgpt: time before the first": (BURST + BURST_ROW + "4" + BURST_ROW[1:], 3, "Timestamp", "the first row's"),
+    "burstgpt: time goes back": (
+        BURST + BURST_ROW + BURST_ROW.replace("5", "9", 1) + BURST_ROW.replace("5", "8", 1),
+        4,
+        "Timestamp",
+        "not before the previous row's",
+    ),
+    "burstgpt: bad elapsed time": (BURST + BURST_ROW.replace("43", "-43"), 2, "Elapsed time", "-43"),
+    "burstgpt: zero prompt": (BURST + BURST_ROW.replace("906", "0"), 2, "Request tokens", "from 1"),
+    "burstgpt: negative output": (BURST + BURST_ROW.replace("446", "-1"), 2, "Response tokens", "from 0"),
+    "burstgpt: no output": (BURST + BURST_ROW.replace("446", ""), 2, "Response tokens", "''"),
+    "burstgpt: bad total": (BURST + BURST_ROW.replace("1352", "many"), 2, "Total tokens", "many"),
+    "burstgpt: only failures": (BURST + BURST_ROW.replace("446", "0"), None, None, "at least one request"),
+    "bailian: missing key": (BAILIAN_ROW.replace('"input_length": 40, ', ""), 1, "input_length", "a key"),
+    "bailian: unknown key": (BAILIAN_ROW + BAILIAN_ROW.replace("{", '{"user": 3, '), 2, "user", "knows"),
+    "bailian: negative time": (BAILIAN_ROW.replace("5,", "-5,", 1), 1, "timestamp", "from 0 to 9.2e9"),
+    "bailian: endless time": (BAILIAN_ROW.replace("5,", "1e999999,", 1), 1, "timestamp", "E+999999"),
+    "bailian: infinite time": (BAILIAN_ROW.replace("5,", '"Infinity",', 1), 1, "timestamp", "Infinity"),
+    "bailian: zero output": (BAILIAN_ROW.replace('h": 5', 'h": 0'), 1, "output_length", ">= 1"),
+    "bailian: too many ids": (BAILIAN_ROW.replace("[1,", "[1, 2, 3,"), 1, "hash_ids", "at most 3 ids"),
+    "bailian: parent below -1": (BAILIAN_ROW.replace("-1", "-2"), 1, "parent_chat_id", ">= -1"),
+    "bailian: id twice": (BAILIAN_ROW + BAILIAN_ROW, 2, "chat_id", "no earlier row has"),
+    "bailian: time goes back": (
+        BAILIAN_ROW + BAILIAN_ROW.replace("5", "4", 1).replace("1", "2", 1),
+        2,
+        "timestamp",
+        "not before",
+    ),
     "mooncake: empty line": (MOONCAKE_ROW + "\n", 2, None, "an empty line"),
     "mooncake: broken JSON": (MOONCAKE_ROW + '{"timestamp": 5\n', 2, None, "JSON object"),
     "mooncake: a list": (MOONCAKE_ROW + "[1, 2]\n", 2, None, "object"),

@@ -35,6 +35,21 @@ OWN = """{"timestamp": 1, "input_length": 40, "output_length": 5, "hash_ids": [5
 "max_output_tokens": 30, "cancel_after_ms": 7}
 {"timestamp": 4, "input_length": 3, "output_length": 2, "client": "b", "parent": 9, "predicted_output_tokens": 8}
 """
+BURSTGPT = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+19440110.0,1722ac82,43,GPT-4,906,446,1352,Conversation log
+19440161.5,,,ChatGPT,36,0,36,API log
+19440161.5,,2,ChatGPT,37,29,66,API log
+19440192.0,1722ac82,8,GPT-4,1779,123,1902,Conversation log
+"""
+BAILIAN = """{"chat_id": 159, "parent_chat_id": -1, "timestamp": 1, "input_length": 37, "output_length": 132, \
+"type": "text", "turn": 1, "hash_ids": [10, 11, 12]}
+{"chat_id": 7, "parent_chat_id": 3, "timestamp": 61.114, "input_length": 16, "output_length": 9, "type": "file", \
+"turn": 4, "hash_ids": [10]}
+{"chat_id": 160, "parent_chat_id": 159, "timestamp": 62.5, "input_length": 64, "output_length": 80, "type": "text", \
+"turn": 2, "hash_ids": [10, 11, 13, 14]}
+{"chat_id": 161, "parent_chat_id": 160, "timestamp": 99, "input_length": 70, "output_length": 1, "type": "text", \
+"turn": 3, "hash_ids": [10, 11, 13, 14]}
+"""
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -63,6 +78,49 @@ def test_mooncake_blocks_are_whole_blocks(tmp_path: Path) -> None:
     assert second.arrival_ns == 2_000_000
 
 
+def test_burstgpt_counts_its_failures_and_keeps_sessions_together(tmp_path: Path) -> None:
+    """Times count from the first row; a call without a response token is left out and counted, also under a limit."""
+    workload = load_trace(written(tmp_path, BURSTGPT), clients=ClientSpec.parse("40"))
+    assert [job.request.arrival_ns for job in workload.jobs] == [0, 51_500_000_000, 82_000_000_000]
+    assert [(job.request.prompt_tokens, job.output_tokens) for job in workload.jobs] == [
+        (906, 446),
+        (37, 29),
+        (1779, 123),
+    ]
+    assert [job.request.session for job in workload.jobs] == ["1722ac82", None, "1722ac82"]
+    assert workload.jobs[0].request.client == workload.jobs[2].request.client
+    assert "1 calls failed (no response token) and are left out." in workload.notes
+    limited = load_trace(written(tmp_path, BURSTGPT), limit=2)
+    assert [job.request.prompt_tokens for job in limited.jobs] == [906, 37]
+
+
+def test_the_first_burstgpt_release_has_no_sessions(tmp_path: Path) -> None:
+    """Files without the columns `Session ID` and `Elapsed time` are read too."""
+    text = (
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log\n"
+    )
+    (job,) = load_trace(written(tmp_path, text)).jobs
+    assert (job.request.prompt_tokens, job.output_tokens, job.request.session) == (472, 18, None)
+
+
+def test_bailian_turns_follow_their_parents(tmp_path: Path) -> None:
+    """A turn waits for its parent and then as long as they are apart; one whose parent is missing begins a chat."""
+    workload = load_trace(written(tmp_path, BAILIAN), clients=ClientSpec.parse("50"))
+    first, orphan, second, third = workload.jobs
+    assert [job.request.id for job in workload.jobs] == [159, 7, 160, 161]
+    assert [job.after for job in workload.jobs] == [(), (), (159,), (160,)]
+    assert [job.think_ns for job in workload.jobs] == [0, 0, 61_500_000_000, 36_500_000_000]
+    assert orphan.request.arrival_ns == 61_114_000_000
+    assert {job.request.session for job in (first, second, third)} == {"chat-159"}
+    assert orphan.request.session == "chat-7"
+    assert first.request.client == second.request.client == third.request.client
+    assert (first.program, second.program, third.program, orphan.program) == (159, 159, 159, None)
+    # Blocks have 16 tokens, and the id of a block that is filled only partly is dropped.
+    assert np.frombuffer(first.request.prompt.keys, "<i8").tolist() == [10, 11]
+    assert (third.request.prompt.blocks, third.request.prompt.tokens) == (4, 70)
+    assert any(note.startswith("1 turns follow a request that is not among the rows before") for note in workload.notes)
+
+
 def test_optional_keys_say_all_that_a_workload_says(tmp_path: Path) -> None:
     """Clients, weights, labels, targets, parents, programs and cancellations arrive where they belong."""
     workload = load_trace(written(tmp_path, OWN))
@@ -82,7 +140,8 @@ def test_optional_keys_say_all_that_a_workload_says(tmp_path: Path) -> None:
 def test_the_first_line_says_the_format(tmp_path: Path) -> None:
     """Each format is recognised by its header or keys."""
     arena = "req_id,arrival_s,client,input_tokens,output_tokens\n0,0,a,1,1\n"
-    for text, name in ((AZURE, "azure"), (arena, "arena"), (MOONCAKE, "mooncake"), (OWN, "mooncake")):
+    known = {AZURE: "azure", arena: "arena", MOONCAKE: "mooncake", OWN: "mooncake"}
+    for text, name in (known | {BURSTGPT: "burstgpt", BAILIAN: "bailian"}).items():
         assert recognise(written(tmp_path, text)) is FORMATS[name]
 
 

@@ -1,0 +1,86 @@
+"""Key portions found by one sort are those of the definition, and Preble's example has those it should."""
+
+from itertools import takewhile
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.engines.workloads.key_portions import KeyPortion, key_portions
+from fairsched.model.request import Prompt
+
+CHAINS = st.lists(st.tuples(st.sampled_from([4, 16]), st.lists(st.integers(0, 2), max_size=7)), max_size=14)
+
+
+def prompt(size: int, keys: list[int]) -> Prompt:
+    """A prompt of these keys with one token more than its blocks."""
+    return Prompt.from_keys(keys, block_tokens=size, tokens=len(keys) * size + 1)
+
+
+def by_definition(chains: list[tuple[int, list[int]]]) -> dict[tuple[int, int, tuple[int, ...]], list[int]]:
+    """Whose key portion is which: (block size, where it begins, the chain up to its end), from all pairs of prompts.
+
+    The nodes on a prompt's path end where it ends, where a prompt that begins it ends, and where another parts from it.
+    """
+    found: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    for place, (size, keys) in enumerate(chains):
+        same = [other for other_size, other in chains if other_size == size]
+        shared = {
+            len(list(takewhile(lambda pair: pair[0] == pair[1], zip(keys, other, strict=False)))) for other in same
+        }
+        ends = sorted(shared - {0})
+        nodes = list(zip([0, *ends], ends, strict=False))
+        longer = [(start, end) for start, end in nodes if end - start > start]
+        if longer:
+            start, end = longer[-1]
+            found.setdefault((size, start, tuple(keys[:end])), []).append(place)
+    return found
+
+
+@given(chains=CHAINS)
+def test_one_sort_finds_what_the_definition_says(chains: list[tuple[int, list[int]]]) -> None:
+    """The key portion of a prompt is the deepest node longer than all before it; whoever begins with it shares it."""
+    found = key_portions([prompt(size, keys) for size, keys in chains])
+    expected = [
+        KeyPortion(
+            tokens=(len(chain) - start) * size,
+            sharers=sum(size == other and tuple(keys[: len(chain)]) == chain for other, keys in chains),
+            prompts=tuple(places),
+        )
+        for (size, start, chain), places in by_definition(chains).items()
+    ]
+    assert sorted(found, key=lambda portion: portion.prompts) == sorted(expected, key=lambda portion: portion.prompts)
+    assert sorted(place for portion in found for place in portion.prompts) == [
+        place for place, (_, keys) in enumerate(chains) if keys
+    ]
+
+
+def test_a_tool_s_instructions_are_the_key_portion() -> None:
+    """A system prompt of 2 blocks, tools of 5 and 3, short questions; a long question is its own key portion."""
+    system, first, second = [1, 2], [10, 11, 12, 13, 14], [20, 21, 22]
+    prompts = [
+        prompt(16, [*system, *first, 100]),
+        prompt(16, [*system, *second, 101]),
+        prompt(16, [*system, *first, 102]),
+        prompt(16, [*system, *second, *range(200, 210)]),
+        Prompt(tokens=90),
+    ]
+    assert sorted(key_portions(prompts), key=lambda portion: portion.prompts) == [
+        KeyPortion(tokens=80, sharers=2, prompts=(0, 2)),
+        KeyPortion(tokens=48, sharers=2, prompts=(1,)),
+        KeyPortion(tokens=160, sharers=1, prompts=(3,)),
+    ]
+
+
+def test_a_longer_history_keeps_the_key_portion_of_the_shorter() -> None:
+    """Prompts that continue one another share the first one's, until a step is longer than all before it."""
+    steps = [prompt(16, list(range(blocks))) for blocks in (10, 12, 14, 40)]
+    assert key_portions(steps) == [
+        KeyPortion(tokens=160, sharers=4, prompts=(0, 1, 2)),
+        KeyPortion(tokens=416, sharers=1, prompts=(3,)),
+    ]
+
+
+def test_equal_and_empty_sequences() -> None:
+    """No prompt has no key portion, and equal prompts share theirs."""
+    assert key_portions([]) == []
+    assert key_portions([prompt(4, [7, 7])] * 3) == [KeyPortion(tokens=8, sharers=3, prompts=(0, 1, 2))]
