@@ -19,13 +19,18 @@ from fairsched.model.monitor_accounts import Account, Call
 from fairsched.model.monitor_promise import ASSUMPTIONS, Breach, Finding, Promise
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
+    BACKLOGGED_EVERYWHERE,
+    BACKLOGGED_TOGETHER,
+    BOTH_SERVE,
     CAPACITY_FLOOR,
     CAPPED,
     CHARGES_AT_LEAST_ONE,
     EQUAL_QUANTA,
+    EQUAL_WORKERS,
     EXTEND_AS_PLANNED,
     FITS_ALONE,
     GATE_RESPECTED,
+    GLOBAL_REFILL,
     LIFT_ON_JOIN,
     MEM_RESERVE,
     MEM_SHARED,
@@ -33,8 +38,12 @@ from fairsched.model.theorem import (
     OUTPUTS_BOUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
+    STALE_READS,
     Assumption,
 )
+
+_ELSEWHERE = (BACKLOGGED_EVERYWHERE, BACKLOGGED_TOGETHER, EQUAL_WORKERS, BOTH_SERVE, GLOBAL_REFILL, STALE_READS)
+"""What is about several workers."""
 
 
 class AssumptionWatch:
@@ -351,6 +360,7 @@ class AssumptionWatch:
             reasons[MEM_SHARED.name] = "outputs are not reserved, so that no memory bounds what may still be charged"
         elif promise.charge_max is None:
             reasons[MEM_SHARED.name] = "the policy names no U"
+        reasons |= {each.name: "it is about several workers, and this monitor sees one" for each in _ELSEWHERE}
         for assumption in (MEM_SHARED, REJOIN_KEEPS_DEBT, LIFT_ON_JOIN):
             if assumption.name not in self._needed:
                 reasons[assumption.name] = "no theorem of the policy rests on it"

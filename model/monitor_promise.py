@@ -10,13 +10,18 @@ import attrs
 from fairsched.model.service import Charging
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
+    BACKLOGGED_EVERYWHERE,
+    BACKLOGGED_TOGETHER,
+    BOTH_SERVE,
     CAPACITY_FLOOR,
     CAPPED,
     CHARGES_AT_LEAST_ONE,
     EQUAL_QUANTA,
+    EQUAL_WORKERS,
     EXTEND_AS_PLANNED,
     FITS_ALONE,
     GATE_RESPECTED,
+    GLOBAL_REFILL,
     LIFT_ON_JOIN,
     MEM_RESERVE,
     MEM_SHARED,
@@ -24,6 +29,7 @@ from fairsched.model.theorem import (
     OUTPUTS_BOUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
+    STALE_READS,
     WEIGHTS_ORDERED,
     Assumption,
     Theorem,
@@ -46,8 +52,15 @@ ASSUMPTIONS = (
     REJOIN_KEEPS_DEBT,
     LIFT_ON_JOIN,
     WEIGHTS_ORDERED,
+    BACKLOGGED_EVERYWHERE,
+    BACKLOGGED_TOGETHER,
+    EQUAL_WORKERS,
+    BOTH_SERVE,
+    GLOBAL_REFILL,
+    STALE_READS,
 )
-"""All of them, in the order of a report: what events show first, then what the configuration says."""
+"""All of them, in the order of a report: what events show first, then what the configuration says, then what is about
+several workers."""
 
 
 @attrs.frozen
