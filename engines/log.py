@@ -22,6 +22,8 @@ def by_reference(event: Event) -> object:
     match event:
         case Arrived(request=r):
             line = ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
+            if event.kv_tokens:
+                return (*line, event.generated_tokens, event.kv_tokens)
             return (*line, event.generated_tokens) if event.generated_tokens else line
         case Cached():
             return ("Cached", event.time_ns, event.worker, event.owner, event.blocks)

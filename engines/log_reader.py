@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from fairsched.engines.log import line_of
 from fairsched.engines.log_file import SCHEMA, LogError, LogFooter, LogHeader
 from fairsched.model.events import (
+    NOWHERE,
     Admitted,
     Arrived,
     Cached,
@@ -24,6 +25,7 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Finished,
+    Migrated,
     Preempted,
     Prefilled,
     Rejected,
@@ -42,12 +44,13 @@ _Count = Annotated[int, Meta(ge=0)]
 
 class _ArrivedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Arrived"):
     time_ns: _Count
-    worker: _Count
+    worker: int
     request_id: int
     client: int
     prompt_tokens: int
     max_output_tokens: int
     generated_tokens: _Count = 0
+    kv_tokens: _Count = 0
 
 
 class _CachedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Cached"):
@@ -71,11 +74,13 @@ _LINES: dict[bytes, Any] = {
     b"Evicted": _EvictedLine,
     **{
         kind.__name__.encode(): kind
-        for kind in (Admitted, Settled, Prefilled, Decoded, Preempted, Finished, Cancelled, Rejected)
+        for kind in (Admitted, Settled, Prefilled, Decoded, Preempted, Finished, Cancelled, Migrated, Rejected)
     },
     **{kind.__name__.encode(): kind for kind in (ClientConfigured, WorkerJoined, WorkerDraining, WorkerLeft)},
 }
-_COUNTED = frozenset({Admitted, Settled, Prefilled, Preempted, Finished, Cancelled, WorkerJoined})
+_COUNTED = frozenset({Admitted, Settled, Prefilled, Preempted, Finished, Cancelled, Migrated, WorkerJoined})
+_NOWHERE = (Arrived, Cancelled, Rejected)
+"""What can happen to a request that is at no worker."""
 _DECODERS: dict[bytes, Any] = {name: msgspec.json.Decoder(kind).decode for name, kind in _LINES.items()}
 _decode_client = msgspec.json.Decoder(tuple[Literal["client"], Client]).decode
 _decode_request = msgspec.json.Decoder(tuple[Literal["request"], Job]).decode
@@ -234,8 +239,11 @@ class LogReader:
         self._owned(request.id, row.client)
         if row.generated_tokens >= request.max_output_tokens:
             raise self._error("generated_tokens", f"less than {request.max_output_tokens}", row.generated_tokens)
+        context = request.prompt.tokens + row.generated_tokens
+        if row.kv_tokens >= context:
+            raise self._error("kv_tokens", f"less than {context}", row.kv_tokens)
         request = msgspec.structs.replace(request, arrival_ns=row.time_ns)
-        return Arrived(row.time_ns, row.worker, request, row.generated_tokens)
+        return Arrived(row.time_ns, row.worker, request, row.generated_tokens, row.kv_tokens)
 
     def _job(self, request_id: int, field: str = "request_id") -> Job:
         if request_id not in self.jobs:
@@ -263,8 +271,8 @@ class LogReader:
         request_id: int | None = getattr(event, "request_id", None)
         if request_id is not None:
             self._owned(request_id, event.client)  # type: ignore[union-attr]
-        if isinstance(event, Cancelled) and worker == -1:
-            return  # A request that was never sent belongs to no worker.
+        if isinstance(event, _NOWHERE) and worker == NOWHERE:
+            return
         if not 0 <= worker < len(self._times):
             raise self._error("worker", f"one of the {len(self._times)} workers of the header", worker)
         if time_ns < self._times[worker]:

@@ -26,6 +26,7 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Finished,
+    Migrated,
     Preempted,
     Prefilled,
     Settled,
@@ -128,9 +129,9 @@ class Retrace:
         self.state = WorkerState(self.worker, 0)
 
     def _arrived(self, event: Arrived) -> None:
-        request, generated = event.request, event.generated_tokens
+        request, generated, kv = event.request, event.generated_tokens, event.kv_tokens
         output_tokens = self._jobs[request.id].output_tokens
-        self.state, told = transitions.arrive(self.state, request, output_tokens, event.time_ns, generated)
+        self.state, told = transitions.arrive(self.state, request, output_tokens, event.time_ns, generated, kv)
         self._expect(event, told[0])
 
     def _admitted(self, event: Admitted) -> None:
@@ -159,8 +160,9 @@ class Retrace:
             raise DifferenceError(f"{event.blocks} blocks are evicted where {blocks} are cached")
         self.state = replace(self.state, cache=cache)
 
-    def _cancelled(self, event: Cancelled) -> None:
-        self.state, told = transitions.cancel(self.state, event.request_id, event.time_ns)
+    def _gone(self, event: Cancelled | Migrated) -> None:
+        leave = transitions.cancel if isinstance(event, Cancelled) else transitions.depart
+        self.state, told = leave(self.state, event.request_id, event.time_ns)
         self._expect(event, told[0])
         if event.was_running:
             self._decides_at(event.time_ns)
@@ -256,7 +258,8 @@ _FEEDS: dict[type, Callable[[Retrace, Any], None]] = {
     Prefilled: Retrace._chunk,
     Cached: Retrace._chunk,
     Decoded: Retrace._decode_run,
-    Cancelled: Retrace._cancelled,
+    Cancelled: Retrace._gone,
+    Migrated: Retrace._gone,
     Finished: Retrace._stopped,
 }
 

@@ -13,15 +13,17 @@ NOWHERE = -1
 
 
 class Arrived(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """The request joined the queue of the worker.
+    """The request joined the queue of the worker, or (`NOWHERE`) waits to be sent to one.
 
-    Its first `generated_tokens` output tokens came from another worker, which left, and are recomputed here.
+    It has its first `generated_tokens` output tokens from another worker.  Prompt and these are computed here, all but
+    the first `kv_tokens` of both together, whose KV came along.
     """
 
     time_ns: int
     worker: int
     request: Request
     generated_tokens: int = 0
+    kv_tokens: int = 0
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -110,6 +112,22 @@ class Cancelled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True
     generated_tokens: int
 
 
+class Migrated(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """The request left the worker for another one, with the `generated_tokens` that it has so far; it is not over.
+
+    To this worker it is as if its caller had given up: `uncomputed_tokens` were charged at admission and never computed
+    (0 while waiting), and what was computed stays charged.
+    """
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    was_running: bool
+    uncomputed_tokens: int
+    generated_tokens: int
+
+
 class Rejected(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The request will never be served; `reason` says why, with numbers."""
 
@@ -181,6 +199,7 @@ Event = (
     | Preempted
     | Finished
     | Cancelled
+    | Migrated
     | Rejected
     | Cached
     | Evicted

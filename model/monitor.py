@@ -26,6 +26,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Migrated,
     Preempted,
     Rejected,
     Settled,
@@ -96,6 +97,7 @@ class Monitor:
         }
 
     # --- events -----------------------------------------------------------------------------------------------------
+            Migrated: self._cancelled,
 
     def observe(self, event: Event) -> None:
         """The worker's next event."""
@@ -136,7 +138,7 @@ class Monitor:
         if self.watch.preempted(event):
             self._join(event.client)
 
-    def _cancelled(self, event: Cancelled) -> None:
+    def _cancelled(self, event: Cancelled | Migrated) -> None:
         cost, left = self.watch.cancelled(event)
         self._charge((event.client,), (cost,), event.time_ns)
         if left:

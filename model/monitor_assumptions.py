@@ -10,6 +10,7 @@ from fairsched.model.events import (
     Cancelled,
     Decoded,
     Finished,
+    Migrated,
     Preempted,
     Rejected,
     Settled,
@@ -306,8 +307,8 @@ class AssumptionWatch:
         self._out(event.request_id, event.client, event.output_tokens, event.time_ns)
         del self._calls[event.request_id]
 
-    def cancelled(self, event: Cancelled) -> tuple[int, bool]:
-        """A caller gave up; what is given back (negative), and whether nothing more of the client waits."""
+    def cancelled(self, event: Cancelled | Migrated) -> tuple[int, bool]:
+        """A request leaves; what is given back (negative), and whether nothing more of the client waits."""
         if not event.was_running:
             return 0, self._gone(event.request_id, event.time_ns)
         self._out(event.request_id, event.client, event.generated_tokens, event.time_ns)
@@ -316,7 +317,8 @@ class AssumptionWatch:
         if cost:
             self._total -= cost
             self.account(event.client).since -= cost
-            self._refund(event.time_ns, event.client, cost, f"request {event.request_id} was cancelled while it ran")
+            self._refund(event.time_ns, event.client, cost, f"request {event.request_id} {how} while it ran")
+        how = "was cancelled" if isinstance(event, Cancelled) else "left"
         return -cost, False
 
     def rejected(self, event: Rejected) -> bool:

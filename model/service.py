@@ -5,7 +5,8 @@ events p, ..., q - 1; since times never run backwards, every interval [t1, t2) o
 of equal time stay ordered.
 
 **Backlogged.**  A client is backlogged on a worker at p if one of its requests waits in the worker's queue just before
-event p: it joins by `Arrived` or `Preempted` and leaves by `Admitted`, by `Cancelled` while waiting or by `Rejected`.
+event p: it joins by `Arrived` or `Preempted` and leaves by `Admitted`, by `Cancelled` or `Migrated` while waiting, by
+`Rejected`, or when the worker leaves.
 So a client is backlogged from the event after its arrival up to and including the admission that empties its queue,
 and that admission's charge counts: it was made while the client waited, which is what the theorems speak about.
 
@@ -24,7 +25,17 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Preempted, Rejected, Settled
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Migrated,
+    Preempted,
+    Rejected,
+    Settled,
+    WorkerLeft,
+)
 from fairsched.model.pricing import COMMON, Rates
 from fairsched.model.trace import Ints, Table, Tables
 
@@ -80,7 +91,7 @@ def charges(trace: Tables, charging: Charging) -> Table:
     parts = [
         admitted | {"amount": tokens * rates.input},
         decoded | {"amount": decoded["tokens"] * rates.output},
-        cancelled | {"amount": -cancelled["uncomputed_tokens"] * rates.input},
+        *(table | {"amount": -table["uncomputed_tokens"] * rates.input} for table in (cancelled, trace[Migrated])),
     ]
     if charging.input == "extend" and settled["position"].size:
         parts.append(settled | {"amount": corrections(trace) * rates.input})
@@ -104,19 +115,19 @@ def backlogs(trace: Tables) -> Table:
     Columns worker, client, start and stop (positions), start_ns and stop_ns; in order of worker, client and start.  An
     interval that outlives the run stops at `FOREVER`.
     """
-    arrived, cancelled, rejected = trace[Arrived], trace[Cancelled], trace[Rejected]
-    columns = ("position", "time_ns", "worker", "client", "change")
-    leaves = [_only(cancelled, cancelled["was_running"] == 0), rejected]
+    lives = _Lives(trace[WorkerLeft])
+    arrived, preempted, admitted, rejected = map(lives.number, (trace[kind] for kind in _QUEUE))
+    leaves = [lives.number(_only(trace[kind], trace[kind]["was_running"] == 0)) for kind in (Cancelled, Migrated)]
     # Who is rejected at the door, or gives up before being sent, never joined the queue.
-    leaves = [_only(table, np.isin(table["request_id"], arrived["request_id"])) for table in leaves]
-    parts = [table | {"change": np.ones_like(table["position"])} for table in (arrived, trace[Preempted])]
-    parts += [table | {"change": -np.ones_like(table["position"])} for table in (trace[Admitted], *leaves)]
-    rows = _join(parts, columns)
-    rows = _only(rows, np.lexsort((rows["position"], rows["client"], rows["worker"])))
+    leaves = [_only(table, np.isin(_pairs(table), _pairs(arrived))) for table in (*leaves, rejected)]
+    parts = [table | {"change": np.ones_like(table["position"])} for table in (arrived, preempted)]
+    parts += [table | {"change": -np.ones_like(table["position"])} for table in (admitted, *leaves)]
+    rows = _join(parts, ("position", "time_ns", "worker", "client", "change", "life"))
+    rows = _only(rows, np.lexsort((rows["position"], rows["client"], rows["life"])))
     if not rows["position"].size:
         return dict.fromkeys(("worker", "client", "start", "stop", "start_ns", "stop_ns"), rows["position"])
 
-    last = (np.diff(rows["worker"], append=-1) != 0) | (np.diff(rows["client"], append=-1) != 0)
+    last = (np.diff(rows["life"], append=-1) != 0) | (np.diff(rows["client"], append=-1) != 0)
     waiting = np.cumsum(rows["change"])
     base = np.concatenate(([0], waiting[last]))[np.cumsum(last) - last]  # what other clients left behind
     waiting -= base
@@ -126,14 +137,49 @@ def backlogs(trace: Tables) -> Table:
     starts = flips[opened]
     closes = np.append(flips, flips[-1])[opened + 1]  # the next flip, if it is no other client's opening
     closed = rows["change"][closes] == -1
+    stop, stop_ns = lives.ends(_only(rows, starts))
     return {
         "worker": rows["worker"][starts],
         "client": rows["client"][starts],
         "start": rows["position"][starts] + 1,
-        "stop": np.where(closed, rows["position"][closes] + 1, FOREVER),
+        "stop": np.where(closed, rows["position"][closes] + 1, stop),
         "start_ns": rows["time_ns"][starts],
-        "stop_ns": np.where(closed, rows["time_ns"][closes], FOREVER),
+        "stop_ns": np.where(closed, rows["time_ns"][closes], stop_ns),
     }
+
+
+_QUEUE = (Arrived, Preempted, Admitted, Rejected)
+
+
+def _pairs(table: Table) -> Ints:
+    """Which request, in which life of which worker, as one number."""
+    pairs: Ints = (table["life"] << 40) + table["request_id"]
+    return pairs
+
+
+class _Lives:
+    """The lives of workers: each ends when the worker leaves, with everybody who waits there."""
+
+    def __init__(self, left: Table) -> None:
+        order = np.lexsort((left["position"], left["worker"]))
+        self._left = _only(left, order)
+        self._keys = self._key(self._left)
+
+    def _key(self, table: Table) -> Ints:
+        keys: Ints = (table["worker"] << 44) + table["position"]
+        return keys
+
+    def number(self, table: Table) -> Table:
+        """The rows at a worker, each with its `life`: these numbers ascend with workers, and with the lives of each."""
+        table = _only(table, table["worker"] >= 0)  # who waits to be sent somewhere waits at no worker
+        return table | {"life": table["worker"] + np.searchsorted(self._keys, self._key(table))}
+
+    def ends(self, rows: Table) -> tuple[Ints, Ints]:
+        """Position and time at which the life of each row ends; `FOREVER` if it outlives the run."""
+        after = np.searchsorted(self._keys, self._key(rows))
+        ended = np.append(self._left["worker"], -1)[after] == rows["worker"]
+        position, time_ns = (np.append(self._left[name], FOREVER)[after] for name in ("position", "time_ns"))
+        return np.where(ended, position, FOREVER), np.where(ended, time_ns, FOREVER)
 
 
 def _only(table: Table, rows: npt.NDArray[np.generic]) -> Table:

@@ -19,10 +19,12 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Migrated,
     Preempted,
     Prefilled,
     Rejected,
     Settled,
+    WorkerLeft,
 )
 
 Ints = npt.NDArray[np.int64]
@@ -39,7 +41,9 @@ _FIELDS: dict[type[Event], dict[str, str]] = {
     Preempted: {name: name for name in (*_HEAD, "generated_tokens", "uncomputed_tokens")},
     Finished: {name: name for name in (*_HEAD, "output_tokens")},
     Cancelled: {name: name for name in (*_HEAD, "was_running", "uncomputed_tokens", "generated_tokens")},
+    Migrated: {name: name for name in (*_HEAD, "was_running", "uncomputed_tokens", "generated_tokens")},
     Rejected: {name: name for name in _HEAD},
+    WorkerLeft: {name: name for name in ("time_ns", "worker")},
 }
 """Column and attribute of each kind but `Decoded`, whose table has a row a client."""
 _DECODED = ("position", "time_ns", "worker", "client", "tokens")

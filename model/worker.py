@@ -17,6 +17,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Migrated,
     Prefilled,
     Rejected,
     Settled,
@@ -43,21 +44,30 @@ Step = tuple[WorkerState, list[Event]]
 """A transition's result: the next state and what happened, in order."""
 
 
-def arrive(state: WorkerState, request: Request, output_tokens: int, now_ns: int, generated_tokens: int = 0) -> Step:
+def arrive(
+    state: WorkerState,
+    request: Request,
+    output_tokens: int,
+    now_ns: int,
+    generated_tokens: int = 0,
+    kv_tokens: int = 0,
+) -> Step:
     """The request joins the queue, or is rejected if it could never fit.
 
-    Of its `output_tokens` it has `generated_tokens` already, from a worker that left.
+    Of its `output_tokens` it has `generated_tokens` already, from another worker, and of prompt and these together the
+    KV of the first `kv_tokens` came along.
     """
     if not state.fits_alone(request):
         need = request.prompt.tokens + request.max_output_tokens
         reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
         return state, [Rejected(now_ns, state.worker, request.id, request.client, reason)]
+    waiting = Waiting(request, output_tokens, generated_tokens, kv_tokens)
     state = replace(
         state,
-        queue=state.queue.set(request.id, Waiting(request, output_tokens, generated_tokens)),
-        queue_tokens=state.queue_tokens + request.prompt.tokens + generated_tokens,
+        queue=state.queue.set(request.id, waiting),
+        queue_tokens=state.queue_tokens + waiting.context_tokens,
     )
-    return state, [Arrived(now_ns, state.worker, request, generated_tokens)]
+    return state, [Arrived(now_ns, state.worker, request, generated_tokens, kv_tokens)]
 
 
 def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Step:
@@ -69,9 +79,8 @@ def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Ste
 
 def _unqueued(state: WorkerState, waiting: Waiting) -> WorkerState:
     """The queue without a request."""
-    tokens = waiting.request.prompt.tokens + waiting.generated_tokens
     queue = state.queue.delete(waiting.request.id)
-    return replace(state, queue=queue, queue_tokens=state.queue_tokens - tokens)
+    return replace(state, queue=queue, queue_tokens=state.queue_tokens - waiting.context_tokens)
 
 
 def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
@@ -149,15 +158,24 @@ def step(state: WorkerState, plan: StepPlan, now_ns: int, steps: int = 1) -> Ste
 
 def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
     """The caller gave up on a request of this worker, waiting or running, between two steps."""
+    return _leave(state, request_id, now_ns, Cancelled)
+
+
+def depart(state: WorkerState, request_id: int, now_ns: int) -> Step:
+    """A request of this worker, waiting or running, leaves it for another one, between two steps."""
+    return _leave(state, request_id, now_ns, Migrated)
+
+
+def _leave(state: WorkerState, request_id: int, now_ns: int, kind: type[Cancelled | Migrated]) -> Step:
     waiting = state.queue.get(request_id)
     if waiting is not None:
         client = waiting.request.client
-        gone = Cancelled(now_ns, state.worker, request_id, client, False, 0, waiting.generated_tokens)
+        gone = kind(now_ns, state.worker, request_id, client, False, 0, waiting.generated_tokens)
         return _unqueued(state, waiting), [gone]
     flight = state.in_flight[request_id]
     done = generated(state, request_id)
     state = release(leave_decode(state, request_id), request_id)
-    return state, [Cancelled(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, done)]
+    return state, [kind(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, done)]
 
 
 def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
@@ -195,10 +213,13 @@ def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[E
     if waiting is None:
         raise InfeasiblePlanError(f"worker {state.worker}: request {request_id} is admitted and does not wait")
     request = waiting.request
-    context = request.prompt.tokens + waiting.generated_tokens
+    context = waiting.context_tokens
     cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns)
-    extend = context - cached_tokens
-    kv_tokens = extend + admission.reserved_output_tokens
+    own = context - cached_tokens
+    # Of the KV that came along, what the plan does not count on is dropped and computed.
+    ready = max(min(waiting.kv_tokens - cached_tokens, own - admission.extend_tokens), 0)
+    extend = own - ready
+    kv_tokens = own + admission.reserved_output_tokens
     need = kv_tokens + cache.tree.protected_tokens - state.cache.tree.protected_tokens
     if need > state.free:
         raise InfeasiblePlanError(
@@ -230,10 +251,11 @@ def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[E
         cache=cache,
         queue=state.queue.delete(request_id),
         queue_tokens=state.queue_tokens - context,
-        running=state.running.set(request_id, Running(waiting, extend)),
+        running=state.running.set(request_id, Running(waiting, own)),
         in_flight=state.in_flight.set(request_id, flight),
         ranks=state.ranks.add((state.rank, request_id)),
         prefilling=(*state.prefilling, (request_id, extend)),
+        used=state.used + ready,
         promised=state.promised + kv_tokens,
         rank=state.rank + 1,
     )

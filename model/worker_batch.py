@@ -22,6 +22,12 @@ def produced(state: WorkerState, flight: InFlight) -> int:
     return 0 if flight.clock_start is None else 1 + state.clock - flight.clock_start
 
 
+def kv_tokens(state: WorkerState, request_id: int) -> int:
+    """Tokens of a running request's prompt and output whose KV is here: all but the last, which is not fed back yet."""
+    flight = state.in_flight[request_id]
+    return flight.context_tokens - flight.remaining_tokens + max(produced(state, flight) - 1, 0)
+
+
 def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
     """The request decodes from the next step on, for `left` steps."""
     clients, counts = _counted(state.clients, state.counts, flight.client, 1)

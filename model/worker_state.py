@@ -15,17 +15,27 @@ from fairsched.model.view import InFlight, WorkerLoad, WorkerView
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A request in the queue, with the truth about its output and what it had generated before a preemption."""
+    """A request in the queue, with the truth about its output and what it had generated before a preemption.
+
+    Of its prompt and these tokens the KV of the first `kv_tokens` came with it, and needs no computing.
+    """
 
     request: Request
     output_tokens: int
     generated_tokens: int
+    kv_tokens: int = 0
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens to be in the KV cache before the next token can be produced."""
+        return self.request.prompt.tokens + self.generated_tokens
 
 
 class Running(msgspec.Struct, frozen=True):
     """What the worker knows about a running request and no policy may see.
 
-    `moved_tokens` of its extend tokens went into the cache; its last token comes at `clock_end` (None: it prefills).
+    `extend_tokens` are its context without its cached prefix, computed here or come along; `moved_tokens` of them went
+    into the cache.  Its last token comes at `clock_end` (None: it prefills).
     """
 
     waiting: Waiting

@@ -21,6 +21,7 @@ from fairsched.model.events import (
     Preempted,
     Rejected,
     Settled,
+    Migrated,
     WorkerLeft,
 )
 from fairsched.policies.gate import Gate
@@ -78,6 +79,7 @@ class GateWatch:
 
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in; else None."""
+            Migrated: self._cancelled,
         handler = self._handlers.get(type(event))
         return None if handler is None else handler(event)
 
@@ -167,7 +169,7 @@ class GateWatch:
             call.generated = event.generated_tokens
             self._join(event.client)
 
-    def _cancelled(self, event: Cancelled) -> None:
+    def _cancelled(self, event: Cancelled | Migrated) -> None:
         if not event.was_running:
             self._gone(event.request_id)
         elif self._out(event.request_id) is not None:

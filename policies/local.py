@@ -24,6 +24,7 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Finished,
+    Migrated,
     Preempted,
     Prefilled,
     Rejected,
@@ -140,7 +141,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return state if handler is None else handler(self, state, event)
 
     def _arrived(self, state: LocalState[Any], event: Arrived) -> LocalState[Any]:
-        return self._join(state, Entry(event.request, state.waiting.arrivals, event.generated_tokens))
+        entry = Entry(event.request, state.waiting.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
+        return self._join(state, entry)
 
     def _join(self, state: LocalState[Any], entry: Entry) -> LocalState[Any]:
         client = entry.request.client
@@ -200,7 +202,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         entry = Entry(entry.request, entry.age, entry.generated_tokens + decoded, entry.place)
         return self._join(self._out(state, request_id), entry)
 
-    def _cancelled(self, state: LocalState[Any], event: Cancelled) -> LocalState[Any]:
+    def _cancelled(self, state: LocalState[Any], event: Cancelled | Migrated) -> LocalState[Any]:
         if event.was_running:
             state = self._out(state, event.request_id)
             if not event.uncomputed_tokens:
@@ -340,3 +342,4 @@ _HANDLERS: dict[type, Callable[[ComposedPolicy, LocalState[Any], Any], LocalStat
     ClientConfigured: ComposedPolicy._configured,
     WorkerLeft: ComposedPolicy._worker_left,
 }
+    Migrated: ComposedPolicy._cancelled,

@@ -135,7 +135,7 @@ class Round:
         if self._least_need(entry) > self.free:
             return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
-        extend_tokens = entry.context_tokens - cached_tokens
+        extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens)
         chunk = self.batching.first_chunk(self.batch, extend_tokens)
         need, reserved = self._need(entry, cached_tokens, cache)
         if not chunk or need > self.free:

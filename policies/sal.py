@@ -66,6 +66,7 @@ class SAL(Router[SALState]):
     """
 
     name: ClassVar[str] = "sal"
+    follows_decoding: ClassVar[bool] = False
     state_type: ClassVar[Any] = SALState
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)

@@ -39,12 +39,14 @@ _NO_HEADS = np.zeros(0, dtype=np.int64)
 
 class Entry(msgspec.Struct, frozen=True):
     """A request as the queue knows it: `age` counts arrivals, `generated_tokens` is what a preemption left to redo, and
-    `place` is its place in its group's line where there is a bypass budget."""
+    `place` is its place in its group's line where there is a bypass budget; the KV of the first `kv_tokens` of its
+    context came with it."""
 
     request: Request
     age: int
     generated_tokens: int
     place: int = NO_PLACE
+    kv_tokens: int = 0
 
     @property
     def context_tokens(self) -> int:

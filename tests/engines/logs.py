@@ -7,10 +7,11 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from fairsched.engines.failures import Failure
+from fairsched.engines.changes import Restart
+from fairsched.engines.lane import Lane
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.log_file import LogHeader, LogWriter, RunInfo, params_of
-from fairsched.engines.simulator import Lane, Simulator
+from fairsched.engines.simulator import Simulator
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
@@ -42,7 +43,7 @@ class Case:
     kv_capacity_tokens: int = 40
     leap: bool = True
     latency: LatencyModel = LATENCY
-    failures: tuple[Failure, ...] = ()
+    changes: tuple[Restart, ...] = ()
 
     def build(self) -> ComposedPolicy:
         """The policy."""
@@ -103,7 +104,7 @@ def write(
             kv_capacity_tokens=case.kv_capacity_tokens,
             on_events=on_events,
             leap=case.leap,
-            failures=case.failures,
+            changes=case.changes,
         )
         simulator.run()
         sha256 = log.sha256()
@@ -118,11 +119,11 @@ def build(header: LogHeader) -> ComposedPolicy:
 
 
 @st.composite
-def failures(draw: st.DrawFn, workers: int) -> tuple[Failure, ...]:
+def restarts(draw: st.DrawFn, workers: int) -> tuple[Restart, ...]:
     """Mostly none, else a few in the time of a drawn workload, perhaps while the worker is still down."""
     if draw(st.integers(0, 2)):
         return ()
-    one = st.builds(Failure, st.integers(0, workers - 1), st.integers(0, 600), st.sampled_from([0, 1, 50, 300]))
+    one = st.builds(Restart, st.integers(0, workers - 1), st.integers(0, 600), st.sampled_from([0, 1, 50, 300]))
     return tuple(draw(st.lists(one, min_size=1, max_size=3)))
 
 
@@ -147,7 +148,7 @@ def cases(draw: st.DrawFn) -> Case:
         workers=workers,
         router=draw(st.sampled_from(sorted(ROUTERS))),
         leap=draw(st.booleans()),
-        failures=draw(failures(workers)),
+        changes=draw(restarts(workers)),
     )
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fairsched.engines.explain import ExplainError, explain
 from fairsched.engines.explanation import COLUMNS, Explanation
-from fairsched.engines.simulator import Lane, Simulator
+from fairsched.engines.lane import Lane
+from fairsched.engines.simulator import Simulator
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Preempted, Prefilled, Rejected
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.workload import Job, Workload
@@ -73,7 +74,7 @@ def test_spans_add_up(run: tuple[Workload, Case]) -> None:
     worker decides or something happens to the request itself; and it waits exactly while it is not in the batch.  No
     worker fails, since a log does not tell for how long one is down.
     """
-    workload, case = run[0], attrs.evolve(run[1], failures=())
+    workload, case = run[0], attrs.evolve(run[1], changes=())
     decided = decision_times(workload, case)
     with TemporaryDirectory() as folder:
         written = write(Path(folder) / "log", workload, case)

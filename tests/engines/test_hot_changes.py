@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.simulator import Lane, Simulator
+from fairsched.engines.lane import Lane
+from fairsched.engines.simulator import Simulator
 from fairsched.model.events import Admitted, ClientConfigured, Decoded, Event, Finished
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.worker_state import WorkerState

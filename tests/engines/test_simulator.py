@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.failures import Failure
+from fairsched.engines.changes import Change, Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.simulator import PolicyStallError, Simulator, simulate
 from fairsched.model.events import (
@@ -76,7 +76,7 @@ def run(
         kv_capacity_tokens=case.kv_capacity_tokens,
         on_events=listen,
         leap=leap,
-        failures=case.failures,
+        changes=case.changes,
     )
     simulator.run()
     return simulator, events, log.sha256()
@@ -242,7 +242,7 @@ def test_progress_is_told() -> None:
     [
         ({"workers": 0}, "not 0"),
         ({"kv_capacity_tokens": 1}, "for 1 tok"),
-        ({"failures": (Failure(1, 5, 5),)}, "worker 1 cannot fail: there are 1 workers"),
+        ({"changes": (Restart(1, 5, 5),)}, "a restart of worker 1: there are 1 workers"),
     ],
 )
 def test_impossible_clusters_are_refused(options: dict[str, Any], message: str) -> None:
@@ -251,19 +251,28 @@ def test_impossible_clusters_are_refused(options: dict[str, Any], message: str) 
         Simulator(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, **options)
 
 
-@pytest.mark.parametrize(("at_ns", "down_ns"), [(-1, 5), (5, -1)])
-def test_failures_are_in_time(at_ns: int, down_ns: int) -> None:
-    """Nothing fails before the run or for less than no time."""
-    with pytest.raises(ValueError, match=f"worker 2 fails at {at_ns} ns for {down_ns} ns"):
-        Failure(2, at_ns, down_ns)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (Restart(0, -1, 5), "a restart at -1 ns: the run starts at 0"),
+        (Crash(0, 5, -1), "worker 0 cannot be down for -1 ns"),
+        (Drain(2, 5), "a drain of worker 2: there are 1 workers, from 0 on"),
+        (Join(-5), "a join at -5 ns: the run starts at 0"),
+        (Join(5, WorkerSpec(LATENCY, 1)), "for 1 tokens"),
+    ],
+)
+def test_changes_are_in_time_and_of_workers(change: Change, message: str) -> None:
+    """Nothing happens before the run or for less than no time, and nothing to a worker that is never there."""
+    with pytest.raises(ValueError, match=message):
+        Simulator(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, changes=[change])
 
 
 def test_a_failure_to_the_nanosecond() -> None:
     """Two of four tokens are produced when the worker fails in its next step, which is void; it is back 100 ns later,
     computes prompt and both tokens again, and produces the other two.
     """
-    failing = (Failure(0, 40, 100),)
-    events = simulate(world(job(0, 5, 4, 4), job(1, 60, 2, 1)), FCFS(), RoundRobin(), LATENCY, failures=failing)
+    failing = (Restart(0, 40, 100),)
+    events = simulate(world(job(0, 5, 4, 4), job(1, 60, 2, 1)), FCFS(), RoundRobin(), LATENCY, changes=failing)
     assert [event for event in events if not isinstance(event, WorkerJoined | Arrived)] == [
         Admitted(5, 0, 0, 0, 4, 0, 4),
         Prefilled(19, 0, 0, 0, 4, 0),
@@ -286,8 +295,8 @@ def test_a_failure_to_the_nanosecond() -> None:
 def test_a_worker_that_is_down_computes_nothing(drawn: tuple[Workload, Case], times: list[tuple[int, int]]) -> None:
     """From a failure to its end nothing is admitted, computed or finished there, and nothing was cached before."""
     workload, case = drawn
-    failing = tuple(Failure(k % case.workers, *time) for k, time in enumerate(times))
-    _, events, _ = run(workload, attrs.evolve(case, failures=failing), RoundRobin(), LATENCY)
+    failing = tuple(Restart(k % case.workers, *time) for k, time in enumerate(times))
+    _, events, _ = run(workload, attrs.evolve(case, changes=failing), RoundRobin(), LATENCY)
     works = Admitted | Prefilled | Decoded | Finished | Cached
     for failure in failing:
         for event in events:
@@ -298,8 +307,8 @@ def test_a_worker_that_is_down_computes_nothing(drawn: tuple[Workload, Case], ti
 def test_routers_leave_out_who_is_down() -> None:
     """While one of two workers is down the other gets every request; while both are, each is as good as the other."""
     jobs = [job(i, 10 * i) for i in range(8)]
-    failing = (Failure(0, 15, 30), Failure(1, 55, 30), Failure(0, 65, 10))
-    events = simulate(world(*jobs), FCFS(), RoundRobin(), LATENCY, workers=2, failures=failing)
+    failing = (Restart(0, 15, 30), Restart(1, 55, 30), Restart(0, 65, 10))
+    events = simulate(world(*jobs), FCFS(), RoundRobin(), LATENCY, workers=2, changes=failing)
     placed = {event.request.id: event.worker for event in events if isinstance(event, Arrived)}
     assert [placed[i] for i in (2, 3, 4)] == [1, 1, 1]
     assert placed[6] == 0
@@ -309,8 +318,8 @@ def test_routers_leave_out_who_is_down() -> None:
 
 def test_no_worker_fails_after_the_run() -> None:
     """When the last request has ended the run is over, whatever would still have happened."""
-    late = (Failure(0, 10_000, 5),)
-    assert simulate(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, failures=late) == simulate(
+    late = (Restart(0, 10_000, 5),)
+    assert simulate(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, changes=late) == simulate(
         world(job(0, 0)), FCFS(), RoundRobin(), LATENCY
     )
 

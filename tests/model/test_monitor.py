@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.simulator import Lane, Simulator
+from fairsched.engines.lane import Lane
+from fairsched.engines.simulator import Simulator
 from fairsched.engines.workloads.ce1 import KV_CAPACITY_TOKENS, QUANTUM
 from fairsched.engines.workloads.generate import generate
 from fairsched.model import theorem
@@ -73,7 +74,7 @@ def simulated(workload: Workload, case: Case, kind: type[Simulator] = Simulator)
         kv_capacity_tokens=case.kv_capacity_tokens,
         on_events=events.extend,
         leap=case.leap,
-        failures=case.failures,
+        changes=case.changes,
     ).run()
     return events
 

@@ -1,0 +1,93 @@
+"""The workers of a simulated cluster, and what happens to them: restarts, crashes, drains, and workers that join.
+
+Workers are numbered from 0 on, those that join later after those that are there from the start.  Times are on the clock
+of the workload's arrivals.  What comes too late (nobody is left to be served, or the worker is gone) does not happen.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from fairsched.model.latency import LatencyModel
+
+
+@attrs.frozen
+class WorkerSpec:
+    """A worker: how long its steps take, and how many tokens of KV it holds (None: the model's own figure)."""
+
+    latency: LatencyModel
+    kv_capacity_tokens: int | None = None
+
+    @property
+    def capacity(self) -> int:
+        """KV tokens."""
+        return self.latency.kv_capacity_tokens if self.kv_capacity_tokens is None else self.kv_capacity_tokens
+
+
+@attrs.frozen
+class Restart:
+    """Worker `worker` loses its memory and the step under way, and keeps its queue: an engine behind its own queue.
+
+    What ran waits there again.  For `down_ns` it computes nothing, and no router sees it unless all are down.
+    """
+
+    worker: int
+    at_ns: int
+    down_ns: int = 0
+
+
+@attrs.frozen
+class Crash:
+    """Worker `worker` is gone, with its memory, its queue and the step under way.
+
+    What waited or ran there is placed again with the tokens that it has.  After `down_ns` a worker of that number
+    joins, empty; None: never.
+    """
+
+    worker: int
+    at_ns: int
+    down_ns: int | None = None
+
+
+@attrs.frozen
+class Drain:
+    """Worker `worker` takes no more requests, finishes those that it has, and leaves."""
+
+    worker: int
+    at_ns: int
+
+
+@attrs.frozen
+class Join:
+    """Another worker joins (None: one like the first)."""
+
+    at_ns: int
+    spec: WorkerSpec | None = None
+
+
+Change = Restart | Crash | Drain | Join
+
+
+def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
+    """The workers; raises `ValueError` if there is none, or one has no room for a request."""
+    if not specs:
+        raise ValueError(f"a cluster has at least one worker, not {len(specs)}")
+    for spec in specs:
+        if spec.capacity < 2:
+            raise ValueError(f"a worker needs room for a prompt and an output token, not for {spec.capacity} tokens")
+    return tuple(specs)
+
+
+def checked_changes(changes: Sequence[Change], workers: int) -> tuple[Change, ...]:
+    """The changes in order of time; raises `ValueError` for one of a worker that is never there, or out of time."""
+    ordered = tuple(sorted(changes, key=lambda change: change.at_ns))
+    joins = sum(isinstance(change, Join) for change in ordered)
+    for change in ordered:
+        what = type(change).__name__.lower()
+        if change.at_ns < 0:
+            raise ValueError(f"a {what} at {change.at_ns} ns: the run starts at 0")
+        if isinstance(change, Restart | Crash) and change.down_ns is not None and change.down_ns < 0:
+            raise ValueError(f"worker {change.worker} cannot be down for {change.down_ns} ns")
+        if not isinstance(change, Join) and not 0 <= change.worker < workers + joins:
+            raise ValueError(f"a {what} of worker {change.worker}: there are {workers + joins} workers, from 0 on")
+    return ordered

@@ -1,0 +1,48 @@
+"""Requests that change their worker: what they take along, how long that takes, and how often it happened."""
+
+import attrs
+import msgspec
+
+from fairsched.model.request import Request
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A request on its way to a worker, with the output that it has, and the KV of so many tokens of its context."""
+
+    request: Request
+    generated_tokens: int = 0
+    kv_tokens: int = 0
+    target: int = -1
+
+
+@attrs.frozen
+class KvLink:
+    """The network between two workers: bytes of KV a token, and bytes a second.
+
+    Defaults: Llama-3.1-8B in 16 bits (2 x 32 layers x 8 heads x 128 x 2 bytes), and 64 Gbit/s.
+    """
+
+    bytes_per_token: int = 131_072
+    bytes_per_s: int = 8_000_000_000
+
+    def __attrs_post_init__(self) -> None:
+        if self.bytes_per_token < 0 or self.bytes_per_s < 1:
+            raise ValueError(f"a link moves {self.bytes_per_token} bytes a token at {self.bytes_per_s} bytes/s")
+
+    def transfer_ns(self, tokens: int) -> int:
+        """How long the KV of so many tokens is under way, rounded up."""
+        return -(-tokens * self.bytes_per_token * 1_000_000_000 // self.bytes_per_s)
+
+
+class Tally:
+    """What a run counted: requests sent to another worker than was said, moved, and not moved although it was said.
+
+    `moved_ns` is when each request moved last.
+    """
+
+    def __init__(self) -> None:
+        self.redirected = 0
+        self.migrated = 0
+        self.refused = 0
+        self.placed_again = 0
+        self.moved_ns: dict[int, int] = {}
