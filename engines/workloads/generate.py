@@ -12,6 +12,7 @@ import numpy as np
 
 from fairsched.engines.workloads.agent import agent
 from fairsched.engines.workloads.arrivals import ArrivalProcess
+from fairsched.engines.workloads.azure_chat import azure_chat
 from fairsched.engines.workloads.ce1 import ce1
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.llm_judge import llm_judge
@@ -135,6 +136,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         WorkloadSpec("video-qa", "Preble's questions about videos, short answers", video_qa),
         WorkloadSpec("loogle", "Preble's questions about long documents", loogle),
         WorkloadSpec("mixed", "several workloads at once, by default on arrivals like Azure's", mixed),
+        WorkloadSpec("azure-chat", "lengths of Azure's conversations on bursty arrivals, no prefixes", azure_chat),
         WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),
         WorkloadSpec("ce1", "the counterexample to forgiving debt at a rejoin", ce1),
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.workloads.arrivals import ArrivalProcess, arrivals_ns, lengths, uniform_ns
 
-PROCESSES: list[ArrivalProcess] = ["gamma", "poisson", "bursty"]
+PROCESSES: list[ArrivalProcess] = ["gamma", "poisson", "bursty", "azure", "functions"]
 
 
 @pytest.mark.parametrize("process", PROCESSES)
@@ -38,6 +38,17 @@ def test_bursts_keep_the_rate_and_leave_silences() -> None:
     gaps = np.diff(times)
     # Half of the time is silence, of which a mean of 5 s leaves most in gaps of more than a second; Poisson has none.
     assert gaps[gaps > 1].sum() / times[-1] > 0.3
+
+
+def test_functions_minutes_differ_and_seconds_spike() -> None:
+    """In the long run the rate holds; minutes and seconds vary as the module says, far more than Poisson's."""
+    times = np.array(arrivals_ns(np.random.default_rng(5), "functions", rate=5.0, count=100_000)) / 1e9
+    assert len(times) / times[-1] == pytest.approx(5, rel=0.1)
+    minutes, seconds = np.bincount((times // 60).astype(int))[:-1], np.bincount(times.astype(int))
+    assert 0.3 < minutes.std() / minutes.mean() < 0.5
+    assert 3 < seconds.var() / seconds.mean() < 4.5
+    gaps = np.diff(times)
+    assert gaps.std() / gaps.mean() == pytest.approx(1.3, abs=0.1)
 
 
 def test_uniform_times_fill_their_span() -> None:
