@@ -6,6 +6,7 @@ import pytest
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, Assumption
 from fairsched.policies import d2lpm_credit
 from fairsched.verify import d2lpm_proofs, prover
+from fairsched.verify.concrete import Values
 from fairsched.verify.prover import Proved, Refuted
 from fairsched.verify.second_opinion import disagreement, questions
 from fairsched.verify.system import Clause
@@ -79,7 +80,7 @@ def test_the_spread_is_attained() -> None:
     takes = [("a worker takes requests", {"p": worker}) for worker in range(2)]
     steps: list[Step] = [*takes, ("top up", {}), _send(1, 8), (INTERVAL_STARTS, {})]
     steps += [_send(0, 8), ("top up", {}), ("top up", {}), _send(0, 8)]
-    parameters = {"Q": (4, 4), "f": 0, "g": 1}
+    parameters: Values = {"Q": (4, 4), "f": 0, "g": 1}
     witness = Witness(CLAIMS["D2-spread"], 2, parameters, tuple(steps), 16, {"d0": "d"})
     assert attained(witness) == 2 * 4 + 4 + 4
 
