@@ -12,10 +12,10 @@ are nanoseconds of work, L + M + P:
     P   what is missed of the request itself.
 
 Then three corrections.  **Rebalancing**: a worker with more than the threshold times the lightest load gets no request
-for its prefixes, they go to the lightest.  **Autoscaling**: when the mean wait of a prefix doubles from one half of H
-to the next, and is longer than computing the prefix takes, the lightest worker gets its next request, and holds it too
-from then on.  **Prefill-decode balancing**: what explores goes to the worker with the largest share of decoding in its
-work, if that is more than a threshold.
+for its prefixes that costs less at the lightest, which gets it.  **Autoscaling**: when the mean wait of a prefix
+doubles from one half of H to the next, and is longer than computing the prefix takes, the lightest worker gets its next
+request, and holds it too from then on.  **Prefill-decode balancing**: what explores goes to the worker with the largest
+share of decoding in its work, if that is more than a threshold.
 
 A worker that could not hold the request in all its memory is none of those mentioned.
 """
@@ -224,7 +224,7 @@ class E2(Router[E2State]):
         return case.cheapest(range(len(case.workers))), "explore"
 
     def _rebalanced(self, case: Case, target: int) -> int:
-        return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing)
+        return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
     def _holders(self, case: Case) -> list[int]:
         """Whom to exploit; nobody if the request explores."""

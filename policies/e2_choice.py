@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 Rebalancing = Literal["per-source", "heaviest", "off"]
-"""From whom a request is taken that its prefix brought there: from every worker whose load is more than the threshold
-times the lightest; as printed, from the heaviest worker only; from nobody."""
+"""From whom a request is taken that its prefix brought there: from every worker with a load of more than the threshold
+times the lightest, if it costs less there; as printed, from the heaviest only, whatever it costs; from nobody."""
 
 
 def exploits(cached_tokens: int, prompt_tokens: int, percent: int) -> bool:
@@ -46,16 +46,21 @@ def cheapest(bases: Sequence[int], extra: Callable[[int], int], among: Sequence[
     return best
 
 
-def rebalanced(target: int, loads: Sequence[int], percent: int, rule: Rebalancing) -> int:
-    """Where a request meant for `target` goes: there, or to the lightest if rebalancing takes it.  O(workers)."""
+def rebalanced(target: int, loads: Sequence[int], percent: int, rule: Rebalancing, cost: Callable[[int], int]) -> int:
+    """Where a request meant for `target` goes: there, or to the lightest if rebalancing takes it.
+
+    A ratio alone takes too much while loads are small: of two workers with one request and two, the second is heavy.
+    So a request that costs more at the lightest, all its recomputation included, stays; the loads are no further apart
+    for that than one request costs (P-E2-4).  `cost` is L + M + P.  O(workers), and two costs.
+    """
     if rule == "off":
         return target
     light = lightest(loads)
     if not is_heavy(loads[target], loads[light], percent):
         return target
-    if rule == "heaviest" and loads[target] < max(loads):
-        return target
-    return light
+    if rule == "heaviest":
+        return light if loads[target] == max(loads) else target
+    return light if cost(light) < cost(target) else target
 
 
 def decode_heaviest(prefill_ns: Sequence[int], decode_ns: Sequence[int], percent: int) -> int | None:

@@ -95,6 +95,10 @@ class Case(msgspec.Struct, frozen=True, gc=False):
                 total += prefill_ns(victim.tokens, victim.context_tokens) * victim.hits
         return total // max(index.hits(worker), 1)
 
+    def cost(self, i: int) -> int:
+        """L + M + P at a position."""
+        return self.loads[i] + self.prefill(i) + self.eviction(i)
+
     def cheapest(self, among: Sequence[int]) -> int:
         """Which of these positions has the least L + M + P, the first of equals."""
         if len(among) == 1:
