@@ -10,6 +10,7 @@ import attrs
 import msgspec
 import numpy as np
 
+from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.workloads.agent import agent
 from fairsched.engines.workloads.arrivals import ArrivalProcess
 from fairsched.engines.workloads.azure_chat import azure_chat
@@ -22,7 +23,7 @@ from fairsched.engines.workloads.multi_turn import multi_turn
 from fairsched.engines.workloads.programming import programming
 from fairsched.engines.workloads.programs import Misbehave, Spread
 from fairsched.engines.workloads.questions import loogle, toolbench, video_qa
-from fairsched.engines.workloads.saturation import DEFAULT_MACHINES, AutoRate, Machine, saturation
+from fairsched.engines.workloads.saturation import ONE_WORKER, AutoRate, saturation
 from fairsched.engines.workloads.scaling import check_limit, rate_notes, rate_ratio, scaled_ns
 from fairsched.engines.workloads.showcase import showcase
 from fairsched.engines.workloads.timing import GapFile, Timing
@@ -150,15 +151,15 @@ def generate(
     seed: int = 0,
     rate_scale: float = 1.0,
     limit: int | None = None,
-    machines: Sequence[Machine] = DEFAULT_MACHINES,
+    workers: Sequence[WorkerSpec] = ONE_WORKER,
     **params: object,
 ) -> Workload:
     """The workload called `name`; the same arguments give the same workload.
 
     `misbehave` is `none`, `more-requests` or `longer-prefix` (None: the workload's default).  `rate_scale` multiplies
     the arrival rate, `limit` keeps the first jobs only, and `params` (values or their text) replace the workload's
-    defaults; of `mixed`, `PART.PARAM` are those of a part.  `machines` are the workers that a rate of `auto` is near
-    the saturation of.  Raises `WorkloadError` on an unknown name or a value out of range.
+    defaults; of `mixed`, `PART.PARAM` are those of a part.  A rate of `auto` is near the saturation
+    of `workers`.  Raises `WorkloadError` on an unknown name or a value out of range.
     """
     if name not in WORKLOADS:
         raise unknown("workload", name, WORKLOADS)
@@ -175,7 +176,7 @@ def generate(
     made = spec.make(**arguments)
     notes = [*made.notes]
     if arguments.get("rate", spec.default_rate) == "auto":
-        found = saturation(made, machines)
+        found = saturation(made, workers)
         notes.append(found.note)
         # It was made at one request a second.
         ratio *= Fraction(repr(found.near_rps))

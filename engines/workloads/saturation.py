@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import attrs
 import msgspec
 
-from fairsched.model.latency import LatencyModel
+from fairsched.engines.changes import WorkerSpec
 from fairsched.model.prefix_tree import PrefixTree
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Job, Workload
@@ -31,20 +31,7 @@ NEAR = 0.9
 AutoRate = Annotated[float, msgspec.Meta(gt=0, le=1e6)] | Literal["auto"]
 
 
-@attrs.frozen
-class Machine:
-    """A worker, as far as its speed goes: its latency model and its KV tokens (None: the model's own figure)."""
-
-    latency: LatencyModel
-    kv_capacity_tokens: int | None = None
-
-    @property
-    def capacity(self) -> int:
-        """KV tokens."""
-        return self.latency.kv_capacity_tokens if self.kv_capacity_tokens is None else self.kv_capacity_tokens
-
-
-DEFAULT_MACHINES = (Machine(PRESETS[DEFAULT_PRESET]),)
+ONE_WORKER = (WorkerSpec(PRESETS[DEFAULT_PRESET]),)
 """One worker of the default latency model: what `auto` means where nobody says what the cluster is."""
 
 
@@ -54,7 +41,7 @@ class Saturation:
 
     rps: float
     hit_ratio: float
-    machines: int
+    workers: int
 
     @property
     def near_rps(self) -> float:
@@ -64,17 +51,17 @@ class Saturation:
     @property
     def note(self) -> str:
         """What a report must say about a rate found so."""
-        workers = "1 worker" if self.machines == 1 else f"{self.machines:,} workers"
+        cluster = "1 worker" if self.workers == 1 else f"{self.workers:,} workers"
         return (
-            f"rate=auto: {self.near_rps:g} requests/s, {NEAR:.0%} of the {self.rps:,.4g} at which {workers} would "
+            f"rate=auto: {self.near_rps:g} requests/s, {NEAR:.0%} of the {self.rps:,.4g} at which {cluster} would "
             f"saturate with a shared LRU cache that hits {self.hit_ratio:.1%} of prompt tokens."
         )
 
 
-def saturation(workload: Workload, machines: Sequence[Machine] = DEFAULT_MACHINES) -> Saturation:
+def saturation(workload: Workload, workers: Sequence[WorkerSpec] = ONE_WORKER) -> Saturation:
     """The estimate for a workload on these workers; O(requests x (log + sqrt) of what is cached)."""
     jobs = workload.jobs
-    missed = missed_tokens(jobs, sum(machine.capacity for machine in machines))
+    missed = missed_tokens(jobs, sum(worker.capacity for worker in workers))
     prompts = [job.request.prompt_tokens for job in jobs]
     outputs = [job.output_tokens for job in jobs]
     computed = sum(missed)
@@ -82,9 +69,9 @@ def saturation(workload: Workload, machines: Sequence[Machine] = DEFAULT_MACHINE
     decoded = sum(outputs) - len(jobs)
     contexts = sum((out - 1) * (prompt + out / 2) for prompt, out in zip(prompts, outputs, strict=True))
     rps = 0.0
-    for machine in machines:
-        model = machine.latency
-        batch = max(machine.capacity * len(jobs) // (sum(prompts) + sum(outputs)), 1)
+    for worker in workers:
+        model = worker.latency
+        batch = max(worker.capacity * len(jobs) // (sum(prompts) + sum(outputs)), 1)
         piece = next(piece for piece in reversed(model.decode) if piece.batch_min <= batch)
         total = (
             model.prefill_token_ns * computed
@@ -94,7 +81,7 @@ def saturation(workload: Workload, machines: Sequence[Machine] = DEFAULT_MACHINE
             + max(piece.constant_ns, model.prefill_constant_ns) * sum(outputs) / batch
         )
         rps += len(jobs) * 1e9 / total
-    return Saturation(rps, 1 - computed / sum(prompts), len(machines))
+    return Saturation(rps, 1 - computed / sum(prompts), len(workers))
 
 
 def missed_tokens(jobs: Sequence[Job], capacity_tokens: int) -> list[int]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
 from fairsched.engines.workloads.generate import WORKLOADS, generate
 from fairsched.engines.workloads.load import load_trace
-from fairsched.engines.workloads.saturation import DEFAULT_MACHINES, Machine
+from fairsched.engines.workloads.saturation import ONE_WORKER
 from fairsched.model.latency import LatencyModel
 from fairsched.model.preset_document import PresetError, decoded
 from fairsched.model.presets import PRESETS
@@ -83,8 +84,8 @@ def add_workload_arguments(command: ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of whatever is drawn (default: 0)")
 
 
-def workload_of(arguments: Namespace, machines: Sequence[Machine] = DEFAULT_MACHINES) -> Workload:
-    """The workload that the arguments name, at a rate that suits `machines` where it is `auto`.
+def workload_of(arguments: Namespace, workers: Sequence[WorkerSpec] = ONE_WORKER) -> Workload:
+    """The workload that the arguments name, at a rate that suits `workers` where it is `auto`.
 
     Raises `ValueError` on anything that does not fit.
     """
@@ -111,7 +112,7 @@ def workload_of(arguments: Namespace, machines: Sequence[Machine] = DEFAULT_MACH
         seed=arguments.seed,
         rate_scale=arguments.rate_scale,
         limit=arguments.limit,
-        machines=machines,
+        workers=workers,
         **_pairs(text),
     )
 

@@ -15,12 +15,12 @@ import msgspec
 
 from fairsched import __version__
 from fairsched.cli_common import add_workload_arguments, latency_of, names, policy_of, positive_int, workload_of
+from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.comparison import Comparison
 from fairsched.engines.log_file import LogWriter, RunInfo, params_of
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.workloads.info import trace_info
-from fairsched.engines.workloads.saturation import Machine
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
@@ -74,7 +74,7 @@ def add_compare(commands: Any) -> None:
 def compare(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     cluster = Cluster(latency_of(arguments.latency_model), arguments.workers, arguments.kv_capacity_tokens)
-    workload = workload_of(arguments, [Machine(cluster.latency, cluster.kv_capacity_tokens)] * cluster.workers)
+    workload = workload_of(arguments, [WorkerSpec(cluster.latency, cluster.kv_capacity_tokens)] * cluster.workers)
     runs = list(_runs(arguments))
     for target in (arguments.report, arguments.log):
         if target is not None:

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.saturation import NEAR, Machine, missed_tokens, saturation
+from fairsched.engines.workloads.saturation import NEAR, missed_tokens, saturation
 from fairsched.model.presets import PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
@@ -20,19 +21,19 @@ def test_an_overloaded_worker_does_about_what_is_estimated(name: str, params: di
 
     Two batches' worth of what is left out: chunks computed twice while a prefix is under way, and the run's end.
     """
-    machine = Machine(PRESETS["llama-3.1-8b-a100"])
-    made = generate(name, machines=[machine], rate_scale=3, **params)  # type: ignore[arg-type]
+    worker = WorkerSpec(PRESETS["llama-3.1-8b-a100"])
+    made = generate(name, workers=[worker], rate_scale=3, **params)  # type: ignore[arg-type]
     run = Run(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["round-robin"])
-    result, _, _ = run_one(made, run, Cluster(machine.latency))
-    assert result.measures.throughput_rps == pytest.approx(saturation(made, [machine]).rps, rel=0.25)
+    result, _, _ = run_one(made, run, Cluster(worker.latency))
+    assert result.measures.throughput_rps == pytest.approx(saturation(made, [worker]).rps, rel=0.25)
 
 
 def test_auto_is_the_stated_part_of_saturation() -> None:
     """Arrivals come at `NEAR` of the estimate, scaled by `rate_scale`, and a note says how that came about."""
-    machines = [Machine(PRESET)] * 4
+    workers = [WorkerSpec(PRESET)] * 4
     for scale in (1.0, 0.5):
-        made = generate("toolbench", machines=machines, rate_scale=scale)
-        found = saturation(made, machines)
+        made = generate("toolbench", workers=workers, rate_scale=scale)
+        found = saturation(made, workers)
         rate = len(made.jobs) / (made.jobs[-1].request.arrival_ns / 1e9)
         assert rate == pytest.approx(NEAR * found.rps * scale, rel=0.1)
         assert found.note in made.notes
@@ -44,10 +45,10 @@ def test_workers_add_up() -> None:
     made = generate("toolbench", documents=6)
     big = attrs.evolve(PRESET, kv_capacity_tokens=500_000)
     other = attrs.evolve(PRESETS["mistral-7b-a6000"], kv_capacity_tokens=400_000)
-    one, two = (saturation(made, [Machine(model)]).rps for model in (big, other))
-    both = saturation(made, [Machine(big), Machine(other)])
+    one, two = (saturation(made, [WorkerSpec(model)]).rps for model in (big, other))
+    both = saturation(made, [WorkerSpec(big), WorkerSpec(other)])
     assert both.rps == pytest.approx(one + two)
-    assert (both.machines, Machine(big, 77).capacity) == (2, 77)
+    assert both.workers == 2
 
 
 @settings(max_examples=25)
