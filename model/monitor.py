@@ -91,13 +91,13 @@ class Monitor:
             Preempted: self._preempted,
             Finished: self.watch.finished,
             Cancelled: self._cancelled,
+            Migrated: self._cancelled,
             Rejected: self._rejected,
             ClientConfigured: self._configured,
             WorkerLeft: self._left,
         }
 
     # --- events -----------------------------------------------------------------------------------------------------
-            Migrated: self._cancelled,
 
     def observe(self, event: Event) -> None:
         """The worker's next event."""

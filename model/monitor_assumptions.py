@@ -314,11 +314,11 @@ class AssumptionWatch:
         self._out(event.request_id, event.client, event.generated_tokens, event.time_ns)
         del self._calls[event.request_id]
         cost = event.uncomputed_tokens * self._rates.input
+        how = "was cancelled" if isinstance(event, Cancelled) else "left"
         if cost:
             self._total -= cost
             self.account(event.client).since -= cost
             self._refund(event.time_ns, event.client, cost, f"request {event.request_id} {how} while it ran")
-        how = "was cancelled" if isinstance(event, Cancelled) else "left"
         return -cost, False
 
     def rejected(self, event: Rejected) -> bool:

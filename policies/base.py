@@ -159,14 +159,14 @@ class ClusterPolicy(Policy[State]):
     """
 
     name: ClassVar[str]
+    follows_decoding: ClassVar[bool] = True
+    """Whether `Decoded` matters to `observe`: then it is told up to now whenever something is asked.  Set to False, it
+    is not told at all, which saves much.  How steps are summed is up to an engine, and is no reason to ask `decide`."""
 
     @property
     def decide_every_us(self) -> int | None:
         """How often `decide` is asked; None: whenever something happened."""
         return None
-    follows_decoding: ClassVar[bool] = True
-    """Whether `Decoded` matters to `observe`: then it is told up to now whenever something is asked.  Set to False, it
-    is not told at all, which saves much.  How steps are summed is up to an engine, and is no reason to ask `decide`."""
 
     @abstractmethod
     def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:

@@ -18,10 +18,10 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Migrated,
     Preempted,
     Rejected,
     Settled,
-    Migrated,
     WorkerLeft,
 )
 from fairsched.policies.gate import Gate
@@ -67,6 +67,7 @@ class GateWatch:
             Preempted: self._preempted,
             Finished: self._finished,
             Cancelled: self._cancelled,
+            Migrated: self._cancelled,
             Rejected: self._rejected,
             ClientConfigured: self._configured,
             WorkerLeft: self._worker_left,
@@ -79,7 +80,6 @@ class GateWatch:
 
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in; else None."""
-            Migrated: self._cancelled,
         handler = self._handlers.get(type(event))
         return None if handler is None else handler(event)
 

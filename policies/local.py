@@ -336,10 +336,10 @@ _HANDLERS: dict[type, Callable[[ComposedPolicy, LocalState[Any], Any], LocalStat
     Preempted: ComposedPolicy._preempted,
     Finished: ComposedPolicy._finished,
     Cancelled: ComposedPolicy._cancelled,
+    Migrated: ComposedPolicy._cancelled,
     Rejected: ComposedPolicy._rejected,
     Cached: ComposedPolicy._cached,
     Evicted: ComposedPolicy._evicted,
     ClientConfigured: ComposedPolicy._configured,
     WorkerLeft: ComposedPolicy._worker_left,
 }
-    Migrated: ComposedPolicy._cancelled,
