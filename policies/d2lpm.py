@@ -52,7 +52,7 @@ from fairsched.policies.d2lpm_credit import (
 )
 from fairsched.policies.router import MEASURES, Measure
 from fairsched.policies.sparse import SPARSE, Sparse
-from fairsched.policies.validators import one_of, positive
+from fairsched.policies.validators import not_negative, one_of, positive
 
 ACTIVE = -1
 """The stamp of a client with requests under way."""
@@ -98,11 +98,13 @@ EMPTY: Map[int, int] = Map()
 class D2LPM(Router[D2LPMState]):
     """The shortest queue where the request's client has credit, of those with most of its prompt if it has it there.
 
-    O(blocks) by memcmp for the match, O(workers) for the choice, O(log) for the books; `WorkerLeft` is O(clients).
+    O(blocks) by memcmp for the match, O(workers) for the choice, O(log) for the books; `WorkerLeft` costs O(clients
+    and requests).
     """
 
     name: ClassVar[str] = "d2lpm"
     state_type: ClassVar[Any] = D2LPMState
+    follows_decoding: ClassVar[bool] = False
     theorems: ClassVar[tuple[Theorem, ...]] = (*ROUTER_THEOREMS, *CLUSTER_THEOREMS)
 
     quantum: int = attrs.field(default=20_000, validator=positive)
@@ -112,6 +114,8 @@ class D2LPM(Router[D2LPMState]):
     input_rate: int = attrs.field(default=Rates().input, validator=positive)
     output_rate: int = attrs.field(default=Rates().output, validator=positive)
     """Cost units for a token; the workers' own gates have rates of their own."""
+    match_percent_min: int = attrs.field(default=0, validator=not_negative)
+    """A cached part of less than this share of the prompt counts as none (the paper: any match counts)."""
     idle_clients_max: int = attrs.field(default=100_000, validator=positive)
     """How many clients without requests under way are remembered; the longest idle is forgotten, with its debts."""
 
@@ -122,13 +126,13 @@ class D2LPM(Router[D2LPMState]):
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def route(self, state: D2LPMState, request: Request, view: ClusterView) -> tuple[Dispatch, D2LPMState]:
-        # A request that is already under way comes back when its worker is gone.
+        # One that is under way already was refused where it was sent.
         state = self._ended(state, request.id, TOKENS_MAX, 0, cached=False)
         prompt, client, index = request.prompt, request.client, state.index
         match = index.match(prompt)
         account = state.accounts.get(client) or NEW
         d = Sparse(account.deficits, self._quantum(state, client))
-        worker, d = self._chosen(d, match, view)
+        worker, d = self._chosen(d, match, self._blocks_min(prompt), view)
         held = _held(match, worker)
         extend = prompt.tokens - min(held, prompt.reusable_blocks) * prompt.block_tokens
         d = charge(SPARSE, d, worker, price(extend, self.input_rate))
@@ -142,7 +146,11 @@ class D2LPM(Router[D2LPMState]):
             state.oldest,
         )
 
-    def _chosen(self, d: Sparse, match: Match, view: ClusterView) -> tuple[int, Sparse]:
+    def _blocks_min(self, prompt: Prompt) -> int:
+        """The fewest cached blocks that are a reason to go where they are."""
+        return -(-self.match_percent_min * prompt.tokens // (100 * prompt.block_tokens))
+
+    def _chosen(self, d: Sparse, match: Match, blocks_min: int, view: ClusterView) -> tuple[int, Sparse]:
         """The worker, and the deficits after the refill that it may have taken."""
         workers, length = view.workers, MEASURES[self.measure]
         get, default = d.entries.get, d.default
@@ -152,6 +160,8 @@ class D2LPM(Router[D2LPMState]):
         holds = np.zeros(len(workers), np.bool_)
         for level in match.levels:
             # Of those that take requests, whoever holds most.
+            if level.blocks < blocks_min:
+                break
             mask = level.workers
             holds = np.array([mask >> load.worker & 1 for load in workers], np.bool_)
             if holds.any():
@@ -177,7 +187,7 @@ class D2LPM(Router[D2LPMState]):
         if isinstance(event, Rejected):
             return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
         if isinstance(event, WorkerLeft | WorkerJoined):
-            return _without(state, event.worker)
+            return self._without(state, event.worker)
         if isinstance(event, ClientConfigured):
             return self._configured(state, event.client, event.weight)
         return state
@@ -220,6 +230,16 @@ class D2LPM(Router[D2LPMState]):
                 idle, accounts = idle.delete(oldest), accounts.delete(gone)
             oldest += 1
         return D2LPMState(index, accounts, state.sent.delete(request_id), state.weights, idle, stamp, oldest)
+
+    def _without(self, state: D2LPMState, worker: int) -> D2LPMState:
+        """The worker has nothing, nobody was ever charged there, and what it had comes again.  O(clients, requests)."""
+        for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == worker):
+            state = self._ended(state, request_id, TOKENS_MAX, 0, cached=False)
+        accounts = state.accounts.mutate()
+        for client, account in state.accounts.items():
+            if worker in account.deficits:
+                accounts[client] = replace(account, deficits=account.deficits.delete(worker))
+        return replace(state, index=state.index.without(worker), accounts=accounts.finish())
 
     def _configured(self, state: D2LPMState, client: int, weight: int) -> D2LPMState:
         """Credit above the new quantum is cut to it, debt stays."""
@@ -272,12 +292,3 @@ def _cached(state: D2LPMState, event: Cached) -> D2LPMState:
         return state
     index = _inserted(state.index, event.prompt, event.blocks, event.worker)
     return state if index is state.index else replace(state, index=index)
-
-
-def _without(state: D2LPMState, worker: int) -> D2LPMState:
-    """The worker has nothing, and nobody was ever charged there.  O(clients)."""
-    accounts = state.accounts.mutate()
-    for client, account in state.accounts.items():
-        if worker in account.deficits:
-            accounts[client] = replace(account, deficits=account.deficits.delete(worker))
-    return replace(state, index=state.index.without(worker), accounts=accounts.finish())
