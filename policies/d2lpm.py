@@ -35,11 +35,12 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.plan import Dispatch
+from fairsched.model.prefix_draft import ROOT
 from fairsched.model.prefix_index import Match, PrefixIndex
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView
+from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.d2lpm_credit import (
     CLUSTER_THEOREMS,
@@ -50,6 +51,7 @@ from fairsched.policies.d2lpm_credit import (
     refill_rounds,
     refund,
 )
+from fairsched.policies.prefix_copy import cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.router import MEASURES, Measure
 from fairsched.policies.sparse import SPARSE, Sparse
 from fairsched.policies.validators import not_negative, one_of, positive
@@ -68,13 +70,15 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """A request under way: whose, where, the input that was charged, and how many blocks were thought cached there."""
+    """A request under way: whose, where, the input that was charged, how many blocks were thought cached there, and
+    where the prompt ends in the index."""
 
     client: int
     worker: int
     extend_tokens: int
     prompt: Prompt
     cached_blocks: int
+    node: int
 
 
 class D2LPMState(msgspec.Struct, frozen=True):
@@ -114,7 +118,7 @@ class D2LPM(Router[D2LPMState]):
     input_rate: int = attrs.field(default=Rates().input, validator=positive)
     output_rate: int = attrs.field(default=Rates().output, validator=positive)
     """Cost units for a token; the workers' own gates have rates of their own."""
-    match_percent_min: int = attrs.field(default=0, validator=not_negative)
+    match_percent_min: int = attrs.field(default=50, validator=not_negative)
     """A cached part of less than this share of the prompt counts as none (the paper: any match counts)."""
     idle_clients_max: int = attrs.field(default=100_000, validator=positive)
     """How many clients without requests under way are remembered; the longest idle is forgotten, with its debts."""
@@ -132,14 +136,18 @@ class D2LPM(Router[D2LPMState]):
         match = index.match(prompt)
         account = state.accounts.get(client) or NEW
         d = Sparse(account.deficits, self._quantum(state, client))
-        worker, d = self._chosen(d, match, self._blocks_min(prompt), view)
-        held = _held(match, worker)
-        extend = prompt.tokens - min(held, prompt.reusable_blocks) * prompt.block_tokens
+        load, d = self._chosen(d, match, self._blocks_min(prompt), view)
+        worker, held = load.worker, _held(match, load.worker)
+        extend = prompt.tokens - cached_tokens(prompt, held)
         d = charge(SPARSE, d, worker, price(extend, self.input_rate))
+        node = ROOT
+        if blocks := shareable_blocks(index, prompt):
+            index, node = index.insert(prompt, blocks, worker, 0, hit=False, match=match)
+            index = trimmed(index, worker, load.kv_capacity_tokens + load.waiting_tokens + prompt.tokens)
         return Dispatch(request.id, worker), D2LPMState(
-            _inserted(index, prompt, prompt.blocks, worker),
+            index,
             state.accounts.set(client, Account(d.entries, account.under_way + 1)),
-            state.sent.set(request.id, Sent(client, worker, extend, prompt, held)),
+            state.sent.set(request.id, Sent(client, worker, extend, prompt, held, node)),
             state.weights,
             state.idle if account.idle_since == ACTIVE else state.idle.delete(account.idle_since),
             state.next_stamp,
@@ -150,8 +158,8 @@ class D2LPM(Router[D2LPMState]):
         """The fewest cached blocks that are a reason to go where they are."""
         return -(-self.match_percent_min * prompt.tokens // (100 * prompt.block_tokens))
 
-    def _chosen(self, d: Sparse, match: Match, blocks_min: int, view: ClusterView) -> tuple[int, Sparse]:
-        """The worker, and the deficits after the refill that it may have taken."""
+    def _chosen(self, d: Sparse, match: Match, blocks_min: int, view: ClusterView) -> tuple[WorkerLoad, Sparse]:
+        """The worker's report, and the deficits after the refill that it may have taken."""
         workers, length = view.workers, MEASURES[self.measure]
         get, default = d.entries.get, d.default
         dense = np.array([get(load.worker, default) for load in workers], np.int64)
@@ -170,18 +178,17 @@ class D2LPM(Router[D2LPMState]):
             dense = refill_rounds(NUMPY, dense, here, np.full(len(workers), default, np.int64))
             topped_up = dense.tolist()
             d = d.with_entries((load.worker, topped_up[i]) for i, load in enumerate(workers))
-        return workers[choose(NUMPY, dense, here, holds, queue)].worker, d
+        return workers[choose(NUMPY, dense, here, holds, queue)], d
 
     # --- what is learnt ---------------------------------------------------------------------------------------------
 
     def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
         if isinstance(event, Finished):
             return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
-        if isinstance(event, Evicted):
-            index = state.index.evicted(event.prompt, event.keep_blocks, event.worker)
+        if isinstance(event, Evicted | Cached):
+            sent = state.sent.get(event.owner)
+            index = followed(state.index, event, ROOT if sent is None else sent.node)
             return state if index is state.index else replace(state, index=index)
-        if isinstance(event, Cached):
-            return _cached(state, event)
         if isinstance(event, Cancelled):
             return self._cancelled(state, event)
         if isinstance(event, Rejected):
@@ -210,7 +217,7 @@ class D2LPM(Router[D2LPMState]):
             return state
         index, idle, accounts = state.index, state.idle, state.accounts
         if not cached:
-            index = index.evicted(sent.prompt, sent.cached_blocks, sent.worker)
+            index = index.evicted(sent.prompt, sent.cached_blocks, sent.worker, sent.node)
         account = accounts[sent.client]
         d = Sparse(account.deficits, self._quantum(state, sent.client))
         if uncomputed_tokens:
@@ -277,18 +284,3 @@ class D2LPM(Router[D2LPMState]):
 def _held(match: Match, worker: int) -> int:
     """Blocks of the matched prompt that the worker holds.  O(levels)."""
     return next((level.blocks for level in match.levels if level.workers >> worker & 1), 0)
-
-
-def _inserted(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int) -> PrefixIndex:
-    """The index after the worker is thought to hold so much of the prompt; blocks of another size are not indexed."""
-    if not blocks or (prompt.block_tokens != index.block_tokens and len(index.nodes) > 1):
-        return index
-    return index.insert(prompt, blocks, worker, 0, hit=False)[0]
-
-
-def _cached(state: D2LPMState, event: Cached) -> D2LPMState:
-    """A report is news only after part of the prompt was evicted while the request waited."""
-    if _held(state.index.match(event.prompt), event.worker) >= event.blocks:
-        return state
-    index = _inserted(state.index, event.prompt, event.blocks, event.worker)
-    return state if index is state.index else replace(state, index=index)

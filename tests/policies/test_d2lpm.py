@@ -55,7 +55,8 @@ class Table:
         held = [self.held(w, keys) for w in range(WORKERS)]
         best = max(held)
         credit = [w for w in range(WORKERS) if row[w] > 0]
-        near = [w for w in credit if best and held[w] == best]
+        counts = best > 0 and best * 100 >= self.router.match_percent_min * (len(keys) + 1)
+        near = [w for w in credit if counts and held[w] == best]
         worker = min(near or credit, key=lambda w: (queues[w], w))
         extend = len(keys) + 1 - held[worker]
         row[worker] -= extend * self.router.input_rate
@@ -82,7 +83,13 @@ class Table:
         self.cached[worker] = {path for path in self.cached[worker] if path[: keep + 1] != gone}
 
 
-routers = st.builds(D2LPM, quantum=st.integers(1, 20), input_rate=st.integers(1, 3), output_rate=st.integers(1, 3))
+routers = st.builds(
+    D2LPM,
+    quantum=st.integers(1, 20),
+    input_rate=st.integers(1, 3),
+    output_rate=st.integers(1, 3),
+    match_percent_min=st.sampled_from((0, 50, 70)),
+)
 
 
 @given(routers, st.data())
@@ -121,7 +128,7 @@ def _ends(router: D2LPM, table: Table, state: D2LPMState, data: st.DataObject) -
 
 def test_credit_decides_between_cache_and_queue() -> None:
     """A prompt stays where it is cached until its client owes there, and comes back after it owes everywhere."""
-    router = D2LPM(quantum=10)
+    router = D2LPM(quantum=10, match_percent_min=0)
     state, went = router.init(), []
     for i in range(6):
         dispatch, state = router.route(state, request(i, 0, [1] * 8, tail=i + 1), view(9, 5))
