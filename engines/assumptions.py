@@ -12,4 +12,5 @@ def assumption_monitor(policy: LocalPolicy[Any], clients: tuple[Client, ...], li
     promise = policy.promise(clients, limits)
     if promise is None:
         return None
-    return ClusterMonitor(lambda worker: Monitor(promise, policy.gate_check(), worker=worker, gaps=False))
+    check = policy.gate_checks()
+    return ClusterMonitor(lambda worker: Monitor(promise, check(), worker=worker, gaps=False))

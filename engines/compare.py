@@ -64,7 +64,8 @@ def limits_of(workload: Workload, cluster: Cluster, policy: LocalPolicy[Any]) ->
     The longest prompt is whatever fits a worker beside one output token; no maximum of the trace's prompts enters.
     """
     declared = max((job.request.max_output_tokens for job in workload.jobs), default=1)
-    return policy.limits(cluster.capacity, declared)
+    limits = policy.limits(cluster.capacity, declared)
+    return limits if policy.credit() is None else attrs.evolve(limits, workers=cluster.workers)
 
 
 def run_one(
@@ -115,6 +116,7 @@ def run_one(
         params={name: int(text) if text.isdecimal() else text for name, text in run.params.items()},
         charging=charging_of(workload, run.policy),
         service_gap_bound=run.policy.service_gap_bound(workload.clients, limits),
+        gap_scope="worker" if limits.workers == 1 else "cluster",
         wall_s=0.0,
         log_sha256=sha256,
     )

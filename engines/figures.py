@@ -79,22 +79,24 @@ def standing(run: RunResult) -> str:
     """How the run's gap stands to its bound: inside it, over it, not binding, or without one."""
     if run.service_gap_bound is None:
         return "no bound"
-    if run.gap.cost > run.service_gap_bound:
+    cost = run.bounded_gap.cost
+    if cost > run.service_gap_bound:
         return "over bound"
     if not run.is_binding:
         return "not binding"
-    return f"{share(run.gap.cost / run.service_gap_bound)} of bound"
+    return f"{share(cost / run.service_gap_bound)} of bound"
 
 
 def worst(run: RunResult) -> str:
-    """The largest gap in one sentence: who got how much more than whom, where and when."""
-    gap = run.gap
+    """The largest gap of those that the bound is about, in one sentence: who got how much more than whom, and when."""
+    gap = run.bounded_gap
     if gap.ahead is None or gap.behind is None:
         return "no two clients ever waited at the same worker together"
+    where = "on all workers" if gap.worker is None else f"on worker {gap.worker}"
     origin = run.origin_ns
     return (
         f"{who(run.names[gap.ahead])} received {count(gap.cost)} cost units more than {who(run.names[gap.behind])} "
-        f"on worker {gap.worker} from {time((gap.start_ns - origin) / 1e3)} to {time((gap.stop_ns - origin) / 1e3)}; "
+        f"{where} from {time((gap.start_ns - origin) / 1e3)} to {time((gap.stop_ns - origin) / 1e3)}; "
         f"the two waited together for {time(gap.together_ns / 1e3)}"
     )
 

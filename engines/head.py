@@ -123,11 +123,11 @@ class Head:
 
     # --- what it sees and does ----------------------------------------------------------------------------------------
 
-    def view(self, takers: list[Lane], now_ns: int) -> ClusterView:
+    def view(self, takers: list[Lane], now_ns: int, credit: Any = None) -> ClusterView:
         """The workers that take requests, as they are or as they were last heard of."""
         if self.reports is None:
-            return ClusterView(now_ns, tuple([lane.load(now_ns) for lane in takers]))
-        return ClusterView(now_ns, tuple([load for _, load in sorted(self._loads.items())]))
+            return ClusterView(now_ns, tuple([lane.load(now_ns) for lane in takers]), credit)
+        return ClusterView(now_ns, tuple([load for _, load in sorted(self._loads.items())]), credit)
 
     def gone(self, worker: int) -> None:
         """A worker that was sent a request does not answer: it is not seen any more until it reports again."""

@@ -21,6 +21,7 @@ from fairsched.model.monitor import ClusterMonitor, together
 from fairsched.model.monitor_promise import Finding
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.service import CLIENTS_MAX, Charging, Gap, backlogs, busiest, charges, service, service_gap
+from fairsched.model.service_anywhere import anywhere
 from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
 from fairsched.model.workload import Workload
 
@@ -32,7 +33,8 @@ class RunResult:
     """One policy over one workload.
 
     `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` is
-    what plots show; `names[i]` is client i; `assumptions` are those of the policy's theorems, by name.
+    what plots show; `names[i]` is client i; `assumptions` are those of the policy's theorems, by name.  `cluster_gap`
+    is between clients that waited at any workers, for the service of all of them; None where one worker did everything.
     """
 
     policy: str
@@ -46,6 +48,7 @@ class RunResult:
     gap_scope: str
     bound_over_busiest: float | None
     common_gap: Gap
+    cluster_gap: Gap | None
     clients: Mapping[str, Measures]
     wall_s: float
     log_sha256: str
@@ -57,8 +60,13 @@ class RunResult:
 
     @property
     def is_binding(self) -> bool | None:
-        """Whether anything could break the bound at all: it is below the busiest client's service on a worker."""
+        """Whether anything could break the bound at all: it is below the busiest client's service, where it holds."""
         return None if self.bound_over_busiest is None else self.bound_over_busiest < 1
+
+    @property
+    def bounded_gap(self) -> Gap:
+        """The gap that the bound is about: of a worker, or of the cluster for a policy whose workers share credit."""
+        return self.cluster_gap if self.gap_scope == "cluster" and self.cluster_gap is not None else self.gap
 
     def to_json(self) -> dict[str, Any]:
         """The run's entry in a comparison's JSON document."""
@@ -74,6 +82,7 @@ class RunResult:
             "gap_scope": self.gap_scope,
             "bound_over_busiest": self.bound_over_busiest,
             "service_gap_common_max": self.common_gap.cost,
+            "service_gap_cluster_max": None if self.cluster_gap is None else self.cluster_gap.cost,
             "assumptions": {name: attrs.asdict(finding) for name, finding in self.assumptions.items()},
             "clients": {name: attrs.asdict(measures) for name, measures in self.clients.items()},
             "wall_s": self.wall_s,
@@ -133,7 +142,8 @@ class Recorder:
         """All figures of what was recorded so far, also of a run that was interrupted.
 
         `charging` is how the policy's gate charges (default: computed tokens at rates 1 and 2, by weight), and
-        `service_gap_bound` is in the same cost units.
+        `service_gap_bound` is in the same cost units, for clients that wait at one "worker" or anywhere in the
+        "cluster", as `gap_scope` says.
         """
         self._flush()
         trace = concatenate(self._pieces)
@@ -148,7 +158,10 @@ class Recorder:
         if charging != common:
             costs = charges(trace, common)
             common_gap = service_gap(costs, waited, busiest(costs, len(clients)))
-        most = _busiest_on_a_worker(charged)
+        everywhere = anywhere(charged, waited)
+        several = bool((charged["worker"] > 0).any())
+        cluster_gap = attrs.evolve(service_gap(*everywhere, compared), worker=None) if several else None
+        most = _busiest_on_a_worker(everywhere[0] if gap_scope == "cluster" else charged)
         notes = [f"Service gaps are over the {CLIENTS_MAX} busiest of {len(clients)} clients."]
         return RunResult(
             policy=policy,
@@ -162,6 +175,7 @@ class Recorder:
             gap_scope=gap_scope,
             bound_over_busiest=service_gap_bound / most if service_gap_bound is not None and most else None,
             common_gap=common_gap,
+            cluster_gap=cluster_gap,
             clients={client.name: outcomes.measures(client.id) for client in clients},
             wall_s=wall_s,
             log_sha256=log_sha256,

@@ -88,7 +88,7 @@ class Placing(Timeline):
             if takers:
                 if self.head.follows_decoding:
                     self._follow_decoding()
-                view = self.head.view(takers, self.now_ns)
+                view = self.head.view(takers, self.now_ns, self.credit.known)
                 if view.workers:
                     self._deliver(self._taker(self.head.route(request, view).worker, takers), move)
                     return

@@ -221,9 +221,8 @@ class Simulator(Placing):
     def _idles(self, lane: Lane) -> None:
         """A worker that drains leaves when it has nothing left to do."""
         if lane.phase == "draining" and lane.idle:
-            report = self.head.report(lane, self.now_ns)
-            if report is not None:
-                self._send(report)
+            if self.head.reports is not None:
+                self._report(lane)
             self._leaves(lane)
 
     def _leaves(self, lane: Lane) -> None:
@@ -249,10 +248,13 @@ class Simulator(Placing):
             if lane.phase != "absent" and lane.down_until_ns <= self.now_ns:
                 if self.head.follows_decoding:
                     self._settle(lane)
-                report = self.head.report(lane, self.now_ns)
-                if report is not None:
-                    self._send(report)
+                self._report(lane)
         self._renew(REPORTS_ARE_DUE, reports.every_us)
+
+    def _report(self, lane: Lane) -> None:
+        report = self.head.report(lane, self.now_ns)
+        if report is not None:
+            self._send(report)
 
     def _send(self, report: Report) -> None:
         reports = self.head.reports
@@ -287,7 +289,7 @@ class Simulator(Placing):
         if self.head.follows_decoding:
             self._follow_decoding()
         takers = self._takers()
-        view = self.head.view(takers, self.now_ns)
+        view = self.head.view(takers, self.now_ns, self.credit.known)
         if takers and view.workers:
             plan = self.head.decide(view)
             for dispatch in plan.dispatches:

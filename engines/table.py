@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LEGEND = (
     "Service gap: the largest difference of charged service between two clients while both waited at one worker, on "
     "the worst worker. Each policy charges by its own gate, divided by weight.",
+    "Cluster gap: the same over all workers together, between clients that waited at any of them.",
     "Common gap: the same for one cost (1 a computed input token, 2 an output token), to compare policies by.",
     "Not binding: the bound exceeds all that the busiest client was charged on a worker, so nothing could break it.",
     "Jain's index: 1 when all clients received the same per weight while all were active, 1/n when one took all.",
@@ -51,6 +52,7 @@ def _cells(run: RunResult) -> dict[str, str]:
         "latency\np99": time(measures.latency_us.p99),
         "Jain": index(run.jain_client),
         "gap": count(run.gap.cost),
+        "cluster\ngap": "" if run.cluster_gap is None else count(run.cluster_gap.cost),
         "bound": count(run.service_gap_bound),
         "": f"[{style}]{where}[/]",
         "common\ngap": count(run.common_gap.cost),

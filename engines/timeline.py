@@ -12,6 +12,7 @@ from typing import Any
 
 from fairsched.engines.calls import Calls
 from fairsched.engines.changes import WorkerSpec
+from fairsched.engines.credit import Credit
 from fairsched.engines.lane import Lane
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
@@ -66,7 +67,9 @@ class Timeline:
         self.policy = policy
         self.on_events = on_events
         self.progress = progress
-        self.leap = leap
+        self.credit = Credit(policy)
+        # What a worker is charged in a leap would reach the others too late.
+        self.leap = leap and not self.credit.shared
         self.lanes = [Lane(worker, spec, policy.init()) for worker, spec in enumerate(specs)]
         self.calls = Calls(workload.jobs)
         self.now_ns = 0
@@ -82,9 +85,10 @@ class Timeline:
     def _decide(self, lane: Lane) -> None:
         """Ask the policy, apply its plan, and schedule the end of the step or leap."""
         for _ in range(len(lane.state.in_flight) + 2):
-            plan, policy_state = self.policy.decide(lane.policy_state, lane.state.view(self.now_ns))
+            lent = self.credit.lend(lane.policy_state, lane.state.worker)
+            plan, policy_state = self.policy.decide(lent, lane.state.view(self.now_ns))
             lane.state, events = transitions.begin(lane.state, plan, self.now_ns)
-            lane.policy_state = policy_state
+            self._learned(lane, policy_state)
             if events:
                 self._publish(lane, events, decided=True)
             if plan.chunks or (plan.decode and lane.state.decoding):
@@ -159,7 +163,7 @@ class Timeline:
 
         What the policy has `decided` itself, it has folded already.
         """
-        policy_state, observe = lane.policy_state, self._observe
+        policy_state, observe = self.credit.lend(lane.policy_state, lane.state.worker), self._observe
         over = False
         for event in events:
             kind = type(event)
@@ -167,7 +171,7 @@ class Timeline:
                 policy_state = observe(policy_state, event)
             if kind in ENDS:
                 over = True
-        lane.policy_state = policy_state
+        self._learned(lane, policy_state)
         if self._informs:
             self._inform(events)
         if self.on_events is not None:
@@ -176,6 +180,14 @@ class Timeline:
             for event in events:
                 if isinstance(event, Finished | Rejected | Cancelled):
                     self._end(event.request_id, type(event) is Finished)
+
+    def _learned(self, lane: Lane, policy_state: Any) -> None:
+        """A worker's policy has another state; who waits for shared credit at an idle worker decides again."""
+        lane.policy_state = policy_state
+        if self.credit.repay(policy_state, lane.state.worker):
+            for other in self.lanes:
+                if other.plan is None and other is not lane and other.state.queue:
+                    self._wake(other)
 
     def _inform(self, events: list[Event]) -> None:
         """The cluster's policy is told what happened at a worker."""

@@ -1,5 +1,7 @@
 """What a policy may see when it decides: resources, never the truth about outputs and never a queue it has to scan."""
 
+from typing import Any
+
 import msgspec
 from immutables import Map
 
@@ -68,7 +70,11 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """The workers that take requests now, in ascending order of their ids."""
+    """The workers that take requests now, in ascending order of their ids.
+
+    `credit` is what the local policies share (`LocalPolicy.credit`), None where they share nothing.
+    """
 
     now_ns: int
     workers: tuple[WorkerLoad, ...]
+    credit: Any = None

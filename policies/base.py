@@ -13,7 +13,7 @@ Source of the shape: optax separates parameters from state in the same way; the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import attrs
@@ -108,6 +108,10 @@ class LocalPolicy(Policy[State]):
         """
         return None
 
+    def told(self, credit: Any) -> Any:
+        """What of the shared credit everybody knows: a state of the gate.  It is part of the cluster's view."""
+        return credit
+
     def lent(self, state: State, credit: Any, worker: int) -> State:
         """The worker's state with what it sees of the shared credit."""
         return state
@@ -148,6 +152,10 @@ class LocalPolicy(Policy[State]):
     def gate_check(self) -> GateCheck | None:
         """Somebody new who follows one worker's events and tells admissions past the gate; None without a gate."""
         return None
+
+    def gate_checks(self) -> Callable[[], GateCheck | None]:
+        """What makes such a one for each worker of one cluster, told that cluster's events in their order."""
+        return self.gate_check
 
 
 class ClusterPolicy(Policy[State]):

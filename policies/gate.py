@@ -102,6 +102,15 @@ class Gate(ABC, Generic[GateState]):
         """What the gates of several workers share, at first; None for a gate that is each worker's own."""
         return None
 
+    @property
+    def exact(self) -> bool:
+        """Whether every worker sees all that was charged before."""
+        return True
+
+    def told(self, credit: Any) -> Any:
+        """What of the shared credit everybody knows."""
+        raise AssertionError(f"a {self.name} gate shares nothing")
+
     def lent(self, credit: Any, worker: int) -> GateState:
         """The gate's state as the worker sees the shared credit."""
         raise AssertionError(f"a {self.name} gate shares nothing")

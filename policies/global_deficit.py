@@ -139,10 +139,12 @@ class GlobalDeficitGate(DeficitGate):
     def repaid(self, credit: Any, state: Any, worker: int) -> Any:
         return credit.told(worker, state, self.unsent_max) if self.unsent_max else state
 
-    def truth(self, credit: Any) -> GlobalState:
-        """The state in which everybody knows everything that was told."""
-        state: GlobalState = credit.state if self.unsent_max else credit
-        return state
+    @property
+    def exact(self) -> bool:
+        return not self.unsent_max
+
+    def told(self, credit: Any) -> Any:
+        return credit.state if self.unsent_max else credit
 
     # --- one worker -------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from fairsched.policies.local_state import Flight, LocalState, enter, group_of, 
 from fairsched.policies.order import Order
 from fairsched.policies.promise import promise_of
 from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
+from fairsched.policies.shared_watch import SharedGateWatch, SharedState
 from fairsched.policies.waiting import (
     Entry,
     Waiting,
@@ -254,6 +255,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def credit(self) -> Any | None:
         return self.gate.credit()
 
+    def told(self, credit: Any) -> Any:
+        return self.gate.told(credit)
+
     def lent(self, state: LocalState[Any], credit: Any, worker: int) -> LocalState[Any]:
         return msgspec.structs.replace(state, gate=self.gate.lent(credit, worker))
 
@@ -295,6 +299,13 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def gate_check(self) -> GateWatch | None:
         return GateWatch(self.gate, self.order.waits_for_prefix) if self.gate.grouped else None
+
+    def gate_checks(self) -> Callable[[], GateWatch | None]:
+        if not self.gate.grouped or self.gate.credit() is None:
+            return self.gate_check
+        shared = SharedState(self.gate)
+        skips = self.order.waits_for_prefix
+        return lambda: SharedGateWatch(self.gate, skips, shared) if self.gate.exact else None
 
     def waiting_for(self, state: LocalState[Any], view: WorkerView, request_id: int) -> WaitingFor:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""

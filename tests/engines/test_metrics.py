@@ -51,6 +51,7 @@ KEYS = {
     "gap_scope",
     "bound_over_busiest",
     "service_gap_common_max",
+    "service_gap_cluster_max",
     "ttft_us",
     "normalized_ttft_us",
     "tpot_us",

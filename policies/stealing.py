@@ -1,0 +1,175 @@
+"""An idle worker takes a waiting request of a client in credit from another worker: fairness and work conservation.
+
+Source: this library, for a gate whose credit all workers share (`policies.global_deficit`).  There a worker where only
+clients without credit wait may idle while somebody waits elsewhere in credit.  Letting it take that request gives up
+nothing: the gate's rule is followed wherever a request waits, so D2-global holds with stealing as without, and D2-steal
+says that somebody who waits anywhere can always be let in.  What it costs is locality: the prefix of a stolen request
+is cached where it came from.
+
+Needs: the shared credit in the view, and to hear of every event at once.  With state reports that are late or lost
+requests are stolen late, which costs work conservation and never fairness.
+"""
+
+from typing import Any, ClassVar
+
+import attrs
+import msgspec
+from immutables import Map
+
+from fairsched.model.algebra import NUMPY, Ints
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Rejected,
+    WorkerLeft,
+)
+from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.request import Request
+from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies.base import Router
+from fairsched.policies.deficit import refill_due, refill_rounds
+from fairsched.policies.global_deficit import GlobalState, waits
+from fairsched.policies.router import JoinShortestQueue
+
+Queue = tuple[int, int]
+"""A worker and a client."""
+
+
+class StealingState(msgspec.Struct, frozen=True):
+    """The router's own state, the requests that wait by worker and client, and the place and size of each."""
+
+    placed: Any
+    queues: Map[Queue, SortedTuple[int]] = Map()
+    places: Map[int, tuple[int, int, int]] = Map()
+
+
+@attrs.frozen
+class Stealing(Router[StealingState]):
+    """Places requests like `router`, and moves one to a worker that runs nothing and could let nobody in.
+
+    The client in credit with the most of it is taken, its oldest request at the worker where it has the most waiting.
+    A decision costs O(clients) and, for each idle worker, O(workers * clients that wait).
+    """
+
+    name: ClassVar[str] = "stealing"
+    state_type: ClassVar[Any] = StealingState
+    follows_decoding: ClassVar[bool] = False
+
+    router: Router[Any] = attrs.field(factory=JoinShortestQueue)
+
+    def init(self) -> StealingState:
+        return StealingState(self.router.init())
+
+    def route(self, state: StealingState, request: Request, view: ClusterView) -> tuple[Dispatch, StealingState]:
+        dispatch, placed = self.router.route(state.placed, request, view)
+        return dispatch, StealingState(placed, state.queues, state.places)
+
+    # --- who waits where --------------------------------------------------------------------------------------------
+
+    def observe(self, state: StealingState, event: Event) -> StealingState:
+        placed = self.router.observe(state.placed, event)
+        if placed is not state.placed:
+            state = StealingState(placed, state.queues, state.places)
+        match event:
+            case Arrived() if event.worker != NOWHERE:
+                request = event.request
+                size = request.prompt.tokens + request.max_output_tokens
+                return _joins(state, event.worker, request.client, request.id, size)
+            case Admitted():
+                return _leaves(state, event.request_id, keeps=True)
+            case Preempted() if event.request_id in state.places:
+                size = state.places[event.request_id][2]
+                return _joins(state, event.worker, event.client, event.request_id, size)
+            case Finished() | Cancelled() | Rejected() | Migrated():
+                return _leaves(state, event.request_id, keeps=False)
+            case WorkerLeft():
+                for request_id, (worker, _, _) in list(state.places.items()):
+                    if worker == event.worker:
+                        state = _leaves(state, request_id, keeps=False)
+        return state
+
+    # --- stealing ---------------------------------------------------------------------------------------------------
+
+    def decide(self, state: StealingState, view: ClusterView) -> tuple[ClusterPlan, StealingState]:
+        idle = [load for load in view.workers if not load.running_requests]
+        if view.credit is None or not state.queues or not idle:
+            return ClusterPlan(), state
+        q = _after_refill(view.credit)
+        migrations: list[Migration] = []
+        loads = {load.worker: load for load in view.workers}
+        queues = dict(state.queues)
+        for load in idle:
+            if not any(worker == load.worker and _credit(q, client) > 0 for worker, client in queues):
+                stolen = self._stolen(queues, state, q, load, loads)
+                if stolen is not None:
+                    migrations.append(stolen)
+        return ClusterPlan((), tuple(migrations)), state
+
+    def _stolen(
+        self,
+        queues: dict[Queue, SortedTuple[int]],
+        state: StealingState,
+        q: Ints,
+        load: WorkerLoad,
+        loads: dict[int, WorkerLoad],
+    ) -> Migration | None:
+        """The oldest request of the client with most credit, from a worker that is busy; it is then gone from there."""
+        rich = [
+            (_credit(q, client), len(requests), -client, -worker)
+            for (worker, client), requests in queues.items()
+            if _credit(q, client) > 0 and worker in loads and loads[worker].running_requests
+        ]
+        for _, _, client, worker in sorted(rich, reverse=True):
+            requests = queues[-worker, -client]
+            fitting = (each for each in requests if state.places[each][2] <= load.kv_capacity_tokens)
+            request_id = next(fitting, None)
+            if request_id is not None:
+                left = requests.remove(request_id)
+                if len(left):
+                    queues[-worker, -client] = left
+                else:
+                    del queues[-worker, -client]
+                return Migration(request_id, -worker, load.worker)
+        return None
+
+
+def _joins(state: StealingState, worker: int, client: int, request_id: int, size: int) -> StealingState:
+    queue = state.queues.get((worker, client), SortedTuple())
+    queues = state.queues.set((worker, client), queue.add(request_id))
+    return StealingState(state.placed, queues, state.places.set(request_id, (worker, client, size)))
+
+
+def _leaves(state: StealingState, request_id: int, *, keeps: bool) -> StealingState:
+    """The request waits no more; one that was admitted may come back."""
+    place = state.places.get(request_id)
+    if place is None:
+        return state
+    worker, client, _ = place
+    queue = state.queues.get((worker, client), SortedTuple()).discard(request_id)
+    key, queues = (worker, client), state.queues
+    if len(queue):
+        queues = queues.set(key, queue)
+    elif key in queues:
+        queues = queues.delete(key)
+    return StealingState(state.placed, queues, state.places if keeps else state.places.delete(request_id))
+
+
+def _after_refill(credit: GlobalState) -> Ints:
+    """Deficits as the next decision sees them."""
+    deficit = credit.deficit
+    queued = waits(NUMPY, credit.places)
+    q: Ints = deficit.q
+    if refill_due(NUMPY, q, queued):
+        q = refill_rounds(NUMPY, q, queued, deficit.known, deficit.quantum)
+    return q
+
+
+def _credit(q: Ints, client: int) -> int:
+    return int(q[client]) if client < len(q) else 0
