@@ -1,0 +1,333 @@
+"""Centralised DLPM: one queue and one deficit a client before all workers, at the price of asking the workers.
+
+Paper: "Locality-aware Fair Scheduling in LLM Serving" names it to say why it is not used: whoever decides centrally
+has to hear from a worker before each decision, and the worker waits for the answer.  Workers run FCFS behind it.
+
+Model of that price: scheduler and workers exchange messages in rounds of `sync_us`, one round trip.  In a round each
+worker says how much memory is free, the scheduler decides for all of them, and what it decided is at the workers when
+the round is over; the next round begins then.  So room that opens in a worker stays empty for one to two round trips,
+the time until the round it falls into ends, and the round after.  A decision knows only what was said when its round
+began, beside what the scheduler itself has sent.  With `sync_us` = 0 every decision is at once: what no real scheduler
+could do, and what the others are compared with.
+
+The rule is DLPM's with the workers in place of one: of the waiting requests whose client has credit the one with the
+longest cached prefix anywhere goes next, to the worker that holds most of it among those with room for it; if none has
+room, nobody overtakes it.  The gate is `fairsched.policies.deficit`, so one client's lead over another is that of one
+worker of all the workers' memory: U is m times as large, and nobody has to be backlogged anywhere but here.
+"""
+
+from collections import Counter
+from typing import Any, ClassVar
+
+import attrs
+import msgspec
+import numpy as np
+from immutables import Map
+from msgspec.structs import replace
+
+from fairsched.model.algebra import NO_SCORE, NOBODY, Ints
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Cached,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Evicted,
+    Finished,
+    Rejected,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.pricing import Rates
+from fairsched.model.request import Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies.base import ClusterPolicy
+from fairsched.policies.deficit import DeficitGate, DeficitState
+from fairsched.policies.prefix_copy import cached_tokens, followed, shareable_blocks, trimmed
+from fairsched.policies.validators import not_negative, positive
+
+NO_HEADS: Ints = np.zeros(0, np.int64)
+"""A deficit gate does not look at heads when somebody joins or is settled."""
+_AGE_BITS = 32
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A request that was decided about, where it goes, the extend tokens that were charged, and the KV tokens that are
+    kept free for it until its worker has admitted it (0: it has)."""
+
+    request: Request
+    worker: int
+    extend_tokens: int
+    kv_tokens: int
+
+
+class CentralState(msgspec.Struct, frozen=True):
+    """The gate's state, the index of what workers cache, who waits (a client's requests, the oldest first), what was
+    sent, the memory that is kept free for that by worker, and what is on its way until the round ends."""
+
+    gate: DeficitState
+    index: PrefixIndex
+    waiting: Map[int, tuple[Request, ...]] = Map()
+    sent: Map[int, Sent] = Map()
+    kept_free: Map[int, int] = Map()
+    on_the_way: tuple[Dispatch, ...] = ()
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """A client's request that goes first, and who holds how much of it."""
+
+    request: Request
+    match: Match
+
+    @property
+    def score(self) -> int:
+        """More cached before less, older before younger."""
+        cached = _most_cached(self.request, self.match)
+        return (cached << _AGE_BITS) - min(self.request.id, (1 << _AGE_BITS) - 1)
+
+
+class Room:
+    """What the workers have left while a decision is made: KV tokens and places."""
+
+    def __init__(self, view: ClusterView, kept_free: Map[int, int], on_the_way: Counter[int], places: int) -> None:
+        self.loads = {load.worker: load for load in view.workers}
+        self.tokens = {w: load.kv_free_tokens - kept_free.get(w, 0) for w, load in self.loads.items()}
+        self.places = {
+            w: places - load.running_requests - load.waiting_requests - on_the_way[w] for w, load in self.loads.items()
+        }
+
+    def best(self, head: Head, match_percent_min: int) -> tuple[int, int] | None:
+        """The worker with room for the request that holds most of it, then with most room, and how much it caches.
+
+        Less than so much of the prompt is no reason to go anywhere.
+        """
+        prompt = head.request.prompt
+        need = prompt.tokens + head.request.max_output_tokens
+        found: tuple[int, int, int, int] | None = None
+        for worker, tokens in self.tokens.items():
+            held = next((level.blocks for level in head.match.levels if level.workers >> worker & 1), 0)
+            cached = cached_tokens(prompt, held)
+            if need - cached <= tokens and self.places[worker] > 0:
+                counts = cached if cached * 100 >= match_percent_min * prompt.tokens else 0
+                found = max(found or (-1, 0, 0, 0), (counts, tokens, -worker, cached))
+        return None if found is None else (-found[2], found[3])
+
+    def take(self, worker: int, tokens: int) -> WorkerLoad:
+        """A request goes there."""
+        self.tokens[worker] -= tokens
+        self.places[worker] -= 1
+        return self.loads[worker]
+
+
+@attrs.frozen
+class CentralDLPM(ClusterPolicy[CentralState]):
+    """Longest prefix among clients with credit, in one queue before all workers, which costs a round trip.
+
+    Of each client the `lookahead` oldest requests are looked at.  O(clients x lookahead) matches for a decision if a
+    worker has a place, and O(workers + lookahead) for each request that it sends.
+    """
+
+    name: ClassVar[str] = "dlpm-central"
+    state_type: ClassVar[Any] = CentralState
+
+    sync_us: int = attrs.field(default=10_000, validator=not_negative)
+    """A round trip between scheduler and workers."""
+    quantum: int = attrs.field(default=4096, validator=positive)
+    input_rate: int = attrs.field(default=Rates().input, validator=positive)
+    output_rate: int = attrs.field(default=Rates().output, validator=positive)
+    match_percent_min: int = attrs.field(default=50, validator=not_negative)
+    """A cached part of less than this share of the prompt is no reason to go where it is."""
+    lookahead: int = attrs.field(default=32, validator=positive)
+    max_running: int = attrs.field(default=256, validator=positive)
+    """Most requests at a worker; it should be the workers' own."""
+    gate: DeficitGate = attrs.field(init=False, eq=False, repr=False)
+
+    @gate.default
+    def _gate(self) -> DeficitGate:
+        return DeficitGate(Rates(self.input_rate, self.output_rate), self.quantum)
+
+    @property
+    def decide_every_us(self) -> int | None:
+        return self.sync_us or None
+
+    def init(self) -> CentralState:
+        # Nothing is counted in a window, so any will do.
+        return CentralState(self.gate.init(), PrefixIndex.empty(window_ns=1))
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def decide(self, state: CentralState, view: ClusterView) -> tuple[ClusterPlan, CentralState]:
+        """What was decided a round ago is at the workers now, and what is decided now will be in a round."""
+        serving = {load.worker for load in view.workers}
+        there = []
+        for dispatch in state.on_the_way:
+            if dispatch.worker in serving:
+                there.append(dispatch)
+            else:
+                state = self._queued(state, dispatch.request_id)
+        state = replace(state, on_the_way=())
+        decided, state = self._decided(state, view, Counter(each.worker for each in there))
+        if not self.sync_us:
+            return ClusterPlan(decided), state
+        return ClusterPlan(tuple(there)), replace(state, on_the_way=decided)
+
+    def _decided(
+        self, state: CentralState, view: ClusterView, there: Counter[int]
+    ) -> tuple[tuple[Dispatch, ...], CentralState]:
+        """DLPM's pass over who waits, with all workers' room."""
+        room = Room(view, state.kept_free, there, self.max_running)
+        if not state.waiting or not any(room.places[w] > 0 < room.tokens[w] for w in room.places):
+            return (), state
+        found = {client: self._head(state, requests) for client, requests in sorted(state.waiting.items())}
+        scores = np.full(len(state.gate.q), NO_SCORE, np.int64)
+        for client, head in found.items():
+            scores[client] = head.score
+        turn = self.gate.turn(state.gate, scores)
+        dispatches = []
+        while (client := turn.choose(scores)) != NOBODY:
+            head = found[client]
+            target = room.best(head, self.match_percent_min)
+            if target is None:
+                break
+            state = self._sent(state, head.request, *target, room)
+            rest = state.waiting.get(client)
+            sent = state.sent[head.request.id]
+            turn.admit(client, sent.extend_tokens, sent.kv_tokens, rest is None)
+            if rest is None:
+                scores[client] = NO_SCORE
+            else:
+                found[client] = self._head(state, rest)
+                scores[client] = found[client].score
+            dispatches.append(Dispatch(head.request.id, sent.worker))
+        return tuple(dispatches), replace(state, gate=self.gate.after(state.gate, turn))
+
+    def _head(self, state: CentralState, requests: tuple[Request, ...]) -> Head:
+        """Of the oldest, the one of which most is cached somewhere."""
+        heads = (Head(request, state.index.match(request.prompt)) for request in requests[: self.lookahead])
+        return max(heads, key=lambda head: head.score)
+
+    def _sent(self, state: CentralState, request: Request, worker: int, cached: int, room: Room) -> CentralState:
+        """The state in which the request is on its way."""
+        extend = request.prompt.tokens - cached
+        kept = extend + request.max_output_tokens
+        load = room.take(worker, kept)
+        index = state.index
+        if blocks := shareable_blocks(index, request.prompt):
+            index, _ = index.insert(request.prompt, blocks, worker, 0, hit=False)
+            index = trimmed(index, worker, load.kv_capacity_tokens + load.waiting_tokens + request.prompt.tokens)
+        return replace(
+            _unqueued(state, request),
+            index=index,
+            sent=state.sent.set(request.id, Sent(request, worker, extend, kept)),
+            kept_free=state.kept_free.set(worker, state.kept_free.get(worker, 0) + kept),
+        )
+
+    # --- what is learnt ---------------------------------------------------------------------------------------------
+
+    def observe(self, state: CentralState, event: Event) -> CentralState:
+        match event:
+            case Decoded():
+                return replace(state, gate=self.gate.decoded(state.gate, event.clients, event.tokens))
+            case Arrived() if event.worker == NOWHERE:
+                return self._comes(state, event.request)
+            case Admitted() if event.request_id in state.sent:
+                return self._admitted(state, event)
+            case Evicted() | Cached():
+                return replace(state, index=followed(state.index, event))
+            case Finished() | Rejected():
+                return self._gone(state, event.request_id, event.client)
+            case Cancelled():
+                state = self._settled(state, event.client, -event.uncomputed_tokens if event.was_running else 0)
+                return self._gone(state, event.request_id, event.client)
+            case ClientConfigured():
+                return replace(state, gate=self.gate.configured(state.gate, event.client, event.weight))
+            case WorkerLeft() | WorkerJoined():
+                return self._without(state, event)
+            case _:
+                return state
+
+    def _comes(self, state: CentralState, request: Request) -> CentralState:
+        if request.id in state.sent:
+            state = self._gone(state, request.id, request.client)
+        queue = state.waiting.get(request.client, ())
+        gate = self.gate.joined(state.gate, request.client, NO_HEADS, bool(queue))
+        return replace(state, gate=gate, waiting=state.waiting.set(request.client, (*queue, request)))
+
+    def _queued(self, state: CentralState, request_id: int) -> CentralState:
+        """A request on its way comes back: its worker takes no requests any more."""
+        request = state.sent[request_id].request
+        state = self._gone(state, request_id, request.client)
+        queue = (*state.waiting.get(request.client, ()), request)
+        return replace(state, waiting=state.waiting.set(request.client, tuple(sorted(queue, key=lambda each: each.id))))
+
+    def _admitted(self, state: CentralState, event: Admitted) -> CentralState:
+        """What was kept free is taken, and what was computed otherwise than planned is charged, or all of it if it is
+        computed again."""
+        sent = state.sent[event.request_id]
+        planned = sent.extend_tokens if sent.kv_tokens else 0
+        state = self._settled(_released(state, sent), event.client, event.extend_tokens - planned)
+        return replace(state, sent=state.sent.set(event.request_id, replace(sent, kv_tokens=0)))
+
+    def _settled(self, state: CentralState, client: int, extend_tokens: int) -> CentralState:
+        return replace(state, gate=self.gate.settled(state.gate, client, extend_tokens, NO_HEADS))
+
+    def _gone(self, state: CentralState, request_id: int, client: int) -> CentralState:
+        """A request is over, or back: what it was charged and never entered with is given back."""
+        sent = state.sent.get(request_id)
+        if sent is None:
+            queue = state.waiting.get(client, ())
+            left = next((request for request in queue if request.id == request_id), None)
+            return state if left is None else _unqueued(state, left)
+        if sent.kv_tokens:
+            state = self._settled(_released(state, sent), client, -sent.extend_tokens)
+        on_the_way = tuple(each for each in state.on_the_way if each.request_id != request_id)
+        return replace(state, sent=state.sent.delete(request_id), on_the_way=on_the_way)
+
+    def _without(self, state: CentralState, event: WorkerLeft | WorkerJoined) -> CentralState:
+        """What was on its way there comes back; what was there comes again by itself."""
+        on_the_way = {each.request_id for each in state.on_the_way if each.worker == event.worker}
+        for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == event.worker):
+            if request_id in on_the_way:
+                state = self._queued(state, request_id)
+            else:
+                state = self._gone(state, request_id, state.sent[request_id].request.client)
+        return replace(state, index=followed(state.index, event))
+
+    def check(self, state: CentralState) -> None:
+        self.gate.check(state.gate)
+        state.index.check()
+        # Nobody waits without a request, and nobody waits who was sent.
+        waiting = [request.id for queue in state.waiting.values() for request in queue]
+        assert all(state.waiting.values())
+        assert len(waiting) == len(set(waiting) - set(state.sent))
+        # What is on its way was sent, and is not there yet.
+        assert all(state.sent[each.request_id].kv_tokens for each in state.on_the_way)
+        # Memory is kept free for exactly what was sent and has not entered.
+        kept = Counter[int]()
+        for sent in state.sent.values():
+            kept[sent.worker] += sent.kv_tokens
+        assert {w: tokens for w, tokens in kept.items() if tokens} == dict(state.kept_free)
+
+
+def _most_cached(request: Request, match: Match) -> int:
+    return cached_tokens(request.prompt, match.levels[0].blocks) if match.levels else 0
+
+
+def _unqueued(state: CentralState, request: Request) -> CentralState:
+    queue = tuple(each for each in state.waiting[request.client] if each.id != request.id)
+    waiting = state.waiting.set(request.client, queue) if queue else state.waiting.delete(request.client)
+    return replace(state, waiting=waiting)
+
+
+def _released(state: CentralState, sent: Sent) -> CentralState:
+    """The memory that was kept free for it is not any more."""
+    if not sent.kv_tokens:
+        return state
+    left = state.kept_free[sent.worker] - sent.kv_tokens
+    kept = state.kept_free.set(sent.worker, left) if left else state.kept_free.delete(sent.worker)
+    return replace(state, kept_free=kept)
