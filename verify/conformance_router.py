@@ -5,7 +5,8 @@ go elsewhere when their worker is gone; reports are as old as they happen to be,
 
 - **Pure.**  `route` and `observe` change nothing that they are given, and the same state, request and view give the
   same dispatch and state, at once and many steps later.
-- **There.**  A request is sent to a worker that the view shows, and nothing is held.
+- **There.**  A request is sent to a worker that the view shows, and nothing is held; what moves is where the router
+  says, and goes to another worker that the view shows.
 - **Kept.**  A state survives JSON, and goes on as if nothing had happened.
 - **Sound.**  The router's own `check` holds after everything that happens.
 
@@ -34,9 +35,10 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.model.worker_batch import generated, kv_tokens
 from fairsched.model.worker_state import WorkerState
 from fairsched.policies.base import Router
 from fairsched.policies.batching import Chunked
@@ -118,6 +120,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.servers: dict[int, Server] = {}
         self.outputs: dict[int, int] = {}
         """Output tokens of every request that came."""
+        self.requests: dict[int, Request] = {}
         self.home: dict[int, int] = {}
         """The worker of every request that has not ended."""
         self.saved: list[Saved] = []
@@ -136,6 +139,7 @@ class RouterMachine(RuleBasedStateMachine):
         for request in drawn:
             request = replace(request, id=len(self.outputs), arrival_ns=self.now_ns)
             self.outputs[request.id] = max(request.max_output_tokens - early, 1)
+            self.requests[request.id] = request
             self.place(request, 0)
 
     @precondition(lambda m: m.home)
@@ -156,6 +160,25 @@ class RouterMachine(RuleBasedStateMachine):
         server = self.pick(list(self.servers), pick)
         for _ in range(count):
             self.tell(server.step(self.now_ns))
+
+    @rule()
+    def decide(self) -> None:
+        """What the router wants to move moves, unless it would not fit; most routers want nothing."""
+        view = ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
+        before = self.encoded(self.state)
+        plan, after = self.router.decide(self.state, view)
+        for state in (self.state, self.restored(self.state)):
+            again, after_again = self.router.decide(state, view)
+            assert again == plan, f"the same state and view gave {plan} and {again}"
+            assert self.encoded(after_again) == self.encoded(after), "the same decision left two different states"
+        assert self.encoded(self.state) == before, "decide changed the state that it was given"
+        assert not plan.dispatches, "a router holds nothing that it could dispatch later"
+        self.router.check(after)
+        self.state = after
+        moved = [migration.request_id for migration in plan.migrations]
+        assert len(set(moved)) == len(moved), "a request moves twice at once"
+        for migration in plan.migrations:
+            self.migrate(migration)
 
     @rule(pause_ns=st.sampled_from(PAUSES_NS))
     def wait(self, pause_ns: int) -> None:
@@ -237,21 +260,40 @@ class RouterMachine(RuleBasedStateMachine):
         assert dispatch.request_id == request.id, f"asked about request {request.id}, dispatched {dispatch.request_id}"
         assert dispatch.worker in [load.worker for load in view.workers], f"the view has no worker {dispatch.worker}"
         self.router.check(after)
-        plan, held = self.router.decide(after, view)
-        assert plan == ClusterPlan(), "a router holds nothing that it could dispatch later"
-        assert self.encoded(held) == written
         self.saved = [*self.saved[1 - SAVED_MAX :], Saved(self.state, before, request, view, dispatch, written)]
         self.state = after
         self.deliver(request, generated_tokens, dispatch.worker)
 
-    def deliver(self, request: Request, generated_tokens: int, worker: int) -> None:
+    def deliver(self, request: Request, generated_tokens: int, worker: int, kv_tokens: int = 0) -> None:
         """The worker has the request, or rejects it because it is too large."""
         server = self.servers[worker]
         output_tokens = self.outputs[request.id]
-        server.state, events = transitions.arrive(server.state, request, output_tokens, self.now_ns, generated_tokens)
+        server.state, events = transitions.arrive(
+            server.state, request, output_tokens, self.now_ns, generated_tokens, kv_tokens
+        )
         server.tell(events)
         self.home[request.id] = worker
         self.tell(events)
+
+    def migrate(self, migration: Migration) -> None:
+        """The request goes from its worker to the other one, with its KV or without."""
+        request_id, source, target = migration.request_id, migration.source, migration.target
+        assert self.home.get(request_id) == source, f"request {request_id} is not at worker {source}"
+        assert target in self.serving(), f"request {request_id} cannot go to worker {target}, which takes none"
+        assert target != source, f"request {request_id} is at worker {source} already"
+        server = self.servers[source]
+        waiting = server.state.queue.get(request_id)
+        if waiting is None:
+            done, kv = generated(server.state, request_id), kv_tokens(server.state, request_id)
+        else:
+            done, kv = waiting.generated_tokens, waiting.kv_tokens
+        request = self.requests[request_id]
+        if not self.servers[target].state.fits_alone(request):
+            return
+        server.state, events = transitions.depart(server.state, request_id, self.now_ns)
+        server.tell(events)
+        self.tell(events)
+        self.deliver(request, done, target, kv if migration.with_kv else 0)
 
     def tell(self, events: list[Event]) -> None:
         """The router learns events one by one."""
