@@ -17,7 +17,7 @@ from fairsched.model.service import Charging
 from fairsched.model.workload import Workload
 from fairsched.policies.base import Limits, LocalPolicy, Router
 
-KV_SAMPLE_EVERY = 32
+KV_SAMPLE_EVERY = 4
 """Every so many transitions of the run, the KV use of the worker is sampled for the plot."""
 
 
@@ -119,6 +119,7 @@ def run_one(
         gap_scope="worker" if limits.workers == 1 else "cluster",
         wall_s=0.0,
         log_sha256=sha256,
+        workers=len(simulator.lanes),
     )
     return attrs.evolve(result, wall_s=time.perf_counter() - started), simulator, complete
 

@@ -16,11 +16,21 @@ import numpy as np
 
 from fairsched.engines.outcomes import Measures, Outcomes
 from fairsched.engines.series import KvSamples, Series
+from fairsched.engines.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
 from fairsched.model.events import Event
 from fairsched.model.monitor import ClusterMonitor, together
 from fairsched.model.monitor_promise import Finding
 from fairsched.model.pricing import COMMON, multipliers
-from fairsched.model.service import CLIENTS_MAX, Charging, Gap, backlogs, busiest, charges, service, service_gap
+from fairsched.model.service import (
+    CLIENTS_MAX,
+    Charging,
+    Gap,
+    backlogs,
+    busiest,
+    charges,
+    service,
+    service_gap,
+)
 from fairsched.model.service_anywhere import anywhere
 from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
 from fairsched.model.workload import Workload
@@ -32,9 +42,10 @@ _PIECE = 1 << 15
 class RunResult:
     """One policy over one workload.
 
-    `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` is
-    what plots show; `names[i]` is client i; `assumptions` are those of the policy's theorems, by name.  `cluster_gap`
-    is between clients that waited at any workers, for the service of all of them; None where one worker did everything.
+    `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` and
+    `worker_series` are what plots show; `names[i]` is client i, `workers[i]` worker i; `assumptions` are those of the
+    policy's theorems, by name.  `cluster_gap` is between clients that waited at any workers, for the service of all of
+    them; None where one worker did everything.
     """
 
     policy: str
@@ -55,7 +66,9 @@ class RunResult:
     notes: tuple[str, ...]
     names: tuple[str, ...]
     origin_ns: int
+    workers: tuple[WorkerMeasures, ...]
     series: Series = attrs.field(eq=False, repr=False)
+    worker_series: WorkerSeries = attrs.field(eq=False, repr=False)
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
 
     @property
@@ -67,6 +80,11 @@ class RunResult:
     def bounded_gap(self) -> Gap:
         """The gap that the bound is about: of a worker, or of the cluster for a policy whose workers share credit."""
         return self.cluster_gap if self.gap_scope == "cluster" and self.cluster_gap is not None else self.gap
+
+    @property
+    def imbalance(self) -> float | None:
+        """The most work of a worker over the mean of all."""
+        return imbalance(self.workers)
 
     def to_json(self) -> dict[str, Any]:
         """The run's entry in a comparison's JSON document."""
@@ -84,6 +102,8 @@ class RunResult:
             "service_gap_common_max": self.common_gap.cost,
             "service_gap_cluster_max": None if self.cluster_gap is None else self.cluster_gap.cost,
             "assumptions": {name: attrs.asdict(finding) for name, finding in self.assumptions.items()},
+            "imbalance": self.imbalance,
+            "workers": [attrs.asdict(worker) for worker in self.workers],
             "clients": {name: attrs.asdict(measures) for name, measures in self.clients.items()},
             "wall_s": self.wall_s,
             "log_sha256": self.log_sha256,
@@ -138,12 +158,13 @@ class Recorder:
         gap_scope: str = "worker",
         wall_s: float = 0.0,
         log_sha256: str = "",
+        workers: int = 1,
     ) -> RunResult:
         """All figures of what was recorded so far, also of a run that was interrupted.
 
         `charging` is how the policy's gate charges (default: computed tokens at rates 1 and 2, by weight), and
         `service_gap_bound` is in the same cost units, for clients that wait at one "worker" or anywhere in the
-        "cluster", as `gap_scope` says.
+        "cluster", as `gap_scope` says.  `workers` is how many there were, also without anything to do.
         """
         self._flush()
         trace = concatenate(self._pieces)
@@ -163,6 +184,7 @@ class Recorder:
         cluster_gap = attrs.evolve(service_gap(*everywhere, compared), worker=None) if several else None
         most = _busiest_on_a_worker(everywhere[0] if gap_scope == "cluster" else charged)
         notes = [f"Service gaps are over the {CLIENTS_MAX} busiest of {len(clients)} clients."]
+        worked, worker_series = worker_figures(trace, workers, outcomes.origin, outcomes.last_ns)
         return RunResult(
             policy=policy,
             router=router,
@@ -182,6 +204,8 @@ class Recorder:
             notes=() if compared is None else tuple(notes),
             names=tuple(client.name for client in clients),
             origin_ns=outcomes.origin,
+            workers=worked,
+            worker_series=worker_series,
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
             assumptions=together(self._monitor.reports()) if self._monitor is not None else {},
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from fairsched.engines.comparison import Comparison
 from fairsched.engines.figures import count
 
 if TYPE_CHECKING:
@@ -140,6 +141,12 @@ def panels_of(figure: "Figure", titles: Sequence[str], xlabel: str, ylabel: str,
 def panel_size(number: int) -> tuple[float, float]:
     """Inches for so many panels."""
     return WIDTH, 0.9 + 2.0 * -(-number // _columns(number))
+
+
+def left_out(comparison: Comparison) -> str:
+    """What a caption says of runs that have no panel."""
+    more = len(comparison.runs) - PANELS_MAX
+    return f" Of {len(comparison.runs)} runs the first {PANELS_MAX} are shown." if more > 0 else ""
 
 
 def _columns(number: int) -> int:

@@ -18,11 +18,13 @@ from fairsched.engines.report.canvas import (
     cost_tick,
     drawn,
     end_labels,
+    left_out,
     line_style,
     panel_size,
     panels_of,
     point_labels,
 )
+from fairsched.engines.report.worker_plots import worker_plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +50,8 @@ def _client_panels(
         for axes, run in zip(panels, runs, strict=True):
             for i in reversed(range(len(run.series.clients))):
                 draw(axes, run, i, line_style(i))
+        for axes in panels:
+            # Only when everything is drawn: limits that are set no longer follow what comes.
             finish(axes)
         coloured = [run_line(panels[0], i) for i in range(min(len(clients), len(COLOURS)))]
         names = [who(runs[0].names[client]) for client in clients[: len(COLOURS)]]
@@ -59,12 +63,7 @@ def _client_panels(
     def run_line(axes: "Axes", i: int) -> Any:
         return axes.plot([], [], **line_style(i))[0]
 
-    return drawn(name, title, caption + _left_out(comparison), panel_size(len(runs)), picture)
-
-
-def _left_out(comparison: Comparison) -> str:
-    more = len(comparison.runs) - PANELS_MAX
-    return f" Of {len(comparison.runs)} runs the first {PANELS_MAX} are shown." if more > 0 else ""
+    return drawn(name, title, caption + left_out(comparison), panel_size(len(runs)), picture)
 
 
 def service(comparison: Comparison) -> Plot:
@@ -188,7 +187,9 @@ def ttft(comparison: Comparison) -> Plot:
 
 
 def kv(comparison: Comparison) -> Plot | None:
-    """KV memory over time, one panel a run; None where no run was sampled."""
+    """KV memory over time, one panel a run; None where no run was sampled, or one has several workers."""
+    if any(len(run.workers) > 1 for run in comparison.runs):
+        return None
     runs = [(run, label) for run, label in zip(comparison.runs, comparison.labels(), strict=True) if run.series.kv]
     runs = runs[:PANELS_MAX]
     if not runs:
@@ -212,7 +213,7 @@ def kv(comparison: Comparison) -> Plot | None:
     return drawn(
         "kv",
         "KV memory in use",
-        "One pair of lines a worker: where running requests reach the top, memory is what requests wait for; the space "
+        "Where running requests reach the top, memory is what requests wait for; the space "
         "between the lines is prefix cache that the order can use.",
         panel_size(len(runs)),
         picture,
@@ -310,6 +311,7 @@ def plots(comparison: Comparison) -> list[Plot]:
         gap(comparison),
         ttft(comparison),
         kv(comparison),
+        *worker_plots(comparison),
         sweep(comparison),
         pareto(comparison),
     ]

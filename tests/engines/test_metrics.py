@@ -44,6 +44,8 @@ KEYS = {
     "throughput_rps",
     "output_tokens_per_s",
     "client_service_rate",
+    "imbalance",
+    "workers",
     "jain_client",
     "jain_charged",
     "service_gap_max",

@@ -8,6 +8,7 @@ import attrs
 import pytest
 from rich.console import Console
 
+from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.comparison import Comparison
 from fairsched.engines.figures import broken, count, standing, time, who, worst
 from fairsched.engines.metrics import Recorder, RunResult
@@ -15,11 +16,15 @@ from fairsched.engines.report import render, write_report
 from fairsched.engines.report.canvas import COLOURS, GREY, TEXT
 from fairsched.engines.report.plots import plots
 from fairsched.engines.table import LEGEND, print_comparison
+from fairsched.engines.workloads.generate import generate
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Prefilled, Rejected
 from fairsched.model.monitor_promise import Breach, Finding
+from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.workload import Job, Workload
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
+POLICY = LOCAL_POLICIES["lpm"]
 MS = 1_000_000
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -127,6 +132,27 @@ def test_page_is_well_formed_and_stands_alone(html: str) -> None:
     assert "url(#" in html
     assert all(part.split(")")[0] in page.ids for part in html.split("url(#")[1:])
     assert "script" not in page.counts
+
+
+@pytest.mark.parametrize(("workers", "named"), [(3, "worker 2"), (10, "least work")])
+def test_a_cluster_s_report_plots_its_workers(workers: int, named: str) -> None:
+    """With several workers come five plots of them in place of the one of KV memory; each has a panel or row a run."""
+    workload = generate("toolbench", documents=4, sharers=10, rate=60)
+    runs = [
+        run_one(workload, Run(POLICY, "lpm", {}, ROUTERS[router]), Cluster(PRESETS[DEFAULT_PRESET], workers))[0]
+        for router in ("round-robin", "random")
+    ]
+    found = {plot.title: plot.svg for plot in plots(compared(*runs))}
+    assert "KV memory in use" not in found
+    for title in (
+        "Requests of each worker over time",
+        "Work of each worker over time",
+        "Queue of each worker over time",
+    ):
+        assert named in found[title]
+        assert found[title].count("lpm r") == 2
+    assert named in found["KV memory of each worker"]
+    assert f"lpm random ({runs[1].imbalance:.2f})" in found["How even the workers were"]
 
 
 def test_names_are_escaped(html: str) -> None:

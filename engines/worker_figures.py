@@ -1,0 +1,219 @@
+"""What each worker of a run did: requests, tokens, hits, how long it was busy, and how much was where when.
+
+Everything comes from the run's events, like the figures of clients.  A worker is *busy* while requests are in its
+batch.  Its *work* is what it computed: one for each prompt token, two for each output token.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.engines.series import Floats, cumulative
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Finished,
+    Migrated,
+    Preempted,
+    Prefilled,
+    Rejected,
+    WorkerLeft,
+)
+from fairsched.model.pricing import COMMON
+from fairsched.model.trace import Ints, Table, Tables
+
+WORKERS_SHOWN = 32
+"""Workers in the plots of a run."""
+WORKERS_NAMED = 8
+"""Up to so many workers are told apart in plots; of more, the ones with the most and the least work."""
+
+
+@attrs.frozen
+class WorkerMeasures:
+    """What one worker did.
+
+    `requests` were sent to it (one that comes again counts again), `finished` ended there, `preemptions` lost its
+    memory, `migrations` went to other workers.  `computed_tokens` of prompts, `output_tokens`, and `work` of both.
+    `prefix_hit_ratio` is the cached share of what was admitted (None: nothing was), `busy_share` that of the run's
+    length in which it was busy, `queue_mean` the mean number of requests that waited there.
+    """
+
+    worker: int
+    requests: int
+    finished: int
+    preemptions: int
+    migrations: int
+    computed_tokens: int
+    output_tokens: int
+    work: int
+    prefix_hit_ratio: float | None
+    busy_share: float | None
+    queue_mean: float | None
+
+
+@attrs.frozen(eq=False)
+class WorkerSeries:
+    """Courses of the `workers` that plots show.
+
+    All in order if there are no more than `WORKERS_NAMED`; else at most `WORKERS_SHOWN`, evenly chosen by their work,
+    the most first and the least last.  Of `workers[i]` at second `seconds[k]` since the first arrival: `work[k, i]` and
+    `sent[k, i]` (requests) so far, `waiting[k, i]` requests.
+    """
+
+    workers: tuple[int, ...]
+    seconds: Floats
+    work: Ints
+    sent: Ints
+    waiting: Ints
+
+
+def imbalance(measures: Sequence[WorkerMeasures]) -> float | None:
+    """The most work of a worker over the mean of all, 1 when all did the same; None if nobody did any."""
+    work = [each.work for each in measures]
+    return max(work) * len(work) / sum(work) if any(work) else None
+
+
+def worker_figures(
+    trace: Tables, workers: int, origin_ns: int, span_ns: int
+) -> tuple[tuple[WorkerMeasures, ...], WorkerSeries]:
+    """Figures and courses of `workers` workers (and more, if events name them); O(events log events)."""
+    count = max(workers, 1 + max(int(table["worker"].max(initial=-1)) for table in trace.values()))
+    work = _work(trace)
+    waiting, running = _waiting(trace), _running(trace)
+    stop_ns = origin_ns + span_ns
+    admitted = trace[Admitted]
+    cached = _totals(admitted, count, "cached_prefix_tokens")
+    totals = {
+        "requests": _totals(trace[Arrived], count),
+        "finished": _totals(trace[Finished], count),
+        "preemptions": _totals(trace[Preempted], count),
+        "migrations": _totals(trace[Migrated], count),
+        "computed_tokens": _totals(trace[Prefilled], count, "tokens"),
+        "output_tokens": _totals(trace[Decoded], count, "tokens"),
+        "work": _totals(work, count, "amount"),
+    }
+    context = cached + _totals(admitted, count, "extend_tokens")
+    busy = _integral(running, np.minimum(running["level"], 1), count, stop_ns)
+    queued = _integral(waiting, waiting["level"], count, stop_ns)
+    measures = tuple(
+        WorkerMeasures(
+            worker=worker,
+            **{name: int(values[worker]) for name, values in totals.items()},
+            prefix_hit_ratio=_ratio(int(cached[worker]), int(context[worker])),
+            busy_share=_ratio(int(busy[worker]), span_ns),
+            queue_mean=_ratio(int(queued[worker]), span_ns),
+        )
+        for worker in range(count)
+    )
+    shown = _shown(totals["work"])
+    seconds, done = cumulative(work["time_ns"] - origin_ns, work["worker"], work["amount"], shown, span_ns)
+    arrived = _somewhere(trace[Arrived])
+    _, sent = cumulative(
+        arrived["time_ns"] - origin_ns, arrived["worker"], np.ones_like(arrived["worker"]), shown, span_ns
+    )
+    at_ns = origin_ns + np.round(seconds * 1e9).astype(np.int64)
+    return measures, WorkerSeries(shown, seconds, done, sent, _sampled(waiting, shown, at_ns))
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _shown(work: Ints) -> tuple[int, ...]:
+    """Which workers plots show, in which order."""
+    if len(work) <= WORKERS_NAMED:
+        return tuple(range(len(work)))
+    order = np.argsort(-work, kind="stable")
+    places = np.linspace(0, len(order) - 1, min(len(order), WORKERS_SHOWN)).round().astype(np.int64)
+    return tuple(order[places].tolist())
+
+
+def _somewhere(table: Table, rows: npt.NDArray[np.bool_] | None = None) -> Table:
+    """The (chosen) rows that happened at a worker."""
+    chosen = table["worker"] >= 0 if rows is None else (table["worker"] >= 0) & rows
+    return {column: values[chosen] for column, values in table.items()}
+
+
+def _totals(table: Table, count: int, column: str | None = None) -> Ints:
+    """Rows of each worker, or the sums of a column."""
+    table = _somewhere(table)
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, table["worker"], 1 if column is None else table[column])
+    return total
+
+
+def _work(trace: Tables) -> Table:
+    """What was computed, as columns time_ns, worker, amount."""
+    computed, decoded = trace[Prefilled], trace[Decoded]
+    return {
+        "time_ns": np.concatenate((computed["time_ns"], decoded["time_ns"])),
+        "worker": np.concatenate((computed["worker"], decoded["worker"])),
+        "amount": np.concatenate((computed["tokens"] * COMMON.input, decoded["tokens"] * COMMON.output)),
+    }
+
+
+def _waiting(trace: Tables) -> Table:
+    """Requests that wait at each worker, whenever that changes."""
+    arrived = _somewhere(trace[Arrived])
+    came = _pairs(arrived)
+    # Who is rejected at the door, or gives up before being sent, never joined the queue.
+    left = [_somewhere(trace[kind], trace[kind]["was_running"] == 0) for kind in (Cancelled, Migrated)]
+    left = [_somewhere(table, np.isin(_pairs(table), came)) for table in (*left, _somewhere(trace[Rejected]))]
+    return _levels(trace, [arrived, trace[Preempted]], [trace[Admitted], *left])
+
+
+def _running(trace: Tables) -> Table:
+    """Requests in each worker's batch, whenever that changes."""
+    left = [_somewhere(trace[kind], trace[kind]["was_running"] == 1) for kind in (Cancelled, Migrated)]
+    return _levels(trace, [trace[Admitted]], [trace[Finished], trace[Preempted], *left])
+
+
+def _pairs(table: Table) -> Ints:
+    """Which request at which worker, as one number."""
+    pairs: Ints = (table["worker"] << 44) + table["request_id"]
+    return pairs
+
+
+def _levels(trace: Tables, more: Sequence[Table], less: Sequence[Table]) -> Table:
+    """Columns worker, time_ns and level, in order of worker and position: how many there are from then on.
+
+    Each row of `more` adds one at its worker, each of `less` takes one away, and a worker that leaves has none.
+    """
+    parts = [*((table, 1) for table in more), *((table, -1) for table in less), (trace[WorkerLeft], 0)]
+    worker, position, time_ns = (
+        np.concatenate([table[column] for table, _ in parts]) for column in ("worker", "position", "time_ns")
+    )
+    change = np.concatenate([np.full(len(table["worker"]), step, dtype=np.int64) for table, step in parts])
+    order = np.lexsort((position, worker))
+    worker, time_ns, change = worker[order], time_ns[order], change[order]
+    total = np.cumsum(change)
+    starts = np.diff(worker, prepend=-1) != 0
+    # From where a worker's rows begin, and where it leaves, its level counts anew.
+    anew = np.maximum.accumulate(np.where(starts | (change == 0), np.arange(len(worker)), 0))
+    base = (total - np.where(starts, change, 0))[anew]
+    return {"worker": worker, "time_ns": time_ns, "level": total - base}
+
+
+def _integral(rows: Table, values: Ints, count: int, stop_ns: int) -> Ints:
+    """For each worker the sum of value times nanoseconds, each row's until the next or `stop_ns`."""
+    total = np.zeros(count, dtype=np.int64)
+    worker, time_ns = rows["worker"], rows["time_ns"]
+    if len(worker):
+        last = np.append(np.diff(worker) != 0, True)
+        until = np.where(last, stop_ns, np.append(time_ns[1:], stop_ns))
+        np.add.at(total, worker, values * np.maximum(until - time_ns, 0))
+    return total
+
+
+def _sampled(rows: Table, workers: Sequence[int], at_ns: Ints) -> Ints:
+    """The level of each of `workers` at each time: an array (times, workers)."""
+    sampled = np.zeros((len(at_ns), len(workers)), dtype=np.int64)
+    edges = np.searchsorted(rows["worker"], [workers, [worker + 1 for worker in workers]]).T
+    for i, (start, stop) in enumerate(edges.tolist()):
+        place = np.searchsorted(rows["time_ns"][start:stop], at_ns, side="right")
+        sampled[:, i] = np.concatenate(([0], rows["level"][start:stop]))[place]
+    return sampled

@@ -1,0 +1,175 @@
+"""Figures of workers are what one sees who follows every event; they add up to those of the run."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.changes import Change, Crash, Drain, Join
+from fairsched.engines.compare import Cluster, Run, run_one
+from fairsched.engines.simulator import simulate
+from fairsched.engines.worker_figures import WORKERS_NAMED, WORKERS_SHOWN, imbalance, worker_figures
+from fairsched.engines.workloads.generate import generate
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Prefilled,
+    Rejected,
+    WorkerLeft,
+)
+from fairsched.model.presets import PRESETS
+from fairsched.model.trace import concatenate, tables
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+
+PRESET = PRESETS["llama-3.2-3b-a10g"]
+S = 10**9
+
+
+class Follower:
+    """Who is in each worker's queue and batch, one event after the other, and for how long."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.waiting: dict[int, set[int]] = defaultdict(set)
+        self.running: dict[int, set[int]] = defaultdict(set)
+        self.busy_ns: dict[int, int] = defaultdict(int)
+        self.queued_ns: dict[int, int] = defaultdict(int)
+        self.work: dict[int, int] = defaultdict(int)
+        self.levels: list[tuple[int, dict[int, int]]] = []
+        last = events[0].time_ns
+        for event in events:
+            for worker, requests in self.running.items():
+                self.busy_ns[worker] += bool(requests) * (event.time_ns - last)
+            for worker, requests in self.waiting.items():
+                self.queued_ns[worker] += len(requests) * (event.time_ns - last)
+            last = event.time_ns
+            self.follow(event)
+            self.levels.append((event.time_ns, {worker: len(found) for worker, found in self.waiting.items()}))
+
+    def follow(self, event: Event) -> None:
+        waiting, running = self.waiting[event.worker], self.running[event.worker]
+        match event:
+            case Arrived():
+                waiting.add(event.request.id)
+            case Admitted():
+                waiting.remove(event.request_id)
+                running.add(event.request_id)
+            case Preempted():
+                running.remove(event.request_id)
+                waiting.add(event.request_id)
+            case Finished() | Cancelled() | Migrated() | Rejected():
+                waiting.discard(event.request_id)
+                running.discard(event.request_id)
+            case WorkerLeft():
+                waiting.clear()
+                running.clear()
+            case Prefilled():
+                self.work[event.worker] += event.tokens
+            case Decoded():
+                self.work[event.worker] += 2 * sum(event.tokens)
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.builds(Crash, st.integers(0, 2), st.integers(0, 20 * S), st.none() | st.integers(0, 5 * S)),
+        st.builds(Drain, st.integers(0, 2), st.integers(0, 20 * S)),
+        st.builds(Join, st.integers(0, 20 * S)),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    changes=CHANGES,
+    router=st.sampled_from(["round-robin", "join-shortest-queue", "freeness"]),
+    capacity=st.sampled_from([9_000, 30_000, 132_000]),
+)
+def test_figures_are_those_of_who_follows_every_event(
+    seed: int, changes: list[Change], router: str, capacity: int
+) -> None:
+    """Busy shares, mean queues, work and queues over time, also of workers that crash, drain and join."""
+    workload = generate("toolbench", seed=seed, documents=5, sharers=12, rate=8, question_tokens=60)
+    events = simulate(
+        workload,
+        LOCAL_POLICIES["dlpm"],
+        ROUTERS[router],
+        PRESET,
+        workers=3,
+        kv_capacity_tokens=capacity,
+        changes=changes,
+    )
+    origin, span = events[0].time_ns, events[-1].time_ns - events[0].time_ns
+    measures, series = worker_figures(concatenate([tables(events)]), 3, origin, span)
+    seen = Follower(events)
+    for each in measures:
+        assert each.busy_share == seen.busy_ns[each.worker] / span
+        assert each.queue_mean == seen.queued_ns[each.worker] / span
+        assert each.work == seen.work[each.worker] == each.computed_tokens + 2 * each.output_tokens
+    assert sum(each.finished for each in measures) == sum(isinstance(event, Finished) for event in events)
+    at_ns = origin + np.round(series.seconds * S).astype(np.int64)
+    for k in range(0, len(at_ns), 16):
+        levels: dict[int, int] = {}
+        for time_ns, found in seen.levels:
+            if time_ns > at_ns[k]:
+                break
+            levels = found
+        assert series.waiting[k].tolist() == [levels.get(worker, 0) for worker in series.workers]
+    assert series.work[-1].tolist() == [measures[worker].work for worker in series.workers]
+    assert series.sent[-1].tolist() == [measures[worker].requests for worker in series.workers]
+
+
+def test_the_workers_of_a_run_add_up_to_it() -> None:
+    """Requests, output tokens and hits over all workers are the run's, and the document lists every worker."""
+    workload = generate("toolbench", documents=8, sharers=20, rate=30)
+    run = Run(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["longest-prefix"])
+    result, _, _ = run_one(workload, run, Cluster(PRESET, workers=4))
+    measures, workers = result.measures, result.workers
+    assert [each.worker for each in workers] == [0, 1, 2, 3]
+    assert sum(each.requests for each in workers) == measures.requests
+    assert sum(each.finished for each in workers) == measures.finished
+    seconds = measures.makespan_us / 1e6
+    assert sum(each.output_tokens for each in workers) == pytest.approx((measures.output_tokens_per_s or 0) * seconds)
+    # Whoever follows prefixes alone, all of which begin with one system prompt, uses one worker.
+    assert [each.prefix_hit_ratio is None for each in workers] == [False, True, True, True]
+    assert workers[0].prefix_hit_ratio == measures.prefix_hit_ratio
+    assert result.imbalance == 4
+    assert [each.busy_share == 0 for each in workers] == [False, True, True, True]
+    document = result.to_json()
+    assert document["imbalance"] == 4
+    assert document["workers"] == [attrs.asdict(each) for each in workers]
+
+
+def test_of_many_workers_the_busiest_the_idlest_and_those_between_are_shown() -> None:
+    """Up to the limit all are named in order; above, the chosen are in order of their work, its ends among them."""
+    workload = generate("toolbench", documents=20, sharers=10, rate=200)
+    for count in (WORKERS_NAMED, WORKERS_SHOWN + 20):
+        run = Run(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["random"])
+        result, _, _ = run_one(workload, run, Cluster(PRESET, workers=count))
+        work = [each.work for each in result.workers]
+        assert len(work) == count
+        shown = [work[worker] for worker in result.worker_series.workers]
+        if count == WORKERS_NAMED:
+            assert shown == work
+        else:
+            assert len(shown) == WORKERS_SHOWN
+            assert shown == sorted(shown, reverse=True)
+            assert (shown[0], shown[-1]) == (max(work), min(work))
+
+
+def test_a_run_without_work_has_no_imbalance() -> None:
+    """Nothing to compare is None, and one worker with work among idle ones counts as many."""
+    (one,), _ = worker_figures(concatenate([]), 1, 0, 0)
+    assert (one.requests, one.busy_share, one.prefix_hit_ratio, one.queue_mean) == (0, None, None, None)
+    assert imbalance([one, one]) is None
+    assert imbalance([one, attrs.evolve(one, work=5)]) == 2
