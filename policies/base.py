@@ -26,7 +26,7 @@ from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Request
 from fairsched.model.serial import from_json, to_json
-from fairsched.model.theorem import Theorem
+from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerView
 
 State = TypeVar("State")
@@ -179,6 +179,11 @@ class ClusterPolicy(Policy[State]):
     @abstractmethod
     def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:
         """Dispatches of requests that the policy holds, migrations of others, and the state in which they happened."""
+
+    @property
+    def broken_assumptions(self) -> frozenset[Assumption]:
+        """Which assumptions of its theorems this configuration does not fulfil."""
+        return frozenset()
 
     def fitted(self, latency: LatencyModel) -> Self:
         """This policy with what it was not told about costs taken from the workers' latency model."""

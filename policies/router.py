@@ -9,9 +9,38 @@ from immutables import Map
 
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
+from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.validators import one_of
+
+NOBODY_LEAVES = Assumption("NobodyLeaves", "No request ends, is given up or migrates.")
+COUNTS_REQUESTS = Assumption("CountsRequests", "The queue's length is its requests.")
+COUNTS_TOKENS = Assumption("CountsTokens", "The queue's length is its tokens.")
+REPORTS_FRESH = Assumption("ReportsFresh", "Every worker's report tells of all that was placed before.")
+
+P_RR_1 = Theorem(
+    "P-RR-1",
+    "on a fixed set of workers the requests placed at two workers differ by at most the constant",
+    "folklore",
+    (),
+    bound="1",
+)
+"""For per-client round robin: those of each client."""
+P_JSQ_1 = Theorem(
+    "P-JSQ-1",
+    "queues that differ by at most one request go on to; a request raises the longest only if all are equal",
+    "folklore; stated by this library",
+    (NOBODY_LEAVES, REPORTS_FRESH, COUNTS_REQUESTS),
+    bound="1",
+)
+P_JSQ_TOKENS = Theorem(
+    "P-JSQ-tokens",
+    "measured in tokens, queues that differ by at most those of the largest request go on to",
+    "this library",
+    (NOBODY_LEAVES, REPORTS_FRESH, COUNTS_TOKENS),
+    bound="tokens of the largest request",
+)
 
 
 class TurnState(msgspec.Struct, frozen=True):
@@ -26,6 +55,7 @@ class RoundRobin(Router[TurnState]):
 
     name: ClassVar[str] = "round-robin"
     state_type: ClassVar[Any] = TurnState
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_RR_1,)
 
     def init(self) -> TurnState:
         return TurnState()
@@ -50,6 +80,7 @@ class PerClientRoundRobin(Router[ClientTurnState]):
 
     name: ClassVar[str] = "per-client-round-robin"
     state_type: ClassVar[Any] = ClientTurnState
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_RR_1,)
 
     def init(self) -> ClientTurnState:
         return ClientTurnState()
@@ -87,8 +118,13 @@ class JoinShortestQueue(Router[NoRouterState]):
 
     name: ClassVar[str] = "join-shortest-queue"
     state_type: ClassVar[Any] = NoRouterState
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_JSQ_1, P_JSQ_TOKENS)
 
     measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
+
+    @property
+    def broken_assumptions(self) -> frozenset[Assumption]:
+        return frozenset({COUNTS_TOKENS if self.measure == "requests" else COUNTS_REQUESTS})
 
     def init(self) -> NoRouterState:
         return NoRouterState()

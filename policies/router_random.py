@@ -11,11 +11,20 @@ import msgspec
 
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
+from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.draw import draw
 from fairsched.policies.router import MEASURES, Measure
 from fairsched.policies.validators import not_negative, one_of
+
+P_P2C_1 = Theorem(
+    "P-P2C-1",
+    "two different workers are drawn, and the one chosen has no longer a queue than the other: one that alone has the "
+    "longest is never chosen, if there is another",
+    "Mitzenmacher 2001; that the two differ is our decision",
+    (),
+)
 
 
 class DrawState(msgspec.Struct, frozen=True):
@@ -52,6 +61,7 @@ class PowerOfTwo(Router[DrawState]):
 
     name: ClassVar[str] = "power-of-two"
     state_type: ClassVar[Any] = DrawState
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_P2C_1,)
 
     measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
     seed: int = attrs.field(default=0, validator=not_negative)

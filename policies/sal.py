@@ -27,10 +27,67 @@ from immutables import Map
 from fairsched.model.events import Event, Finished, WorkerJoined, WorkerLeft
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
+from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.validators import not_negative, positive
 from fairsched.policies.window_mean import WindowMeans
+
+_SOURCE = "SAL, equation 2 as reported to us; statement, correction and proof are of this library"
+
+NO_GROWTH = Assumption("NoGrowth", "Outputs are not thought to grow between polls (`decode_step_us` is not given).")
+NO_BUSIER = Assumption("NoBusier", "The worker that is worse in both runs no more requests than the better one.")
+ONE_ROUTER = Assumption("OneRouter", "Nobody else sends requests to the worker.")
+OUTPUTS_RESERVED = Assumption("OutputsReserved", "Outputs grow into memory that was not free anyway.")
+NOBODY_PREEMPTED = Assumption("NobodyPreempted", "No running request has to wait again.")
+NOBODY_WAITED = Assumption("NobodyWaited", "No request waited at the worker when it was polled.")
+
+P_SAL_1 = Theorem(
+    "P-SAL-1",
+    "a worker with less free memory and a longer queue than another is not chosen",
+    _SOURCE,
+    (NO_BUSIER, NO_GROWTH),
+    rests_on=("P-SAL-least",),
+)
+P_SAL_1_PRINTED = Theorem(
+    "P-SAL-1-printed",
+    "as printed: a worker with less free memory and a longer queue than another is not chosen",
+    _SOURCE,
+    (NO_GROWTH,),
+    rests_on=("P-SAL-least",),
+)
+P_SAL_2 = Theorem(
+    "P-SAL-2",
+    "more free memory or fewer queued tokens never raise a worker's load",
+    _SOURCE,
+    (),
+)
+P_SAL_2_PRINTED = Theorem(
+    "P-SAL-2-printed",
+    "as printed: more free memory or fewer queued tokens never raise a worker's load",
+    _SOURCE,
+    (),
+)
+P_SAL_TIES = Theorem(
+    "P-SAL-ties",
+    "of workers that run as many requests none is chosen that is worse than another in memory or queue and no better "
+    "in the other",
+    "this library",
+    (),
+    rests_on=("P-SAL-least",),
+)
+P_SAL_3 = Theorem(
+    "P-SAL-3",
+    "between two polls free memory is never overestimated, and the queue never underestimated",
+    _SOURCE,
+    (ONE_ROUTER, OUTPUTS_RESERVED, NOBODY_PREEMPTED, NOBODY_WAITED),
+)
+P_SAL_LEAST = Theorem(
+    "P-SAL-least",
+    "the worker chosen has the least load, of equals the least hidden term, queue, and most free memory, in this order",
+    _SOURCE,
+    (),
+)
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +123,7 @@ class SAL(Router[SALState]):
     """
 
     name: ClassVar[str] = "sal"
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_SAL_1, P_SAL_2, P_SAL_TIES, P_SAL_3, P_SAL_LEAST)
     follows_decoding: ClassVar[bool] = False
     state_type: ClassVar[Any] = SALState
 
@@ -81,6 +139,10 @@ class SAL(Router[SALState]):
     decode_step_us: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     """Shortest decode step: outputs of those who ran at the poll are thought to have grown by a token in each since.
     None where workers reserve outputs, so that they grow into memory that is not free anyway."""
+
+    @property
+    def broken_assumptions(self) -> frozenset[Assumption]:
+        return frozenset() if self.decode_step_us is None else frozenset({NO_GROWTH})
 
     def init(self) -> SALState:
         return SALState()
@@ -150,6 +212,7 @@ class SALPrinted(SAL):
     """
 
     name: ClassVar[str] = "sal-printed"
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_SAL_1_PRINTED, P_SAL_2_PRINTED, P_SAL_3, P_SAL_LEAST)
 
     def terms(self, tokens: int, estimate: Estimate, steps: int, ratio: tuple[int, int]) -> Terms:
         """As printed, in steps times T and the ratio's denominator; it says nothing of equal loads."""

@@ -12,7 +12,7 @@ from fairsched.cli import main
 REPORT_KEYS = {"fairsched", "solvers", "theorems", "refutations", "mutation", "wall_s"}
 THEOREM_KEYS = {
     *("policy", "id", "statement", "verdict", "scope", "bound", "tightness", "assumptions", "cutoff", "solvers", "ms"),
-    "vacuous",
+    *("vacuous", "worlds"),
 }
 
 FAIR = '''

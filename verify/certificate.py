@@ -158,7 +158,8 @@ def write(directory: Path, outcome: Outcome, deployment: Deployment) -> int:
     check_free(directory)
     _clear(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    proved = [row for row in outcome.rows if row.decision.verdict == "proved"]
+    # What was tried in worlds left no question to ask again.
+    proved = [row for row in outcome.rows if row.decision.verdict == "proved" and row.decision.files]
     files = {path: file for row in proved for path, file in files_of(row.task, row.decision.files).items()}
     made = manifest(outcome.report.fairsched, proved, deployment, outcome.report.solvers, files)
     for path, file in files.items():
@@ -235,17 +236,21 @@ def certificate(
 def configured(subject: Subject, deployment: Deployment) -> dict[str, Any]:
     """All that the policy's constants rest on: its parts with their parameters, and the deployment."""
     rests_on = {key: value for key, value in deployments.document(deployment).items() if key != "policies"}
-    return {"policy": configuration(subject.policy), "deployment": rests_on}
+    return {"policy": configuration(subject.policy or subject.router), "deployment": rests_on}
 
 
 def kernel_hashes(rows: Iterable[Planned]) -> dict[str, str]:
-    """Hash of the text of every function over the algebra beside a kernel that was proved about, and of the prices."""
+    """Hash of the text of every function over the algebra beside a kernel that was proved about, of the modules of
+    routers, and of the prices."""
+    rows = list(rows)
     modules = {kernel.__module__ for row in rows for kernel in _kernels(row)}
     found = {}
     for name in sorted(modules):
         for function in vars(sys.modules[name]).values():
             if inspect.isfunction(function) and function.__module__ == name and _over_algebra(function):
                 found[f"{name}.{function.__qualname__}"] = text_sha256(function)
+    routers = {type(row.subject.router).__module__ for row in rows if row.subject.router}
+    found |= {name: text_sha256(sys.modules[name]) for name in sorted(routers)}
     return {**found, pricing.__name__: text_sha256(pricing)}
 
 

@@ -19,7 +19,8 @@ from fairsched.verify.decide import File, files, pool
 from fairsched.verify.deployment import Deployment
 from fairsched.verify.report import Planned, plan
 from fairsched.verify.second_opinion import cvc5_answer, z3_answer
-from fairsched.verify.subject import PARTS, Subject
+from fairsched.verify.subject import PARTS, Subject, claims_of
+from fairsched.verify.tested import TestedClaim
 
 SubjectOf = Callable[[str, Deployment], Subject]
 
@@ -77,7 +78,7 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
         if row.theorem.id in said.evidence.get(row.subject.name, {}):
             rows.append(row)
             questions |= files_of(row.task, files(row.task))
-        elif not row.task.dropped:
+        elif not row.task.dropped and not isinstance(claims_of(row.task.source)[row.theorem.id], TestedClaim):
             yield f"{row.subject.name}: {row.theorem.id} is claimed, and the certificate has no proof of it"
     made = manifest(said.fairsched, rows, deployment, said.solvers, questions)
     yield from _changed_kernels(said, made)

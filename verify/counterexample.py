@@ -132,8 +132,17 @@ def read(path: Path) -> Document:
 
 def is_counterexample(path: Path) -> bool:
     """Whether a file begins like a saved counterexample (a log of a run begins otherwise)."""
+    return _begins_with(path, b'"fairsched_counterexample"')
+
+
+def is_world(path: Path) -> bool:
+    """Whether a file begins like a world that `fairsched.verify.world_file` saved."""
+    return _begins_with(path, b'"fairsched_world"')
+
+
+def _begins_with(path: Path, key: bytes) -> bool:
     with path.open("rb") as file:
-        return b'"fairsched_counterexample"' in file.read(256)
+        return key in file.read(256)
 
 
 # --- replaying ------------------------------------------------------------------------------------------------------

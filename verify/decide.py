@@ -12,15 +12,22 @@ from typing import Literal, ParamSpec, TypeVar
 import msgspec
 import z3
 
-from fairsched.model.theorem import Assumption
-from fairsched.verify import counterexample, pricing_proofs, prover
+from fairsched.model.theorem import Assumption, Scope
+from fairsched.verify import arithmetic, counterexample, prover, suite, tested, world_file
+from fairsched.verify.arithmetic import ArithmeticClaim
 from fairsched.verify.prover import Proved, Refuted, Unknown, Verdict
 from fairsched.verify.second_opinion import Question, cvc5_version, disagreement, questions
-from fairsched.verify.subject import SUITE, AnyClaim, claims_of
+from fairsched.verify.subject import SUITE, claims_of
+from fairsched.verify.suite import AnyClaim
 from fairsched.verify.system import Claim
+from fairsched.verify.tested import TestedClaim
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+Said = Literal["proved", "tested", "refuted", "unknown"]
+"""A verdict: what was tried in drawn worlds only, and held in each, is tested."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -46,12 +53,12 @@ class Decision(msgspec.Struct, frozen=True):
     """What the solvers say of a task.
 
     `why` explains what is not proved; `cutoff` is the most clients that an obligation names (None for arithmetic about
-    no client), `solvers` those that agree, `files` what the second one was asked, `counterexample` the document of a
-    world that breaks it, which `fairsched replay` reads.
+    no client), `worlds` in how many it was tried (None: it was proved), `solvers` those that agree, `files` what the
+    second one was asked, `counterexample` the document of a world that breaks it, which `fairsched replay` reads.
     """
 
     task: Task
-    verdict: Literal["proved", "refuted", "unknown"]
+    verdict: Said
     why: str
     vacuous: bool
     cutoff: int | None
@@ -59,6 +66,7 @@ class Decision(msgspec.Struct, frozen=True):
     ms: float
     files: tuple[File, ...]
     counterexample: bytes | None = None
+    worlds: int | None = None
 
 
 def versions(quick: bool = False) -> dict[str, str]:
@@ -74,7 +82,7 @@ def decide(task: Task) -> Decision:
     verdict = prove(claim, dropped)
     asked = () if isinstance(verdict, Refuted) else tuple(questions(claim, dropped))
     clients = max((question.clients for question in asked), default=0)
-    said, why, solvers = _said(verdict, asked, task.quick)
+    said, why, solvers = _tried(claim, verdict) if isinstance(claim, TestedClaim) else _said(verdict, asked, task.quick)
     return Decision(
         task,
         said,
@@ -84,7 +92,8 @@ def decide(task: Task) -> Decision:
         solvers,
         (perf_counter() - begun) * 1e3,
         tuple(_file(task.theorem, question) for question in asked) if said == "proved" else (),
-        _saved(task.source, claim, verdict) if isinstance(claim, Claim) else None,
+        _saved(task.source, claim, verdict),
+        verdict.obligations if isinstance(claim, TestedClaim) and isinstance(verdict, Proved) else None,
     )
 
 
@@ -99,15 +108,20 @@ def _looked_up(task: Task) -> tuple[AnyClaim, frozenset[Assumption]]:
 
 
 def prove(claim: AnyClaim, dropped: frozenset[Assumption] = frozenset()) -> Verdict:
-    """Z3's verdict on a claim of either kind."""
-    if isinstance(claim, Claim):
-        return prover.prove(claim, dropped=dropped)
-    return pricing_proofs.prove(claim, dropped=dropped)
+    """The verdict on a claim of any kind: Z3's, or that of its worlds."""
+    match claim:
+        case Claim():
+            return prover.prove(claim, dropped=dropped)
+        case ArithmeticClaim():
+            return arithmetic.prove(claim, dropped=dropped)
+    return tested.prove(claim)
 
 
 def assumptions_known(claim: AnyClaim) -> frozenset[Assumption]:
     """Every assumption that the claim can be decided without."""
-    if not isinstance(claim, Claim):
+    if isinstance(claim, TestedClaim):
+        return frozenset()
+    if isinstance(claim, ArithmeticClaim):
         return frozenset(condition.assumption for condition in claim.conditions if condition.assumption)
     needs = [*claim.system.laws, *(need for event in claim.system.events for need in event.needs)]
     known = {need.assumption for need in needs} | excluding(claim)
@@ -121,9 +135,7 @@ def excluding(claim: AnyClaim) -> frozenset[Assumption]:
     return frozenset(event.excluded_by for event in claim.system.events if event.excluded_by)
 
 
-def _said(
-    verdict: Verdict, asked: tuple[Question, ...], quick: bool
-) -> tuple[Literal["proved", "refuted", "unknown"], str, tuple[str, ...]]:
+def _said(verdict: Verdict, asked: tuple[Question, ...], quick: bool) -> tuple[Said, str, tuple[str, ...]]:
     match verdict:
         case Refuted(world=world):
             return "refuted", str(world), ("z3",)
@@ -137,12 +149,22 @@ def _said(
     return "proved", "", ("z3", "cvc5")
 
 
-def _saved(source: str, claim: Claim, verdict: Verdict) -> bytes | None:
+def _tried(claim: TestedClaim, verdict: Verdict) -> tuple[Said, str, tuple[str, ...]]:
+    """Of worlds no solver knows anything; drawn ones prove nothing."""
+    if isinstance(verdict, Proved):
+        return "tested" if claim.theorem.scope is Scope.TESTED else "proved", "", ()
+    return _said(verdict, (), quick=True)
+
+
+def _saved(source: str, claim: AnyClaim, verdict: Verdict) -> bytes | None:
     if not isinstance(verdict, Refuted):
         return None
+    world = verdict.world
+    if not isinstance(claim, Claim):
+        return world_file.document(claim, source or suite.__name__, world.values, world.without).to_json()
     if source == SUITE:
-        return counterexample.document(verdict.world, "fairsched.verify.subject").to_json()
-    return counterexample.document(verdict.world, source, claim=claim).to_json()
+        return counterexample.document(world, suite.__name__).to_json()
+    return counterexample.document(world, source, claim=claim).to_json()
 
 
 def _file(theorem: str, question: Question) -> File:

@@ -21,7 +21,7 @@ from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import InFlight
 from fairsched.model.worker_state import Running, Waiting, WorkerState
 from fairsched.policies.batching import KV_ADMIT, KV_GROW, KV_PREFILL, KV_RELEASE, KV_SUM
-from fairsched.verify.pricing_proofs import ArithmeticClaim, Condition
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, same, total
 
 # --- any number of requests -----------------------------------------------------------------------------------------
@@ -123,11 +123,6 @@ def _sum_claim() -> Claim:
             Clause("nobody is promised more than there is", lambda o, w: w.kv <= w.C),
         ),
     )
-
-
-def claims() -> tuple[Claim, ...]:
-    """The claim for any number of requests."""
-    return (_sum_claim(),)
 
 
 # --- the worker's text, one request beside any others ---------------------------------------------------------------
@@ -266,3 +261,8 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     )
     parts = {KV_ADMIT: _admits, KV_PREFILL: _prefills, KV_RELEASE: _releases, KV_GROW: _grows}
     return tuple(ArithmeticClaim(theorem, _NAMES, conditions, shows) for theorem, shows in parts.items())
+
+
+def claims() -> tuple[Claim | ArithmeticClaim, ...]:
+    """The claim for any number of requests, and those about the worker's functions."""
+    return (_sum_claim(), *arithmetic_claims())

@@ -29,20 +29,24 @@ from fairsched.verify import (
     counter_kernel_proofs,
     counter_proofs,
     counter_wait_proofs,
+    decide,
     deficit_cap_proofs,
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
     deficit_rejoin_proofs,
+    deficit_sharing_proofs,
     migrate_proofs,
     pricing_mutation,
     prover,
+    suite,
 )
 from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.equivalence import ILL_TYPED, equal, equal_within, signature
 from fairsched.verify.guard import closure
 from fairsched.verify.mutants import Mutant, mutants
 from fairsched.verify.outcome import Fate, Outcome, row
+from fairsched.verify.prover import Refuted
 from fairsched.verify.steps import Step, confirmed, steps
 from fairsched.verify.system import Claim
 from fairsched.verify.variants import with_text
@@ -89,6 +93,7 @@ TARGETS = (
             deficit_rejoin_proofs.claims,
             deficit_progress_proofs.claims,
             deficit_cap_proofs.claims,
+            deficit_sharing_proofs.kernel_claims,
             lambda kernel: change_proofs.claims(deficit_kernel=kernel),
         ),
     ),
@@ -220,7 +225,7 @@ class _Hunt:
 # --- report ---------------------------------------------------------------------------------------------------------
 
 Task = tuple[str, ...]
-"""What one process does: "kernels" of a module by name, "pricing", or the "claims" of a module."""
+"""What one process does: "kernels" of a module by name, "pricing", or the "claims" or "bugs" of a module of proofs."""
 
 
 def report(jobs: int = 1) -> list[dict[str, Any]]:
@@ -240,7 +245,8 @@ def tasks() -> list[Task]:
         if (names := [kernel.__name__ for kernel in target.kernels() if kernel is not deficit.refill_rounds])
     ]
     claims = [("claims", module.__name__) for module in claim_mutation.MODULES]
-    return [*closed, *rest, ("pricing",), *reversed(claims)]
+    seeded = [("bugs", module.__name__) for module in suite.MODULES if suite.bugs(module)]
+    return [*closed, *rest, ("pricing",), *reversed(claims), *seeded]
 
 
 def rows(task: Task) -> list[dict[str, Any]]:
@@ -249,11 +255,23 @@ def rows(task: Task) -> list[dict[str, Any]]:
         case ("kernels", module, *names):
             target = next(target for target in TARGETS if target.module.__name__ == module)
             return _by_function(module, outcomes(target, names), names)
+        case ("bugs", name):
+            proofs = next(proofs for proofs in suite.MODULES if proofs.__name__ == name)
+            return [row(f"{name}, seeded bugs", bug_outcomes(proofs))]
         case ("claims", name):
             claims = next(module for module in claim_mutation.MODULES if module.__name__ == name)
             return [row(name, claim_mutation.outcomes(claims))]
     names = [function.__name__ for function in pricing_mutation.FUNCTIONS]
     return _by_function(pricing.__name__, pricing_mutation.outcomes(), names)
+
+
+def bug_outcomes(module: ModuleType) -> Iterator[Outcome]:
+    """What became of the bugs that a module seeds: one that is not refuted is unknown."""
+    for bug in suite.bugs(module):
+        verdict = decide.prove(bug.claim)
+        world = verdict.world if isinstance(verdict, Refuted) else None
+        fate = Fate.UNKNOWN if world is None else Fate.KILLED
+        yield Outcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world, verdict.ms)
 
 
 def _by_function(module: str, of: Iterable[Outcome], names: Iterable[str]) -> list[dict[str, Any]]:

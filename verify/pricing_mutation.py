@@ -16,11 +16,12 @@ from typing import Any
 import z3
 
 from fairsched.model import pricing
-from fairsched.verify import pricing_proofs
+from fairsched.verify import arithmetic, pricing_proofs
+from fairsched.verify.arithmetic import ArithmeticClaim
 from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.mutants import Mutant, mutants
 from fairsched.verify.outcome import Fate, Outcome
-from fairsched.verify.pricing_proofs import ArithmeticClaim, with_contracts
+from fairsched.verify.pricing_proofs import with_contracts
 from fairsched.verify.prover import RLIMIT, Proved, Refuted
 from fairsched.verify.symbolic import Paths, explore
 
@@ -73,7 +74,7 @@ def _fate(
             return Fate.KILLED, claim.theorem.id, world
     if _equal(function, mutated):
         return Fate.EQUIVALENT, "all arguments", None
-    verdicts = [pricing_proofs.prove(claim) for claim in claims]
+    verdicts = [arithmetic.prove(claim) for claim in claims]
     for verdict in verdicts:
         if isinstance(verdict, Refuted):
             return Fate.KILLED, verdict.theorem.id, verdict.world

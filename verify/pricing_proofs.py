@@ -5,40 +5,17 @@ most U.  Here it follows from MemReserve in tokens, for every capacity, length a
 functions on symbolic integers; and each U is attained, so no smaller constant would do.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from math import gcd, lcm
-from time import perf_counter
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-import attrs
-import z3
-
 from fairsched.model import pricing
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Assumption, Theorem
-from fairsched.verify.counterexample import Counterexample
-from fairsched.verify.prover import RLIMIT, Proved, Refuted, Unknown, Verdict
-from fairsched.verify.symbolic import Paths, SymbolicInt, explore
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Theorem
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
+from fairsched.verify.symbolic import SymbolicInt
 
 _SOURCE = "this library; the papers' constants are loose (w_e L + w_q M) or false (max(w_p L, w_q M) if w_p > w_q)"
-
-
-@attrs.frozen
-class Condition:
-    """A hypothesis about named integers, which an audit may drop if it is an assumption."""
-
-    holds: Callable[[SimpleNamespace], Any]
-    assumption: Assumption | None = None
-
-
-@attrs.frozen
-class ArithmeticClaim:
-    """For all integers `names` under `conditions`, every statement of `shows` is true."""
-
-    theorem: Theorem
-    names: tuple[str, ...]
-    conditions: tuple[Condition, ...]
-    shows: Callable[[SimpleNamespace], Mapping[str, Any]]
 
 
 _RATES = (Condition(lambda w: w.w_e >= 1), Condition(lambda w: w.w_q >= 1))
@@ -199,65 +176,3 @@ def _gcd(*numbers: Any) -> Any:
 def claims(functions: Any = pricing) -> tuple[ArithmeticClaim, ...]:
     """The theorems about the pricing functions of `functions`."""
     return (_price(functions), _multipliers(functions), _reserved(functions), _optimistic(functions))
-
-
-# --- deciding -------------------------------------------------------------------------------------------------------
-
-
-def prove(claim: ArithmeticClaim, *, dropped: frozenset[Assumption] = frozenset(), rlimit: int = RLIMIT) -> Verdict:
-    """Decides the claim on every path through the code that it runs."""
-    begun = perf_counter()
-
-    def spent() -> float:
-        return (perf_counter() - begun) * 1e3
-
-    count, reached = 0, False
-    for known, shown in paths(claim, dropped):
-        reached = reached or _model(rlimit, *known) is not None
-        for name, goal in shown.items():
-            count += 1
-            solver = z3.Solver()
-            solver.set("rlimit", rlimit)
-            solver.add(*known, z3.Not(goal))
-            answer = solver.check()
-            if answer == z3.unknown:
-                return Unknown(claim.theorem, name, "budget exhausted", spent())
-            if answer == z3.sat:
-                return _refuted(claim, dropped, name, solver.model(), spent())
-    if not reached:
-        return Unknown(claim.theorem, "conditions", "vacuous: its hypotheses contradict each other", spent())
-    return Proved(claim.theorem, count, spent())
-
-
-def paths(
-    claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()
-) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Every path through the code that the claim runs: what is known on it, and what has to follow, by name."""
-    for path, (assumed, shown) in explore(lambda paths: _run(paths, claim, _kept(claim, dropped))):
-        yield [*path, *assumed], shown
-
-
-def _kept(claim: ArithmeticClaim, dropped: frozenset[Assumption]) -> list[Condition]:
-    return [condition for condition in claim.conditions if condition.assumption not in dropped]
-
-
-def _run(paths: Paths, claim: ArithmeticClaim, kept: list[Condition]) -> tuple[list[Any], dict[str, Any]]:
-    w = SimpleNamespace(**{name: paths.integer(name) for name in claim.names})
-    shown = claim.shows(w)
-    return [condition.holds(w).term for condition in kept], {name: goal.term for name, goal in shown.items()}
-
-
-def _model(rlimit: int, *terms: Any) -> Any:
-    solver = z3.Solver()
-    solver.set("rlimit", rlimit)
-    solver.add(*terms)
-    return solver.model() if solver.check() == z3.sat else None
-
-
-def _refuted(claim: ArithmeticClaim, dropped: frozenset[Assumption], name: str, model: Any, ms: float) -> Verdict:
-    """The countermodel, once the functions confirm it on Python's own integers."""
-    values = {n: model.eval(z3.Int(n), model_completion=True).as_long() for n in claim.names}
-    w = SimpleNamespace(**values)
-    if not all(condition.holds(w) for condition in _kept(claim, dropped)) or claim.shows(w)[name]:
-        return Unknown(claim.theorem, name, "a countermodel did not replay", ms)
-    return Refuted(claim.theorem, Counterexample("pricing", "arithmetic", (name,), 0, values), ms)

@@ -2,11 +2,14 @@
 
 A refutation is *found* when a world breaks the printed variant, confirmed by the numpy and the exact interpretation of
 the kernel (or by the shipped policy and worker themselves), and the true theorem about what ships is proved in the
-same run.  CE1 to CE5 are about the deficit gate (DLPM), CV1 to CV3 about the counter gate (VTC).
+same run.  CE1 to CE5 are about the deficit gate (DLPM), CV1 to CV3 about the counter gate (VTC); those about routers
+stand beside their proofs (`fairsched.verify.suite`).
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -21,11 +24,14 @@ from fairsched.policies.counter import V_43
 from fairsched.policies.deficit import D_42
 from fairsched.policies.deficit_progress import D_WC
 from fairsched.policies.dlpm import DLPM
-from fairsched.verify import counterexample, pricing_proofs, prover, refuted, staggered_proofs, suite
+from fairsched.verify import arithmetic, counterexample, decide, prover, refuted, staggered_proofs, suite, world_file
+from fairsched.verify.arithmetic import ArithmeticClaim
 from fairsched.verify.counterexample import Document, Happening
-from fairsched.verify.pricing_proofs import ArithmeticClaim
+from fairsched.verify.false_claim import FalseClaim
 from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.subject import SUITE, claims_of
 from fairsched.verify.system import Claim
+from fairsched.verify.world_file import WorldFile
 
 
 @attrs.frozen
@@ -42,19 +48,30 @@ class Refutation:
     shipped: str
     text: str
     shows: Callable[[], bool]
-    world: Callable[[], Document] | None = None
+    world: Callable[[], Document | WorldFile] | None = None
 
 
+@cache
 def _proved(theorem: str) -> bool:
-    for claim in suite.gate_claims():
-        if claim.theorem.id == theorem:
-            return isinstance(prover.prove(claim), Proved)
-    found = next(claim for claim in suite.arithmetic_claims() if claim.theorem.id == theorem)
-    return isinstance(pricing_proofs.prove(found), Proved)
+    """Of what was tried in drawn worlds: that it held in each."""
+    return isinstance(decide.prove(claims_of(SUITE)[theorem]), Proved)
 
 
 def _claim(theorem: str) -> Claim:
     return next(claim for claim in suite.gate_claims() if claim.theorem.id == theorem)
+
+
+def _of_worlds(module: ModuleType, false: FalseClaim) -> Refutation:
+    """A statement about plain Python: some world breaks it, and so does the one that is saved."""
+    theorem = false.claim.theorem
+
+    def world() -> WorldFile:
+        return world_file.document(false.claim, module.__name__, false.world)
+
+    def shows() -> bool:
+        return isinstance(decide.prove(false.claim), Refuted) and bool(world_file.broken(false.claim, false.world))
+
+    return Refutation(theorem.id, theorem.statement, false.variant, false.shipped, false.text, shows, world)
 
 
 def _without(theorem: str, assumption: Assumption, world: Callable[[], Document]) -> Callable[[], bool]:
@@ -166,7 +183,7 @@ def _breaks(claim: ArithmeticClaim, world: dict[str, int]) -> bool:
 
 def _too_little_memory() -> bool:
     claim = staggered_proofs.printed()
-    return isinstance(pricing_proofs.prove(claim), Refuted) and _breaks(claim, CV1_WORLD)
+    return isinstance(arithmetic.prove(claim), Refuted) and _breaks(claim, CV1_WORLD)
 
 
 CV2_WORLD = {"M": 3, "L": 1, "w_p": 4, "w_q": 1, "input": 1, "outputs": 2}
@@ -175,7 +192,7 @@ CV2_WORLD = {"M": 3, "L": 1, "w_p": 4, "w_q": 1, "input": 1, "outputs": 2}
 
 def _printed_constant() -> bool:
     claim = refuted.larger_of_both()
-    return isinstance(pricing_proofs.prove(claim), Refuted) and _breaks(claim, CV2_WORLD)
+    return isinstance(arithmetic.prove(claim), Refuted) and _breaks(claim, CV2_WORLD)
 
 
 # --- CV3: no lift ---------------------------------------------------------------------------------------------------
@@ -288,6 +305,7 @@ def refutations() -> tuple[Refutation, ...]:
             _without(V_43.id, LIFT_ON_JOIN, _no_lift),
             _no_lift,
         ),
+        *(_of_worlds(module, false) for module, false in suite.false_claims()),
     )
 
 

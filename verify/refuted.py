@@ -13,7 +13,7 @@ from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import price
 from fairsched.model.theorem import Theorem
 from fairsched.policies import deficit
-from fairsched.verify.pricing_proofs import ArithmeticClaim, Condition
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, Rule, System, World, implies, spread
 
 SHIPPED_REFILL = "D-refill-serves"

@@ -13,11 +13,12 @@ import attrs
 import msgspec
 
 from fairsched.model.theorem import Theorem
-from fairsched.verify import mutation, refutations, registry
+from fairsched.verify import mutation, refutations, registry, suite
 from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
 from fairsched.verify.deployment import Deployment, constant
-from fairsched.verify.resting import PROVED, fallen
+from fairsched.verify.resting import HELD, fallen
 from fairsched.verify.subject import SUITE, Subject, claims_of
+from fairsched.verify.system import Claim
 from fairsched.verify.witness import NotAWitness, attained, witnesses
 
 
@@ -39,7 +40,7 @@ class Tightness(msgspec.Struct, frozen=True):
 
 
 class TheoremEntry(msgspec.Struct, frozen=True):
-    """One theorem about one policy."""
+    """One theorem about one policy; `worlds`: in how many it was tried, None if it was proved by solvers."""
 
     policy: str
     id: str
@@ -53,6 +54,7 @@ class TheoremEntry(msgspec.Struct, frozen=True):
     solvers: tuple[str, ...]
     ms: float
     vacuous: bool
+    worlds: int | None = None
 
 
 class RefutationEntry(msgspec.Struct, frozen=True):
@@ -139,7 +141,7 @@ class Outcome:
     @property
     def failures(self) -> list[str]:
         """Everything that should hold and was not shown, one line each."""
-        shown = [(row, row.decision) for row in self.rows if not row.withdrawn and row.decision.verdict != PROVED]
+        shown = [(row, row.decision) for row in self.rows if not row.withdrawn and row.decision.verdict not in HELD]
         found = [
             f"{row.subject.name} {row.theorem.id} is {said.verdict}{f': {said.why}' * (said.verdict == 'unknown')}"
             for row, said in shown
@@ -225,7 +227,7 @@ def _standing(rows: Iterable[Row]) -> Iterator[Row]:
         verdicts.setdefault(row.subject.name, {})[row.theorem.id] = row.decision.verdict
     for row in decided:
         why = fallen(row.theorem, row.subject.theorems, verdicts[row.subject.name])
-        if why and row.decision.verdict == PROVED:
+        if why and row.decision.verdict in HELD:
             decision = msgspec.structs.replace(row.decision, verdict="unknown", why=why, solvers=(), files=())
             yield attrs.evolve(row, decision=decision)
         else:
@@ -249,6 +251,7 @@ def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> T
         decision.solvers,
         round(decision.ms, 1),
         decision.vacuous,
+        decision.worlds,
     )
 
 
@@ -269,8 +272,11 @@ def _withdrawn(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
 
 
 def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
-    """What replayed runs attain of a theorem's bound, by theorem, and what is wrong with runs that are no witnesses."""
+    """What runs attain of a theorem's bound, by theorem, and what is wrong with runs that are no witnesses."""
     found, wrong = {}, []
+    for claim in suite.claims():
+        if not isinstance(claim, Claim) and claim.attained is not None:
+            found[claim.theorem.id] = claim.attained()
     for witness in witnesses():
         try:
             found[witness.theorem.id] = (attained(witness), witness.bound_cost)
@@ -287,3 +293,8 @@ def slug(text: str) -> str:
 def ungated(subjects: Iterable[Subject]) -> Iterator[str]:
     """The policies whose gate is open: they promise nobody anything."""
     return (subject.name for subject in subjects if subject.policy and not subject.policy.gate.grouped)
+
+
+def unstated(subjects: Iterable[Subject]) -> Iterator[str]:
+    """The routers that have no theorem."""
+    return (subject.name for subject in subjects if subject.router and not subject.theorems)

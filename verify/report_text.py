@@ -10,6 +10,7 @@ import attrs
 
 from fairsched.verify.deployment import Deployment
 from fairsched.verify.report import Bound, Outcome, Row, TheoremEntry
+from fairsched.verify.resting import HELD
 from fairsched.verify.subject import PRICING, VARIANTS
 
 WIDTH = 118
@@ -95,12 +96,12 @@ def _deployment(deployment: Deployment) -> Iterator[str]:
 def _theorem(row: Row, entry: TheoremEntry, name_width: int) -> Iterator[str]:
     tight = f"{entry.tightness.attained}/{entry.tightness.bound} {entry.tightness.ratio:.3f}" if entry.tightness else ""
     columns = _COLUMNS.format(
-        entry.verdict if entry.verdict == "proved" else entry.verdict.upper(),
+        entry.verdict if entry.verdict in HELD else entry.verdict.upper(),
         entry.scope,
         _number(entry.bound),
         tight,
         "" if entry.cutoff is None else entry.cutoff,
-        "+".join(entry.solvers),
+        "+".join(entry.solvers) if entry.worlds is None else f"{entry.worlds:,} worlds",
         f"{entry.ms:.0f}",
     )
     yield f"{entry.id:<{name_width}}{columns}".rstrip()
@@ -170,10 +171,12 @@ def _mutation(outcome: Outcome) -> Iterator[str]:
 def _summary(outcome: Outcome) -> Iterator[str]:
     report = outcome.report
     decided = {row.task: row.decision.verdict for row in outcome.rows if not row.withdrawn}
-    proved = sum(verdict == "proved" for verdict in decided.values())
+    proved, tested = (sum(verdict == each for verdict in decided.values()) for each in HELD)
     solvers = ", ".join(f"{name} {version}" for name, version in report.solvers.items())
     yield ""
-    yield f"{proved} of {len(decided)} theorems proved by {solvers} in {report.wall_s:.1f} s"
+    yield f"{proved} of {len(decided) - tested} theorems proved by {solvers} in {report.wall_s:.1f} s"
+    if tested:
+        yield f"{tested} more held in all worlds that were drawn, which is no proof"
     yield from (f"FAILED: {failure}" for failure in outcome.failures)
 
 

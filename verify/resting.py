@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from fairsched.model.theorem import Theorem
 
 PROVED = "proved"
+HELD = (PROVED, "tested")
+"""Verdicts that are no failure."""
 
 
 def below(theorem: Theorem, theorems: Iterable[Theorem]) -> tuple[str, ...]:

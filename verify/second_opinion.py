@@ -12,10 +12,11 @@ import cvc5
 import z3
 
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.verify import pricing_proofs, prover
-from fairsched.verify.pricing_proofs import ArithmeticClaim
+from fairsched.verify import arithmetic, prover
+from fairsched.verify.arithmetic import ArithmeticClaim
 from fairsched.verify.smtlib import Answer, Script, script
 from fairsched.verify.system import Claim
+from fairsched.verify.tested import TestedClaim
 
 RLIMIT = 5_000_000
 """Budget of one question in cvc5's deterministic resource units."""
@@ -52,13 +53,19 @@ def _(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Qu
 
 @questions.register
 def _(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
-    paths = list(pricing_proofs.paths(claim, dropped))
-    reached = z3.Or([z3.And(known) for known, _ in paths])
+    paths = list(arithmetic.paths(claim, dropped))
+    reached = z3.Or([z3.And(path.known) for path in paths if path.shown])
     yield _question(claim.theorem, "conditions", "hypotheses", 0, (reached,))
-    for number, (known, shown) in enumerate(paths, 1):
-        for name, goal in shown.items():
+    for number, path in enumerate(paths, 1):
+        for name, known, goal in path.goals():
             obligation = name if len(paths) == 1 else f"{name}, path {number}"
-            yield _question(claim.theorem, obligation, "goal", 0, (*known, z3.Not(goal)))
+            failing = (*known, z3.Not(goal))
+            yield _question(claim.theorem, obligation, "goal", 0, failing, relaxed=claim.relaxed)
+
+
+@questions.register
+def _(_claim: TestedClaim, _dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
+    return iter(())  # What was tried in worlds is no question to a solver.
 
 
 def _question(
@@ -69,6 +76,7 @@ def _question(
     terms: tuple[z3.ExprRef, ...],
     *,
     opaque: bool = False,
+    relaxed: bool = False,
 ) -> Question:
     expected: Answer = "sat" if about == "hypotheses" else "unsat"
     meaning = {
@@ -81,7 +89,7 @@ def _question(
         *((f"assumes {names}",) if names else ()),
         f"obligation {obligation}: {meaning}",
     )
-    return Question(obligation, about, clients, script(terms, expected, comment, opaque=opaque))
+    return Question(obligation, about, clients, script(terms, expected, comment, opaque=opaque, relaxed=relaxed))
 
 
 def cvc5_version() -> str:

@@ -15,6 +15,9 @@ formulas that solvers do not decide so, has functions in place of both, of which
 What has no model under the laws has none under the meaning.  Where a formula is to be satisfiable the text may say more
 than it: products keep their meaning, and with a quotient, which is the d above and b >= 1, unknowns are from -2 to 2.
 A model of the text is a model of the formula.
+
+A `relaxed` text, of a formula without quotients that is to be unsatisfiable, is about all real numbers: what has no
+model there has none in integers, and products of reals are decidable.
 """
 
 import re
@@ -60,13 +63,20 @@ class Script:
     text: str
 
 
-def script(terms: Iterable[Any], expected: Answer, comment: Iterable[str] = (), *, opaque: bool = False) -> Script:
+def script(
+    terms: Iterable[Any],
+    expected: Answer,
+    comment: Iterable[str] = (),
+    *,
+    opaque: bool = False,
+    relaxed: bool = False,
+) -> Script:
     """The text that asks whether all of `terms` (Z3's, quantifier-free, over integers and one sort) can be true.
 
-    With `opaque`, products beside quotients are functions that obey laws, if the answer is to be unsat.  Raises
-    `ValueError` for a term that it cannot write.
+    With `opaque`, products beside quotients are functions that obey laws, and with `relaxed` integers are reals, if the
+    answer is to be unsat.  Raises `ValueError` for a term that it cannot write.
     """
-    writer = _Writer(list(terms), expected, opaque)
+    writer = _Writer(list(terms), expected, opaque, relaxed)
     logic = writer.logic()
     lines = [
         *(f"; {line}" for line in comment),
@@ -88,13 +98,14 @@ def symbol(name: str) -> str:
 class _Writer:
     """Writes the terms one after the other; what they need is declared and defined on the way."""
 
-    def __init__(self, terms: list[Any], expected: Answer, opaque: bool) -> None:
+    def __init__(self, terms: list[Any], expected: Answer, opaque: bool, relaxed: bool) -> None:
         nodes = _nodes(terms)
         self.nodes = nodes
         self.shared = Counter(child.get_id() for node in nodes.values() for child in node.children)
         self.products = any(node.is_product for node in nodes.values())
         self.quotients = any(node.kind == z3.Z3_OP_IDIV for node in nodes.values())
         self.opaque = opaque and expected == "unsat" and self.products and self.quotients
+        self.real = relaxed and expected == "unsat" and not self.quotients
         self.expected = expected
         self.sorts: dict[str, None] = {}
         self.functions: dict[str, str] = {}
@@ -112,7 +123,7 @@ class _Writer:
         """The smallest logic that has all of it."""
         free = "UF" if self.sorts or any(not kind.startswith("()") for kind in self.functions.values()) else ""
         nonlinear = (self.products or bool(self.quotients)) and not self.opaque
-        return f"QF_{free}{'NIA' if nonlinear else 'LIA'}"
+        return f"QF_{free}{'N' if nonlinear else 'L'}{'R' if self.real else 'I'}A"
 
     def declarations(self) -> Iterator[str]:
         """Sorts and functions."""
@@ -135,7 +146,7 @@ class _Writer:
     def _text(self, node: "_Node") -> str:
         kind = node.kind
         if kind == z3.Z3_OP_ANUM and z3.is_int_value(node.term):
-            return _numeral(node.term.as_long())
+            return _numeral(node.term.as_long(), ".0" * self.real)
         if kind in _CONSTANTS:
             return _CONSTANTS[kind]
         if kind == z3.Z3_OP_UNINTERPRETED:
@@ -164,7 +175,7 @@ class _Writer:
             self.sorts[name] = None
         elif name not in ("Int", "Bool"):
             raise ValueError(f"the sort {name} has no place in the exported formulas")
-        return name
+        return "Real" if self.real and name == "Int" else name
 
     def _defined(self, text: str, sort: str) -> str:
         self.names += 1
@@ -258,5 +269,5 @@ def _nodes(terms: Iterable[Any]) -> dict[int, _Node]:
     return found
 
 
-def _numeral(value: int) -> str:
-    return str(value) if value >= 0 else f"(- {-value})"
+def _numeral(value: int, decimals: str = "") -> str:
+    return f"{value}{decimals}" if value >= 0 else f"(- {-value}{decimals})"

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.verify.pricing_proofs import ArithmeticClaim, Condition
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
 
 
 def _fits(k: int) -> tuple[Condition, ...]:

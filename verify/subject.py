@@ -12,18 +12,16 @@ from typing import Any
 import attrs
 
 from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
+from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.verify import pricing_proofs
-from fairsched.verify.pricing_proofs import ArithmeticClaim
+from fairsched.policies.registry import ROUTERS
+from fairsched.verify import pricing_proofs, suite
 from fairsched.verify.resting import below
-from fairsched.verify.suite import arithmetic_claims, gate_claims
-from fairsched.verify.system import Claim
-
-AnyClaim = Claim | ArithmeticClaim
+from fairsched.verify.suite import AnyClaim
 
 SUITE = ""
 """The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
@@ -39,13 +37,15 @@ _PROVED = (ComposedPolicy, DeficitGate, CounterGate, OpenGate)
 class Subject:
     """A policy with its theorems; their claims are found in `source`.
 
-    `broken` are the assumptions that the configuration does not fulfil, and `instead` replaces others by what it does.
+    A router has no `policy` but is the `router`.  `broken` are the assumptions that the configuration does not fulfil,
+    and `instead` replaces others by what it does.
     """
 
     name: str
     source: str
     theorems: tuple[Theorem, ...]
     policy: ComposedPolicy | None = None
+    router: ClusterPolicy[Any] | None = None
     broken: frozenset[Assumption] = frozenset()
     instead: tuple[tuple[Assumption, Assumption], ...] = ()
 
@@ -64,8 +64,11 @@ def subject(name: str, policy: object) -> Subject:
     `name` is a shipped policy's, or the ``module:attribute`` where the author's is found.
     """
     composed = policy if isinstance(policy, ComposedPolicy) else None
+    router = policy if isinstance(policy, ClusterPolicy) else None
     if hasattr(policy, "claims"):
-        return Subject(name, name, tuple(claim.theorem for claim in claims_of(name).values()), composed)
+        return Subject(name, name, tuple(claim.theorem for claim in claims_of(name).values()), composed, router)
+    if router is not None:
+        return _routing(name, router)
     if composed is None:
         raise ValueError(f"{name} is neither a composed policy nor has it `claims`")
     own_claims = getattr(composed.gate, "claims", None)
@@ -79,9 +82,34 @@ def subject(name: str, policy: object) -> Subject:
     theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
     broken = composed.gate.broken_assumptions
     if composed.batching.reserve == "static":
-        return Subject(name, SUITE, theorems, composed, broken)
+        return Subject(name, SUITE, theorems, composed, broken=broken)
     # Outputs that are not reserved are not counted by a cap either.
-    return Subject(name, SUITE, theorems, composed, broken | {CAPPED}, ((MEM_RESERVE, OUTPUTS_BOUNDED),))
+    instead = ((MEM_RESERVE, OUTPUTS_BOUNDED),)
+    return Subject(name, SUITE, theorems, composed, broken=broken | {CAPPED}, instead=instead)
+
+
+def _routing(name: str, router: ClusterPolicy[Any]) -> Subject:
+    """A router has the theorems that its own class lists; one that changes another's methods does not have those.
+
+    A class that does not ship has claims of its own for theorems of its own.
+    """
+    mro = type(router).__mro__
+    listing = next(i for i, base in enumerate(mro) if "theorems" in vars(base))
+    shipped = next(
+        i for i, base in enumerate(mro) if base.__module__.partition(".")[0] == __package__.partition(".")[0]
+    )
+    proved = mro[max(listing, shipped)]
+    found = [
+        f"{between.__name__}.{method}"
+        for between in mro[: mro.index(proved)]
+        for method, value in vars(between).items()
+        if _is_method(method, value) and hasattr(proved, method)
+    ]
+    if router.theorems and found:
+        raise ValueError(
+            f"{name} overrides {', '.join(sorted(found))}: it inherits no theorem, and has no `claims` of its own"
+        )
+    return Subject(name, SUITE, router.theorems, router=router, broken=router.broken_assumptions)
 
 
 def pricing() -> Subject:
@@ -91,7 +119,7 @@ def pricing() -> Subject:
 
 def variants() -> Subject:
     """The theorems that ship and that neither a gate, nor a batching rule, nor pricing lists."""
-    listing = (DeficitGate, CounterGate, *BATCHINGS.values(), pricing())
+    listing = (DeficitGate, CounterGate, *BATCHINGS.values(), *ROUTERS.values(), pricing())
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
     return Subject(VARIANTS, SUITE, tuple(rest))
@@ -120,16 +148,11 @@ def _is_method(name: str, value: object) -> bool:
     return not name.startswith("__") and (callable(value) or isinstance(value, property))
 
 
-def claims() -> tuple[Claim, ...]:
-    """The claims that ship, where a saved counterexample finds them."""
-    return gate_claims()
-
-
 @cache
 def claims_of(source: str) -> dict[str, AnyClaim]:
     """The claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
     if source == SUITE:
-        found: list[AnyClaim] = [*arithmetic_claims(), *gate_claims()]
+        found: list[AnyClaim] = list(suite.claims())
     else:
         found = list(_holder(source).claims())
     claims = {claim.theorem.id: claim for claim in found}

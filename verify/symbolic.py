@@ -94,6 +94,15 @@ class SymbolicBool:
     def __bool__(self) -> bool:
         return self.paths.decide(self.term)
 
+    def __and__(self, other: "SymbolicBool | bool") -> "SymbolicBool":
+        return SymbolicBool(self.paths, z3.And(self.term, truth(other)))
+
+    def __or__(self, other: "SymbolicBool | bool") -> "SymbolicBool":
+        return SymbolicBool(self.paths, z3.Or(self.term, truth(other)))
+
+    __rand__ = __and__
+    __ror__ = __or__
+
 
 class SymbolicInt:
     """An integer that is not known; it adds, subtracts, multiplies and compares like one."""
@@ -134,6 +143,10 @@ class SymbolicInt:
         self.paths.exact(self.term, quotient.term, divisor)
         return quotient
 
+    def __mod__(self, other: Any) -> "SymbolicInt":
+        """Python's remainder, by the quotient."""
+        return self._with((self // other) * other, lambda a, b: a - b)
+
     __radd__ = __add__
     __rmul__ = __mul__
 
@@ -160,6 +173,26 @@ class SymbolicInt:
 
     def __lt__(self, other: Any) -> SymbolicBool:
         return self._compared(other, lambda a, b: a < b)
+
+
+def implies(premise: "SymbolicBool | bool", conclusion: "SymbolicBool | bool") -> "SymbolicBool | bool":
+    """That the conclusion holds if the premise does; no path is split."""
+    for part in (premise, conclusion):
+        if isinstance(part, SymbolicBool):
+            return SymbolicBool(part.paths, z3.Implies(truth(premise), truth(conclusion)))
+    return bool(conclusion) or not premise
+
+
+def one_if(condition: "SymbolicBool | bool") -> "SymbolicInt | int":
+    """1 if the condition holds, or else 0; no path is split."""
+    if isinstance(condition, SymbolicBool):
+        return SymbolicInt(condition.paths, z3.If(condition.term, z3.IntVal(1), z3.IntVal(0)))
+    return int(condition)
+
+
+def truth(value: "SymbolicBool | bool") -> Any:
+    """The formula of a condition, known or not."""
+    return value.term if isinstance(value, SymbolicBool) else z3.BoolVal(bool(value))
 
 
 def _term(value: Any) -> Any:

@@ -4,7 +4,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,9 @@ from fairsched.engines.log_file import LogHeader
 from fairsched.engines.replay import replay
 from fairsched.policies.base import LocalPolicy
 from fairsched.verify import counterexample
+
+if TYPE_CHECKING:
+    from fairsched.verify.world_file import WorldReplay
 
 DIFFERENT = 1
 """Exit status when a replay is not equal to its log."""
@@ -48,15 +51,26 @@ def add_explain(commands: Any) -> None:
 
 def run_replay(arguments: Namespace) -> int:
     """Replay; returns the exit status."""
-    if counterexample.is_counterexample(arguments.log):
-        # A claim of one's own lies in the current folder more often than on the path.
-        sys.path.insert(0, os.getcwd())
-        replayed = counterexample.replay(counterexample.read(arguments.log))
+    replayed = _counterexample(arguments.log)
+    if replayed is not None:
         print(_json(replayed.to_json()) if arguments.json else replayed.text())
         return 0 if replayed.confirmed else DIFFERENT
     report = replay(arguments.log, _policy)
     print(_json(report.to_json()) if arguments.json else report.text())
     return DIFFERENT if report.difference is not None else 0
+
+
+def _counterexample(path: Path) -> "counterexample.Replay | WorldReplay | None":
+    """A saved counterexample, run again; None for a log."""
+    # A claim of one's own lies in the current folder more often than on the path.
+    sys.path.insert(0, os.getcwd())
+    if counterexample.is_counterexample(path):
+        return counterexample.replay(counterexample.read(path))
+    if counterexample.is_world(path):
+        from fairsched.verify import world_file
+
+        return world_file.replay(world_file.read(path))
+    return None
 
 
 def run_explain(arguments: Namespace) -> int:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched import __version__
 from fairsched.cli_common import imported, policy_of, positive_int
+from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, unknown
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, router_with, unknown
 
 if TYPE_CHECKING:
     from fairsched.verify.deployment import Deployment
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 NOT_PROVED = 1
 """Exit status when something that is claimed was not proved."""
+KNOWN = (*LOCAL_POLICIES, *ROUTERS)
+"""The names of shipped policies and routers."""
 COUNTEREXAMPLES = Path("out", "counterexamples")
 """Where worlds that break a claim are kept."""
 
@@ -36,7 +39,7 @@ def add_verify(commands: Any) -> None:
         "--policy",
         action="append",
         metavar="NAME|module:Class",
-        help=f"of {', '.join(LOCAL_POLICIES)}, or your own (repeat for more; default: those of --config, or all)",
+        help=f"of {', '.join(KNOWN)}, or your own (repeat for more; default: those of --config, or all)",
     )
     command.add_argument("--config", type=Path, metavar="FILE", help="your deployment, as TOML or JSON")
     command.add_argument("--quick", action="store_true", help="one solver, no mutants")
@@ -74,7 +77,7 @@ def verify(arguments: Namespace) -> int:
     from fairsched.verify.subject import SUITE, pricing, variants
 
     subjects = [_subject(name, deployment) for name in names]
-    if any(subject.source == SUITE and subject.theorems for subject in subjects):
+    if any(subject.source == SUITE and subject.policy and subject.theorems for subject in subjects):
         subjects.append(pricing())
     if arguments.policy is None:
         subjects.append(variants())
@@ -93,6 +96,9 @@ def verify(arguments: Namespace) -> int:
     ungated = list(report.ungated(subjects))
     if ungated:
         print(f"About fairness there is no theorem for {', '.join(ungated)}: an open gate promises nothing.")
+    unstated = list(report.unstated(subjects))
+    if unstated:
+        print(f"No theorem is about {', '.join(unstated)}.")
     if arguments.json is not None:
         arguments.json.write_bytes(outcome.report.to_json())
     if arguments.certificate is not None:
@@ -127,17 +133,21 @@ def _names(given: list[str] | None, deployment: "Deployment") -> list[str]:
     """The policies to verify; raises `ValueError` for a name that is not there, in the configuration too."""
     configured = [name for name, _ in deployment.policies]
     for name in (*(given or ()), *configured):
-        if ":" not in name and name not in LOCAL_POLICIES:
-            raise unknown("policy", name, LOCAL_POLICIES)
-    return list(dict.fromkeys(given or configured or LOCAL_POLICIES))
+        if ":" not in name and name not in KNOWN:
+            raise unknown("policy", name, KNOWN)
+    return list(dict.fromkeys(given or configured or KNOWN))
 
 
 def _subject(name: str, deployment: "Deployment") -> "Subject":
     from fairsched.verify.subject import subject
 
     params = deployment.parameters(name)
+    if name in ROUTERS:
+        return subject(name, router_with(ROUTERS[name], params))
     if ":" in name and not isinstance(found := imported(name), ComposedPolicy):
         if params:
             raise ValueError(f"{name} is no composed policy, and has no parameters to set")
+        if isinstance(found, type) and issubclass(found, ClusterPolicy) and not hasattr(found, "claims"):
+            found = found()
         return subject(name, found)
     return subject(name, policy_of(name, params))

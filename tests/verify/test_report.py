@@ -14,7 +14,8 @@ from fairsched.policies.deficit import D_41, D_WEIGHTED, DeficitGate
 from fairsched.policies.gate import Gate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
-from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+from fairsched.policies.router import JoinShortestQueue
 from fairsched.verify import report_text
 from fairsched.verify.decide import prove
 from fairsched.verify.deployment import Deployment, constant, document, read, seconds_of_service
@@ -53,7 +54,9 @@ def test_a_composition_inherits_the_theorems_of_its_gate(gate: Gate[Any], order:
 
 def test_every_claim_of_the_suite_is_some_shipped_policys() -> None:
     """Nothing is proved that no report shows."""
-    subjects = [pricing(), variants(), *(subject(name, policy) for name, policy in LOCAL_POLICIES.items())]
+    policies = {**LOCAL_POLICIES, **ROUTERS}
+    subjects = [pricing(), variants(), *(subject(name, policy) for name, policy in policies.items())]
+    subjects.append(subject("mine", JoinShortestQueue(measure="tokens")))
     capped = composed(DeficitGate(in_flight_cap_tokens=1024))
     planned = plan([*subjects, capped])
     assert planned.missing == ()

@@ -13,6 +13,7 @@ from fairsched.model import pricing
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
 from fairsched.policies import counter, deficit, migrate
 from fairsched.verify import (
+    arithmetic,
     counter_kernel_proofs,
     counter_proofs,
     deficit_cap_proofs,
@@ -55,6 +56,9 @@ BUGS = {
     "refill twice": (deficit, "refill", "q + quantum", "q + quantum + quantum"),
     "refund beyond the quantum": (deficit, "refund", "minimum", "maximum"),
     "refund nothing": (deficit, "refund", " + amount", ""),
+    "give back beyond the quantum": (deficit, "takes_back", "minimum", "maximum"),
+    "take over and give nothing back": (deficit, "take_over", "refund(o, q, giver, moved, quantum)", "q"),
+    "give back and take over nothing": (deficit, "take_over", "p, moved)", "p, 0)"),
     "one round too few": (deficit, "refill_rounds", "-q // quantum + 1", "-q // quantum"),
     "skip the cap": (deficit, "under_cap", "o.pick(in_flight, p, 0) + kv_tokens", "kv_tokens"),
     "promise nothing under the cap": (deficit, "reserve", "o.bump(in_flight, p, kv_tokens)", "in_flight"),
@@ -172,6 +176,6 @@ def test_a_wrong_price_is_refuted(function: str, wrong: object) -> None:
     """A constant that is too small fails to bound, one that is too large is not attained."""
     functions = ModuleType("pricing")
     vars(functions).update({**vars(pricing), function: wrong})
-    verdicts = [pricing_proofs.prove(claim) for claim in pricing_proofs.claims(functions)]
+    verdicts = [arithmetic.prove(claim) for claim in pricing_proofs.claims(functions)]
     assert any(isinstance(verdict, Refuted) for verdict in verdicts)
     assert all(isinstance(verdict, Refuted | Proved) for verdict in verdicts)

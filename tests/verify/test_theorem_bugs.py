@@ -8,6 +8,7 @@ import pytest
 from fairsched.model import worker, worker_batch
 from fairsched.policies import counter, deficit
 from fairsched.verify import (
+    arithmetic,
     change_proofs,
     counter_proofs,
     counter_wait_proofs,
@@ -16,7 +17,6 @@ from fairsched.verify import (
     deficit_progress_proofs,
     int64_proofs,
     memory_proofs,
-    pricing_proofs,
     prover,
 )
 from fairsched.verify.prover import Proved, Refuted
@@ -98,14 +98,14 @@ def test_a_seeded_bug_in_the_worker_breaks_its_books(
     exec(text.replace(old, new), made)
     monkeypatch.setattr(module, function, made[function])
     claim = next(claim for claim in memory_proofs.arithmetic_claims() if claim.theorem.id == theorem)
-    assert isinstance(pricing_proofs.prove(claim), Refuted)
+    assert isinstance(arithmetic.prove(claim), Refuted)
 
 
 @pytest.mark.parametrize("name", [claim.theorem.id for claim in arithmetic_claims()])
 def test_arithmetic_is_proved(name: str) -> None:
     """Prices, U, the worker's books and what staggered finishes let it decode."""
     claim = next(claim for claim in arithmetic_claims() if claim.theorem.id == name)
-    verdict = pricing_proofs.prove(claim)
+    verdict = arithmetic.prove(claim)
     assert isinstance(verdict, Proved), verdict
 
 

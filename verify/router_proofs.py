@@ -1,0 +1,343 @@
+"""Round robin, join-shortest-queue and power of two: P-RR-1, P-JSQ-1 and P-P2C-1, for any number of workers.
+
+The shipped `route` is run on unknown integers.  Its row of workers has an unknown length: `len` gives a symbol, and an
+index any worker.  `min` and `draw` are what their contracts say: one of the row of which none measures less, any number
+in range.  Two or three workers are named and stand for all, since the statements are about pairs.
+"""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from immutables import Map
+
+from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies.router import (
+    MEASURES,
+    NOBODY_LEAVES,
+    P_JSQ_1,
+    P_JSQ_TOKENS,
+    P_RR_1,
+    REPORTS_FRESH,
+    ClientTurnState,
+    JoinShortestQueue,
+    NoRouterState,
+    PerClientRoundRobin,
+    RoundRobin,
+    TurnState,
+)
+from fairsched.policies.router_random import P_P2C_1, DrawState, PowerOfTwo
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
+from fairsched.verify.changed import changed, unchecked, with_names
+from fairsched.verify.false_claim import Bug, FalseClaim
+from fairsched.verify.symbolic import implies, one_if
+from fairsched.verify.tested import TestedClaim
+
+_ANY: Any = SimpleNamespace(id=0, client=0)
+"""A request of which nothing else matters."""
+
+
+class _Row:
+    """Workers 0 to `size` - 1, however many that are; `at` says how each is."""
+
+    def __init__(self, size: Any, at: Callable[[Any], Any]) -> None:
+        self.size = size
+        self.at = at
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.at(index)
+
+
+def _size(row: _Row) -> Any:
+    return row.size
+
+
+# --- round robin ------------------------------------------------------------------------------------------------------
+
+
+def _turn(router: Any, state: Any, size: Any) -> tuple[Any, Any]:
+    view = SimpleNamespace(workers=_Row(size, lambda index: SimpleNamespace(worker=index)))
+    dispatch, after = with_names(type(router).route, len=_size)(router, state, _ANY, view)
+    return dispatch.worker, after.placed
+
+
+def round_robin(kind: Any = RoundRobin, per_client: Any = PerClientRoundRobin) -> ArithmeticClaim:
+    """Before turn q m + r, worker i had q + 1 turns if i < r, or else q.
+
+    A client's turns begin at turn Q m + R, those of all clients together at 0.
+    """
+
+    def counted(worker: Any, w: SimpleNamespace) -> Any:
+        return w.q + one_if(worker < w.r) - w.Q - one_if(worker < w.R)
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        now = w.q * w.m + w.r
+        worker, after = _turn(kind(), TurnState(now), w.m)
+        of_client, client_after = _turn(per_client(), ClientTurnState(Map({0: now})), w.m)
+        then = SimpleNamespace(**{**vars(w), "q": w.q + one_if(w.r + 1 >= w.m)})
+        then.r = (w.r + 1) * one_if(w.r + 1 < w.m)
+        difference = counted(w.a, then) - counted(w.b, then)
+        return {
+            "the next turn": (after == now + 1) & (client_after[0] == now + 1),
+            "the worker at turn": worker == w.r,
+            "the worker at turn, for a client": of_client == w.r,
+            "a's turns are counted": counted(w.a, then) == counted(w.a, w) + one_if(w.a == w.r),
+            "a and b differ by at most 1": (difference <= 1) & (difference >= -1),
+        }
+
+    def within(name: str) -> Condition:
+        return Condition(lambda w: (getattr(w, name) >= 0) & (getattr(w, name) < w.m))
+
+    return ArithmeticClaim(
+        P_RR_1,
+        ("m", "q", "r", "Q", "R", "a", "b"),
+        (Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)), *map(within, ("r", "R", "a", "b"))),
+        shows,
+        attained=lambda: (_spread(RoundRobin(), 1), 1),
+    )
+
+
+def _spread(router: Any, count: int) -> int:
+    """How much counts of two workers differ after so many requests of one token each."""
+    state, queues = router.init(), [0, 0]
+    for i in range(count):
+        view = ClusterView(0, tuple(WorkerLoad(worker, queue, 0, queue, 9, 9) for worker, queue in enumerate(queues)))
+        dispatch, state = router.route(state, Request(i, 0, 0, Prompt(1), 1), view)
+        queues[dispatch.worker] += 1
+    return abs(queues[0] - queues[1])
+
+
+# --- join the shortest queue ------------------------------------------------------------------------------------------
+
+_THREE = ("a", "b", "c")
+"""Any two workers, and the one that is chosen if that is neither."""
+
+
+class _NotTheLeastError(Exception):
+    """What `chosen` says is not what `min` may return."""
+
+
+def _joined(kind: Any, measure: str, w: SimpleNamespace) -> int:
+    """Which of the three is chosen, where `w.chosen` says which of the shortest `min` takes."""
+
+    def least(row: tuple[WorkerLoad, ...], key: Callable[[WorkerLoad], Any]) -> WorkerLoad:
+        found = row[0] if w.chosen == 0 else row[1] if w.chosen == 1 else row[2]
+        if any(key(other) < key(found) for other in row):
+            raise _NotTheLeastError
+        return found
+
+    late = [getattr(w, f"{name}_late") for name in _THREE]
+    reported = [getattr(w, name) - behind for name, behind in zip(_THREE, late, strict=True)]
+    of_requests = measure == "requests"
+    view = SimpleNamespace(
+        workers=tuple(
+            WorkerLoad(i, queue, 0, 0, 0, 0) if of_requests else WorkerLoad(i, 0, 0, queue, 0, 0)
+            for i, queue in enumerate(reported)
+        )
+    )
+    route = with_names(kind.route, min=least)
+    dispatch, _ = route(unchecked(kind, measure=measure), NoRouterState(), _ANY, view)
+    return int(dispatch.worker)
+
+
+def shortest_queue(kind: Any = JoinShortestQueue, measure: str = "requests") -> ArithmeticClaim:
+    """Queues of a, b and c differ by at most `most`, and a request of `size` comes."""
+    is_count = measure == "requests"
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        try:
+            chosen = _joined(kind, measure, w)
+        except _NotTheLeastError:
+            return {}
+        before = (w.a, w.b, w.c)
+        a, b = (before[i] + (w.size if i == chosen else 0) - left for i, left in enumerate((w.a_left, w.b_left)))
+        shown = {"a and b still differ by at most that": (a - b <= w.most) & (b - a <= w.most)}
+        if is_count:
+            raised = (before[chosen] + 1 > w.longest) & (w.a <= w.longest) & (w.b <= w.longest) & (w.c <= w.longest)
+            all_equal = (w.a == w.longest) & (w.b == w.longest) & (w.c == w.longest)
+            shown["the longest is raised only if all are equal"] = implies(raised, all_equal)
+        return shown
+
+    pairs = (("a", "b"), ("a", "c"), ("b", "c"))
+    conditions = (
+        Condition(lambda w: (w.chosen >= 0) & (w.chosen <= 2)),
+        Condition(lambda w: (w.a >= 0) & (w.b >= 0) & (w.c >= 0)),
+        Condition(lambda w: (w.size >= 1) & (w.size <= w.most)),
+        *((Condition(lambda w: w.most == 1),) if is_count else ()),
+        *(Condition(lambda w, p=p: _apart(w, *p) <= w.most) for p in (*pairs, *((y, x) for x, y in pairs))),  # type: ignore[misc]
+        *(Condition(lambda w, n=n: getattr(w, n) >= 0) for n in ("a_late", "b_late", "c_late", "a_left", "b_left")),  # type: ignore[misc]
+        Condition(lambda w: (w.a_late == 0) & (w.b_late == 0) & (w.c_late == 0), REPORTS_FRESH),
+        Condition(lambda w: (w.a_left == 0) & (w.b_left == 0), NOBODY_LEAVES),
+    )
+    names = (*_THREE, "chosen", "most", "size", "longest", "a_late", "b_late", "c_late", "a_left", "b_left")
+    theorem = P_JSQ_1 if is_count else P_JSQ_TOKENS
+    router = JoinShortestQueue(measure="requests" if is_count else "tokens")
+    return ArithmeticClaim(theorem, names, conditions, shows, attained=lambda: (_spread(router, 3), 1))
+
+
+def _apart(w: SimpleNamespace, one: str, other: str) -> Any:
+    return getattr(w, one) - getattr(w, other)
+
+
+# --- power of two -----------------------------------------------------------------------------------------------------
+
+
+def _of_two(kind: Any, w: SimpleNamespace) -> tuple[Any, list[Any]]:
+    """Where the request goes of `m` workers if `first` and `second` are drawn, and whom it looks at."""
+    drawn = iter((w.first, w.second))
+    seen: list[Any] = []
+
+    def at(index: Any) -> WorkerLoad:
+        seen.append(index)
+        return WorkerLoad(index, w.queue if len(seen) == 1 else w.other_queue, 0, 0, 0, 0)
+
+    names = {"len": _size, "draw": lambda _seed, _drawn, _count: next(drawn)}
+    view = SimpleNamespace(workers=_Row(w.m, at))
+    dispatch, _ = with_names(kind.route, **names)(kind(), DrawState(), _ANY, view)
+    return dispatch.worker, seen
+
+
+def power_of_two(kind: Any = PowerOfTwo) -> ArithmeticClaim:
+    """Of m >= 2 workers; whom it looks at first has `queue` requests."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        worker, seen = _of_two(kind, w)
+        if len(seen) < 2:  # With one worker there is no choice.
+            return {}
+        one, other = seen
+        return {
+            "both are workers": (one >= 0) & (one < w.m) & (other >= 0) & (other < w.m),
+            "the two differ": one != other,
+            "the shorter queue is chosen": implies(worker == one, w.queue <= w.other_queue)
+            & implies(worker == other, w.other_queue <= w.queue),
+            "one of them is chosen": (worker == one) | (worker == other),
+        }
+
+    conditions = (
+        Condition(lambda w: w.m >= 2),
+        Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
+        Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
+        Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
+    )
+    return ArithmeticClaim(P_P2C_1, ("m", "first", "second", "queue", "other_queue"), conditions, shows)
+
+
+# --- what is false ----------------------------------------------------------------------------------------------------
+
+
+def _spared(name: str, statement: str, kind: Any, is_broken: Callable[[list[int], int], bool]) -> TestedClaim:
+    """Whom power of two spares of three workers with up to two requests, whatever it draws (eight draws)."""
+    theorem = Theorem(name, statement, "folklore", (), scope=Scope.BOUNDED)
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate(w.queues)))
+        dispatch, _ = kind().route(DrawState(w.drawn), _ANY, view)
+        return {"whoever is most loaded is spared": not is_broken(w.queues, dispatch.worker)}
+
+    queues = [[a, b, c] for a in range(3) for b in range(3) for c in range(3)]
+    return TestedClaim(
+        theorem, lambda: ({"queues": q, "drawn": drawn} for q in queues for drawn in range(0, 16, 2)), shows
+    )
+
+
+def _alone_on_top(queues: list[int], chosen: int) -> bool:
+    return queues.count(max(queues)) == 1 and queues[chosen] == max(queues)
+
+
+def _one_drawn_twice() -> TestedClaim:
+    """F-P2C-1: both draws are of all workers."""
+    replaced = changed(PowerOfTwo, "route", "drawn + 1, len(workers) - 1", "drawn + 1, len(workers)")
+    kind = changed(replaced, "route", "other += 1", "other += 0")
+    return _spared("F-P2C-1", "power of two never picks the one most loaded worker", kind, _alone_on_top)
+
+
+def _tied() -> TestedClaim:
+    """F-P2C-1-ties: what ships."""
+    statement = "power of two never picks one of the most loaded workers, unless all are equal"
+    return _spared("F-P2C-1-ties", statement, PowerOfTwo, lambda q, i: min(q) < max(q) == q[i])
+
+
+class _AtLeast:
+    """A worker in an order of which a worker is before itself."""
+
+    def __init__(self, load: int) -> None:
+        self.load = load
+
+    def __lt__(self, other: "_AtLeast") -> bool:
+        return self.load <= other.load
+
+
+def _reflexive() -> TestedClaim:
+    """F-LL-1: the first of a sorted list of workers depends on how the list was ordered before."""
+    theorem = Theorem(
+        "F-LL-1",
+        "workers sorted by load with `at least` begin with one that does not depend on their order",
+        "Llumnix (OSDI'24), released code",
+        (),
+        scope=Scope.BOUNDED,
+    )
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        order = list(enumerate(w.loads))
+        found = {min(each, key=lambda one: _AtLeast(one[1]))[0] for each in (order, order[::-1])}
+        return {"the same worker": len(found) == 1, "no worker is before itself": not _AtLeast(0) < _AtLeast(0)}
+
+    return TestedClaim(theorem, lambda: [{"loads": [a, b]} for a in range(2) for b in range(2)], shows)
+
+
+def refutations() -> tuple[FalseClaim, ...]:
+    """Folklore about power of two, and an order that is none."""
+    return (
+        FalseClaim(
+            _one_drawn_twice(),
+            "two draws of all workers (a variant that ships nowhere)",
+            P_P2C_1.id,
+            "queues 0, 1, 0, and worker 1 is drawn twice",
+            {"queues": [0, 1, 0], "drawn": 12},
+        ),
+        FalseClaim(
+            _tied(),
+            "what ships: of two that are both most loaded, one is chosen",
+            P_P2C_1.id,
+            "queues 0, 1, 1, and both others are drawn",
+            {"queues": [0, 1, 1], "drawn": 10},
+        ),
+        FalseClaim(
+            _reflexive(),
+            "a comparison that holds between a worker and itself",
+            P_JSQ_1.id,
+            "two workers of load 0: whichever comes last in the list is found",
+            {"loads": [0, 0]},
+        ),
+    )
+
+
+# --- what is proved --------------------------------------------------------------------------------
+
+
+def claims() -> tuple[ArithmeticClaim, ...]:
+    """About the routers that ship."""
+    return (round_robin(), shortest_queue(), shortest_queue(measure="tokens"), power_of_two())
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    by_negative = with_names(JoinShortestQueue.route, MEASURES={"requests": _negative, "tokens": _negative})
+    longest = type("Longest", (JoinShortestQueue,), {"route": by_negative})
+    return (
+        Bug("a turn is left out", round_robin(kind=changed(RoundRobin, "route", "placed + 1", "placed + 2"))),
+        Bug(
+            "a client's turn is not counted",
+            round_robin(per_client=changed(PerClientRoundRobin, "route", "turn + 1", "turn")),
+        ),
+        Bug("the longest queue is joined", shortest_queue(longest)),
+        Bug("the longest queue is joined, in tokens", shortest_queue(longest, "tokens")),
+        Bug("one may be drawn twice", power_of_two(changed(PowerOfTwo, "route", "other >= one", "other > one"))),
+        Bug("the longer of the two", power_of_two(changed(PowerOfTwo, "route", "(second) <", "(second) >"))),
+    )
+
+
+def _negative(load: WorkerLoad) -> int:
+    return -MEASURES["requests"](load) - load.waiting_tokens
