@@ -17,7 +17,9 @@ q -> 0 is first come first served, q -> infinity smallest prompt first.  Keys ar
 of its beginning.  The first that does not fit ends the decision's admissions, as in every composition; with skipping,
 a large prompt would never be served.
 
-Theorems: P-LAR-1 to P-LAR-4 in verify/larry_proofs.py; with a bypass budget D-request bounds every request's wait.
+Theorems: P-LAR-1 to P-LAR-5 below.  Without a bound of the queue there is none of the wait: with more work coming than
+is served, a large prompt waits for ever once alpha is small (docs/larry.md).  A bypass budget bounds every request's
+wait in requests let in before it, whatever the queue (D-request).
 """
 
 from math import gcd
@@ -28,6 +30,7 @@ import numpy as np
 
 from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
+from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.batching import Batching, Chunked
 from fairsched.policies.columns import Columns, Ranking
 from fairsched.policies.deficit import DeficitGate
@@ -41,6 +44,51 @@ BLOCK_TOKENS = 16
 MILLI_US_PER_S = 1_000_000_000
 EXACT_MAX = 2**62
 """Above this keys would leave 64 bits, and are computed as Python integers."""
+
+QUEUE_BOUNDED = Assumption("QueueBounded", "At every decision at most Q requests wait.")
+SOURCE = "LARRY's order as meant, with our units; this library"
+P_LAR_1 = Theorem(
+    "P-LAR-1",
+    "the static key orders requests as the score -q m + alpha (now - arrival) does, at any time",
+    SOURCE,
+    (),
+)
+P_LAR_2 = Theorem(
+    "P-LAR-2",
+    "of two requests the older goes first if and only if alpha times their distance in time is at least q times what "
+    "the older needs more of memory; so the whole order is that of arrival exactly from alpha* on",
+    SOURCE,
+    (),
+)
+P_LAR_3 = Theorem(
+    "P-LAR-3",
+    "no request that came more than Q d / alpha after another, which needs at most d more of memory, is before it",
+    SOURCE,
+    (QUEUE_BOUNDED,),
+    bound="Q d / alpha",
+)
+P_LAR_4 = Theorem(
+    "P-LAR-4",
+    "at most Q + sigma + rho Q d / alpha requests of its group are let in before one that fits an empty worker, if at "
+    "most sigma + rho t come in any time t",
+    SOURCE,
+    (QUEUE_BOUNDED,),
+    bound="Q + sigma + rho Q d / alpha",
+    scope=Scope.TESTED,
+    rests_on=("P-LAR-3",),
+)
+P_LAR_5 = Theorem(
+    "P-LAR-5",
+    "of two requests the same one is first at any time, and however many older ones leave, while the queue is as long",
+    SOURCE,
+    (),
+)
+THEOREMS = (P_LAR_1, P_LAR_2, P_LAR_3, P_LAR_4, P_LAR_5)
+
+
+def key(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
+    """The key of a request that came `wait` after the oldest, and of columns of such: the least goes first."""
+    return age * wait + size * queue * memory
 
 
 @attrs.frozen
@@ -56,6 +104,11 @@ class LarryOrder(Order):
     memory_unit: MemoryUnit = attrs.field(default="blocks", validator=one_of("capacity", "tokens", "blocks"))
     """What memory is measured in: blocks of 16 tokens, tokens, or shares of the worker's KV capacity."""
     bypass_budget: int | None = bypass_budget_field()
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """LARRY's own; as printed there are none.  With a bypass budget a request's bound, whatever the keys are."""
+        return (*(THEOREMS if self.sign > 0 and self.bypass_budget is None else ()), *super().theorems)
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         """What is fixed of the rank, where a queue is kept in order without a decision: small prompts first."""
@@ -75,12 +128,12 @@ class LarryOrder(Order):
             return columns.ages
         waits_us = (columns.arrivals_ns - columns.arrivals_ns.min()) // 1_000
         age, size = key_factors(self.alpha_milli, unit_tokens)
-        size *= len(columns.ages)
-        if age * int(waits_us.max()) + size * int(columns.memory.max()) < EXACT_MAX:
-            keys: Ints = age * waits_us + self.sign * size * columns.memory
+        queue = len(columns.ages)
+        if key(age, size, queue, int(waits_us.max()), int(columns.memory.max())) < EXACT_MAX:
+            keys: Ints = key(age, self.sign * size, queue, waits_us, columns.memory)
             return keys
         rows = zip(waits_us.tolist(), columns.memory.tolist(), strict=True)
-        exact = [age * wait_us + self.sign * size * memory for wait_us, memory in rows]
+        exact = [key(age, self.sign * size, queue, wait_us, memory) for wait_us, memory in rows]
         rank = {key: i for i, key in enumerate(sorted(set(exact)))}
         return np.array([rank[key] for key in exact], dtype=np.int64)
 

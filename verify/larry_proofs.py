@@ -1,0 +1,277 @@
+"""LARRY: P-LAR-1 to 5 about the shipped key, for any two requests, and what is false of it.
+
+The key is one line of integers, which numpy computes for everybody at once; here it is run on unknown integers.  An
+order by keys is one of pairs, so what holds for any two requests holds for a queue.  P-LAR-4 adds to P-LAR-3 who is let
+in before whom, and is tried in drawn worlds of the shipped policy.
+"""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+
+from fairsched.model import worker as transitions
+from fairsched.model.events import Admitted
+from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.model.worker_state import WorkerState
+from fairsched.policies.batching import RequestLevel
+from fairsched.policies.larry import (
+    LARRY,
+    P_LAR_1,
+    P_LAR_2,
+    P_LAR_3,
+    P_LAR_4,
+    P_LAR_5,
+    QUEUE_BOUNDED,
+    LarryOrder,
+    LarryPrintedOrder,
+    key,
+)
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
+from fairsched.verify.changed import changed
+from fairsched.verify.false_claim import Bug, FalseClaim
+from fairsched.verify.symbolic import implies
+from fairsched.verify.tested import TestedClaim
+
+_TWO = ("age", "size", "queue", "wait", "other_wait", "memory", "other_memory")
+"""Two requests: what a microsecond and what a token count, how many wait, when each came, and what each needs."""
+_POSITIVE = Condition(lambda w: (w.age >= 1) & (w.size >= 1) & (w.queue >= 1))
+_MEMORY = Condition(lambda w: (w.memory >= 1) & (w.other_memory >= 1))
+
+
+def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
+    return (
+        run(w.age, w.size, w.queue, w.wait, w.memory),
+        run(w.age, w.size, w.queue, w.other_wait, w.other_memory),
+    )
+
+
+def _same(one: Any, other: Any) -> Any:
+    return implies(one, other) & implies(other, one)
+
+
+def as_the_score(run: Any = key) -> ArithmeticClaim:
+    """At `now` the score is -q m + alpha (now - arrival), with the same factors; the larger goes first."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        one, other = _keys(w, run)
+        score = w.age * (w.now - w.wait) - w.size * w.queue * w.memory
+        other_score = w.age * (w.now - w.other_wait) - w.size * w.queue * w.other_memory
+        return {"the same order": _same(one < other, score > other_score)}
+
+    return ArithmeticClaim(P_LAR_1, (*_TWO, "now"), (_POSITIVE, _MEMORY), shows)
+
+
+def older_first(run: Any = key) -> ArithmeticClaim:
+    """`other` came later; equal keys go by age."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        one, other = _keys(w, run)
+        enough = w.age * (w.other_wait - w.wait) >= w.size * w.queue * (w.memory - w.other_memory)
+        return {"the older is first exactly then": _same(one <= other, enough)}
+
+    later = Condition(lambda w: w.other_wait >= w.wait)
+    return ArithmeticClaim(P_LAR_2, _TWO, (_POSITIVE, _MEMORY, later), shows)
+
+
+def horizon(run: Any = key) -> ArithmeticClaim:
+    """`other` came so much later; `spread` is d and `most` is Q."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        one, other = _keys(w, run)
+        more = w.memory - w.other_memory
+        return {
+            "of memory": w.queue * more <= w.queue * w.spread,
+            "of the queue": w.queue * w.spread <= w.most * w.spread,
+            "of both, in key units": w.size * (w.queue * more) <= w.size * (w.most * w.spread),
+            "the later one is behind": one < other,
+        }
+
+    conditions = (
+        _POSITIVE,
+        _MEMORY,
+        Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
+        Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
+        Condition(lambda w: w.queue <= w.most, QUEUE_BOUNDED),
+    )
+    return ArithmeticClaim(P_LAR_3, (*_TWO, "spread", "most"), conditions, shows, attained=_at_the_horizon)
+
+
+def _at_the_horizon() -> tuple[int, int]:
+    """How much later the last one came that is before another of 8 more tokens, in microseconds, with a queue of 5."""
+    age, size, queue, spread = 2, 3, 5, 8
+    before = [later for later in range(200) if key(age, size, queue, later, 1) <= key(age, size, queue, 0, 1 + spread)]
+    return max(before), size * queue * spread // age
+
+
+def unchanged(run: Any = key) -> ArithmeticClaim:
+    """Keys are computed again after the oldest left, `later` than the one that was."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        one, other = _keys(w, run)
+        after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
+        one_after, other_after = _keys(after, run)
+        return {"the same order": _same(one < other, one_after < other_after)}
+
+    return ArithmeticClaim(P_LAR_5, (*_TWO, "later"), (_POSITIVE, _MEMORY), shows)
+
+
+# --- let in before --------------------------------------------------------------------------------------------------
+
+_ALPHA = 4
+"""Tokens a step; a step takes a second."""
+
+
+def _overtakers(order: LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
+    """One request a step is served; who is let in before the large one that comes first of all, the longest queue, and
+    how many came in all."""
+    policy = LARRY(order=order, batching=RequestLevel(max_running=1, reserve="optimistic"))
+    state, worker = policy.init(), WorkerState(0, 200)
+    longest = came = before = 0
+    for step, count in enumerate(w.coming):
+        now_ns = step * 10**9
+        for _ in range(count + (step == 0)):
+            request = Request(came, 0, now_ns, Prompt(1 + w.spread * (came == 0)), 1)
+            worker, events = transitions.arrive(worker, request, 1, now_ns)
+            for event in events:
+                state = policy.observe(state, event)
+            came += 1
+        longest = max(longest, len(worker.queue))
+        plan, state = policy.decide(state, worker.view(now_ns))
+        worker, events = transitions.begin(worker, plan, now_ns)
+        if any(type(event) is Admitted and event.request_id == 0 for event in events):
+            return before, longest, came
+        before += sum(type(event) is Admitted for event in events)
+        worker, ended = transitions.finish(worker, plan, 1, now_ns)
+        for event in ended:
+            state = policy.observe(state, event)
+    return before, longest, came
+
+
+def let_in_before(order: LarryOrder | None = None) -> TestedClaim:
+    """Up to `rho` a step come, and `sigma` more at once; the first request needs `spread` more than the others."""
+    used = LarryOrder(1_000 * _ALPHA, memory_unit="tokens") if order is None else order
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        before, longest, _ = _overtakers(used, w)
+        rho, sigma = max(w.coming[1:], default=0), w.coming[0]
+        return {"within the bound": before * _ALPHA <= (longest + sigma + rho) * _ALPHA + rho * longest * w.spread}
+
+    worlds = st.fixed_dictionaries(
+        {
+            "coming": st.lists(st.integers(0, 3), min_size=1, max_size=40)
+            | st.builds(lambda each, steps: [each] * steps, st.integers(1, 2), st.integers(1, 40)),
+            "spread": st.integers(0, 60),
+        }
+    )
+    return TestedClaim(P_LAR_4, worlds, shows)
+
+
+# --- what is false --------------------------------------------------------------------------------------------------
+
+
+def _smaller_first() -> TestedClaim:
+    """F-LAR-3: the equation as printed."""
+    theorem = Theorem(
+        "F-LAR-3",
+        "of two that came together the smaller goes first",
+        "LARRY, equation 1 as printed",
+        (),
+        scope=Scope.BOUNDED,
+    )
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        sign = LarryPrintedOrder.sign
+        small, large = (key(1, sign, 2, 0, memory) for memory in (w.small, w.large))
+        return {"the smaller first": small < large}
+
+    pairs = [{"small": small, "large": large} for large in range(2, 4) for small in range(1, large)]
+    return TestedClaim(theorem, lambda: pairs, shows)
+
+
+def _arrival_order() -> TestedClaim:
+    """F-LAR-2: with an alpha of 1,000, in tokens, a hundred waiting, and a tenth of a second between two arrivals."""
+    theorem = Theorem(
+        "F-LAR-2",
+        "with alpha of 1,000 or more the order is that of arrival",
+        "LARRY, as it is told",
+        (),
+        scope=Scope.BOUNDED,
+    )
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        older, later = (
+            key(1_000 * w.alpha, 10**9, w.queue, wait_us, memory) for wait_us, memory in ((0, w.memory), (100_000, 1))
+        )
+        return {"the older first": older <= later}
+
+    return TestedClaim(theorem, lambda: [{"alpha": 1_000, "queue": 100, "memory": 4_001}], shows)
+
+
+def _never_starves() -> TestedClaim:
+    """F-LAR-1: with alpha of 0 the large one waits as long as small ones come."""
+    theorem = Theorem("F-LAR-1", "nobody waits for ever", "LARRY, as it is told", (), scope=Scope.BOUNDED)
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        before, _, came = _overtakers(LarryOrder(0, memory_unit="tokens"), w)
+        return {"not everybody goes first": before < len(w.coming) or came < len(w.coming)}
+
+    return TestedClaim(theorem, lambda: [{"coming": [1] * 30, "spread": 1}], shows)
+
+
+def refutations() -> tuple[FalseClaim, ...]:
+    """What is said of LARRY."""
+    return (
+        FalseClaim(
+            _smaller_first(),
+            "equation 1 as printed, which adds what should be subtracted",
+            P_LAR_1.id,
+            "two that came together, of 1 and 2 tokens: the larger goes first",
+            {"small": 1, "large": 2},
+        ),
+        FalseClaim(
+            _arrival_order(),
+            "the order that ships, in tokens: it takes an alpha of 4,000,000",
+            P_LAR_2.id,
+            "a hundred wait, and 4,001 tokens came a tenth of a second before 1 token, which goes first",
+            {"alpha": 1_000, "queue": 100, "memory": 4_001},
+        ),
+        FalseClaim(
+            _never_starves(),
+            "the order that ships, with alpha = 0",
+            P_LAR_3.id,
+            "one small request comes in every step, and one is served",
+            {"coming": [1] * 30, "spread": 1},
+        ),
+    )
+
+
+def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+    """About the order that ships."""
+    return (as_the_score(), older_first(), horizon(), let_in_before(), unchanged())
+
+
+def _printed(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
+    return key(age, -size, queue, wait, memory)
+
+
+def _without_queue(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
+    return key(age, size, queue + 1, wait, memory)
+
+
+def _squared(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
+    return key(age, size, queue, wait * wait, memory)
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    late = changed(LarryOrder, "keys", "columns.arrivals_ns.min()", "columns.arrivals_ns")
+    return (
+        Bug("the sign as printed", as_the_score(_printed)),
+        Bug("one too many in the queue", older_first(_without_queue)),
+        Bug("one too many in the queue", horizon(_without_queue)),
+        Bug("waits are squared", unchanged(_squared)),
+        Bug("waits count for nothing", let_in_before(late(1_000 * _ALPHA, memory_unit="tokens"))),
+    )
