@@ -18,7 +18,7 @@ from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import ROUTERS
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 from fairsched.verify import pricing_proofs, suite
 from fairsched.verify.resting import below
 from fairsched.verify.suite import AnyClaim
@@ -118,8 +118,9 @@ def pricing() -> Subject:
 
 
 def variants() -> Subject:
-    """The theorems that ship and that neither a gate, nor a batching rule, nor pricing lists."""
-    listing = (DeficitGate, CounterGate, *BATCHINGS.values(), *ROUTERS.values(), pricing())
+    """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing."""
+    orders = (policy.order for policy in LOCAL_POLICIES.values())
+    listing = (DeficitGate, CounterGate, *orders, *BATCHINGS.values(), *ROUTERS.values(), pricing())
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
     return Subject(VARIANTS, SUITE, tuple(rest))

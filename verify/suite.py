@@ -29,7 +29,9 @@ from fairsched.verify import (
     deficit_progress_proofs,
     deficit_proofs,
     deficit_rejoin_proofs,
+    deficit_sharing_proofs,
     int64_proofs,
+    larry_proofs,
     memory_proofs,
     migrate_proofs,
     pricing_proofs,
@@ -51,6 +53,7 @@ MODULES: tuple[ModuleType, ...] = (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_cap_proofs,
+    deficit_sharing_proofs,
     counter_proofs,
     counter_kernel_proofs,
     counter_wait_proofs,
@@ -66,6 +69,7 @@ MODULES: tuple[ModuleType, ...] = (
     router_proofs,
     sal_proofs,
     d2lpm_proofs,
+    larry_proofs,
 )
 
 
