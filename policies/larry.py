@@ -117,7 +117,8 @@ class LarryOrder(Order):
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int) -> Ranking:
         """Everybody in order, with the queue as long as it is now.  O(n) for n waiting."""
         unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
-        return Ranking(columns, self.keys(columns, unit), groups)
+        there = columns.settled()
+        return Ranking(there, self.keys(there, unit), groups)
 
     def keys(self, columns: Columns, unit_tokens: int) -> Ints:
         """The key of everybody, less being better, over a common denominator.  O(n).

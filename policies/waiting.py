@@ -351,7 +351,7 @@ def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: b
     # The columns have everybody, if the order needs them, in order of age.
     rows = sorted((e.age, e.context_tokens, e.request.arrival_ns, e.request.client) for e in entries.values())
     wanted = [row if grouped else (*row[:3], 0) for row in rows] if order.follows_queue else []
-    columns = waiting.columns
+    columns = waiting.columns.settled()
     kept = (columns.ages, columns.memory, columns.arrivals_ns, columns.groups)
     assert list(zip(*(column.tolist() for column in kept), strict=True)) == wanted
     # The prompts listed where they stop are exactly those that wait and can be cached.

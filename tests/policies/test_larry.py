@@ -125,7 +125,7 @@ def test_columns_are_what_joined_and_did_not_leave(rows: list[tuple[int, int, in
     gone %= len(rows)
     before = columns.ages.copy()
     left = columns.left(gone)
-    assert left.ages.tolist() == [age for age in range(len(rows)) if age != gone]
+    assert left.settled().ages.tolist() == [age for age in range(len(rows)) if age != gone]
     back = left.joined(gone, int(columns.memory[gone]), int(columns.arrivals_ns[gone]), int(columns.groups[gone]))
     assert all(np.array_equal(getattr(back, name), getattr(columns, name)) for name in Columns.__struct_fields__)
     assert np.array_equal(columns.ages, before)
