@@ -46,6 +46,7 @@ from fairsched.model.prefix_draft import ROOT
 from fairsched.model.prefix_index import Match, PrefixIndex
 from fairsched.model.presets import PRESETS
 from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import e2_waits
 from fairsched.policies.base import Router
@@ -53,6 +54,7 @@ from fairsched.policies.e2_choice import Rebalancing, decode_heaviest, exploits,
 from fairsched.policies.e2_cost import Case, LoadMode
 from fairsched.policies.e2_history import History, Sent
 from fairsched.policies.e2_prices import Prices
+from fairsched.policies.e2_theorems import THEOREMS
 from fairsched.policies.e2_waits import NO_WAITS, ByPrefix
 from fairsched.policies.prefix_copy import EXPIRE_AT_MOST, cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.validators import not_negative, one_of, positive
@@ -96,6 +98,7 @@ class E2(Router[E2State]):
 
     name: ClassVar[str] = "e2"
     state_type: ClassVar[Any] = E2State
+    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
     follows_decoding: ClassVar[bool] = False
 
     window_us: int = attrs.field(default=180_000_000, validator=positive)
@@ -324,6 +327,7 @@ class E2Printed(E2):
     the tree knows, and takes requests from the heaviest worker only."""
 
     name: ClassVar[str] = "e2-printed"
+    theorems: ClassVar[tuple[Theorem, ...]] = ()
 
     target: Target = attrs.field(default="longest-node", validator=one_of("longest-prefix", "longest-node"))
     rebalancing: Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))

@@ -1,0 +1,399 @@
+"""E2's choices: P-E2-2 to 5 by running the functions that ship on unknown integers, P-E2-1 and 6 in drawn worlds.
+
+P-E2-4 is about any number of workers: a placement touches the load of one, so three positions stand for all, where the
+request was meant to go, the lightest, and any other.  P-E2-3 and 5 run the search for the cheapest itself, among three.
+"""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from fairsched.model.prefix_index import PrefixIndex
+from fairsched.model.request import Prompt
+from fairsched.model.theorem import Theorem
+from fairsched.model.view import WorkerLoad
+from fairsched.policies.e2 import E2, E2Printed, E2State
+from fairsched.policies.e2_choice import cheapest, exploits, is_heavy, rebalanced
+from fairsched.policies.e2_history import History, Sent
+from fairsched.policies.e2_theorems import (
+    COST_AT_MOST,
+    EQUAL_MISS,
+    F_E2_1,
+    F_E2_2,
+    F_E2_3,
+    F_E2_4,
+    NOTHING_EXPIRES,
+    P_E2_1,
+    P_E2_2,
+    P_E2_3,
+    P_E2_4,
+    P_E2_5,
+    P_E2_6,
+    STARTS_WITHIN,
+    THRESHOLD_AT_LEAST_ONE,
+)
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
+from fairsched.verify.changed import changed, with_names
+from fairsched.verify.false_claim import Bug, FalseClaim
+from fairsched.verify.symbolic import implies
+from fairsched.verify.tested import TestedClaim
+
+THREE = range(3)
+CAPACITY = 1 << 20
+
+
+def not_negative(*names: str) -> Condition:
+    """These integers are at least 0."""
+
+    def holds(w: SimpleNamespace) -> Any:
+        every = getattr(w, names[0]) >= 0
+        for name in names[1:]:
+            every = every & (getattr(w, name) >= 0)
+        return every
+
+    return Condition(holds)
+
+
+# --- P-E2-2: when to exploit ------------------------------------------------------------------------------------------
+
+
+def half(rule: Callable[..., bool] = exploits) -> ArithmeticClaim:
+    """A prompt of n tokens with c of them cached, at the default of 50 per cent."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        if rule(w.c, w.n, E2().exploit_percent):
+            return {"more than half is cached": 2 * w.c > w.n, "less is missed": w.n - w.c < w.c}
+        return {"at most half is cached": 2 * w.c <= w.n, "as much is missed": w.n - w.c >= w.c}
+
+    return ArithmeticClaim(P_E2_2, ("c", "n"), (not_negative("c", "n"),), shows)
+
+
+# --- P-E2-3: who is cheapest ------------------------------------------------------------------------------------------
+
+_BASES, _EXTRAS = ("b0", "b1", "b2"), ("m0", "m1", "m2")
+
+
+def least_cost(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
+    """Three workers with bases b (L + P), and k more each, and extras m (M): k does not matter."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        bases, extras = [getattr(w, b) for b in _BASES], [getattr(w, m) for m in _EXTRAS]
+        found = search([base + w.k for base in bases], extras.__getitem__, THREE)
+        costs = [base + extra for base, extra in zip(bases, extras, strict=True)]
+        first: Any = True
+        for i in THREE:
+            first = (costs[found] < costs[i] if i < found else costs[found] <= costs[i]) & first
+        return {"the least of b + m, the first of equals": first}
+
+    return ArithmeticClaim(P_E2_3, (*_BASES, *_EXTRAS, "k"), (not_negative(*_EXTRAS),), shows)
+
+
+# --- P-E2-4: per-source rebalancing -----------------------------------------------------------------------------------
+
+
+def rebalancing(
+    rule: Callable[..., int] = rebalanced,
+    heavy: Callable[..., bool] = is_heavy,
+    source: str = "per-source",
+    theorem: Theorem = P_E2_4,
+) -> ArithmeticClaim:
+    """The request was meant for the worker with load t, the lightest has m, another o, and the least is `least` later.
+
+    At the two it misses p and `pm`, evicts v and `vm`, and is decoded for d; where it explores, the first cost least.
+    """
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        loads, costs = [w.t, w.m, w.o], [w.t + w.p + w.v, w.m + w.pm + w.vm, w.o]
+        # Whichever of equals `lightest` gives, its load is the least, and position 1 stands for it.
+        names = {"lightest": lambda _: 1, "is_heavy": heavy}
+        place = with_names(rule, **names)(0, loads, w.th, source, costs.__getitem__)
+        placed = (w.m + w.pm if place else w.t + w.p) + w.d
+        bound = w.th * w.least + 100 * w.c
+        return {
+            "where it exploits": 100 * placed <= bound,
+            "where it explores": implies(costs[0] <= costs[1], 100 * (w.t + w.p + w.d) <= bound),
+            "everywhere else": 100 * w.o <= bound,
+        }
+
+    return ArithmeticClaim(
+        theorem,
+        ("t", "m", "o", "th", "least", "p", "v", "pm", "vm", "d", "c"),
+        (
+            not_negative("p", "v", "pm", "vm", "d"),
+            Condition(lambda w: (w.m <= w.t) & (w.m <= w.o)),
+            Condition(lambda w: (w.th >= 100) & (w.m >= 0), THRESHOLD_AT_LEAST_ONE),
+            Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), COST_AT_MOST),
+            Condition(lambda w: w.least >= w.m, NOTHING_EXPIRES),
+            Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, STARTS_WITHIN),
+        ),
+        shows,
+        attained=_heaviest if theorem is P_E2_4 else None,
+    )
+
+
+def _heaviest() -> tuple[int, int]:
+    """Requests that add 50 aimed at worker 0, which holds their prefix: the load that it reaches, and the bound."""
+    loads, percent, cost = [100, 100, 100], 150, 50
+    for _ in range(2):
+        loads[rebalanced(0, loads, percent, "per-source", loads.__getitem__)] += cost
+    return loads[0], percent * min(loads) // 100 + cost
+
+
+# --- P-E2-5: exploring alone ------------------------------------------------------------------------------------------
+
+_LOADS = ("l0", "l1", "l2")
+
+
+def exploring(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
+    """Three loads, a request that misses p everywhere (and `odd` more at worker 0) and adds a."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        loads = [getattr(w, name) for name in _LOADS]
+        bases = [loads[0] + w.p + w.odd, loads[1] + w.p, loads[2] + w.p]
+        place = search(bases, lambda _: 0, THREE)
+        after = [load + w.a if i == place else load for i, load in enumerate(loads)]
+        # What leaves the window leaves worker 0.
+        after[0] = after[0] - w.left
+        return {"all are within c of each other": _within(after, w.c)}
+
+    return ArithmeticClaim(
+        P_E2_5,
+        (*_LOADS, "p", "odd", "a", "c", "left"),
+        (
+            not_negative(*_LOADS, "p", "odd", "a", "left"),
+            Condition(lambda w: w.a <= w.c, COST_AT_MOST),
+            Condition(lambda w: w.odd == 0, EQUAL_MISS),
+            Condition(lambda w: w.left == 0, NOTHING_EXPIRES),
+            Condition(lambda w: _within([w.l0, w.l1, w.l2], w.c), STARTS_WITHIN),
+        ),
+        shows,
+        attained=lambda: (_explored(1), 7),
+    )
+
+
+def _within(loads: list[Any], apart: Any) -> Any:
+    """No two loads differ by more."""
+    every: Any = True
+    for one in loads:
+        for other in loads:
+            if one is not other:
+                every = (one - other <= apart) & every
+    return every
+
+
+def _explored(count: int) -> int:
+    """How far loads of three workers are apart after so many requests of 7."""
+    loads = [0, 0, 0]
+    for _ in range(count):
+        loads[cheapest(loads, lambda _: 0, THREE)] += 7
+    return max(loads) - min(loads)
+
+
+# --- P-E2-1 and P-E2-6: worlds ----------------------------------------------------------------------------------------
+
+WORKERS = 3
+_workers = st.integers(0, WORKERS - 1)
+
+
+def histories_of(keys: SearchStrategy[list[int]]) -> SearchStrategy[dict[str, Any]]:
+    """What the router was told of three workers, their loads in ms, and the prompt that comes; prompts from `keys`."""
+    told = st.one_of(
+        st.tuples(st.just("holds"), keys, _workers, st.just(0)),
+        st.tuples(st.just("evicted"), keys, _workers, st.integers(0, 4)),
+    )
+    loads = st.lists(st.integers(0, 9), min_size=WORKERS, max_size=WORKERS)
+    tells = st.lists(told, max_size=8).map(lambda every: [list(each) for each in every])
+    return st.fixed_dictionaries({"told": tells, "loads": loads, "prompt": keys})
+
+
+histories = histories_of(st.lists(st.sampled_from((0, 0, 0, 1)), min_size=1, max_size=4))
+nested = histories_of(st.integers(1, 4).map(lambda count: [0] * count))
+"""All prompts begin alike, so that workers hold more and less of the same."""
+
+
+def prompt_of(keys: list[int]) -> Prompt:
+    """A prompt of one-token blocks, with a token of its own at the end, so that all its blocks may be cached."""
+    return Prompt.from_keys(keys, tokens=len(keys) + 1)
+
+
+def index_of(told: list[Any]) -> PrefixIndex:
+    """The index after what was told; who holds something was sent it."""
+    index = PrefixIndex.empty(1_000)
+    for what, keys, worker, keep in told:
+        prompt = prompt_of(keys)
+        if what == "holds":
+            index, _ = index.insert(prompt, prompt.blocks, worker, 0)
+        else:
+            index = index.evicted(prompt, min(keep, len(keys)), worker)
+    return index
+
+
+def held_by(told: list[Any]) -> list[set[tuple[int, ...]]]:
+    """The prefixes that each worker holds, by what was told and nothing else."""
+    held = [set[tuple[int, ...]]() for _ in range(WORKERS)]
+    for what, keys, worker, keep in told:
+        if what == "holds":
+            held[worker] |= {tuple(keys[: i + 1]) for i in range(len(keys))}
+        else:
+            gone = tuple(keys[: keep + 1])
+            if len(gone) > keep:
+                held[worker] = {prefix for prefix in held[worker] if prefix[: keep + 1] != gone}
+    return held
+
+
+def state_of(w: SimpleNamespace) -> E2State:
+    """The router's state in such a world."""
+    history = History()
+    for worker, load in enumerate(w.loads):
+        history = history.sent(Sent(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
+    return E2State(index_of(w.told), history)
+
+
+def workers() -> list[WorkerLoad]:
+    """Three workers with room for everything."""
+    return [WorkerLoad(worker, 0, 0, 0, CAPACITY, CAPACITY) for worker in range(WORKERS)]
+
+
+def missing(w: SimpleNamespace) -> list[int]:
+    """Tokens of the prompt that each worker misses."""
+    held = held_by(w.told)
+    return [len(w.prompt) + 1 - sum(tuple(w.prompt[: i + 1]) in each for i in range(len(w.prompt))) for each in held]
+
+
+def longest(kind: type[E2] = E2, theorem: Theorem = P_E2_1) -> TestedClaim:
+    """Rebalancing and autoscaling are off, since they take from the exploited on purpose."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        router, state = kind(rebalancing="off", scaling="off"), state_of(w)
+        prompt = prompt_of(w.prompt)
+        choice = router.choose(state, prompt, state.index.match(prompt), workers())
+        if choice.why != "exploit":
+            return {}
+        missed = missing(w)
+        return {
+            "misses least": missed[choice.worker] == min(missed),
+            "less than is cached": 2 * missed[choice.worker] < prompt.tokens,
+        }
+
+    return TestedClaim(theorem, histories if kind is E2 else nested, shows)
+
+
+def hygiene(kind: type[PrefixIndex] = PrefixIndex) -> TestedClaim:
+    """Every worker evicts all it has, a part at a time."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        index, held = index_of(w.told), held_by(w.told)
+        closed = all(prefix[:-1] in each for each in held for prefix in each if len(prefix) > 1)
+        freed = leaves = True
+        for worker, known in enumerate(held):
+            freed &= index.held_tokens(worker) == len(known)
+            for victim in kind.victims(index, worker, len(known)):
+                node = index.nodes[victim.node]
+                leaves &= worker not in node.below
+                before = index.held_tokens(worker)
+                index = index.evicted(node.prompt, victim.context_tokens, worker)
+                freed &= before - index.held_tokens(worker) == victim.tokens
+            freed &= index.held_tokens(worker) == 0
+        return {"closed": closed, "frees what it says": freed, "never a part that goes on": leaves}
+
+    return TestedClaim(P_E2_6, histories, shows)
+
+
+# --- what is proved ---------------------------------------------------------------------------------------------------
+
+
+def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+    """About the router that ships."""
+    return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene())
+
+
+def refutations() -> tuple[FalseClaim, ...]:
+    """What a reader may expect of E2, and is false as printed."""
+    node = [["holds", [0, 0], 0, 0], ["holds", [0, 0, 1], 1, 0]]
+    gone = [["holds", [0, 1], 0, 0], ["evicted", [0, 1], 0, 0]]
+    return (
+        FalseClaim(
+            longest(E2Printed, F_E2_1),
+            "e2-printed",
+            P_E2_1.id,
+            "Both workers hold the longest node of the path, two tokens; worker 1 also holds the third, and is busier.",
+            {"told": node, "loads": [0, 9, 0], "prompt": [0, 0, 1]},
+        ),
+        FalseClaim(
+            _least_total(),
+            "e2 with rebalancing=off",
+            P_E2_4.id,
+            "A worker with a million tokens of work holds 501 of the 1,000 tokens of a prompt, and an idle one none.",
+            {"busy": 1_000_000, "idle": 0, "c": 501, "n": 1_000},
+        ),
+        FalseClaim(
+            rebalancing(source="heaviest", theorem=F_E2_3),
+            "e2-printed",
+            P_E2_4.id,
+            "Of loads 200, 199 and 100 the second is heavy, not the heaviest, and gets another 50; the bound is 200.",
+            {
+                "t": 199,
+                "m": 100,
+                "o": 200,
+                "th": 150,
+                "least": 100,
+                "p": 50,
+                "v": 0,
+                "pm": 50,
+                "vm": 0,
+                "d": 0,
+                "c": 50,
+            },
+        ),
+        FalseClaim(
+            TestedClaim(F_E2_4, histories, _somebody_holds),
+            "e2-printed",
+            P_E2_1.id,
+            "The only worker that held a prompt evicted it; the tree still knows it, from the request of the window.",
+            {"told": gone, "loads": [0, 0, 0], "prompt": [0, 1]},
+        ),
+    )
+
+
+def _least_total() -> ArithmeticClaim:
+    """Two workers, of which the busy one has c of a prompt's n tokens cached, a token costing 1."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        costs = [w.busy + w.n - w.c, w.idle + w.n]
+        if not exploits(w.c, w.n, E2().exploit_percent):
+            return {}
+        place = rebalanced(0, [w.busy, w.idle], E2().threshold_percent, "off", costs.__getitem__)
+        return {"nobody is cheaper": costs[place] <= costs[1 - place]}
+
+    return ArithmeticClaim(F_E2_2, ("busy", "idle", "c", "n"), (not_negative("busy", "idle", "c", "n"),), shows)
+
+
+def _somebody_holds(w: SimpleNamespace) -> Mapping[str, Any]:
+    """What the tree matches, which is what the printed test counts, against what any worker holds."""
+    matched = index_of(w.told).match(prompt_of(w.prompt)).blocks
+    return {"somebody holds what is matched": matched <= len(w.prompt) + 1 - min(missing(w))} if matched else {}
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    anybody = changed(E2, "_holders", "if cached == best]", "if cached]")
+    return (
+        Bug("whoever holds anything is exploited", longest(anybody)),
+        Bug("equality exploits", half(lambda cached, tokens, percent: 100 * cached >= percent * tokens)),
+        Bug(
+            "what is evicted costs nothing", least_cost(lambda bases, _extra, among: min(among, key=bases.__getitem__))
+        ),
+        Bug(
+            "heavy is twice the threshold",
+            rebalancing(heavy=lambda load, least, percent: 100 * load > 2 * percent * least),
+        ),
+        Bug("the heaviest is the lightest", exploring(lambda bases, _extra, among: max(among, key=bases.__getitem__))),
+        Bug("the last leaf goes first", hygiene(type("Youngest", (PrefixIndex,), {"victims": _youngest_first}))),
+    )
+
+
+def _youngest_first(index: PrefixIndex, worker: int, tokens: int) -> Any:
+    return tuple(reversed(index.victims(worker, tokens)))
