@@ -30,6 +30,7 @@ from fairsched.verify import (
     deficit_proofs,
     deficit_rejoin_proofs,
     deficit_sharing_proofs,
+    e2_proofs,
     int64_proofs,
     larry_proofs,
     memory_proofs,
@@ -70,6 +71,7 @@ MODULES: tuple[ModuleType, ...] = (
     sal_proofs,
     d2lpm_proofs,
     larry_proofs,
+    e2_proofs,
 )
 
 
