@@ -51,6 +51,7 @@ from fairsched.policies.d2lpm_credit import (
     refill_rounds,
     refund,
 )
+from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.prefix_copy import cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.router import MEASURES, Measure
 from fairsched.policies.sparse import SPARSE, Sparse
@@ -58,6 +59,10 @@ from fairsched.policies.validators import not_negative, one_of, positive
 
 ACTIVE = -1
 """The stamp of a client with requests under way."""
+
+
+_WORKERS = tuple(theorem for theorem in DeficitGate.theorems if theorem.id in ("D-4.1", "D-4.2", "D-A.2"))
+"""Of the workers' gate: what the theorems about all workers rest on."""
 
 
 class Account(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +114,7 @@ class D2LPM(Router[D2LPMState]):
     name: ClassVar[str] = "d2lpm"
     state_type: ClassVar[Any] = D2LPMState
     follows_decoding: ClassVar[bool] = False
-    theorems: ClassVar[tuple[Theorem, ...]] = (*ROUTER_THEOREMS, *CLUSTER_THEOREMS)
+    theorems: ClassVar[tuple[Theorem, ...]] = (*ROUTER_THEOREMS, *_WORKERS, *CLUSTER_THEOREMS)
 
     quantum: int = attrs.field(default=20_000, validator=positive)
     """Q_w, credit of a round at each worker for weight 1, in cost units (weights multiply it)."""
@@ -142,7 +147,7 @@ class D2LPM(Router[D2LPMState]):
         d = charge(SPARSE, d, worker, price(extend, self.input_rate))
         node = ROOT
         if blocks := shareable_blocks(index, prompt):
-            index, node = index.insert(prompt, blocks, worker, 0, hit=False, match=match)
+            index, node = index.insert(prompt, blocks, worker, index.now_ns, hit=False, match=match)
             index = trimmed(index, worker, load.kv_capacity_tokens + load.waiting_tokens + prompt.tokens)
         return Dispatch(request.id, worker), D2LPMState(
             index,

@@ -218,7 +218,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         load = room.take(worker, kept)
         index = state.index
         if blocks := shareable_blocks(index, request.prompt):
-            index, _ = index.insert(request.prompt, blocks, worker, 0, hit=False)
+            index, _ = index.insert(request.prompt, blocks, worker, index.now_ns, hit=False)
             index = trimmed(index, worker, load.kv_capacity_tokens + load.waiting_tokens + request.prompt.tokens)
         return replace(
             _unqueued(state, request),

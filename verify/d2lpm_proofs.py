@@ -13,7 +13,9 @@ from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
 from fairsched.policies import d2lpm_credit
 from fairsched.policies.d2lpm_credit import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_SPREAD
+from fairsched.verify import d2lpm_worlds
 from fairsched.verify.deficit_proofs import both, same_credit
+from fairsched.verify.false_claim import FalseClaim
 from fairsched.verify.system import (
     Claim,
     Clause,
@@ -134,9 +136,6 @@ def system(kernel: Any = d2lpm_credit, *, compared: bool = False) -> System:
         whole = o.pick(w.Q, w.p, 0)
         return {"d": o.put(w.d, w.p, whole), "P": o.bump(w.P, w.p, whole - o.pick(w.d, w.p, 0))}
 
-    def takes(on: bool) -> Any:
-        return lambda o, w: {"here": o.put(w.here, w.p, on)}
-
     def neither(o: Algebra, w: World) -> Any:
         compares = o.bump(o.bump(w.d - w.d, w.f, 1), w.g, 1)
         return o.pick(compares, w.p, 0) <= 0
@@ -146,21 +145,20 @@ def system(kernel: Any = d2lpm_credit, *, compared: bool = False) -> System:
         "D2LPM, one client",
         parameters={"Q": Kind.VECTOR, "d0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
         laws=(Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
-        fields={"d": Kind.VECTOR, "here": Kind.MASK, "W": Kind.VECTOR, "P": Kind.VECTOR},
+        fields={"d": Kind.VECTOR, "W": Kind.VECTOR, "P": Kind.VECTOR},
         events=(
-            Event("a worker takes requests", takes(True), {"p": Kind.POINT}),
-            Event("a worker takes no more", takes(False), {"p": Kind.POINT}),
             Event(
                 "top up",
                 top_up,
-                needs=serve if compared else (),
+                {"here": Kind.MASK},
+                serve if compared else (),
                 kernels=(kernel.refill_due, kernel.refill),
                 happens=lambda o, w: kernel.refill_due(o, w.d, w.here),
             ),
             Event(
                 "send",
                 pay,
-                {"x": Kind.SCALAR, "holds": Kind.MASK, "queue": Kind.VECTOR},
+                {"x": Kind.SCALAR, "here": Kind.MASK, "holds": Kind.MASK, "queue": Kind.VECTOR},
                 (_NOT_NEGATIVE,),
                 (kernel.in_credit, kernel.choose, kernel.charge),
                 decides=choose,
@@ -272,3 +270,8 @@ def claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
         _summed(D2_52, _ONE_SIDED, _MORE_TO_G),
         wait_bounded(D2_A4),
     )
+
+
+def refutations() -> tuple[FalseClaim, ...]:
+    """What is false of it."""
+    return d2lpm_worlds.refutations()

@@ -157,9 +157,12 @@ def test_a_report_that_says_more_than_was_thought_is_believed() -> None:
     _, state = router.route(router.init(), Request(0, 0, 0, prompt, 1), view(0, 0))
     gone = router.observe(state, Evicted(0, 0, 0, prompt, 1, 2))
     assert gone.index.held_tokens(0) == 1
-    back = router.observe(gone, Cached(0, 0, 0, prompt, 3))
+    back = router.observe(gone, Cached(7, 0, 0, prompt, 3))
     assert back.index.held_tokens(0) == 3
-    assert router.observe(back, Cached(0, 0, 0, prompt, 3)) is back
+    assert router.observe(back, Cached(7, 0, 0, prompt, 3)) is back
+    # A request of the same instant comes after a report that is later.
+    dispatch, _ = router.route(back, Request(1, 0, 0, prompt, 1), view(1, 0))
+    assert dispatch.worker == 0
 
 
 def test_a_worker_that_left_is_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Centralised DLPM: each request ends once whatever happens to workers, deficits stay in range, rounds cost their price."""
+"""Centralised DLPM: each request ends once whatever happens to workers, deficits stay in range, rounds cost."""
 
 import json
 from collections import Counter

@@ -72,14 +72,13 @@ def test_a_worker_s_bound_cannot_be_left_out_of_the_sum() -> None:
 
 def _send(worker: int, charge: int) -> Step:
     shortest = (0, 1) if worker == 0 else (1, 0)
-    return ("send", {"x": charge, "holds": (0, 0), "queue": shortest})
+    return ("send", {"x": charge, "here": (1, 1), "holds": (0, 0), "queue": shortest})
 
 
 def test_the_spread_is_attained() -> None:
     """Q = 4: worker 1 is owed 4 and then brought to a whole quantum, while worker 0 is used up and 4 beyond: 16."""
-    takes = [("a worker takes requests", {"p": worker}) for worker in range(2)]
-    steps: list[Step] = [*takes, ("top up", {}), _send(1, 8), (INTERVAL_STARTS, {})]
-    steps += [_send(0, 8), ("top up", {}), ("top up", {}), _send(0, 8)]
+    top_up: Step = ("top up", {"here": (1, 1)})
+    steps = [top_up, _send(1, 8), (INTERVAL_STARTS, {}), _send(0, 8), top_up, top_up, _send(0, 8)]
     parameters: Values = {"Q": (4, 4), "f": 0, "g": 1}
     witness = Witness(CLAIMS["D2-spread"], 2, parameters, tuple(steps), 16, {"d0": "d"})
     assert attained(witness) == 2 * 4 + 4 + 4
