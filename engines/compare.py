@@ -129,4 +129,5 @@ def charging_of(workload: Workload, policy: LocalPolicy[Any]) -> Charging | None
     rule = policy.charging
     if rule is None:
         return None
-    return Charging(rule.rates, rule.input, multipliers([client.weight for client in workload.clients]))
+    multiples = multipliers([client.weight for client in workload.clients])
+    return Charging(rule.rates, rule.input, multiples, rule.cached_percent, rule.splits)

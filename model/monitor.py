@@ -8,7 +8,8 @@
 service changes: the intervals of both gaps begin anew at that event.  Bounds are then those of the promise that
 `Promise.reweighted` makes; without it none is judged any more.
 
-**A worker that leaves** takes its queue and batch with it: everything begins anew, and what was found stays.
+**A worker that leaves** takes its queue and batch with it: everything begins anew, and what was found stays.  It
+breaks BothServe, and CapacityFloor if somebody waits; a gap's bound it does not touch, since it ends the interval.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,7 @@ from fairsched.model.events import (
     Preempted,
     Rejected,
     Settled,
+    WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
@@ -38,7 +40,7 @@ from fairsched.model.monitor_gap import Lags, PairGaps
 from fairsched.model.monitor_promise import BoundBreach, Finding, Largest, MonitorReport, Promise
 from fairsched.model.pricing import multipliers
 from fairsched.model.service import CLIENTS_MAX
-from fairsched.model.theorem import GATE_RESPECTED
+from fairsched.model.theorem import BOTH_SERVE, CAPACITY_FLOOR, GATE_RESPECTED
 
 
 class GateCheck(Protocol):
@@ -47,6 +49,10 @@ class GateCheck(Protocol):
     @property
     def kinds(self) -> frozenset[type]:
         """The kinds of events that it wants to see."""
+
+    @property
+    def moves(self) -> Sequence[tuple[int, int, int]]:
+        """Charges that moved at the last event, as (who was charged, who was given back, cost units)."""
 
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in, in one sentence; else None."""
@@ -73,6 +79,8 @@ class Monitor:
         self.watch = AssumptionWatch(promise, worker, gate is not None)
         self.watch.configure(promise, 0)
         self._gate = None if gate is None else gate.observe
+        # Only who follows the gate of a policy that splits charges knows who was charged.
+        self._splits = gate if promise.charging.splits else None
         self._asked: frozenset[type] = frozenset() if gate is None else gate.kinds
         self._pairs = PairGaps(clients_max) if gaps else None
         self._lags = Lags(clients_max) if gaps else None
@@ -94,6 +102,7 @@ class Monitor:
             Migrated: self._cancelled,
             Rejected: self._rejected,
             ClientConfigured: self._configured,
+            WorkerDraining: self._drains,
             WorkerLeft: self._left,
         }
 
@@ -116,6 +125,8 @@ class Monitor:
             if handler is not None:
                 self._now_ns = event.time_ns
                 handler(event)
+                if self._splits is not None and self._splits.moves:
+                    self._moved(self._splits.moves, event.time_ns)
             watch.position += 1
 
     def _arrived(self, event: Arrived) -> None:
@@ -171,7 +182,15 @@ class Monitor:
         charging = attrs.evolve(self.promise.charging, multipliers=multipliers(now))
         return attrs.evolve(self.promise, charging=charging, weights=now, gap_bound=None, lag_bound=None)
 
+    def _drains(self, event: WorkerDraining) -> None:
+        self.watch.breach(BOTH_SERVE, event.time_ns, f"worker {self.worker} takes no more requests")
+
     def _left(self, event: WorkerLeft) -> None:
+        self.watch.breach(BOTH_SERVE, event.time_ns, f"worker {self.worker} left")
+        waiting = [client for client, account in self.watch.accounts.items() if account.waiting]
+        if waiting and self.promise.capacity_floor is not None:
+            text = f"worker {self.worker} left, and client {min(waiting)} waits for nothing"
+            self.watch.breach(CAPACITY_FLOOR, event.time_ns, text)
         if self._pairs is not None and self._lags is not None:
             for client, account in self.watch.accounts.items():
                 if account.waiting:
@@ -210,6 +229,14 @@ class Monitor:
         if bound is not None and found.cost > bound:
             self._lag_count += 1
             self._first_lag = self._first_lag or self._over(found, bound)
+
+    def _moved(self, moves: Sequence[tuple[int, int, int]], time_ns: int) -> None:
+        units: dict[int, int] = {}
+        for client, giver, amount in moves:
+            units[client] = units.get(client, 0) + amount
+            units[giver] = units.get(giver, 0) - amount
+        clients = sorted(units)
+        self._charge(clients, [units[client] for client in clients], time_ns)
 
     def _over(self, found: Largest, bound: int) -> BoundBreach:
         assert found.ahead is not None

@@ -4,16 +4,17 @@
 class Call:
     """A request as the monitor knows it; `most` is its declared output (None: it came before the monitor did).
 
-    While it runs: `extend` tokens are to be computed, it had `generated` output tokens before this admission, and
-    `reserved` output tokens and `kv` tokens in all are promised to it.
+    While it runs: `extend` of its `context` tokens are to be computed, it had `generated` output tokens before this
+    admission, and `reserved` output tokens and `kv` tokens in all are promised to it.
     """
 
-    __slots__ = ("client", "extend", "generated", "kv", "most", "queued", "reserved", "running")
+    __slots__ = ("client", "context", "extend", "generated", "kv", "most", "queued", "reserved", "running")
 
     def __init__(self, client: int, most: int | None) -> None:
         self.client = client
         self.most = most
         self.generated = 0
+        self.context = 0
         self.extend = 0
         self.reserved = 0
         self.kv = 0

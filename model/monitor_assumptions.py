@@ -18,6 +18,7 @@ from fairsched.model.events import (
 )
 from fairsched.model.monitor_accounts import Account, Call
 from fairsched.model.monitor_promise import ASSUMPTIONS, Breach, Finding, Promise
+from fairsched.model.pricing import charged_tokens
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     BACKLOGGED_EVERYWHERE,
@@ -67,7 +68,7 @@ class AssumptionWatch:
         self._together_ns = 0
         self._least: tuple[int, int, int] | None = None
         self._rates = promise.charging.rates
-        self._whole = promise.charging.input == "prompt"
+        self._percent = promise.charging.percent
         needed = promise.needed_by()
         self._times_max = 1
         self._shared = MEM_SHARED.name in needed and promise.charge_max is not None and promise.outputs_reserved
@@ -148,9 +149,10 @@ class AssumptionWatch:
     def admitted(self, event: Admitted) -> tuple[int, bool]:
         """A request enters; what that costs, and whether nothing more of its client waits."""
         call, account = self._call(event.request_id, event.client), self.account(event.client)
-        tokens = event.extend_tokens + event.cached_prefix_tokens if self._whole else event.extend_tokens
+        tokens = charged_tokens(event.extend_tokens, event.cached_prefix_tokens, self._percent)
         cost = tokens * self._rates.input
         call.running = True
+        call.context = event.extend_tokens + event.cached_prefix_tokens
         call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
         account.reserved += call.reserved
         self._outstanding += call.reserved
@@ -228,14 +230,16 @@ class AssumptionWatch:
     def settled(self, event: Settled) -> int:
         """The true extend tokens are known; what that charges."""
         call, account = self._call(event.request_id, event.client), self.account(event.client)
+        before = charged_tokens(call.extend, call.context - call.extend, self._percent)
         more = event.extend_tokens - call.extend
         call.extend = event.extend_tokens
         if more > 0:
             text = f"request {event.request_id} computes {more} tokens more than planned"
             self.breach(EXTEND_AS_PLANNED, event.time_ns, text)
-        if self._whole:
+        if self._percent == 100:
             return 0
-        cost = more * self._rates.input
+        after = charged_tokens(call.extend, call.context - call.extend, self._percent)
+        cost = (after - before) * self._rates.input
         account.last += cost
         account.since += cost
         self._total += cost

@@ -6,8 +6,13 @@ as one of weight lcm, so that every division is exact and every charge is at lea
 
 from collections.abc import Sequence
 from math import lcm
+from typing import TypeVar
 
 import attrs
+import numpy as np
+import numpy.typing as npt
+
+IntOrInts = TypeVar("IntOrInts", int, npt.NDArray[np.int64])
 
 
 def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
@@ -43,6 +48,16 @@ def multipliers(weights: Sequence[int]) -> tuple[int, ...]:
 def price(tokens: int, rate: int, multiplier: int = 1) -> int:
     """Cost units of `tokens` tokens: monotone in each argument, and at least 1 for at least one token."""
     return tokens * rate * multiplier
+
+
+def charged_tokens(extend_tokens: IntOrInts, cached_tokens: IntOrInts, cached_percent: int) -> IntOrInts:
+    """Input tokens that an admission is charged for: those to be computed, and so many per cent of those from the
+    cache, rounded up.  Arrays of numbers are taken entry by entry.
+
+    >>> charged_tokens(100, 1_001, 10)
+    201
+    """
+    return extend_tokens + -(-cached_tokens * cached_percent // 100)
 
 
 def charge_max_reserved(rates: Rates, kv_capacity_tokens: int, input_tokens_max: int) -> int:

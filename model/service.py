@@ -36,7 +36,7 @@ from fairsched.model.events import (
     Settled,
     WorkerLeft,
 )
-from fairsched.model.pricing import COMMON, Rates
+from fairsched.model.pricing import COMMON, Rates, charged_tokens
 from fairsched.model.trace import Ints, Table, Tables
 
 FOREVER = int(np.iinfo(np.int64).max)
@@ -52,14 +52,23 @@ _NONE = -(1 << 60)
 class Charging:
     """How a gate charges: its rates, what an admission pays for, and each client's multiplier (1 where none is given).
 
-    With `input="extend"` an admission pays for the tokens to be computed, corrected when they settle; with "prompt"
-    for those from the cache too.  What was charged for and never computed is given back at a cancellation.
+    With `input="extend"` an admission pays for the tokens to be computed, corrected when they settle, and for
+    `cached_percent` per cent of those from the cache; with "prompt" for all of those.  What was charged for and never
+    computed is given back at a cancellation.  With `splits` who uses what another paid for takes over a part of that,
+    which events do not tell: what is computed from a log is what was charged first.
     `multipliers` are those of `model.pricing` (lcm / weight, or lcm / quantum), so W stays an integer.
     """
 
     rates: Rates = COMMON
     input: Literal["extend", "prompt"] = "extend"
     multipliers: tuple[int, ...] = ()
+    cached_percent: int = 0
+    splits: bool = False
+
+    @property
+    def percent(self) -> int:
+        """How many per cent of a cached token's price are charged."""
+        return 100 if self.input == "prompt" else self.cached_percent
 
 
 def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
@@ -69,13 +78,17 @@ def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
     return {column: values[order] for column, values in whole.items()}
 
 
-def corrections(trace: Tables) -> Ints:
-    """For each `Settled`, its extend tokens less what was believed before."""
+def corrections(trace: Tables, cached_percent: int = 0) -> Ints:
+    """For each `Settled`, the input tokens that it charges for (`pricing.charged_tokens`) less those before."""
     admitted, settled = trace[Admitted], trace[Settled]
-    columns = ("position", "request_id", "extend_tokens")
-    rows = _join([admitted, settled], columns)
+    context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
+    parts = [admitted | {"context": context}, settled | {"context": np.full_like(settled["position"], -1)}]
+    rows = _join(parts, ("position", "request_id", "extend_tokens", "context"))
     order = np.lexsort((rows["position"], rows["request_id"]))
-    change = np.diff(rows["extend_tokens"][order], prepend=0)
+    extend, context = rows["extend_tokens"][order], rows["context"][order]
+    # What settles was admitted before, with the same context.
+    context = context[np.maximum.accumulate(np.where(context >= 0, np.arange(len(context)), 0))]
+    change = np.diff(charged_tokens(extend, context - extend, cached_percent), prepend=0)
     by_position = np.empty_like(change)
     by_position[order] = change
     return by_position[np.searchsorted(rows["position"], settled["position"])]
@@ -84,17 +97,15 @@ def corrections(trace: Tables) -> Ints:
 def charges(trace: Tables, charging: Charging) -> Table:
     """Every charge of a run: columns position, time_ns, worker, client, amount (cost units; a refund is negative)."""
     admitted, settled, cancelled, decoded = trace[Admitted], trace[Settled], trace[Cancelled], trace[Decoded]
-    tokens = admitted["extend_tokens"]
-    if charging.input == "prompt":
-        tokens = tokens + admitted["cached_prefix_tokens"]
-    rates = charging.rates
+    percent, rates = charging.percent, charging.rates
+    tokens = charged_tokens(admitted["extend_tokens"], admitted["cached_prefix_tokens"], percent)
     parts = [
         admitted | {"amount": tokens * rates.input},
         decoded | {"amount": decoded["tokens"] * rates.output},
         *(table | {"amount": -table["uncomputed_tokens"] * rates.input} for table in (cancelled, trace[Migrated])),
     ]
-    if charging.input == "extend" and settled["position"].size:
-        parts.append(settled | {"amount": corrections(trace) * rates.input})
+    if settled["position"].size:
+        parts.append(settled | {"amount": corrections(trace, percent) * rates.input})
     rows = _join(parts, ("position", "time_ns", "worker", "client", "amount"))
     if charging.multipliers:
         rows["amount"] *= np.array(charging.multipliers, dtype=np.int64)[rows["client"]]

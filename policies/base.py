@@ -43,10 +43,15 @@ ChargeRule = Literal["extend", "prompt"]
 
 @attrs.frozen
 class ChargingRule:
-    """Rates, and what of an input is charged."""
+    """Rates, what of an input is charged, and of a cached part that is not charged whole so many per cent.
+
+    `splits` says that who uses what another paid for takes over a part of that, which events do not tell.
+    """
 
     rates: Rates
     input: ChargeRule
+    cached_percent: int = 0
+    splits: bool = False
 
 
 @attrs.frozen

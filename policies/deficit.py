@@ -16,7 +16,7 @@ refill is part of the admission that it allows: a decision that admits nothing c
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import attrs
 import msgspec
@@ -35,70 +35,24 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_reserved, multipliers, price
-from fairsched.model.request import Client
-from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
-    CAPPED,
-    EQUAL_QUANTA,
-    GATE_RESPECTED,
-    MEM_RESERVE,
-    QUANTUM_POSITIVE,
-    REJOIN_KEEPS_DEBT,
-    Assumption,
-    Theorem,
+from fairsched.model.pricing import (
+    Rates,
+    charge_max_optimistic,
+    charge_max_reserved,
+    charged_tokens,
+    multipliers,
+    price,
 )
-from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.deficit_progress import PROGRESS, gap_cost, weighted_gap_cost
+from fairsched.model.request import Client
+from fairsched.model.theorem import CAPPED, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
+from fairsched.policies.base import ChargeRule, ChargingRule, Limits
+from fairsched.policies.deficit_fairness import FAIRNESS
+from fairsched.policies.deficit_progress import PROGRESS
 from fairsched.policies.deficit_rejoin import REJOIN
 from fairsched.policies.deficit_steps import STEPS
 from fairsched.policies.gate import Gate, Stake, Turn
-from fairsched.policies.validators import one_of, positive
+from fairsched.policies.validators import one_of, percent, positive
 from fairsched.policies.vectors import dense, grown
-
-# --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
-
-_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE, REJOIN_KEEPS_DEBT)
-
-D_RANGE = Theorem(
-    "D-range",
-    "1 - U_i <= q_i - R_i and q_i <= Q_i, so q_i stays in [1 - U_i, Q_i]",
-    "DLPM, the lemma on the deficit's range (reconstructed); here in integers and for the pessimistic deficit",
-    _BASE,
-    bound="[1 - U_i, Q_i]",
-)
-D_A1 = Theorem(
-    "D-A.1",
-    "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1",
-    "DLPM, lemma A.1 (reconstructed), whose constant max(U, Q) holds only from the start",
-    _BASE,
-    bound="Q_i + U_i - 1",
-)
-D_41 = Theorem(
-    "D-4.1",
-    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
-    "DLPM, theorem 4.1 (reconstructed), which has 2(U + Q)",
-    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
-)
-D_42 = Theorem(
-    "D-4.2",
-    "f backlogged over [t1, t2), g anybody: W_f >= W_g - 2(Q + U - 1)",
-    "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
-    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
-)
-D_WEIGHTED = Theorem(
-    "D-weighted",
-    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
-    "new; divided by Q_f Q_g it is |W_f/Q_f - W_g/Q_g| <= 2 + (U_f - 1)/Q_f + (U_g - 1)/Q_g",
-    (*_BASE, BACKLOGGED_DURING),
-    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
-    bound_cost=weighted_gap_cost,
-    per_quantum=True,
-)
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued who waits, known who was ever seen, quantum credit a round, score the
@@ -146,6 +100,17 @@ def refund(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> 
     return o.put(q, p, o.minimum(o.pick(q, p, 0) + amount, o.pick(quantum, p, 0)))
 
 
+def takes_back(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> Scalar:
+    """How much of an amount may be given back without more than one quantum of credit."""
+    return o.minimum(amount, o.pick(quantum, p, 0) - o.pick(q, p, 0))
+
+
+def take_over(o: Algebra, q: Vector, p: Point, giver: Point, amount: Scalar, quantum: Vector) -> Vector:
+    """p, just admitted, pays what the giver takes back of what it had paid for a prefix that both use."""
+    moved = takes_back(o, q, giver, amount, quantum)
+    return correct(o, refund(o, q, giver, moved, quantum), p, moved)
+
+
 def reconfigure(o: Algebra, q: Vector, quantum: Vector) -> Vector:
     """Quanta are others now: credit above the new quantum is cut to it, debt stays."""
     return o.minimum(q, quantum)
@@ -181,6 +146,8 @@ def refill_rounds(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vec
 
 
 # --- gate -----------------------------------------------------------------------------------------------------------
+
+Sharing = Literal["first-toucher", "equal-split", "per-use"]
 
 
 class DeficitState(msgspec.Struct, frozen=True):
@@ -231,6 +198,11 @@ class DeficitTurn(Turn):
         if self.gate.in_flight_cap_tokens is not None:
             self.in_flight = reserve(NUMPY_OWNED, self.in_flight, group, kv_tokens)
 
+    def take_over(self, group: int, giver: int, units: int) -> int:
+        moved = int(takes_back(NUMPY, self.q, giver, units, self.state.quantum))
+        self.q = take_over(NUMPY_OWNED, self.q, group, giver, units, self.state.quantum)
+        return moved
+
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """A chosen client stays the best as long as its credit lasts, refill or not; when nobody was ready, the first
         of those in credit that runs out may make a refill due."""
@@ -250,18 +222,39 @@ class DeficitGate(Gate[DeficitState]):
     `quantum` is the credit of a round for weight 1, in cost units (weights multiply it).  `in_flight_cap_tokens`
     limits the KV promised to one client's running requests, which shrinks U to the cap; a capped client in credit
     still holds back the refill.  `rejoin` is "keep" (debt and credit stay) or "reset" (the printed rule, which breaks
-    the theorem).
+    the theorem).  `sharing` says who pays for a prefix that several clients use: "first-toucher" (who computes it),
+    "equal-split" (`policies.prefix_ledger`) or "per-use" (everybody `cached_percent` of the price of what is cached).
     """
 
     name: ClassVar[str] = "deficit"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
-    theorems: ClassVar[tuple[Theorem, ...]] = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, *REJOIN, *STEPS, *PROGRESS)
+    theorems: ClassVar[tuple[Theorem, ...]] = (*FAIRNESS, *REJOIN, *STEPS, *PROGRESS)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)
     in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     rejoin: Literal["keep", "reset"] = attrs.field(default="keep", validator=one_of("keep", "reset"))
+    sharing: Sharing = attrs.field(default="first-toucher", validator=one_of(*get_args(Sharing)))
+    cached_percent: int = attrs.field(default=10, validator=percent)
+
+    @property
+    def charging(self) -> ChargingRule:
+        return ChargingRule(self.rates, "extend", self.cached_percent * (self.sharing == "per-use"), self.splits)
+
+    @property
+    def splits(self) -> bool:
+        return self.sharing == "equal-split"
+
+    @property
+    def _cap_bounds_charges(self) -> bool:
+        """D-cap is about computed tokens, which a cap counts; what is charged for cached ones it does not."""
+        return self.in_flight_cap_tokens is not None and self.sharing == "first-toucher"
+
+    def charged(self, extend_tokens: int, cached_tokens: int) -> int:
+        if self.sharing != "per-use":
+            return extend_tokens
+        return charged_tokens(extend_tokens, cached_tokens, self.cached_percent)
 
     def init(self) -> DeficitState:
         return DeficitState(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.ones(0, np.int64), np.zeros(0, np.int64))
@@ -336,7 +329,7 @@ class DeficitGate(Gate[DeficitState]):
                 limits.running_max,
             )
         memory = limits.kv_capacity_tokens
-        if self.in_flight_cap_tokens is not None:
+        if self.in_flight_cap_tokens is not None and self._cap_bounds_charges:
             memory = min(memory, self.in_flight_cap_tokens)
         return charge_max_reserved(self.rates, memory, min(limits.prompt_tokens_max, memory - 1))
 
@@ -350,8 +343,9 @@ class DeficitGate(Gate[DeficitState]):
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
-        uncapped = {CAPPED} if self.in_flight_cap_tokens is None else set()
-        return frozenset(uncapped | ({REJOIN_KEEPS_DEBT} if self.rejoin == "reset" else set()))
+        uncapped = set() if self._cap_bounds_charges else {CAPPED}
+        refunds = {NOTHING_REFUNDED} if self.splits else set()
+        return frozenset(uncapped | refunds | ({REJOIN_KEEPS_DEBT} if self.rejoin == "reset" else set()))
 
     def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
         charge = self.charge_max(limits)

@@ -15,7 +15,7 @@ from fairsched.model.algebra import NO_SCORE, NOBODY, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.policies.base import ChargeRule, Limits
+from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 
 GateState = TypeVar("GateState")
 
@@ -34,6 +34,11 @@ class Turn(ABC):
     @abstractmethod
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         """The group's head enters: charge it.  `emptied` says that nothing more of it waits."""
+
+    def take_over(self, group: int, giver: int, units: int) -> int:
+        """The client that was just admitted takes over part of what `giver` paid for a cached prefix: `units`, or as
+        many of them as `giver` may be given back now.  How many; 0 under a gate that splits nothing."""
+        return 0
 
     @abstractmethod
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
@@ -62,6 +67,20 @@ class Gate(ABC, Generic[GateState]):
     state_type: ClassVar[Any]
     theorems: ClassVar[tuple[Theorem, ...]] = ()
     rates: Rates
+
+    @property
+    def charging(self) -> ChargingRule:
+        """How admissions are charged."""
+        return ChargingRule(self.rates, self.charge_rule)
+
+    @property
+    def splits(self) -> bool:
+        """Whether who uses a cached prefix takes over part of what others paid for it."""
+        return False
+
+    def charged(self, extend_tokens: int, cached_tokens: int) -> int:
+        """Input tokens that an admission is charged for."""
+        return extend_tokens if self.charge_rule == "extend" else extend_tokens + cached_tokens
 
     @abstractmethod
     def init(self) -> GateState: ...

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from fairsched.model.algebra import NO_SCORE, NOBODY
+from fairsched.model.cache import PrefixCache
 from fairsched.model.events import (
     Admitted,
     Arrived,
+    Cached,
     Cancelled,
     ClientConfigured,
     Decoded,
     Event,
+    Evicted,
     Finished,
     Migrated,
     Preempted,
@@ -24,20 +27,24 @@ from fairsched.model.events import (
     Settled,
     WorkerLeft,
 )
-from fairsched.policies.gate import Gate
+from fairsched.model.request import Prompt
+from fairsched.policies.gate import Gate, Turn
+from fairsched.policies.prefix_ledger import NO_LEDGER, computed, entered, evicted
 from fairsched.policies.vectors import grown
 
 _WAITS, _FAVOURED = 0, 1
 
 
 class _Call:
-    """A request: its client, its declared output and how much of it there was before this admission, whether it runs,
-    what it computes, and the KV that it was admitted with."""
+    """A request: its client, its prompt, its declared output and how much of it there was before this admission,
+    whether it runs, what it computes and what it takes from the cache, and the KV that it was admitted with."""
 
-    __slots__ = ("client", "extend_tokens", "generated", "kv_tokens", "most", "runs")
+    __slots__ = ("cached_tokens", "client", "extend_tokens", "generated", "kv_tokens", "most", "prompt", "runs")
 
-    def __init__(self, client: int, most: int, generated: int) -> None:
+    def __init__(self, client: int, prompt: Prompt, most: int, generated: int) -> None:
         self.client = client
+        self.prompt = prompt
+        self.cached_tokens = 0
         self.most = most
         self.generated = generated
         self.runs = False
@@ -50,6 +57,9 @@ class GateWatch:
 
     `skips` says that the policy may pass over a client whose request waits for a prefix or is over its cap.  A gate
     that goes on to others then (the shipped ones stop, or need no look at others) is given the benefit of the doubt.
+
+    Of a gate that splits what is cached it also follows the cache and its books, and `moves` says who took over how
+    much from whom at the last event, as (client, giver, cost units).
     """
 
     def __init__(self, gate: Gate[Any], skips: bool) -> None:
@@ -59,6 +69,8 @@ class GateWatch:
         self._heads = np.zeros(0, dtype=np.int64)
         self._waiting: dict[int, int] = {}
         self._calls: dict[int, _Call] = {}
+        self._cache, self._ledger = PrefixCache(), NO_LEDGER
+        self.moves: list[tuple[int, int, int]] = []
         self._handlers: dict[type, Callable[[Any], str | None]] = {
             Arrived: self._arrived,
             Admitted: self._admitted,
@@ -72,6 +84,8 @@ class GateWatch:
             ClientConfigured: self._configured,
             WorkerLeft: self._worker_left,
         }
+        if gate.splits:
+            self._handlers |= {Cached: self._cached, Evicted: self._evicted}
 
     @property
     def kinds(self) -> frozenset[type]:
@@ -81,6 +95,8 @@ class GateWatch:
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in; else None."""
         handler = self._handlers.get(type(event))
+        if self.moves:
+            self.moves = []
         return None if handler is None else handler(event)
 
     # --- queue ------------------------------------------------------------------------------------------------------
@@ -103,7 +119,8 @@ class GateWatch:
 
     def _arrived(self, event: Arrived) -> None:
         request = event.request
-        self._calls[request.id] = _Call(request.client, request.max_output_tokens, event.generated_tokens)
+        most = request.max_output_tokens
+        self._calls[request.id] = _Call(request.client, request.prompt, most, event.generated_tokens)
         self._join(request.client)
 
     def _rejected(self, event: Rejected) -> None:
@@ -128,13 +145,14 @@ class GateWatch:
             turn.skip(chosen)
             chosen = turn.choose(self._heads)
         self._heads[client] = _WAITS
-        charged = event.extend_tokens
-        if self._gate.charge_rule == "prompt":
-            charged += event.cached_prefix_tokens
+        charged = self._gate.charged(event.extend_tokens, event.cached_prefix_tokens)
         call.runs = True
+        call.cached_tokens = event.cached_prefix_tokens
         call.extend_tokens = event.extend_tokens
         call.kv_tokens = event.extend_tokens + call.most - call.generated
         turn.admit(client, charged, call.kv_tokens, self._leave(client))
+        if self._gate.splits:
+            self._enter(event.request_id, call, turn)
         self._state = self._gate.after(self._state, turn)
         if chosen == client:
             return None
@@ -143,10 +161,14 @@ class GateWatch:
 
     def _settled(self, event: Settled) -> None:
         call = self._calls.get(event.request_id)
-        if call is None or self._gate.charge_rule == "prompt":
+        if call is None:
             return
-        more = event.extend_tokens - call.extend_tokens
+        more = -self._gate.charged(call.extend_tokens, call.cached_tokens)
+        call.cached_tokens += call.extend_tokens - event.extend_tokens
         call.extend_tokens = event.extend_tokens
+        more += self._gate.charged(call.extend_tokens, call.cached_tokens)
+        if not more:
+            return
         self._state = self._gate.settled(self._state, event.client, more, self._heads)
 
     def _decoded(self, event: Decoded) -> None:
@@ -156,6 +178,7 @@ class GateWatch:
         call = self._calls.get(request_id)
         if call is not None:
             self._state = self._gate.released(self._state, call.client, call.kv_tokens)
+            self._cache = self._cache.release(request_id)
         return call
 
     def _finished(self, event: Finished) -> None:
@@ -185,6 +208,29 @@ class GateWatch:
             else:
                 self._gone(request_id)
         self._calls.clear()
+        self._cache, self._ledger = PrefixCache(), NO_LEDGER
+
+    # --- books of a gate that splits what is cached -----------------------------------------------------------------
+
+    def _enter(self, request_id: int, call: _Call, turn: Turn) -> None:
+        def take_over(client: int, giver: int, units: int) -> int:
+            moved = turn.take_over(client, giver, units)
+            self.moves.append((client, giver, moved))
+            return moved
+
+        self._cache, _, cut = self._cache.admit(request_id, call.prompt, 0)
+        self._ledger = entered(self._ledger, self._cache, cut, request_id, call.client, take_over)
+
+    def _cached(self, event: Cached) -> None:
+        self._cache, insertion = self._cache.complete(event.owner, event.prompt, event.blocks, 0)
+        owner = self._calls.get(event.owner)
+        units = self._gate.rates.input * event.prompt.block_tokens
+        client = None if owner is None else owner.client
+        self._ledger = computed(self._ledger, self._cache.tree, insertion, client, units)
+
+    def _evicted(self, event: Evicted) -> None:
+        self._cache, evictions = self._cache.evicted(event.prompt, event.keep_blocks)
+        self._ledger = evicted(self._ledger, self._cache.tree, evictions)
 
     def _configured(self, event: ClientConfigured) -> None:
         self._heads = grown(self._heads, event.client + 1, NO_SCORE)

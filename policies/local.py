@@ -42,6 +42,7 @@ from fairsched.policies.gate import Gate
 from fairsched.policies.gate_watch import GateWatch
 from fairsched.policies.local_state import Flight, LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
+from fairsched.policies.prefix_ledger import NO_LEDGER, check_ledger, computed, evicted
 from fairsched.policies.promise import promise_of
 from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
 from fairsched.policies.shared_watch import SharedGateWatch, SharedState
@@ -150,7 +151,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         waiting = state.waiting
         gate = self.gate.joined(state.gate, client, waiting.heads, client in waiting.queues)
         waiting = join(waiting, self.order, state.cache, entry, group_of(self.gate, client))
-        return LocalState(gate, waiting, state.cache, state.flights, state.computing)
+        return LocalState(gate, waiting, state.cache, state.flights, state.computing, state.ledger)
 
     def _admitted(self, state: LocalState[Any], event: Admitted) -> LocalState[Any]:
         turn = self.gate.turn(state.gate, state.waiting.heads)
@@ -162,11 +163,11 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def _settled(self, state: LocalState[Any], event: Settled) -> LocalState[Any]:
         flight = state.flights[event.request_id]
-        more = event.extend_tokens - flight.extend_tokens
+        context, charged = flight.entry.context_tokens, self.gate.charged
         settled = Flight(flight.entry, event.extend_tokens, flight.kv_tokens)
-        gate = state.gate
-        if self.gate.charge_rule == "extend":
-            gate = self.gate.settled(gate, event.client, more, state.waiting.heads)
+        more = charged(event.extend_tokens, context - event.extend_tokens)
+        more -= charged(flight.extend_tokens, context - flight.extend_tokens)
+        gate = self.gate.settled(state.gate, event.client, more, state.waiting.heads) if more else state.gate
         return msgspec.structs.replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
 
     def _prefilled(self, state: LocalState[Any], event: Prefilled) -> LocalState[Any]:
@@ -178,7 +179,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
         if gate is state.gate:
             return state
-        return LocalState(gate, state.waiting, state.cache, state.flights, state.computing)
+        return LocalState(gate, state.waiting, state.cache, state.flights, state.computing, state.ledger)
 
     def _finished(self, state: LocalState[Any], event: Finished) -> LocalState[Any]:
         return self._out(state, event.request_id)
@@ -191,7 +192,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if request_id in computing:
             computing = computing.delete(request_id)
         cache = state.cache.release(request_id)
-        return LocalState(gate, state.waiting, cache, state.flights.delete(request_id), computing)
+        return LocalState(gate, state.waiting, cache, state.flights.delete(request_id), computing, state.ledger)
 
     def _preempted(self, state: LocalState[Any], event: Preempted) -> LocalState[Any]:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
@@ -220,21 +221,28 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         group = group_of(self.gate, client)
         waiting = leave(state.waiting, self.order, request_id, group, admitted=False)
         gate = state.gate if group in waiting.queues else self.gate.left(state.gate, client)
-        return LocalState(gate, waiting, state.cache, state.flights, state.computing)
+        return LocalState(gate, waiting, state.cache, state.flights, state.computing, state.ledger)
 
     def _cached(self, state: LocalState[Any], event: Cached) -> LocalState[Any]:
         cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
         waiting = state.waiting
         if self.order.follows_cache:
             waiting = after_insertion(waiting, self.order, cache, insertion, event.prompt, self.gate.grouped)
-        return LocalState(state.gate, waiting, cache, state.flights, state.computing)
+        ledger = state.ledger
+        if self.gate.splits:
+            owner = state.flights.get(event.owner)
+            client = None if owner is None else owner.entry.request.client
+            units = self.gate.rates.input * event.prompt.block_tokens
+            ledger = computed(ledger, cache.tree, insertion, client, units)
+        return LocalState(state.gate, waiting, cache, state.flights, state.computing, ledger)
 
     def _evicted(self, state: LocalState[Any], event: Evicted) -> LocalState[Any]:
         cache, evictions = state.cache.evicted(event.prompt, event.keep_blocks)
         waiting = state.waiting
         if self.order.follows_cache:
             waiting = after_eviction(waiting, self.order, cache, evictions, self.gate.grouped)
-        return LocalState(state.gate, waiting, cache, state.flights, state.computing)
+        ledger = evicted(state.ledger, cache.tree, evictions) if self.gate.splits else state.ledger
+        return LocalState(state.gate, waiting, cache, state.flights, state.computing, ledger)
 
     def _configured(self, state: LocalState[Any], event: ClientConfigured) -> LocalState[Any]:
         """A weight may be set before the client's first request: then its head is none yet."""
@@ -248,7 +256,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             state = self._out(state, request_id)
         for request_id in sorted(state.waiting.entries):
             state = self._gone(state, request_id, state.waiting.entries[request_id].request.client)
-        return msgspec.structs.replace(state, cache=PrefixCache())
+        return msgspec.structs.replace(state, cache=PrefixCache(), ledger=NO_LEDGER)
 
     # --- sharing ----------------------------------------------------------------------------------------------------
 
@@ -272,13 +280,13 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     @property
     def charging(self) -> ChargingRule | None:
         """The gate's rates and rule; None for an open gate, which charges nobody."""
-        return ChargingRule(self.gate.rates, self.gate.charge_rule) if self.gate.grouped else None
+        return self.gate.charging if self.gate.grouped else None
 
     @property
     def promises_bound(self) -> bool:
         """Whether the gate bounds the gap between clients."""
         two = (Client(0, "a"), Client(1, "b"))
-        return self.service_gap_bound(two, self.limits(2, 1)) is not None
+        return self.gate.service_gap_bound(two, self.limits(2, 1)) is not None
 
     def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
         """Limits under this batching rule."""
@@ -291,7 +299,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         )
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        return self.gate.service_gap_bound(clients, limits)
+        """The gate's, for what it charges; None where a log does not tell who was charged."""
+        return None if self.gate.splits else self.gate.service_gap_bound(clients, limits)
 
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
         """The gate's promise; None for an open gate."""
@@ -336,6 +345,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         assert not set(state.flights) & set(state.waiting.entries)
         assert set(state.cache.pins) <= set(state.flights)
         assert set(state.computing) <= set(state.flights)
+        check_ledger(state.ledger, state.cache.tree, self.gate.rates.input)
 
 
 _HANDLERS: dict[type, Callable[[ComposedPolicy, LocalState[Any], Any], LocalState[Any]]] = {

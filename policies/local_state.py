@@ -10,6 +10,7 @@ from fairsched.model.prefix_tree import Insertion
 from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.policies.gate import Gate, Turn
 from fairsched.policies.order import Order
+from fairsched.policies.prefix_ledger import NO_LEDGER, Ledger, entered
 from fairsched.policies.waiting import Entry, Waiting, after_insertion, leave
 
 G = TypeVar("G")
@@ -25,14 +26,15 @@ class Flight(msgspec.Struct, frozen=True):
 
 
 class LocalState(msgspec.Struct, Generic[G], frozen=True):
-    """What waits, the gate's state, the policy's copy of the prefix cache, what runs, and the prompts of those whose
-    prefill is under way."""
+    """What waits, the gate's state, the policy's copy of the prefix cache, what runs, the prompts of those whose
+    prefill is under way, and who paid for what is cached if the gate splits that."""
 
     gate: G
     waiting: Waiting
     cache: PrefixCache
     flights: Map[int, Flight]
     computing: Map[int, Prompt]
+    ledger: Ledger = NO_LEDGER
 
 
 def group_of(gate: Gate[Any], client: int) -> int:
@@ -60,12 +62,15 @@ def enter(
     if cut is not None and order.follows_cache:
         waiting = after_insertion(waiting, order, cache, cut, request.prompt, gate.grouped)
     flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left)
-    charged = extend_tokens if gate.charge_rule == "extend" else entry.context_tokens
+    charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
     turn.admit(group, charged, flight.kv_tokens, group not in waiting.queues)
+    ledger = state.ledger
+    if gate.splits:
+        ledger = entered(ledger, cache, cut, request.id, request.client, turn.take_over)
     computing = state.computing
     if order.waits_for_prefix and request.prompt.keys:
         computing = computing.set(request.id, request.prompt)
-    return LocalState(state.gate, waiting, cache, state.flights.set(request.id, flight), computing)
+    return LocalState(state.gate, waiting, cache, state.flights.set(request.id, flight), computing, ledger)
 
 
 def waits_for_prefix(order: Order, state: LocalState[Any], entry: Entry) -> bool:

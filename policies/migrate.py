@@ -45,6 +45,7 @@ from fairsched.policies.deficit import DeficitGate, DeficitState, reconfigure
 from fairsched.policies.gate import Gate, NoState, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local_state import Flight, LocalState, group_of
+from fairsched.policies.prefix_ledger import NO_LEDGER
 from fairsched.policies.vectors import grown
 from fairsched.policies.waiting import Waiting, join, leave, with_groups
 
@@ -211,7 +212,8 @@ def migrate(old: LocalPolicy[Any], state: Any, new: LocalPolicy[Any]) -> Any:
     waiting, flights = _queue(old, state, new)
     waiting = with_groups(waiting, size) if new.gate.grouped else waiting
     computing = state.computing if new.order.waits_for_prefix else Map[int, Prompt]()
-    return LocalState(_gate_state(old, state, new, size), waiting, state.cache, flights, computing)
+    ledger = state.ledger if new.gate.splits else NO_LEDGER
+    return LocalState(_gate_state(old, state, new, size), waiting, state.cache, flights, computing, ledger)
 
 
 def _queue(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> tuple[Waiting, Map[int, Flight]]:

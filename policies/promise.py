@@ -11,7 +11,7 @@ from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client
 from fairsched.model.service import Charging
 from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
-from fairsched.policies.base import Limits
+from fairsched.policies.base import ChargingRule, Limits
 from fairsched.policies.gate import Gate, Stake
 
 ONE_SIDED = frozenset({"D-4.2", "V-4.9"})
@@ -32,7 +32,7 @@ def promise_of(gate: Gate[Any], clients: tuple[Client, ...], limits: Limits) -> 
         return _reweighted(gate, limits, now, lowest)
 
     return Promise(
-        charging=Charging(gate.rates, gate.charge_rule, multipliers(weights)),
+        charging=charging_to(gate.charging, weights),
         weights=weights,
         theorems=tuple(
             _stated(theorem, limits) for theorem in gate.theorems if cap or CAPPED not in theorem.assumptions
@@ -47,6 +47,11 @@ def promise_of(gate: Gate[Any], clients: tuple[Client, ...], limits: Limits) -> 
         in_flight_cap_tokens=cap,
         reweighted=reweighted,
     )
+
+
+def charging_to(rule: ChargingRule, weights: tuple[int, ...]) -> Charging:
+    """How clients of these weights are charged."""
+    return Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent, rule.splits)
 
 
 def _stated(theorem: Theorem, limits: Limits) -> Theorem:

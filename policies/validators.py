@@ -20,6 +20,12 @@ def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: object) ->
         raise ValueError(f"{attribute.name} is a whole number of at least 0, not {value!r}")
 
 
+def percent(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+    """A whole number of per cent, from 0 to 100."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100:
+        raise ValueError(f"{attribute.name} is a whole number from 0 to 100, not {value!r}")
+
+
 def one_of(*choices: str) -> Validator:
     """One of a few words."""
 

@@ -31,14 +31,14 @@ from fairsched.verify.system import (
 )
 
 
-def without(of: System, name: str, assumption: Any) -> System:
-    """The system in which events of that name happen only if the assumption is dropped."""
-    return attrs.evolve(
-        of,
-        events=tuple(
-            attrs.evolve(event, excluded_by=assumption) if event.name == name else event for event in of.events
-        ),
-    )
+def without_refunds(of: System) -> System:
+    """The system in which something is given back only if that assumption is dropped."""
+
+    def kept(event: Event) -> Event:
+        gives = event.name in ("refund", "take over a share")
+        return attrs.evolve(event, excluded_by=NOTHING_REFUNDED) if gives else event
+
+    return attrs.evolve(of, events=tuple(map(kept, of.events)))
 
 
 # --- work conservation ----------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def _weighted_latency(kernel: Any) -> Claim:
 
 def _starvation(kernel: Any) -> Claim:
     """What is left of the bound, 2Q + U_g - 1 + D - N_g, is a ranking: never below 0, it falls with each admission."""
-    of = without(_while_f_waits(kernel).with_laws(_EQUAL), "refund", NOTHING_REFUNDED)
+    of = without_refunds(_while_f_waits(kernel).with_laws(_EQUAL))
     at_least_one = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
 
     def counted(event: Event) -> Event:
@@ -195,7 +195,7 @@ def _starvation(kernel: Any) -> Claim:
 
 def _price(kernel: Any) -> Claim:
     """`B` grows by Q with every event that takes a client's credit from above 0 to 0 or below."""
-    alone = without(system(kernel), "refund", NOTHING_REFUNDED)
+    alone = without_refunds(system(kernel))
 
     def counted(event: Event) -> Event:
         return and_also(event, B=lambda o, w, after: _lost(o, w, after.get("q", w.q)))

@@ -23,7 +23,7 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies import deficit
-from fairsched.policies.deficit import D_41, D_42, D_A1, D_RANGE, D_WEIGHTED
+from fairsched.policies.deficit_fairness import D_41, D_42, D_A1, D_RANGE, D_WEIGHTED
 from fairsched.policies.deficit_progress import gap_cost
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same
 
@@ -136,6 +136,15 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
         granted = o.minimum(w.x, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
         return {"q": kernel.refund(o, w.q, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
 
+    def take_over(o: Algebra, w: World) -> Mapping[str, Any]:
+        # What lies in the cache was reserved like what is computed: it might have had to be.
+        moved = o.minimum(w.x, o.pick(w.Q, w.giver, 0) - o.pick(w.q, w.giver, 0))
+        return {
+            "q": kernel.take_over(o, w.q, w.p, w.giver, w.x, w.Q),
+            "R": o.bump(w.R, w.p, -moved),
+            "W": o.bump(o.bump(w.W, w.giver, -moved), w.p, moved),
+        }
+
     reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
     return (
         Event(
@@ -149,6 +158,13 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
         Event("finish", release, _ONE, reserved),
         Event("preempt", preempt, _ONE, reserved),
         Event("refund", refund, _ONE, (_NOT_NEGATIVE,), (kernel.refund,)),
+        Event(
+            "take over a share",
+            take_over,
+            {**_ONE, "giver": Kind.POINT},
+            (*reserved, Need(lambda o, w: o.exists(w.p) & o.exists(w.giver))),
+            (kernel.takes_back, kernel.take_over),
+        ),
     )
 
 

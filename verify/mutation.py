@@ -21,7 +21,7 @@ import attrs
 import z3
 
 from fairsched.model import pricing
-from fairsched.policies import bypass, counter, deficit, migrate
+from fairsched.policies import bypass, counter, deficit, migrate, turns
 from fairsched.verify import (
     bypass_proofs,
     change_proofs,
@@ -40,6 +40,7 @@ from fairsched.verify import (
     pricing_mutation,
     prover,
     suite,
+    turns_proofs,
 )
 from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.equivalence import ILL_TYPED, equal, equal_within, signature
@@ -107,6 +108,7 @@ TARGETS = (
         ),
     ),
     Target(bypass, (bypass_proofs.claims,)),
+    Target(turns, (turns_proofs.claims,)),
     Target(migrate, (migrate_proofs.claims,)),
 )
 

@@ -21,7 +21,7 @@ from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption
 from fairsched.model.worker_state import WorkerState
 from fairsched.policies.bypass import D_REQUEST
 from fairsched.policies.counter import V_43
-from fairsched.policies.deficit import D_42
+from fairsched.policies.deficit_fairness import D_42
 from fairsched.policies.deficit_progress import D_WC
 from fairsched.policies.dlpm import DLPM
 from fairsched.verify import arithmetic, counterexample, decide, prover, refuted, staggered_proofs, suite, world_file

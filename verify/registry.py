@@ -54,7 +54,7 @@ REGISTRATIONS = (
             "init": (START,),
             "_grown": (START,),
             "joined": ("arrive", "arrive as printed, at zero", "preempt as printed, at zero"),
-            "after": ("refill", "admit"),
+            "after": ("refill", "admit", "take over a share"),
             "decoded": ("decode",),
             "settled": ("correct", "refund"),
             "released": ("finish",),

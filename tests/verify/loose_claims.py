@@ -1,6 +1,6 @@
 """Claims one of whose constants is larger than it has to be."""
 
-from fairsched.policies.deficit import D_RANGE
+from fairsched.policies.deficit_fairness import D_RANGE
 from fairsched.verify.deficit_proofs import NOTHING_YET, RANGE, system
 from fairsched.verify.system import Claim, Clause
 

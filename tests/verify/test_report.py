@@ -10,7 +10,8 @@ from fairsched.model.request import Client
 from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
 from fairsched.policies.batching import BATCHINGS, Chunked
 from fairsched.policies.counter import V_44, CounterGate
-from fairsched.policies.deficit import D_41, D_WEIGHTED, DeficitGate
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.deficit_fairness import D_41, D_WEIGHTED
 from fairsched.policies.gate import Gate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
