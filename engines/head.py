@@ -66,8 +66,9 @@ class Head:
         self.reports = reports
         self.places = isinstance(policy, Router)
         self.decides = not self.places or kind.decide is not Router.decide
-        self.learns = not self.places or kind.observe is not Router.observe
-        self.follows_decoding = self.learns and policy.follows_decoding
+        observes = not self.places or kind.observe is not Router.observe
+        self.learns = observes or self.decides
+        self.follows_decoding = observes and policy.follows_decoding
         self.reports_lost = 0
         self._random = random.Random(None if reports is None else reports.seed)
         self._loads: dict[int, WorkerLoad] = {}

@@ -164,6 +164,7 @@ class Simulator(Placing):
         elif isinstance(change, Crash):
             self._crashes(lane, change.down_ns)
         elif lane.phase == "serving":
+            self._settle(lane)
             lane.phase = "draining"
             self._announce(lane, WorkerDraining(self.now_ns, worker))
             self._idles(lane)
@@ -276,7 +277,7 @@ class Simulator(Placing):
 
     def _renew(self, kind: int, every_us: int) -> None:
         """It comes again, unless all requests have ended, or nothing came of many times in a row."""
-        self._fruitless = 0 if len(self._agenda) > self._beats else self._fruitless + 1
+        self._fruitless = 0 if len(self._agenda) > self._beats + self._asked else self._fruitless + 1
         if not self.calls.all_over and self._fruitless < FRUITLESS_MAX:
             self._beat(self.now_ns + every_us * 1_000, kind)
 

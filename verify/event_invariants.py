@@ -4,16 +4,19 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fairsched.model.events import (
+    NOWHERE,
     Admitted,
     Arrived,
     Cancelled,
     Decoded,
     Event,
     Finished,
+    Migrated,
     Preempted,
     Prefilled,
     Rejected,
     Settled,
+    WorkerLeft,
 )
 
 
@@ -31,19 +34,19 @@ class Ledger:
         self.decoded: Counter[int] = Counter()
         """Output tokens that steps produced, by client."""
         self.ended: dict[int, type[Event]] = {}
+        self._at: dict[int, int] = {}
+        """Worker of each request that waits or runs."""
+        self._ran: set[int] = set()
+        self._lost: set[int] = set()
+        """Clients of requests that were rejected after they had run: nobody says what they had generated."""
 
     def record(self, event: Event) -> None:
         """The next event of one worker's run, or of a cluster's."""
         match event:
             case Arrived():
-                self._joins(event.request.id, event.request.client)
+                self._arrived(event)
             case Admitted():
-                assert self.waiting.pop(event.request_id) == event.client
-                self.running[event.request_id] = event.client
-                # Every admission computes something, so every admission is charged.
-                assert event.extend_tokens >= 1
-                assert event.cached_prefix_tokens >= 0
-                self.left[event.request_id] = event.extend_tokens
+                self._admitted(event)
             case Settled():
                 self.left[event.request_id] = event.extend_tokens
             case Prefilled():
@@ -66,32 +69,70 @@ class Ledger:
                 self.generated[event.client] += event.output_tokens
             case Cancelled():
                 self._cancelled(event)
+            case Migrated():
+                self._goes(event)
             case Rejected():
-                self.waiting.pop(event.request_id, None)
-                self._ends(event, event.request_id)
+                self._rejected(event)
+            case WorkerLeft():
+                self._left(event)
 
     def check_over(self, request_ids: Iterable[int]) -> None:
         """At the end of a run: exactly these requests came, every one has ended, and no token was lost or made up."""
         assert not self.waiting
         assert not self.running
         assert set(self.ended) == set(request_ids)
-        assert +self.decoded == +self.generated
+        for client in self.decoded.keys() | self.generated.keys():
+            if client in self._lost:
+                assert self.decoded[client] >= self.generated[client]
+            else:
+                assert self.decoded[client] == self.generated[client]
+
+    def _arrived(self, event: Arrived) -> None:
+        assert event.request.id not in self.ended
+        if event.worker != NOWHERE:
+            self._joins(event.request.id, event.request.client, event.worker)
+
+    def _admitted(self, event: Admitted) -> None:
+        assert self.waiting.pop(event.request_id) == event.client
+        self.running[event.request_id] = event.client
+        self._ran.add(event.request_id)
+        # Every admission computes something, so every admission is charged.
+        assert event.extend_tokens >= 1
+        assert event.cached_prefix_tokens >= 0
+        self.left[event.request_id] = event.extend_tokens
+
+    def _rejected(self, event: Rejected) -> None:
+        self.waiting.pop(event.request_id, None)
+        self._ends(event, event.request_id)
+        if event.request_id in self._ran:
+            self._lost.add(event.client)
 
     def _cancelled(self, event: Cancelled) -> None:
+        self._goes(event)
+        self.generated[event.client] += event.generated_tokens
+        self._ends(event, event.request_id)
+
+    def _goes(self, event: Cancelled | Migrated) -> None:
         if event.was_running:
             assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
         else:
             # A call whose predecessor failed is cancelled without ever having come.
             assert self.waiting.pop(event.request_id, event.client) == event.client
             assert not event.uncomputed_tokens
-        self.generated[event.client] += event.generated_tokens
-        self._ends(event, event.request_id)
 
-    def _joins(self, request_id: int, client: int) -> None:
+    def _left(self, event: WorkerLeft) -> None:
+        """Whatever waited or ran there is nowhere now."""
+        gone = [i for i, worker in self._at.items() if worker == event.worker and i not in self.ended]
+        for request_id in gone:
+            for requests in (self.waiting, self.running, self.left):
+                requests.pop(request_id, None)
+
+    def _joins(self, request_id: int, client: int, worker: int) -> None:
         assert request_id not in self.waiting
         assert request_id not in self.running
         assert request_id not in self.ended
         self.waiting[request_id] = client
+        self._at[request_id] = worker
 
     def _leaves(self, request_id: int, client: int) -> int:
         assert self.running.pop(request_id) == client

@@ -1,0 +1,397 @@
+"""Workers that differ, crash, drain and join; policies that hold and move requests; reports that are late or lost."""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fairsched.engines.changes import Change, Crash, Drain, Join, Restart, WorkerSpec
+from fairsched.engines.head import Reports
+from fairsched.engines.log import CanonicalLog
+from fairsched.engines.log_file import LogWriter, RunInfo, params_of
+from fairsched.engines.moves import KvLink, Move
+from fairsched.engines.replay import replay
+from fairsched.engines.simulator import Simulator, simulate
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Prefilled,
+    Rejected,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.monitor import ClusterMonitor, Monitor
+from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.view import ClusterView
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.base import ClusterPolicy
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, with_parameters
+from fairsched.policies.router import RoundRobin, TurnState
+from fairsched.verify import worker_invariants
+from fairsched.verify.event_invariants import Ledger
+from fairsched.verify.strategies import workloads
+from tests.engines.logs import LATENCY, Case, build, cases
+from tests.engines.restless import Credit, Herder, Hoarder, Nomads
+from tests.engines.test_simulator import job, world
+
+SPAN_NS = 1_500
+SLOWER = attrs.evolve(LATENCY, name="slower", prefill_constant_ns=35, prefill_token_ns=3, kv_capacity_tokens=60)
+SPECS = (WorkerSpec(LATENCY), WorkerSpec(SLOWER), WorkerSpec(LATENCY, 25))
+LINK = KvLink(bytes_per_token=10, bytes_per_s=1_000_000_000)
+"""Ten nanoseconds a token."""
+
+
+@attrs.frozen
+class Cluster:
+    """A cluster in which much happens."""
+
+    workers: tuple[WorkerSpec, ...]
+    changes: tuple[Change, ...]
+    router: ClusterPolicy[Any]
+    reports: Reports | None
+
+    def simulator(self, workload: Workload, case: Case, **options: Any) -> Simulator:
+        """A run of it."""
+        return Simulator(
+            workload,
+            case.build(),
+            self.router,
+            LATENCY,
+            workers=self.workers,
+            changes=self.changes,
+            reports=self.reports,
+            link=LINK,
+            **options,
+        )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """One worker to three, of any kind; anything may happen to them, at any time; any policy; any reports."""
+    specs = tuple(draw(st.lists(st.sampled_from(SPECS), min_size=1, max_size=3)))
+    times = st.integers(0, SPAN_NS)
+    worker = st.integers(0, len(specs) - 1)
+    downs = st.sampled_from([0, 1, 60, 700])
+    change: st.SearchStrategy[Change] = st.one_of(
+        st.builds(Crash, worker, times, st.one_of(st.none(), downs)),
+        st.builds(Restart, worker, times, downs),
+        st.builds(Drain, worker, times),
+        st.builds(Join, times, st.one_of(st.none(), st.sampled_from(SPECS))),
+    )
+    seeds = st.integers(0, 999)
+    router: st.SearchStrategy[ClusterPolicy[Any]] = st.one_of(
+        st.sampled_from(list(ROUTERS.values())),
+        st.builds(Nomads, seeds),
+        st.builds(Herder, seeds, st.sampled_from([None, None, 1])),
+        st.just(Credit()),
+    )
+    reports = st.builds(
+        Reports, st.sampled_from([1, 2]), st.integers(0, 2), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 9)
+    )
+    return Cluster(
+        specs, tuple(draw(st.lists(change, max_size=4))), draw(router), draw(st.one_of(st.none(), st.none(), reports))
+    )
+
+
+def simulated(
+    workload: Workload, case: Case, cluster: Cluster, leap: bool = True
+) -> tuple[Simulator, list[Event], str]:
+    """The simulator after the run, its events, and the hash of its log."""
+    events: list[Event] = []
+    log = CanonicalLog()
+
+    def listen(happened: list[Event]) -> None:
+        events.extend(happened)
+        log.record(happened)
+
+    simulator = cluster.simulator(workload, case, on_events=listen, leap=leap)
+    simulator.run()
+    return simulator, events, log.sha256()
+
+
+def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> None:
+    """Every request ended once, nothing was lost or made up, and every worker is empty and in order."""
+    ledger = Ledger()
+    latest: Counter[int] = Counter()
+    for event in events:
+        ledger.record(event)
+        assert event.time_ns >= latest[event.worker]
+        latest[event.worker] = event.time_ns
+    ledger.check_over(j.request.id for j in workload.jobs)
+    outputs = {j.request.id: j.output_tokens for j in workload.jobs}
+    assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
+    for lane in simulator.lanes:
+        worker_invariants.check(lane.state)
+        simulator.policy.check(lane.policy_state)
+        assert not lane.state.queue
+        assert not lane.state.running
+
+
+RUNS = st.tuples(workloads(span_ns=SPAN_NS), cases(), clusters())
+
+
+@given(RUNS)
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+def test_every_request_ends_once_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
+    """Workers die, drain and join, policies hold, move and send nowhere, reports are lost: nothing else is."""
+    workload, case, cluster = drawn
+    simulator, events, _ = simulated(workload, case, cluster)
+    check_run(workload, simulator, events)
+
+
+@given(RUNS)
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+def test_leaps_are_steps_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
+    """Leaping and stepping give one log and the same final states."""
+    workload, case, cluster = drawn
+    leaping, _, log = simulated(workload, case, cluster)
+    stepping, _, other = simulated(workload, case, cluster, leap=False)
+    assert log == other
+    for one, two in zip(leaping.lanes, stepping.lanes, strict=True):
+        assert one.state == two.state
+        assert leaping.policy.state_to_json(one.policy_state) == stepping.policy.state_to_json(two.policy_state)
+
+
+@given(RUNS)
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+def test_logs_replay_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
+    """A log in which workers come and go and requests move replays: every event, the hash, each policy's state."""
+    workload, case, cluster = drawn
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        params = params_of(parameters(case.build()))
+        joins = sum(isinstance(change, Join) for change in cluster.changes)
+        workers = len(cluster.workers) + joins
+        info = RunInfo(case.policy, params, "any", workers, 60, LATENCY, workload.name)
+        with LogWriter(path, "0.0.0", info, workload) as writer:
+            log = CanonicalLog(writer)
+            simulator = cluster.simulator(workload, case, on_events=log.record)
+            simulator.run()
+            sha256 = log.sha256()
+            writer.complete(sha256, [lane.policy_state for lane in simulator.lanes])
+        report = replay(path, build)
+    assert report.equal, report.difference
+    assert report.log_sha256 == sha256
+
+
+KEPT = ("GateRespected", "ChargesAtLeastOne", "MemReserve", "OutputsBounded", "MemShared", "Capped")
+"""What an engine that executes plans, and a policy that checks memory, see to; no crash breaks it."""
+
+
+@given(RUNS)
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+def test_bounds_hold_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
+    """On every worker, dead ones included, no gap exceeds its bound and no lag does without a broken assumption.
+
+    The monitor names what each change breaks: BothServe for a worker that drains or is gone, CapacityFloor if somebody
+    waited there, NothingRefunded for a request that leaves in the middle of its prefill; nothing else.
+    """
+    workload, case, cluster = drawn
+    chosen = case.build()
+    if not chosen.gate.grouped:
+        return
+    _, events, _ = simulated(workload, case, cluster)
+    declared = max(each.request.max_output_tokens for each in workload.jobs)
+    promise = chosen.promise(workload.clients, chosen.limits(60, declared))
+    assert promise is not None
+    promise = attrs.evolve(promise, capacity_floor=1e-9)
+    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.gate_check(), worker=worker))
+    monitor.observe_all(events)
+    for report in monitor.reports():
+        here = [event for event in events if event.worker == report.worker]
+        for name in KEPT:
+            assert not report.assumptions[name].violated, report.assumptions[name]
+        assert report.gap_violations == 0
+        assert report.lag_violations == 0 or report.violated()
+        changes = sum(isinstance(event, WorkerLeft | WorkerDraining) for event in here)
+        assert (report.assumptions["BothServe"].violated or 0) == changes
+        lefts = sum(isinstance(event, WorkerLeft) for event in here)
+        assert (report.assumptions["CapacityFloor"].violated or 0) <= lefts
+        refunds = sum(isinstance(event, Cancelled | Migrated) and event.uncomputed_tokens > 0 for event in here)
+        assert (report.assumptions["NothingRefunded"].violated or 0) == refunds
+
+
+def test_a_crash_breaks_what_was_claimed_of_the_rate() -> None:
+    """Client 1 waits behind client 0 when their worker dies: CapacityFloor and BothServe are broken there, nothing
+    is on the other worker, which serves both."""
+    chosen = with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "30", "max_running": "1"})
+    clients = (Client(0, "a"), Client(1, "b"))
+    jobs = tuple(Job(Request(i, i, 0, Prompt(4), 4), 4) for i in range(2))
+    events = simulate(Workload("two", jobs, clients), chosen, First(), LATENCY, workers=2, changes=[Crash(0, 20)])
+    promise = chosen.promise(clients, chosen.limits(40, 4))
+    assert promise is not None
+    promise = attrs.evolve(promise, capacity_floor=1e-9)
+    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.gate_check(), worker=worker))
+    monitor.observe_all(events)
+    dead, alive = monitor.reports()
+    floor = dead.assumptions["CapacityFloor"].first
+    both = dead.assumptions["BothServe"].first
+    assert floor is not None
+    assert both is not None
+    assert (floor.time_ns, floor.text) == (20, "worker 0 left, and client 1 waits for nothing")
+    assert both.text == "worker 0 left"
+    assert set(dead.violated()) == {"CapacityFloor"}
+    assert not alive.violated()
+    assert [e.worker for e in events if isinstance(e, Finished)] == [1, 1]
+
+
+@attrs.frozen
+class First(RoundRobin):
+    """Everything goes to the first worker of the view."""
+
+    def route(self, state: Any, request: Request, view: ClusterView) -> tuple[Dispatch, Any]:
+        return Dispatch(request.id, view.workers[0].worker), state
+
+
+def test_a_crash_to_the_nanosecond() -> None:
+    """Two of four tokens are out when a worker dies in its next step; the other computes prompt and both again."""
+    events = simulate(world(job(0, 5, 4, 4)), FCFS(), First(), LATENCY, workers=2, changes=[Crash(0, 40, 100)])
+    request = job(0, 5, 4, 4).request
+    assert events == [
+        WorkerJoined(0, 0, 40),
+        WorkerJoined(0, 1, 40),
+        Arrived(5, 0, request),
+        Admitted(5, 0, 0, 0, 4, 0, 4),
+        Prefilled(19, 0, 0, 0, 4, 0),
+        Decoded(19, 0, 1, (0,), (1,)),
+        Decoded(36, 0, 1, (0,), (1,)),
+        WorkerLeft(40, 0),
+        Arrived(40, 1, replace(request, arrival_ns=40), 2),
+        Admitted(40, 1, 0, 0, 6, 0, 2),
+        Prefilled(56, 1, 0, 0, 6, 0),
+        Decoded(56, 1, 1, (0,), (1,)),
+        Decoded(75, 1, 1, (0,), (1,)),
+        Finished(75, 1, 0, 0, 4),
+    ]
+
+
+def test_requests_wait_for_a_worker_that_comes_back() -> None:
+    """While nobody serves a router's request is held; it is rejected if nobody ever will."""
+    jobs = world(job(0, 0, 4, 4), job(1, 60))
+    events = simulate(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40, 100)])
+    assert [(e.time_ns, e.worker, e.request.id, e.generated_tokens) for e in events if isinstance(e, Arrived)] == [
+        (0, 0, 0, 0),
+        (40, NOWHERE, 0, 2),
+        (60, NOWHERE, 1, 0),
+        (140, 0, 0, 2),
+        (140, 0, 1, 0),
+    ]
+    assert {e.request_id for e in events if isinstance(e, Finished)} == {0, 1}
+    events = simulate(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40)])
+    reason = "finds no worker that takes requests, and none is to come"
+    assert events[-2:] == [Rejected(t, NOWHERE, i, 0, f"request {i} {reason}") for t, i in ((40, 0), (60, 1))]
+
+
+def test_a_drain_finishes_what_is_there() -> None:
+    """A worker that drains takes nothing new, and leaves when it is done; a worker that joins takes its share."""
+    jobs = world(job(0, 0, 4, 4), job(1, 0, 4, 4), job(2, 30), job(3, 60))
+    changes = [Drain(0, 25), Join(50, WorkerSpec(SLOWER))]
+    events = simulate(jobs, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes)
+    assert [e for e in events if isinstance(e, WorkerJoined | WorkerDraining | WorkerLeft)] == [
+        WorkerJoined(0, 0, 40),
+        WorkerJoined(0, 1, 40),
+        WorkerDraining(25, 0),
+        WorkerJoined(50, 2, 60),
+        WorkerLeft(68, 0),
+    ]
+    assert {e.request_id: e.worker for e in events if isinstance(e, Finished)} == {0: 0, 1: 1, 2: 1, 3: 2}
+
+
+@attrs.frozen
+class Once(First):
+    """Moves request 0 from worker 0 to worker 1 when request 1 has come."""
+
+    with_kv: bool = True
+
+    def decide(self, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+        if view.now_ns < 40 or state.placed:
+            return ClusterPlan(), state
+        return ClusterPlan((), (Migration(0, 0, 1, self.with_kv),)), TurnState(1)
+
+
+@pytest.mark.parametrize(("with_kv", "lands_ns", "extend", "kv"), [(True, 54 + 60, 1, 6), (False, 54, 7, 0)])
+def test_a_migration_to_the_nanosecond(with_kv: bool, lands_ns: int, extend: int, kv: int) -> None:
+    """The decision falls into the third decode step, which ends at 54; with its KV of six tokens the request lands
+    60 ns later and computes one token there, without at once and all seven."""
+    jobs = world(job(0, 5, 4, 5), job(1, 45))
+    events = simulate(jobs, FCFS(), Once(with_kv=with_kv), LATENCY, workers=2, link=LINK)
+    assert [e for e in events if isinstance(e, Migrated)] == [Migrated(54, 0, 0, 0, True, 0, 3)]
+    request = replace(job(0, 5, 4, 5).request, arrival_ns=lands_ns)
+    moved = [e for e in events if e.worker == 1 and not isinstance(e, WorkerJoined)]
+    assert moved[:3] == [
+        Arrived(lands_ns, 1, request, 3, kv),
+        Admitted(lands_ns, 1, 0, 0, extend, 7 - extend, 2),
+        Prefilled(lands_ns + 10 + extend, 1, 0, 0, extend, 0),
+    ]
+    assert [e.output_tokens for e in events if isinstance(e, Finished) and e.request_id == 0] == [5]
+
+
+def test_what_is_held_for_ever_is_rejected() -> None:
+    """A policy that sends nothing anywhere loses nothing: with and without a rhythm of its own the run ends."""
+    for hoarder in (Hoarder(), Hoarder(every_us=5)):
+        events = simulate(world(job(0, 4), job(1, 9, after=(0,))), FCFS(), hoarder, LATENCY)
+        reason = "request 0 is held for ever: its policy sends it nowhere"
+        assert [e.reason for e in events if isinstance(e, Rejected)] == [reason]
+        assert [e.request_id for e in events if isinstance(e, Cancelled)] == [1]
+
+
+def test_reports_are_late() -> None:
+    """A view is what was reported last, a delay ago, and events come with it; what was lost is never told."""
+    seen: list[tuple[int, int]] = []
+
+    @attrs.frozen
+    class Looking(First):
+        def route(self, state: Any, request: Request, view: ClusterView) -> tuple[Dispatch, Any]:
+            seen.append((state.placed, view.workers[0].running_requests))
+            return super().route(state, request, view)
+
+        def observe(self, state: Any, event: Event) -> Any:
+            return TurnState(state.placed + isinstance(event, Finished))
+
+    jobs = world(job(0, 100, 4, 4), *(job(i, i * 1_000 + 500) for i in range(1, 4)))
+    for loss, expected in ((0.0, [(0, 0), (0, 0), (0, 0), (1, 0)]), (1.0, [(0, 0)] * 4)):
+        seen.clear()
+        reports = Reports(every_us=1, delay_us=2, loss=loss)
+        simulate(jobs, FCFS(), Looking(), LATENCY, reports=reports)
+        assert seen == expected
+
+
+def test_a_worker_is_chosen_that_the_request_fits() -> None:
+    """Of workers that differ a router sees those that can hold the request."""
+    specs = [WorkerSpec(LATENCY, 10), WorkerSpec(LATENCY, 40)]
+    events = simulate(world(job(0, 0, 20, 4), job(1, 0)), FCFS(), First(), LATENCY, workers=specs)
+    assert {e.request_id: e.worker for e in events if isinstance(e, Finished)} == {0: 1, 1: 0}
+
+
+class Forgetful(Simulator):
+    """A simulator with a bug: what runs on a worker that dies is not placed again."""
+
+    def _place(self, move: Move) -> None:
+        if not move.generated_tokens:
+            super()._place(move)
+
+
+def test_the_checks_can_fail() -> None:
+    """A simulator that loses the requests of a dead worker is caught."""
+    workload = world(job(0, 5, 4, 4))
+    events: list[Event] = []
+    changes = [Crash(0, 40, 100)]
+    simulator = Forgetful(workload, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes, on_events=events.extend)
+    simulator.run()
+    with pytest.raises(AssertionError):
+        check_run(workload, simulator, events)
