@@ -59,7 +59,7 @@ def rebalanced(target: int, loads: Sequence[int], percent: int, rule: Rebalancin
     if not is_heavy(loads[target], loads[light], percent):
         return target
     if rule == "heaviest":
-        return light if loads[target] == max(loads) else target
+        return light if target == max(range(len(loads)), key=loads.__getitem__) else target
     return light if cost(light) < cost(target) else target
 
 
