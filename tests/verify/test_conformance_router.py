@@ -25,6 +25,8 @@ VARIANTS = {
     "sal that polls always": router_with(ROUTERS["sal"], {"poll_us": "0"}),
     "sal that polls hardly ever": router_with(ROUTERS["sal"], {"poll_us": "1000000000", "decode_step_us": "1000"}),
     "sal with a short memory": router_with(ROUTERS["sal"], {"window_us": "1000"}),
+    "e2 with a short memory": router_with(ROUTERS["e2"], {"window_us": "1000", "decode_share_percent": "10"}),
+    "e2 by what is under way": router_with(ROUTERS["e2"], {"load_mode": "outstanding", "load_knob_percent": "90"}),
 }
 
 
