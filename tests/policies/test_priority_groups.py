@@ -1,0 +1,156 @@
+"""Priority groups: which group a request is in, that it only rises, that groups take turns, and that a gate may stand over them."""
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.model.algebra import EXACT, ExactVector
+from fairsched.model.events import Arrived, Cached, Cancelled, Evicted, Finished
+from fairsched.model.request import Prompt, Request
+from fairsched.model.worker_state import WorkerState
+from fairsched.policies.batching import Chunked
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.preble import Preble, PreblePrinted
+from fairsched.policies.priority_groups import PriorityGroups
+from fairsched.policies.turns import Turn, chosen, picked
+from fairsched.policies.waiting import AGE_BITS
+
+EMPTY = WorkerState(0, 1 << 20).view(0)
+ONE_A_STEP = Chunked(max_running=1)
+
+
+@attrs.frozen
+class Told(PriorityGroups):
+    """Groups as the requests say themselves."""
+
+    follows_cache = False
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        return request.priority
+
+
+def told(i: int, group: int, client: int = 0) -> Request:
+    """A request of this group."""
+    return Request(i, client, 0, Prompt(1), 1, priority=group)
+
+
+def let_in(policy: Preble, state: Any) -> tuple[int, Any]:
+    """The one request that is let in now, which ends at once."""
+    plan, state = policy.decide(state, EMPTY)
+    (admission,) = plan.admit
+    return admission.request_id, policy.observe(state, Finished(0, 0, admission.request_id, admission.client, 1))
+
+
+def group_of(state: Any, request_id: int) -> int:
+    """The group in which it waits."""
+    return int(state.waiting.scores[request_id]) >> AGE_BITS
+
+
+@pytest.mark.parametrize(("cached", "group"), [(0, 1), (9, 1), (10, 1), (19, 1), (20, 2), (63, 6), (99, 9)])
+def test_the_cached_share_is_the_group(cached: int, group: int) -> None:
+    """Of ten groups 63 % is the sixth, the paper's example; what is under a tenth is in the first, or 0 as printed."""
+    request = Request(0, 0, 0, Prompt(100), 1)
+    assert PriorityGroups().rank(request, cached) == group
+    assert PriorityGroups(lowest=0).rank(request, cached) == cached // 10
+
+
+@pytest.mark.parametrize(
+    ("policy", "groups"), [(Preble(order=PriorityGroups(4)), [1, 3, 3]), (PreblePrinted(), [0, 7, 0])]
+)
+def test_a_group_may_only_rise(policy: Any, groups: list[int]) -> None:
+    """When the prefix is cached, and when it is evicted again: as printed the group follows down."""
+    prompt = Prompt.from_keys([1, 2, 3, 4])
+    state = policy.observe(policy.init(), Arrived(0, 0, Request(0, 0, 0, prompt, 1)))
+    found = [group_of(state, 0)]
+    cached = policy.observe(state, Cached(0, 0, 9, prompt, 4))
+    cached = msgspec.structs.replace(cached, cache=cached.cache.release(9))
+    found.append(group_of(cached, 0))
+    gone = policy.observe(cached, Evicted(0, 0, 9, prompt, 0, 4))
+    policy.check(gone)
+    assert [*found, group_of(gone, 0)] == groups
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=60))
+def test_a_round_serves_groups_in_proportion(groups: list[int]) -> None:
+    """As long as all four groups wait, ten picks take four, three, two and one; of a group the oldest first."""
+    policy = Preble(order=Told(4), batching=ONE_A_STEP)
+    state = policy.init()
+    for i, group in enumerate(groups):
+        state = policy.observe(state, Arrived(0, 0, told(i, group)))
+    left = Counter(groups)
+    order: list[int] = []
+    while state.waiting.entries:
+        whole = all(left[group] >= group for group in range(1, 5)) and len(order) % 10 == 0
+        for _ in range(10 if whole else 1):
+            request_id, state = let_in(policy, state)
+            policy.check(state)
+            order.append(request_id)
+            left[groups[request_id]] -= 1
+        if whole:
+            assert Counter(groups[i] for i in order[-10:]) == {4: 4, 3: 3, 2: 2, 1: 1}
+    for group in range(1, 5):
+        own = [i for i in order if groups[i] == group]
+        assert own == sorted(own)
+
+
+@given(st.integers(-1, 6), st.integers(0, 5), st.sets(st.integers(0, 5), min_size=1))
+def test_the_index_finds_whom_the_kernel_chooses(turn: int, taken: int, groups: set[int]) -> None:
+    """Wherever a round is, and with a group 0: the head that the sorted queue gives is the kernel's choice."""
+    policy = Preble(order=Told(5, lowest=0), batching=ONE_A_STEP)
+    state = policy.init()
+    for group in sorted(groups):
+        state = policy.observe(state, Arrived(0, 0, told(group, group)))
+    at: Any = Turn(turn, taken)
+    state = msgspec.structs.replace(
+        state, waiting=msgspec.structs.replace(state.waiting, turns=state.waiting.turns.set(0, at))
+    )
+    # Whoever joins makes the head be looked for again.
+    state = policy.observe(state, Arrived(0, 0, told(9, 0)))
+    state = policy.observe(state, Cancelled(0, 0, 9, 0, False, 0, 0))
+    quota = ExactVector(sorted(groups))
+    expected = quota[chosen(EXACT, quota, ExactVector([True] * len(quota)), turn)]
+    assert let_in(policy, state)[0] == expected
+
+
+def test_who_gives_up_takes_no_turn() -> None:
+    """Only what is let in counts: where a round is stays as it was when a caller gives up."""
+    policy = Preble(order=Told(3), batching=ONE_A_STEP)
+    state = policy.init()
+    for i, group in enumerate((3, 3, 1)):
+        state = policy.observe(state, Arrived(0, 0, told(i, group)))
+    _, state = let_in(policy, state)
+    after = policy.observe(state, Cancelled(0, 0, 1, 0, False, 0, 0))
+    assert after.waiting.turns == state.waiting.turns
+    assert state.waiting.turns[0] == picked(Turn(), 3)
+
+
+def test_under_a_gate_each_client_takes_turns_of_its_own() -> None:
+    """Under a deficit gate two clients get as much, and each of them in proportion to its own groups."""
+    policy = Preble(order=Told(2), gate=DeficitGate(quantum=1), batching=ONE_A_STEP)
+    state = policy.init()
+    for i in range(60):
+        state = policy.observe(state, Arrived(0, 0, told(i, 1 + i // 2 % 2, client=i % 2)))
+    order: list[int] = []
+    for _ in range(18):
+        request_id, state = let_in(policy, state)
+        order.append(request_id)
+    for client in (0, 1):
+        own = [1 + i // 2 % 2 for i in order if i % 2 == client]
+        assert own == [2, 2, 1] * 3
+
+
+def test_turns_are_kept_with_the_state() -> None:
+    """A state that is written and read goes on in the middle of a round."""
+    policy = Preble(order=Told(3), batching=ONE_A_STEP)
+    state = policy.init()
+    for i in range(12):
+        state = policy.observe(state, Arrived(0, 0, told(i, 1 + i % 3)))
+    _, state = let_in(policy, state)
+    restored = policy.state_from_json(policy.state_to_json(state))
+    assert policy.state_to_json(restored) == policy.state_to_json(state)
+    assert restored.waiting.turns[0] == Turn(3, 1)

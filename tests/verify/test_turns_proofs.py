@@ -1,0 +1,116 @@
+"""The wait in a priority group is proved about the shipped rule, reached, and broken by every wrong rule."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fairsched.policies import turns
+from fairsched.policies.turns import GROUPS_RISE, QUOTA_POSITIVE, THEOREMS, TURN_RESPECTED, picks_max, turns_max
+from fairsched.verify import arithmetic, prover, tested, turns_bound, turns_play, turns_proofs
+from fairsched.verify.counterexample import ChangedKernel, document, replay
+from fairsched.verify.guard import violations
+from fairsched.verify.mutation import Target, outcomes
+from fairsched.verify.outcome import Fate
+from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.system import Claim
+from fairsched.verify.tested import TestedClaim
+from fairsched.verify.variants import variant
+
+CLAIMS = {claim.theorem.id: claim for claim in turns_proofs.claims()}
+NUMBERS = {claim.theorem.id: claim for claim in turns_bound.claims()}
+FALSE = {each.claim.theorem.id: each for each in turns_bound.refutations()}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_rule_keeps_its_theorems(name: str) -> None:
+    """For any number of groups, any distinct quotas, and whoever comes, rises and gives up."""
+    assert isinstance(prover.prove(CLAIMS[name]), Proved)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_bound_follows(name: str) -> None:
+    """For any place, group and number of groups."""
+    assert isinstance(arithmetic.prove(NUMBERS[name]), Proved)
+
+
+def test_every_theorem_has_a_claim_about_what_ships() -> None:
+    """What the order lists is what is proved, of text in the algebra's words."""
+    assert {theorem.id for theorem in THEOREMS} == {*CLAIMS, *NUMBERS}
+    kernels = (turns.chosen, turns.count, turns.turn_after, turns.taken_after)
+    assert violations(kernels) == []
+    assert set(kernels) == {kernel for claim in CLAIMS.values() for kernel in claim.system.kernels()}
+
+
+@pytest.mark.parametrize("assumption", [TURN_RESPECTED, GROUPS_RISE, QUOTA_POSITIVE], ids=lambda each: each.name)
+def test_every_assumption_is_needed(assumption: Any) -> None:
+    """Admissions past the turn, a request that falls, a group without a quota: each breaks PG-turns in two groups."""
+    verdict = prover.prove(CLAIMS["PG-turns"], dropped=frozenset({assumption}))
+    assert isinstance(verdict, Refuted)
+    assert verdict.world.clients <= 2
+    assert replay(document(verdict.world, turns_proofs.__name__)).confirmed
+
+
+BUGS = {
+    "the lowest group goes first": ("chosen", "o.argmax", "o.argmin"),
+    "a new round although some are left": ("chosen", "o.none(left)", "o.any(queued)"),
+    "nobody when the round is over": ("chosen", "(left | o.none(left))", "left"),
+    "a turn of one more": ("turn_after", "counted >= quota", "counted > quota"),
+    "turns are not counted": ("count", "taken + 1", "taken"),
+    "the turn is not handed on": ("turn_after", "quota - 1", "quota"),
+    "the next turn begins late": ("taken_after", "quota, 0, counted", "quota, 1, counted"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
+    """Some theorem falls, in a world of at most three groups that replays from its file."""
+    function, old, new = BUGS[bug]
+    kernel = variant(turns, function, old, new)
+    claims: Mapping[str, Claim] = {claim.theorem.id: claim for claim in turns_proofs.claims(kernel)}
+    refuted = [verdict for verdict in map(prover.prove, claims.values()) if isinstance(verdict, Refuted)]
+    assert refuted
+    for verdict in refuted:
+        assert 1 <= verdict.world.clients <= 3
+        changed = ChangedKernel(turns.__name__, function, inspect.getsource(getattr(kernel, function)))
+        assert replay(document(verdict.world, turns_proofs.__name__, changed)).confirmed
+
+
+def test_no_mutant_survives() -> None:
+    """Every small change to the rule breaks a theorem, or is proved to change nothing that can happen."""
+    fates = [outcome.fate for outcome in outcomes(Target(turns, (turns_proofs.claims,)))]
+    assert fates.count(Fate.KILLED) > 50
+    assert set(fates) <= {Fate.KILLED, Fate.EQUIVALENT}
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_the_bound_is_reached(groups: int) -> None:
+    """In every group and from every place the shipped queue lets a request wait as long as PG-1 says, and no longer."""
+    whole = turns.round_picks(groups)
+    for quota in range(1, groups + 1):
+        for position in range(1, 2 * quota + 2):
+            waits = [turns_play.picks(groups, quota, position, offset) for offset in range(whole)]
+            assert max(waits) == picks_max(position, turns_max(position, quota), quota, whole)
+
+
+@pytest.mark.parametrize("bug", turns_bound.bugs(), ids=lambda bug: bug.what)
+def test_a_wrong_bound_is_refuted(bug: Any) -> None:
+    """With numbers that Python confirms."""
+    assert isinstance(arithmetic.prove(bug.claim), Refuted)
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_what_is_false_as_printed_is_found_there(name: str) -> None:
+    """Group 0, shares of batches rounded down, groups that fall: each lets a request wait longer, or for ever."""
+    claim = FALSE[name].claim
+    verdict = tested.prove(claim) if isinstance(claim, TestedClaim) else arithmetic.prove(claim)
+    assert isinstance(verdict, Refuted)
+
+
+@pytest.mark.parametrize(
+    "claim", [turns_play.cold_request(), turns_play.regrouped_request()], ids=lambda c: c.theorem.id
+)
+def test_what_ships_is_free_of_it(claim: TestedClaim) -> None:
+    """The same two loads, in the shipped groups."""
+    assert isinstance(tested.prove(claim), Proved)

@@ -1,0 +1,209 @@
+"""What is false of priority groups as printed, and where PG-1's bound is reached: the shipped queue, played.
+
+A script is a list of words: ``["come", id, keys]`` (a prompt of one token a key), ``["cache", keys]`` and ``["evict",
+keys]`` (all of a prompt), and ``["let in"]``, upon which the shipped policy lets one request in.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import msgspec
+
+from fairsched.model.events import Arrived, Cached, Evicted, Finished
+from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.model.worker_state import WorkerState
+from fairsched.policies.batching import Chunked
+from fairsched.policies.gate import OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.priority_groups import PriorityGroups
+from fairsched.policies.turns import PG_1, picks_max, round_picks, turns_max
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
+from fairsched.verify.false_claim import FalseClaim
+from fairsched.verify.tested import TestedClaim
+
+Script = Sequence[Sequence[Any]]
+
+_EMPTY = WorkerState(0, 1 << 20).view(0)
+_PRINTED = "the share of a prompt that is cached says which group it is in; group 0 has no quota (printed)"
+_SOURCE = "Preble (ICLR'25), the local scheduler"
+
+
+def played(order: PriorityGroups, script: Script) -> list[int]:
+    """Who is let in by the shipped policy with this order, one by one."""
+    policy = ComposedPolicy("played", order, OpenGate(), Chunked(max_running=1))
+    state, let_in = policy.init(), list[int]()
+    for word, *values in script:
+        match word:
+            case "come":
+                request_id, keys = values
+                state = policy.observe(state, Arrived(0, 0, Request(request_id, 0, 0, Prompt.from_keys(keys), 1)))
+            case "cache":
+                prompt = Prompt.from_keys(values[0])
+                state = policy.observe(state, Cached(0, 0, -1, prompt, prompt.blocks))
+                state = msgspec.structs.replace(state, cache=state.cache.release(-1))
+            case "evict":
+                prompt = Prompt.from_keys(values[0])
+                state = policy.observe(state, Evicted(0, 0, -1, prompt, 0, prompt.blocks))
+            case "let in":
+                plan, state = policy.decide(state, _EMPTY)
+                (admission,) = plan.admit
+                let_in.append(admission.request_id)
+                state = policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+            case _:
+                raise ValueError(f"a script has no word {word!r}")
+    return let_in
+
+
+# --- where the bound is reached ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Told(PriorityGroups):
+    """Groups as the requests say themselves, so that group P has some."""
+
+    follows_cache = False
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        return request.priority
+
+
+def picks(groups: int, quota: int, position: int, offset: int) -> int:
+    """After how many picks a request is in, if all groups are full, so many picks of a round are over, and it is the
+    `position`-th of its group then."""
+    policy = ComposedPolicy("played", _Told(groups), OpenGate(), Chunked(max_running=1))
+    state, many = policy.init(), position + 2 * round_picks(groups)
+    for request_id in range(groups * many * position):
+        group = 1 + request_id % groups
+        state = policy.observe(state, Arrived(0, 0, Request(request_id, 0, 0, Prompt(1), 1, priority=group)))
+    waiting = [i for i in range(groups * many * position) if 1 + i % groups == quota]
+    target, count = -1, 0
+    while True:
+        if count == offset:
+            target = waiting[position - 1]
+        plan, state = policy.decide(state, _EMPTY)
+        (admission,) = plan.admit
+        state = policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+        count += 1
+        if admission.request_id in waiting[: position + 1]:
+            waiting.remove(admission.request_id)
+        if admission.request_id == target:
+            return count - offset
+
+
+def attained() -> tuple[int, int]:
+    """The longest wait of the fourth of group 2 of 3, whenever in a round it comes, and its bound."""
+    longest = max(picks(3, 2, 4, offset) for offset in range(round_picks(3)))
+    return longest, picks_max(4, turns_max(4, 2), 2, round_picks(3))
+
+
+# --- what is false ----------------------------------------------------------------------------------------------------
+
+_COLD, _WARM, _OWN = [90, 91, 92, 93], [1, 2, 3], 100
+_COLD_ID = 0
+
+
+def _cold() -> Mapping[str, Any]:
+    """Each pick a request comes of which three tokens of four are cached, and one that matches nothing waits."""
+    script: list[list[Any]] = [["cache", _WARM], ["come", 1, [*_WARM, _OWN]], ["come", _COLD_ID, _COLD]]
+    for i in range(20):
+        script += [["come", 2 + i, [*_WARM, _OWN + 1 + i]], ["let in"]]
+    return {"groups": 3, "position": 1, "script": script}
+
+
+def _regrouped() -> Mapping[str, Any]:
+    """A request's prefix is cached whenever the turn of its low group comes, and evicted before that of its high one.
+
+    Two others wait in each group all the time.
+    """
+    script: list[list[Any]] = [["cache", _WARM], ["come", _COLD_ID, _COLD]]
+    number = 1
+
+    def others(keys: list[int]) -> list[list[Any]]:
+        nonlocal number
+        number += 1
+        return [["come", number, [*keys, _OWN + number]]]
+
+    for _ in range(2):
+        script += others(_WARM) + others([80, 81, 82])
+    for _ in range(4):
+        script += [["let in"], *others(_WARM), ["let in"], *others(_WARM)]
+        script += [["cache", _COLD], ["let in"], *others([80, 81, 82]), ["evict", _COLD]]
+    return {"groups": 3, "position": 1, "script": script}
+
+
+def _waits_at_most(
+    theorem: Theorem, order: type[PriorityGroups], fields: Mapping[str, Any], world: Mapping[str, Any]
+) -> TestedClaim:
+    """The request is in after at most as many picks as PG-1 allows in the lowest group."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        order_played = order(groups=w.groups, **fields)
+        script = tuple(w.script)
+        begin = next(i for i, (word, *values) in enumerate(script) if word == "come" and values[0] == _COLD_ID)
+        before = sum(word == "let in" for word, *_ in script[:begin])
+        let_in = played(order_played, script)[before:]
+        bound = picks_max(w.position, turns_max(w.position, 1), 1, round_picks(w.groups))
+        return {"it is let in within the bound": _COLD_ID in let_in[:bound]} if len(let_in) >= bound else {}
+
+    def worlds() -> Iterable[Mapping[str, Any]]:
+        return (world,)
+
+    return TestedClaim(theorem, worlds, shows)
+
+
+def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> TestedClaim:
+    """F-PG-1 about an order of this kind."""
+    theorem = Theorem("F-PG-1", "priority groups let nobody starve", _SOURCE, (), scope=Scope.BOUNDED)
+    return _waits_at_most(theorem, order, fields, _cold())
+
+
+def regrouped_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> TestedClaim:
+    """F-PG-2 about an order of this kind."""
+    statement = "the bound on a wait holds if a waiting request's group follows the cache, down as well as up"
+    theorem = Theorem("F-PG-2", statement, _SOURCE, (), scope=Scope.BOUNDED)
+    return _waits_at_most(theorem, order, fields, _regrouped())
+
+
+def share_of_a_batch() -> ArithmeticClaim:
+    """Of a batch of `b`, group g of those of sum N gets the whole part of b g / N, as a batch by itself would give."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        return {"each group gets something": w.b * w.g // w.N >= 1}
+
+    statement = "every group gets its share of every batch, rounded down, and so does not starve"
+    return ArithmeticClaim(
+        Theorem("F-PG-1-batch", statement, _SOURCE, ()),
+        ("b", "g", "N"),
+        (Condition(lambda w: (w.b >= 1) & (w.g >= 1)), Condition(lambda w: w.g <= w.N)),
+        shows,
+    )
+
+
+def refutations() -> tuple[FalseClaim, ...]:
+    """The false statements, in this order."""
+    return (
+        FalseClaim(
+            cold_request(lowest=0),
+            _PRINTED,
+            PG_1.id,
+            "three groups: a stream of requests with 3 of 4 tokens cached, and a cold one waits 20 picks of 20",
+            _cold(),
+        ),
+        FalseClaim(
+            share_of_a_batch(),
+            "quotas are parts of each batch, rounded down",
+            PG_1.id,
+            "ten groups, N = 55, batches of 8: group 6 gets 8 x 6 // 55 = 0 of each",
+            {"b": 8, "g": 6, "N": 55},
+        ),
+        FalseClaim(
+            regrouped_request(regroup="always"),
+            "a waiting request is grouped anew whenever the cache changes (printed)",
+            PG_1.id,
+            "three groups: a prefix cached for each turn of the low group and evicted for the high one's: 12 of 12",
+            _regrouped(),
+        ),
+    )
