@@ -51,31 +51,22 @@ SIZE_WITHIN = Assumption(
 P_LL_1 = Theorem(
     "P-LL-1",
     "a migration that is accepted leaves the target freer than the source, with a smaller gap between their freeness "
-    "than before, and the way back is not accepted then",
+    "than before",
     "Llumnix (OSDI'24), the check in its released code, for an average request; here for the request itself",
     (SIZE_WITHIN,),
+)
+
+P_LL_2 = Theorem(
+    "P-LL-2",
+    "no request is moved from a worker to one that is not freer, so what was moved does not come back at once",
+    "this library; follows from P-LL-1's check",
+    (),
 )
 
 Ratio = tuple[int, int]
 """Free tokens and requests; infinite if there are none of the latter."""
 PATIENCE = 10
 """After so many rhythms a migration that was asked for and not heard of is forgotten."""
-
-
-def narrows(source: Ratio, target: Ratio, least: int, most: int) -> bool:
-    """Whether moving a request of `least` to `most` tokens leaves the target freer than the source, by less than now.
-
-    Free tokens may be below 0; the source has the request.
-    """
-    (free, requests), (more_free, others) = source, target
-    stay, come = requests - 1, others + 1
-    if stay < 1 or (more_free - most) * stay <= (free + most) * come:
-        return False
-    if not others:
-        return True
-    before = more_free * requests - free * others
-    after = (more_free - least) * stay - (free + least) * come
-    return after * requests * others < before * stay * come
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +117,7 @@ class Llumnix(Router[LlumnixState]):
     name: ClassVar[str] = "llumnix"
     state_type: ClassVar[Any] = LlumnixState
     follows_decoding: ClassVar[bool] = False
-    theorems: ClassVar[tuple[Theorem, ...]] = (P_LL_1,)
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_LL_1, P_LL_2)
 
     migrate_out_tokens: int = attrs.field(default=48, validator=not_negative)
     """Workers with less freeness, in tokens a request, give requests away to those with at least that."""
@@ -196,13 +187,29 @@ class Llumnix(Router[LlumnixState]):
         for (source_ratio, source), (target_ratio, target) in zip(sources, targets, strict=False):
             _, request_id = state.candidates[source].first()
             held = state.held[request_id]
-            if narrows(source_ratio, target_ratio, held.least, held.most):
+            if self.narrows(source_ratio, target_ratio, held.least, held.most):
                 migrations.append(Migration(request_id, source, target, with_kv=self.moves == "running"))
                 still = Held(held.worker, held.prompt_tokens, held.least, held.most, None)
                 state = _with(_without(state, request_id), request_id, still)
                 moving = state.moving.set(request_id, Moving(source, target, view.now_ns))
                 state = LlumnixState(state.held, state.candidates, moving)
         return ClusterPlan((), tuple(migrations)), state
+
+    @staticmethod
+    def narrows(source: Ratio, target: Ratio, least: int, most: int) -> bool:
+        """Whether moving a request of `least` to `most` tokens leaves the target freer, and by less than it is now.
+
+        Free tokens may be below 0; the source has the request.
+        """
+        (free, requests), (more_free, others) = source, target
+        stay, come = requests - 1, others + 1
+        if stay < 1 or (more_free - most) * stay <= (free + most) * come:
+            return False
+        if not others:
+            return True
+        before = more_free * requests - free * others
+        after = (more_free - least) * stay - (free + least) * come
+        return after * requests * others < before * stay * come
 
     def _sides(self, state: LlumnixState, view: ClusterView) -> tuple[list[tuple[Ratio, int]], list[tuple[Ratio, int]]]:
         """Who gives, the least free first, and who takes, the freest first."""
