@@ -15,7 +15,7 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.pricing import multipliers
 from fairsched.model.service import Charging
 from fairsched.model.workload import Workload
-from fairsched.policies.base import Limits, LocalPolicy, Router
+from fairsched.policies.base import ClusterPolicy, Limits, LocalPolicy
 
 KV_SAMPLE_EVERY = 4
 """Every so many transitions of the run, the KV use of the worker is sampled for the plot."""
@@ -37,12 +37,12 @@ class Cluster:
 
 @attrs.frozen
 class Run:
-    """What is run: a policy and a router, each with the parameters that were set."""
+    """What is run: a policy and a router (or another cluster policy), each with the parameters that were set."""
 
     policy: LocalPolicy[Any]
     name: str
     params: Mapping[str, str]
-    router: Router[Any]
+    router: ClusterPolicy[Any]
     router_params: Mapping[str, str] = attrs.field(factory=dict)
 
     @property

@@ -6,15 +6,16 @@ A policy's parameters are the fields of its order, its gate and its batching rul
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 
 from fairsched.model.pricing import Rates
-from fairsched.policies.base import Router
+from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.d2lpm import D2LPM
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
+from fairsched.policies.dlpm_central import CentralDLPM
 from fairsched.policies.e2 import E2, E2Printed
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.freeness import Freeness
@@ -57,6 +58,11 @@ ROUTERS: dict[str, Router[Any]] = {
     )
 }
 """Routers by name, with their defaults."""
+
+CLUSTER_POLICIES: dict[str, ClusterPolicy[Any]] = {**ROUTERS, CentralDLPM.name: CentralDLPM()}
+"""Whatever may stand before the workers, by name: routers, and what holds requests."""
+
+Placing = TypeVar("Placing", bound=ClusterPolicy[Any])
 
 
 class UnknownNameError(ValueError):
@@ -116,12 +122,12 @@ def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> Compose
     return attrs.evolve(policy, order=order, gate=attrs.evolve(gate, **changes), batching=batching)
 
 
-def router_parameters(router: Router[Any]) -> dict[str, Any]:
+def router_parameters(router: ClusterPolicy[Any]) -> dict[str, Any]:
     """The router's parameters and their values."""
     return {name: getattr(router, name) for name in _fields(type(router))}
 
 
-def router_with(router: Router[Any], given: Mapping[str, str]) -> Router[Any]:
+def router_with(router: Placing, given: Mapping[str, str]) -> Placing:
     """The router with parameters set from text.
 
     Raises `UnknownNameError` for a parameter that the router does not have, `ValueError` for a value that it cannot
@@ -133,7 +139,7 @@ def router_with(router: Router[Any], given: Mapping[str, str]) -> Router[Any]:
             raise unknown(f"parameter of router {router.name}", name, known)
     changes = {name: _parsed(router, name, text, known[name]) for name, text in given.items()}
     configured: Any = router
-    return cast("Router[Any]", attrs.evolve(configured, **changes))
+    return cast("Placing", attrs.evolve(configured, **changes))
 
 
 def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
@@ -149,7 +155,7 @@ def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
     return kind(**values)
 
 
-def _parsed(policy: ComposedPolicy | Router[Any], name: str, text: str, default: Any) -> Any:
+def _parsed(policy: ComposedPolicy | ClusterPolicy[Any], name: str, text: str, default: Any) -> Any:
     """`text` as a value like `default`; a whole number where the default is one or None."""
     if isinstance(default, str):
         return text

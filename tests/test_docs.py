@@ -14,7 +14,7 @@ import pytest
 from fairsched.cli import parser
 from fairsched.cli_common import latency_of, policy_of
 from fairsched.engines.workloads.generate import WORKLOADS
-from fairsched.policies.registry import ROUTERS, router_with
+from fairsched.policies.registry import CLUSTER_POLICIES, router_with
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -96,13 +96,13 @@ def names_what_there_is(arguments: Namespace) -> None:
         target, _, values = setting.partition("=")
         policy, _, param = target.rpartition(".")
         for value in values.split(",") if ":" not in policy else ():
-            if policy in ROUTERS:
-                router_with(ROUTERS[policy], {param: value})
+            if policy in CLUSTER_POLICIES:
+                router_with(CLUSTER_POLICIES[policy], {param: value})
             else:
                 policy_of(policy, {param: value})
     if not getattr(arguments, "latency_model", ".json").endswith(".json"):
         latency_of(arguments.latency_model)
-    assert set(getattr(arguments, "routers", ())) <= set(ROUTERS)
+    assert set(getattr(arguments, "routers", ())) <= set(CLUSTER_POLICIES)
     assert getattr(arguments, "workload", "demo").partition(":")[0] in WORKLOADS
 
 

@@ -24,7 +24,7 @@ from fairsched.engines.workloads.info import trace_info
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, router_with, unknown
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, parameters, router_with, unknown
 
 DEFAULT_POLICIES = ["fcfs", "lpm", "vtc", "dlpm"]
 
@@ -45,7 +45,7 @@ def add_compare(commands: Any) -> None:
         help=f"of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: {','.join(DEFAULT_POLICIES)})",
     )
     command.add_argument(
-        "--routers", type=names, default=["round-robin"], metavar="A,B,...", help=f"of {', '.join(ROUTERS)}"
+        "--routers", type=names, default=["round-robin"], metavar="A,B,...", help=f"of {', '.join(CLUSTER_POLICIES)}"
     )
     command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="number of workers (default: 1)")
     command.add_argument(
@@ -99,11 +99,11 @@ def _runs(arguments: Namespace) -> Iterator[Run]:
         if name not in chosen:
             raise unknown("policy in --set (it is not among --policies or --routers)", name, chosen)
     for name in arguments.routers:
-        if name not in ROUTERS:
-            raise unknown("router", name, ROUTERS)
+        if name not in CLUSTER_POLICIES:
+            raise unknown("router", name, CLUSTER_POLICIES)
     for name, router in product(arguments.policies, arguments.routers):
         for params, routing in product(_choices(settings, name), _choices(settings, router)):
-            yield Run(policy_of(name, params), name, params, router_with(ROUTERS[router], routing), routing)
+            yield Run(policy_of(name, params), name, params, router_with(CLUSTER_POLICIES[router], routing), routing)
 
 
 def _choices(settings: dict[str, dict[str, list[str]]], name: str) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairsched.model.presets import PRESETS
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, router_parameters
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, parameters, router_parameters
 
 WIDTH = 110
 
@@ -30,7 +30,7 @@ def policies(arguments: Namespace) -> int:
     for name, rule in BATCHINGS.items():
         _entry(name, _summary(rule))
     print("\nRouters (compare --routers; set a parameter with --set ROUTER.PARAM=VALUE)\n")
-    for name, router in ROUTERS.items():
+    for name, router in CLUSTER_POLICIES.items():
         _entry(name, _summary(router))
         if values := router_parameters(router):
             _entry("", _values(values))
