@@ -20,10 +20,12 @@ from fairsched.policies.e2 import E2, E2Printed
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.freeness import Freeness
 from fairsched.policies.larry import LARRY, FairLARRY, LARRYPrinted
+from fairsched.policies.llumnix import Llumnix
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.longest_prefix import LongestPrefixRouter
 from fairsched.policies.lpm import LPM
 from fairsched.policies.oracle_partition import OraclePartition
+from fairsched.policies.preble import Preble, PreblePrinted
 from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
 from fairsched.policies.router_random import PowerOfTwo, Random
 from fairsched.policies.sal import SAL, SALPrinted
@@ -34,7 +36,7 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
     for policy in (
         *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted()),
-        *(LARRY(), LARRYPrinted(), FairLARRY()),
+        *(LARRY(), LARRYPrinted(), FairLARRY(), Preble(), PreblePrinted()),
     )
 }
 """Local policies by name, with their defaults."""
@@ -48,6 +50,7 @@ ROUTERS: dict[str, Router[Any]] = {
         PowerOfTwo(),
         JoinShortestQueue(),
         Freeness(),
+        Llumnix(),
         SAL(),
         SALPrinted(),
         E2(),
