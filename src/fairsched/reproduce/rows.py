@@ -1,9 +1,16 @@
 """All rows, by id."""
 
-from fairsched.reproduce import dlpm, larry, sal
+import re
+
+from fairsched.reproduce import dlpm, larry, preble, sal
 from fairsched.reproduce.row import Row
 
-ROWS: dict[str, Row] = {
-    row.id: row for row in sorted((*dlpm.ROWS, *larry.ROWS, *sal.ROWS), key=lambda row: int(row.id))
-}
-"""In the order of their ids, which are numbers."""
+
+def _place(row: Row) -> tuple[int, str]:
+    """Ids are numbers, some with a letter."""
+    number, letter = re.fullmatch(r"(\d+)([a-z]?)", row.id).groups()  # type: ignore[union-attr]
+    return int(number), letter
+
+
+ROWS: dict[str, Row] = {row.id: row for row in sorted((*dlpm.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS), key=_place)}
+"""In the order of their ids."""

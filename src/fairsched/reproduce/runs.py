@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from fairsched.cli_common import policy_of
+from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.workloads.generate import generate
@@ -17,9 +18,12 @@ A10G, A100 = "llama-3.2-3b-a10g", "llama-3.1-8b-a100"
 
 
 @cache
-def workload(name: str, misbehave: Any = None, **params: Any) -> Workload:
-    """A generated workload, made once."""
-    return generate(name, misbehave=misbehave, **params)
+def workload(
+    name: str, misbehave: Any = None, *, workers: int = 1, latency: str = A10G, seed: int = 0, **params: Any
+) -> Workload:
+    """A generated workload, made once; a rate of `auto` is near what so many workers can do."""
+    specs = (WorkerSpec(PRESETS[latency]),) * workers
+    return generate(name, misbehave=misbehave, seed=seed, workers=specs, **params)
 
 
 def run(
