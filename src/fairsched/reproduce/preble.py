@@ -107,7 +107,7 @@ ROWS = (
         about="E2 scales from 8 to 16 workers",
         source="Preble, evaluation",
         paper="the rate that is sustained grows almost linearly",
-        band="at twice the rate 16 workers serve at least 1.8 times what 8 do, with at most 1.25 times the mean latency",
+        band="at twice the rate 16 workers serve at least 1.8 times as much, with at most 1.25 times the mean latency",
         tier="B",
         why="rates of both are the same share of the saturation of so many workers; with 32 videos at a time, the "
         "workload's default, 16 workers have two each, cannot be balanced, and the latency is 1.55 times as high",
