@@ -204,7 +204,7 @@ class E2(Router[E2State]):
         history, prices, prior = state.history, self.prices, self.prior_output_tokens
         case = Case.of(state.index, history, prompt, match, workers, prices, prior, self.load_mode)
         target, why = self._target(case)
-        blocks, prefix = _best_level(match, workers)
+        blocks, prefix = _best_level(match, workers) if any(case.cached) else (0, ROOT)
         if why == "exploit":
             moved = self._rebalanced(case, target)
             if moved != target:

@@ -4,6 +4,7 @@ Source: Preble, algorithm 2.  All costs are integer nanoseconds of work, rounded
 """
 
 from collections.abc import Sequence
+from operator import add
 from typing import Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from fairsched.model.prefix_index import Match, PrefixIndex
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
 from fairsched.policies.e2_choice import cheapest
-from fairsched.policies.e2_history import NO_SUMS, History, Sums
+from fairsched.policies.e2_history import NO_SUMS, History
 from fairsched.policies.e2_prices import Prices
 from fairsched.policies.prefix_copy import cached_tokens
 
@@ -50,26 +51,21 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         load_mode: LoadMode,
     ) -> "Case":
         """Loads and cached tokens of all workers.  O(workers)."""
-
-        def decode(sums: Sums, ended: Sums) -> int:
-            """Decoding the requests of `sums`, with outputs as long as those of `ended` on average."""
-            if ended.outputs:
-                return prices.decode_ns(sums.requests, sums.prompt_tokens, ended.output_tokens, ended.outputs)
-            return prices.decode_ns(sums.requests, sums.prompt_tokens, prior_output_tokens, 1)
-
-        held = match.blocks_by_worker(workers[-1].worker + 1)
-        cached, windows, prefill_ns, decode_ns = [], [], [], []
-        for load in workers:
-            sums = history.sums.get(load.worker, NO_SUMS)
-            cached.append(cached_tokens(prompt, held[load.worker]))
-            windows.append(sums)
-            prefill_ns.append(sums.prefill_ns)
-            decode_ns.append(decode(sums, sums))
+        ids = [load.worker for load in workers]
+        held = match.blocks_by_worker(ids[-1] + 1)
+        cached = [cached_tokens(prompt, blocks) if (blocks := held[i]) else 0 for i in ids]
+        sums_of, decode = history.sums.get, prices.decode_ns
+        windows = [sums_of(i, NO_SUMS) for i in ids]
+        prefill_ns = [sums.prefill_ns for sums in windows]
+        # A mean output is that of the requests of the window that ended, whichever requests are counted.
+        means = [(sums.output_tokens, sums.outputs) if sums.outputs else (prior_output_tokens, 1) for sums in windows]
+        decode_ns = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(windows, means, strict=True)]
         if load_mode == "window":
-            loads = [prefill + decoded for prefill, decoded in zip(prefill_ns, decode_ns, strict=True)]
+            loads = list(map(add, prefill_ns, decode_ns))
         else:
-            opened = [history.open_sums.get(load.worker, NO_SUMS) for load in workers]
-            loads = [sums.prefill_ns + decode(sums, ended) for sums, ended in zip(opened, windows, strict=True)]
+            opened = [history.open_sums.get(i, NO_SUMS) for i in ids]
+            decoding = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(opened, means, strict=True)]
+            loads = [sums.prefill_ns + decoded for sums, decoded in zip(opened, decoding, strict=True)]
         return cls(index, prompt, match, workers, prices, cached, loads, prefill_ns, decode_ns)
 
     def prefill(self, i: int) -> int:
@@ -103,5 +99,6 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         """Which of these positions has the least L + M + P, the first of equals."""
         if len(among) == 1:
             return among[0]
-        bases = [load + self.prefill(i) for i, load in enumerate(self.loads)]
+        cold = self.prices.prefill_ns(self.prompt.tokens, 0)
+        bases = [load + (self.prefill(i) if self.cached[i] else cold) for i, load in enumerate(self.loads)]
         return cheapest(bases, self.eviction, among)
