@@ -2,9 +2,10 @@
 
     python benchmarks/decisions.py
 
-Prints microseconds for DLPM and VTC at the sizes named in each line, on warm states, and the ratio to published
-figures of SGLang's longest-prefix order (357 ms at 10,000 waiting) and of VTC's artifact (13.7 ms for a batch from
-10,000 users), both measured by us on another 2-core machine.  `observe` is the mean over a mixed stream of events.
+Prints microseconds for DLPM, VTC and Preble's groups at the sizes named in each line, on warm states, and the ratio
+to published figures of SGLang's longest-prefix order (357 ms at 10,000 waiting) and of VTC's artifact (13.7 ms for a
+batch from 10,000 users), both measured by us on another 2-core machine. `observe` is the mean over a mixed stream of
+events.
 """
 
 import statistics
@@ -20,6 +21,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.worker_state import WorkerState
 from fairsched.policies.dlpm import DLPM
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.preble import Preble
 from fairsched.policies.vtc import VTC
 
 TOOLS = 1_500
@@ -90,6 +92,19 @@ def dlpm() -> None:
     line(f"DLPM admits {len(plan.admit)} of 10,000", us, f"SGLang's LPM order: {SGLANG_LPM_US / us:,.0f} times as long")
 
 
+def preble() -> None:
+    """Priority groups at 10,000 waiting; the order of the queue itself is SGLang's LPM's task."""
+    state = loaded(Preble(), 10_000, 1_000)
+    full = WorkerState(0, 132_000, promised=132_000).view(0)
+    line("Preble decide, nothing fits, 10,000 waiting", timed(lambda: Preble().decide(state, full)))
+    many = Preble(batching=Preble().batching.__class__(max_batched_tokens=1 << 21, max_running=32))
+    view = WorkerState(0, 10_000_000).view(0)
+    plan, _ = many.decide(state, view)
+    us = timed(lambda: many.decide(state, view), 30)
+    beside = f"SGLang's LPM order: {SGLANG_LPM_US / us:,.0f} times as long"
+    line(f"Preble admits {len(plan.admit)} of 10,000", us, beside)
+
+
 def vtc() -> None:
     """VTC with 10,000 clients."""
     policy = VTC(batching=VTC().batching.__class__(max_batched_tokens=1 << 21, max_running=16))
@@ -108,7 +123,7 @@ def vtc() -> None:
 
 def observing(clients: int) -> None:
     """Mean cost of an event: arrivals, and decode runs of 32 clients."""
-    for policy in (DLPM(), VTC()):
+    for policy in (DLPM(), VTC(), Preble()):
         rng = np.random.default_rng(1)
         made = prompts(2_000)
         events: list[Event] = []
@@ -127,6 +142,7 @@ def observing(clients: int) -> None:
 
 if __name__ == "__main__":
     dlpm()
+    preble()
     vtc()
     for size in (10, 1_000, 10_000):
         observing(size)

@@ -5,7 +5,7 @@
 Prints decisions a second of one core for 4, 16 and 64 workers: one `route` a request, prompts of 1 to 4,000 tokens of
 50 clients, one request a millisecond of the cluster's time, and a new view for each (made beforehand: the engine pays
 for it).  Routers that learn from events also observe one `Finished` a request, inside the time.  The best of nine runs
-of 2,000 requests, routers taking turns.
+of 2,000 requests, routers taking turns.  Then microseconds of Llumnix for an event and for a decision on migrations.
 """
 
 import time
@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from fairsched.model.events import Finished
+from fairsched.model.events import Admitted, Arrived, Event, Finished
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
+from fairsched.policies.llumnix import Llumnix
 from fairsched.policies.registry import ROUTERS, router_with
 
 WORKERS = (4, 16, 64)
@@ -66,8 +67,28 @@ def seconds(router: Router[Any], requests: list[Request], seen: list[ClusterView
     return time.perf_counter() - start
 
 
+def deciding(workers: int) -> tuple[float, float]:
+    """Microseconds of an event and of a decision of Llumnix, a hundred requests running at each worker."""
+    router, state = Llumnix(migrate_out_tokens=300), Llumnix().init()
+    events: list[Event] = []
+    for i in range(100 * workers):
+        worker, prompt = i % workers, 500 + 7 * i % 3_000
+        events.append(Arrived(i, worker, Request(i, 0, i, Prompt(prompt), 64)))
+        events.append(Admitted(i, worker, i, 0, prompt, 0, 64))
+    start = time.perf_counter()
+    for event in events:
+        state = router.observe(state, event)
+    observed = (time.perf_counter() - start) / len(events)
+    samples = []
+    for view in views(workers):
+        start = time.perf_counter()
+        router.decide(state, view)
+        samples.append(time.perf_counter() - start)
+    return observed * 1e6, sorted(samples)[len(samples) // 2] * 1e6
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     routers: dict[str, Router[Any]] = {**ROUTERS, **VARIANTS}
     requests = traffic()
     best = {(name, workers): float("inf") for name in routers for workers in WORKERS}
@@ -80,6 +101,9 @@ def main() -> None:
     for name in sorted(routers):
         rates = [REQUESTS / best[name, workers] for workers in WORKERS]
         print(f"{name:<34}" + "".join(f"{rate:>14,.0f}" for rate in rates))
+    for workers in WORKERS:
+        observed, decided = deciding(workers)
+        print(f"llumnix, {workers} workers: an event {observed:.1f} us, a decision on migrations {decided:.0f} us")
 
 
 if __name__ == "__main__":
