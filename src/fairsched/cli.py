@@ -17,6 +17,7 @@ from fairsched.cli_fidelity import add_fidelity
 from fairsched.cli_logs import add_explain, add_replay
 from fairsched.cli_policies import add_policies
 from fairsched.cli_reproduce import add_reproduce
+from fairsched.cli_scale import add_scale
 from fairsched.cli_trace import add_trace
 from fairsched.cli_verify import add_certificate, add_verify
 
@@ -47,7 +48,7 @@ def parser() -> Parser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for add in (
         *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
-        *(add_calibrate, add_fidelity, add_reproduce),
+        *(add_calibrate, add_fidelity, add_reproduce, add_scale),
     ):
         add(commands)
     return whole

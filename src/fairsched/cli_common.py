@@ -113,19 +113,20 @@ def workload_of(arguments: Namespace, workers: Sequence[WorkerSpec] = ONE_WORKER
         rate_scale=arguments.rate_scale,
         limit=arguments.limit,
         workers=workers,
-        **_pairs(text),
+        **pairs(text),
     )
 
 
-def _pairs(text: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
+def pairs(text: str) -> dict[str, str]:
+    """The parameters behind a workload's name, `PARAM=VALUE,...`."""
+    found: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key or key in pairs:
+        if not equals or not key or key in found:
             raise ValueError(f"expected PARAM=VALUE once each after the workload's name, found {part!r}")
         of, dot, param = key.rpartition(".")
-        pairs[of + dot + param.replace("-", "_")] = value
-    return pairs
+        found[of + dot + param.replace("-", "_")] = value
+    return found
 
 
 def latency_of(name: str) -> LatencyModel:
