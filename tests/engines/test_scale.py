@@ -1,0 +1,46 @@
+"""A run that is metered is the same run, and its figures are what they are called."""
+
+import pytest
+
+from fairsched.engines.compare import Cluster, Run, run_one
+from fairsched.engines.scale import measure, metered
+from fairsched.engines.simulator import simulate
+from fairsched.engines.workloads.generate import generate
+from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+
+PRESET = PRESETS[DEFAULT_PRESET]
+
+
+@pytest.mark.parametrize("router", ["round-robin", "sal", "e2", "d2lpm"])
+@pytest.mark.parametrize("policy", ["fcfs", "dlpm"])
+def test_metering_changes_nothing(router: str, policy: str) -> None:
+    """The same events, one decision of the router a request, and at least one of a worker's policy an admission."""
+    workload = generate("toolbench", documents=4, sharers=15, rate=40)
+    plain = simulate(workload, LOCAL_POLICIES[policy], ROUTERS[router], PRESET, workers=3)
+    cluster, routed = metered(ROUTERS[router], "route")
+    local, decided = metered(LOCAL_POLICIES[policy], "decide")
+    assert simulate(workload, local, cluster, PRESET, workers=3) == plain
+    assert (cluster.name, local.name) == (ROUTERS[router].name, LOCAL_POLICIES[policy].name)
+    assert routed.calls == len(workload.jobs)
+    assert decided.calls > 0
+    assert min(routed.ns, decided.ns) > 0
+    assert ROUTERS[router].__class__ is not cluster.__class__
+
+
+def test_a_row_holds_the_figures_of_the_run() -> None:
+    """Served requests, fairness, gap and bound are those of a comparison; rates are calls over time."""
+    workload = generate("toolbench", documents=4, sharers=30, rate=40, clients=5)
+    run = Run(LOCAL_POLICIES["dlpm"], "dlpm", {}, ROUTERS["join-shortest-queue"])
+    seen: list[int] = []
+    row = measure(workload, run, Cluster(PRESET, 3), seen.append)
+    compared, _, _ = run_one(workload, run, Cluster(PRESET, 3))
+    assert (row.workers, row.clients, row.requests) == (3, 5, 120)
+    assert (row.jain, row.gap, row.bound) == (compared.jain_client, compared.gap.cost, compared.service_gap_bound)
+    assert (row.throughput_rps, row.imbalance) == (compared.measures.throughput_rps, compared.imbalance)
+    assert row.requests_per_s == 120 / row.seconds
+    assert row.router_decisions == 120
+    assert row.router_decisions_per_s is not None
+    assert row.bound is not None
+    assert row.gap_over_bound == row.gap / row.bound
+    assert row.peak_rss_bytes > 10 * 2**20
