@@ -91,7 +91,8 @@ class Request(msgspec.Struct, frozen=True):
     """One request as a policy may know it: the true output length is not part of it.
 
     `max_output_tokens` is what the client declared, `predicted_output_tokens` what somebody predicted (None when
-    nobody did).  `session` and `priority` are the client's own labels.
+    nobody did).  `session` and `priority` are the client's own labels; so is `downstream_levels`: how many calls of its
+    program will have to follow this one, each after the one before (0: nobody waits for its answer).
     """
 
     id: int
@@ -103,12 +104,15 @@ class Request(msgspec.Struct, frozen=True):
     slo: Slo | None = None
     session: str | None = None
     priority: int = 0
+    downstream_levels: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_output_tokens <= TOKENS_MAX:
             raise ValueError(f"request {self.id}: max_output_tokens is 1 to {TOKENS_MAX}, not {self.max_output_tokens}")
         if self.arrival_ns < 0:
             raise ValueError(f"request {self.id}: arrival_ns is negative ({self.arrival_ns})")
+        if self.downstream_levels < 0:
+            raise ValueError(f"request {self.id}: downstream_levels is not negative ({self.downstream_levels})")
         if self.id < 0 or self.client < 0:
             raise ValueError(f"request {self.id} of client {self.client}: ids are not negative")
 

@@ -30,13 +30,14 @@ from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, Ro
 from fairsched.policies.router_random import PowerOfTwo, Random
 from fairsched.policies.sal import SAL, SALPrinted
 from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
+from fairsched.policies.upstream_first import UpstreamFirst
 from fairsched.policies.vtc import VTC
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
     for policy in (
         *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted()),
-        *(LARRY(), LARRYPrinted(), FairLARRY(), Preble(), PreblePrinted()),
+        *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
     )
 }
 """Local policies by name, with their defaults."""

@@ -59,6 +59,7 @@ def load_trace(
                 slo=row.slo,
                 session=row.session,
                 priority=row.priority,
+                downstream_levels=row.downstream_levels,
             ),
             output_tokens=min(row.output_tokens, most),
             after=row.parents,

@@ -56,6 +56,7 @@ class MooncakeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     max_output_tokens: Tokens | None = None
     predicted_output_tokens: Tokens | None = None
     cancel_after_ms: Ms | None = None
+    downstream_levels: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
 
 COLUMNS = MooncakeRow.__struct_fields__
@@ -83,6 +84,7 @@ def read(path: Path) -> Iterator[TraceRow]:
             weight=line.weight,
             session=line.session,
             priority=line.priority,
+            downstream_levels=line.downstream_levels,
             slo=_slo(path, row, line.slo),
             parents=tuple(parents),
             think_ns=ms_ns(path, row, "think_ms", line.think_ms),

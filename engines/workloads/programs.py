@@ -41,6 +41,15 @@ class Program(msgspec.Struct, frozen=True):
     session: str | None = None
 
 
+def downstream_levels(calls: Sequence[Call]) -> list[int]:
+    """For each call how many others have to follow it one after the other: the longest chain that waits for it."""
+    levels = [0] * len(calls)
+    for place in reversed(range(len(calls))):
+        for parent in calls[place].after:
+            levels[parent] = max(levels[parent], levels[place] + 1)
+    return levels
+
+
 def client_names(clients: int, misbehave: Misbehave) -> list[str]:
     """Names that say who misbehaves: client 0, if anybody."""
     if misbehave == "none":
@@ -67,6 +76,7 @@ def workload_of(
     jobs: list[Job] = []
     for number, program in enumerate(sorted(programs, key=lambda program: (program.arrival_ns, program.client))):
         first = len(jobs)
+        levels = downstream_levels(program.calls)
         for place, call in enumerate(program.calls):
             request = Request(
                 id=first + place,
@@ -75,6 +85,7 @@ def workload_of(
                 prompt=call.prompt,
                 max_output_tokens=max_output_tokens,
                 session=program.session,
+                downstream_levels=levels[place],
             )
             jobs.append(
                 Job(

@@ -40,6 +40,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     weight: int | None = None
     session: str | None = None
     priority: int = 0
+    downstream_levels: int = 0
     slo: Slo | None = None
     parents: tuple[int, ...] = ()
     think_ns: int = 0

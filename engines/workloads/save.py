@@ -38,6 +38,7 @@ def _row(job: Job, client: Client) -> MooncakeRow:
         weight=client.weight if client.weight != 1 else None,
         session=request.session,
         priority=request.priority,
+        downstream_levels=request.downstream_levels,
         slo=None if slo is None else _slo(slo),
         parent=list(job.after) or None,
         think_ms=_ms(job.think_ns),

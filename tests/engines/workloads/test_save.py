@@ -44,6 +44,7 @@ def workloads(draw: st.DrawFn) -> Workload:
             slo=draw(st.none() | st.builds(Slo, TIMES, TIMES, TIMES)),
             session=draw(st.none() | st.text(min_size=1, max_size=4)),
             priority=draw(st.integers(-5, 5)),
+            downstream_levels=draw(st.integers(0, 4)),
         )
         jobs.append(
             Job(
