@@ -7,8 +7,11 @@ from typing import Any
 import attrs
 
 from fairsched.engines.assumptions import assumption_monitor
+from fairsched.engines.changes import Change, Join, WorkerSpec
+from fairsched.engines.head import Reports
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.metrics import Recorder, RunResult
+from fairsched.engines.moves import KvLink
 from fairsched.engines.simulator import Simulator
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
@@ -23,16 +26,45 @@ KV_SAMPLE_EVERY = 4
 
 @attrs.frozen
 class Cluster:
-    """The workers of a comparison: how many, how fast, and how much KV each holds (None: the model's own figure)."""
+    """The workers of a comparison, and what happens to them.
+
+    `workers` are so many with the model and `kv_capacity_tokens` (None: the model's own figure), or one for each spec.
+    """
 
     latency: LatencyModel
-    workers: int = 1
+    workers: int | tuple[WorkerSpec, ...] = 1
     kv_capacity_tokens: int | None = None
+    changes: tuple[Change, ...] = ()
+    reports: Reports | None = None
+    link: KvLink = attrs.field(factory=KvLink)
+
+    @property
+    def specs(self) -> tuple[WorkerSpec, ...]:
+        """The workers that are there from the start."""
+        if isinstance(self.workers, int):
+            return (WorkerSpec(self.latency, self.kv_capacity_tokens),) * self.workers
+        return self.workers
+
+    @property
+    def all_specs(self) -> tuple[WorkerSpec, ...]:
+        """Those that join later too, in order of their numbers."""
+        joins = sorted((change for change in self.changes if isinstance(change, Join)), key=lambda join: join.at_ns)
+        return (*self.specs, *(join.spec or self.specs[0] for join in joins))
+
+    @property
+    def count(self) -> int:
+        """How many there are from the start."""
+        return len(self.specs)
+
+    @property
+    def differ(self) -> bool:
+        """Whether they are of several kinds."""
+        return len(set(self.all_specs)) > 1
 
     @property
     def capacity(self) -> int:
-        """KV tokens of one worker."""
-        return self.latency.kv_capacity_tokens if self.kv_capacity_tokens is None else self.kv_capacity_tokens
+        """KV tokens of the largest worker: what bounds rest on."""
+        return max(spec.capacity for spec in self.all_specs)
 
 
 @attrs.frozen
@@ -65,7 +97,7 @@ def limits_of(workload: Workload, cluster: Cluster, policy: LocalPolicy[Any]) ->
     """
     declared = max((job.request.max_output_tokens for job in workload.jobs), default=1)
     limits = policy.limits(cluster.capacity, declared)
-    return limits if policy.credit() is None else attrs.evolve(limits, workers=cluster.workers)
+    return limits if policy.credit() is None else attrs.evolve(limits, workers=len(cluster.all_specs))
 
 
 def run_one(
@@ -99,8 +131,10 @@ def run_one(
         run.policy,
         run.router,
         cluster.latency,
-        workers=cluster.workers,
-        kv_capacity_tokens=cluster.kv_capacity_tokens,
+        workers=cluster.specs,
+        changes=cluster.changes,
+        reports=cluster.reports,
+        link=cluster.link,
         on_events=on_events,
         progress=progress,
     )
@@ -120,6 +154,7 @@ def run_one(
         wall_s=0.0,
         log_sha256=sha256,
         workers=len(simulator.lanes),
+        moves=simulator.moved(),
     )
     return attrs.evolve(result, wall_s=time.perf_counter() - started), simulator, complete
 

@@ -14,11 +14,13 @@ from fairsched.engines.log_reader import LogReader, read_log
 from fairsched.engines.replay import BuildPolicy
 from fairsched.engines.retrace import DifferenceError, Retrace
 from fairsched.model.events import (
+    NOWHERE,
     Admitted,
     Arrived,
     Cancelled,
     Event,
     Finished,
+    Migrated,
     Preempted,
     Prefilled,
     Rejected,
@@ -41,11 +43,11 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanati
     worker; while the request waits, each decode step costs one question to the policy.
     """
     log = read_log(path)
-    worker = _worker_of(log, request_id)
+    worker, origin = _worker_of(log, request_id)
     run = log.header.run
     policy = build_policy(log.header)
-    retrace = Retrace(worker, policy, log.jobs, run.latency)
-    life = _Life(request_id, retrace)
+    retrace = Retrace(worker, policy, log.jobs, run.latency_of(worker))
+    life = _Life(request_id, retrace, origin)
     try:
         for _, event in log:
             if event.worker == worker:
@@ -62,27 +64,64 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanati
     return life.explanation(run.policy, log, names)
 
 
-def _worker_of(log: LogReader, request_id: int) -> int:
-    """The worker at which the request arrived; reads the whole log, and checks its hash if it has one."""
-    worker, ended = None, None
+def _worker_of(log: LogReader, request_id: int) -> tuple[int, str]:
+    """The worker at which the request arrived last, and where it came from before that; reads the whole log, and checks
+    its hash if it has one."""
+    trail = _Trail(request_id)
     for _, event in log:
-        if isinstance(event, Arrived):
-            if event.request.id == request_id:
-                worker = event.worker
-        elif isinstance(event, Rejected | Cancelled) and event.request_id == request_id:
-            ended = event
+        trail.saw(event)
     if log.changed is not None:
         raise ExplainError(f"{log.path}, line {log.line}: {log.changed}")
-    if worker is not None:
-        return worker
-    if isinstance(ended, Rejected):
+    worker, ended = trail.worker, trail.ended
+    if worker is not None and (ended is None or ended.worker == worker):
+        return worker, trail.origin
+    if isinstance(ended, Rejected) and worker is None and not trail.held:
         raise ExplainError(f"request {request_id} was rejected when it arrived: {ended.reason}")
+    if ended is not None and (worker is not None or trail.held):
+        how = f"rejected: {ended.reason}" if isinstance(ended, Rejected) else "cancelled by its caller"
+        came = f"; it came {trail.leaves}" if trail.leaves else ""
+        raise ExplainError(f"request {request_id} ended where no worker had it, {how}{came}")
     if ended is not None:
         raise ExplainError(f"request {request_id} was never sent: a request that it follows did not finish")
     near = sorted(sorted(log.jobs), key=lambda known: abs(known - request_id))[:NEAREST_SHOWN]
     hint = f"the nearest are {', '.join(map(str, sorted(near)))}" if near else "there are none"
     until = "" if log.footer is not None else " (an interrupted run)"
     raise ExplainError(f"request {request_id} is not among the {len(log.jobs):,} requests of {log.path}{until}; {hint}")
+
+
+@attrs.define
+class _Trail:
+    """Where a request was: `origin` is where it came from to its last `worker`, `leaves` what took it from there."""
+
+    request_id: int
+    worker: int | None = None
+    ended: Rejected | Cancelled | None = None
+    origin: str = ""
+    leaves: str = ""
+    held: bool = False
+
+    def saw(self, event: Event) -> None:
+        """The next event of the log."""
+        if isinstance(event, Arrived):
+            if event.request.id == self.request_id:
+                self._arrived(event)
+        elif isinstance(event, WorkerLeft):
+            if event.worker == self.worker and not self.leaves:
+                self.leaves = f"from worker {self.worker}, which left"
+        elif isinstance(event, Migrated):
+            if event.request_id == self.request_id:
+                self.leaves = f"from worker {self.worker}, where it was told to leave"
+        elif isinstance(event, Rejected | Cancelled) and event.request_id == self.request_id:
+            self.ended = event
+
+    def _arrived(self, event: Arrived) -> None:
+        if event.worker == NOWHERE:
+            self.held = True
+            return
+        self.worker, self.origin = event.worker, self.leaves
+        if self.held:
+            self.origin += f"{', ' if self.origin else ''}after a wait at no worker"
+        self.leaves, self.held = "", False
 
 
 @attrs.define
@@ -97,8 +136,9 @@ class _Chunks:
 class _Life:
     """Collects what happens to one request while its worker is retraced."""
 
-    def __init__(self, request_id: int, retrace: Retrace) -> None:
+    def __init__(self, request_id: int, retrace: Retrace, origin: str) -> None:
         self.request_id = request_id
+        self.origin = origin
         self.retrace = retrace
         self.outcome = "open"
         self.spans: list[Span] = []
@@ -155,8 +195,10 @@ class _Life:
             seen.clear()
         state = self.retrace.state
         others = f"{len(state.in_flight):,} running and {len(state.queue) - 1:,} waiting"
-        comes = f"with {event.generated_tokens:,} output tokens of a worker that left" if event.generated_tokens else ""
-        self._note(event, f"arrives{comes and ' ' + comes}; {others} there")
+        origin = f" {self.origin}" if self.origin else ""
+        brings = f" with {event.generated_tokens:,} output tokens" if event.generated_tokens else ""
+        moved = f" and the KV of {event.kv_tokens:,} tokens" if event.kv_tokens else ""
+        self._note(event, f"arrives{brings}{moved}{origin}; {others} there")
         self._wait(event.time_ns)
 
     def _happened(self, event: Event) -> None:

@@ -51,7 +51,11 @@ class LogError(ValueError):
 
 
 class RunInfo(Struct, frozen=True):
-    """What was run: the policy by name with all its parameters as text, router, cluster and workload."""
+    """What was run: the policy by name with all its parameters as text, router, cluster and workload.
+
+    `workers` is how many there ever were, `latencies` the model of each where they differ, `kv_capacity_tokens` what
+    the largest holds.
+    """
 
     policy: str
     params: dict[str, str]
@@ -62,6 +66,11 @@ class RunInfo(Struct, frozen=True):
     workload: str
     leap: bool = True
     seed: int | None = None
+    latencies: tuple[LatencyModel, ...] = ()
+
+    def latency_of(self, worker: int) -> LatencyModel:
+        """How long the steps of a worker take."""
+        return self.latencies[worker] if self.latencies else self.latency
 
 
 class LogHeader(Struct, frozen=True):

@@ -70,6 +70,7 @@ class RunResult:
     series: Series = attrs.field(eq=False, repr=False)
     worker_series: WorkerSeries = attrs.field(eq=False, repr=False)
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
+    moves: Mapping[str, int] = attrs.field(factory=dict)
 
     @property
     def is_binding(self) -> bool | None:
@@ -103,6 +104,7 @@ class RunResult:
             "service_gap_cluster_max": None if self.cluster_gap is None else self.cluster_gap.cost,
             "assumptions": {name: attrs.asdict(finding) for name, finding in self.assumptions.items()},
             "imbalance": self.imbalance,
+            "moves": dict(self.moves),
             "workers": [attrs.asdict(worker) for worker in self.workers],
             "clients": {name: attrs.asdict(measures) for name, measures in self.clients.items()},
             "wall_s": self.wall_s,
@@ -159,6 +161,7 @@ class Recorder:
         wall_s: float = 0.0,
         log_sha256: str = "",
         workers: int = 1,
+        moves: Mapping[str, int] | None = None,
     ) -> RunResult:
         """All figures of what was recorded so far, also of a run that was interrupted.
 
@@ -206,6 +209,7 @@ class Recorder:
             origin_ns=outcomes.origin,
             workers=worked,
             worker_series=worker_series,
+            moves=moves or {},
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
             assumptions=together(self._monitor.reports()) if self._monitor is not None else {},
         )

@@ -35,7 +35,8 @@ class KvLink:
 
 
 class Tally:
-    """What a run counted: requests sent to another worker than was said, moved, and not moved although it was said.
+    """What a run counted: requests placed again because their worker died, sent to another worker than was said because
+    that one took none, migrated, and neither migrated nor sent although it was said (`refused`).
 
     `moved_ns` is when each request moved last.
     """
@@ -46,3 +47,12 @@ class Tally:
         self.refused = 0
         self.placed_again = 0
         self.moved_ns: dict[int, int] = {}
+
+    def counts(self) -> dict[str, int]:
+        """What was counted, by name."""
+        return {
+            "placed_again": self.placed_again,
+            "redirected": self.redirected,
+            "migrated": self.migrated,
+            "refused": self.refused,
+        }

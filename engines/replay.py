@@ -108,7 +108,7 @@ def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
     """
     log = read_log(path)
     policy, run = build_policy(log.header), log.header.run
-    workers = [Retrace(worker, policy, log.jobs, run.latency) for worker in range(run.workers)]
+    workers = [Retrace(worker, policy, log.jobs, run.latency_of(worker)) for worker in range(run.workers)]
     difference = _follow(log, workers)
     reports = tuple(_report(worker) for worker in workers)
     if difference is None and log.footer is not None:

@@ -105,6 +105,10 @@ class Simulator(Placing):
         """The state of the cluster's policy."""
         return self.head.state
 
+    def moved(self) -> dict[str, int]:
+        """How often requests changed their worker or did not, and how many reports were lost."""
+        return self.tally.counts() | {"reports_lost": self.head.reports_lost}
+
     def run(self) -> None:
         """Serve the whole workload.  May be called once."""
         for lane in self.lanes[: self._first]:

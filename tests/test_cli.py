@@ -19,7 +19,7 @@ RUN_KEYS = {
     *("service_gap_bound", "gap_scope", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
     "service_gap_cluster_max",
     *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
-    *("preemptions", "wall_s", "log_sha256", "assumptions"),
+    *("preemptions", "wall_s", "log_sha256", "assumptions", "imbalance", "workers", "moves"),
 }
 
 
@@ -103,6 +103,39 @@ def test_a_log_replays_equal_and_explains_itself(tmp_path: Path, capsys: pytest.
     assert run("explain", str(logs[1]), "--request", "12345") == 2
 
 
+def test_workers_come_and_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Workers of two kinds, one dies, one drains, one joins, reports are late: every request ends, the document says
+    what happened, the log replays equal, and a request of the dead worker is explained."""
+    target, logs = tmp_path / "figures.json", tmp_path / "logs"
+    workers = ["--worker", "llama-3.2-3b-a10g", "--worker", "llama-3.1-8b-a100:30000"]
+    changes = ["--fail", "0@1.5+2", "--drain", "1@2", "--join", "1.8:40000"]
+    reports = ["--report-delay-us", "20000", "--report-loss", "0.2"]
+    small = [*SMALL, "--routers", "join-shortest-queue", *workers, *changes, *reports]
+    assert run(*small, "--json", str(target), "--log", str(logs)) == 0
+    document = json.loads(target.read_text())
+    facts = document["trace"]
+    assert facts["workers"] == 2
+    assert facts["worker_kinds"][1:] == ["llama-3.1-8b-a100:30000"]
+    assert facts["changes"] == [
+        "worker 0 dies at 1.5 s, back after 2 s",
+        "a worker joins at 1.8 s",
+        "worker 1 drains at 2 s",
+    ]
+    assert facts["reports"] == "every 100000 us, 20000 us late, 0.2 of them lost"
+    for entry in document["runs"]:
+        assert entry["finished"] == entry["requests"] == 40
+        assert entry["moves"]["placed_again"] > 0
+        assert entry["moves"]["reports_lost"] > 0
+    capsys.readouterr()
+    for log in sorted(logs.iterdir()):
+        assert run("replay", str(log)) == 0
+        assert "equal:" in capsys.readouterr().out
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        again = next(line[3] for line in lines if isinstance(line, list) and line[:2] == ["Arrived", 1_500_000_000])
+        assert run("explain", str(log), "--request", str(again)) == 0
+        assert "worker 0, which left" in capsys.readouterr().out
+
+
 def test_a_saved_workload_is_the_workload(tmp_path: Path) -> None:
     """A generated workload saved and read back gives the same times under FCFS (clients are numbered as they come)."""
     saved, direct, again = tmp_path / "demo.jsonl", tmp_path / "a.json", tmp_path / "b.json"
@@ -133,6 +166,19 @@ def test_a_saved_workload_is_the_workload(tmp_path: Path) -> None:
         (["compare", "--rate-scale", "nan"], "positive finite number"),
         (["compare", "--rate-scale", "-1"], "positive finite number"),
         (["compare", "--workers", "0"], "positive whole number"),
+        (["compare", "--workers", "2", "--worker", "llama-3.2-3b-a10g"], "--workers is for equal workers"),
+        (["compare", "--worker", "llama-3.2-3b-a10g:many"], "expected MODEL[:KV]"),
+        (["compare", "--worker", "llama-3.2-3b-a10g:1"], "not for 1 tokens"),
+        (["compare", "--worker", "llama-3.2"], "did you mean llama-3.2-3b-a10g"),
+        (["compare", "--fail", "0"], "expected WORKER@S[+DOWN], such as 0@30, found '0'"),
+        (["compare", "--fail", "1@30"], "a crash of worker 1: there are 1 workers, from 0 on"),
+        (["compare", "--fail", "0@soon"], "expected a time in seconds, found 'soon'"),
+        (["compare", "--restart", "0@1+-2"], "expected a time in seconds, found '-2'"),
+        (["compare", "--drain", "0@30+5"], "expected WORKER@S, such as 0@30"),
+        (["compare", "--join", "x"], "--join 'x': expected a time in seconds"),
+        (["compare", "--join", "3:y"], "KV a number of tokens"),
+        (["compare", "--report-delay-us", "-1"], "whole number"),
+        (["compare", "--report-loss", "1.5"], "from 0 to 1, not 1.5"),
         (["compare", "--kv-capacity-tokens", "x"], "positive whole number"),
         (["compare", "--limit", "0"], "positive whole number"),
         (["compare", "--workload", "tree-of-thought"], "tree-of-thoughts"),

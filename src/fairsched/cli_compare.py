@@ -14,14 +14,13 @@ from typing import Any
 import msgspec
 
 from fairsched import __version__
-from fairsched.cli_common import add_workload_arguments, latency_of, names, policy_of, positive_int, workload_of
-from fairsched.engines.changes import WorkerSpec
+from fairsched.cli_cluster import add_cluster_arguments, cluster_of, facts_of
+from fairsched.cli_common import add_workload_arguments, names, policy_of, workload_of
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.comparison import Comparison
 from fairsched.engines.log_file import LogWriter, RunInfo, params_of
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.workloads.info import trace_info
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, parameters, router_with, unknown
@@ -47,16 +46,7 @@ def add_compare(commands: Any) -> None:
     command.add_argument(
         "--routers", type=names, default=["round-robin"], metavar="A,B,...", help=f"of {', '.join(CLUSTER_POLICIES)}"
     )
-    command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="number of workers (default: 1)")
-    command.add_argument(
-        "--latency-model",
-        default=DEFAULT_PRESET,
-        metavar="NAME|FILE",
-        help=f"of {', '.join(PRESETS)}, or a file of `fairsched calibrate` (default: %(default)s)",
-    )
-    command.add_argument(
-        "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
-    )
+    add_cluster_arguments(command)
     command.add_argument(
         "--set",
         action="append",
@@ -73,8 +63,8 @@ def add_compare(commands: Any) -> None:
 
 def compare(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    cluster = Cluster(latency_of(arguments.latency_model), arguments.workers, arguments.kv_capacity_tokens)
-    workload = workload_of(arguments, [WorkerSpec(cluster.latency, cluster.kv_capacity_tokens)] * cluster.workers)
+    cluster = cluster_of(arguments)
+    workload = workload_of(arguments, list(cluster.specs))
     runs = list(_runs(arguments))
     for target in (arguments.report, arguments.log):
         if target is not None:
@@ -172,10 +162,11 @@ def _info(workload: Workload, cluster: Cluster, run: Run) -> RunInfo:
         policy=run.name,
         params=params_of(parameters(run.policy)),
         router=run.router_title,
-        workers=cluster.workers,
+        workers=len(cluster.all_specs),
         kv_capacity_tokens=cluster.capacity,
         latency=cluster.latency,
         workload=workload.name,
+        latencies=tuple(spec.latency for spec in cluster.all_specs) if cluster.differ else (),
     )
 
 
@@ -186,10 +177,7 @@ def _command() -> str:
 def _facts(workload: Workload, cluster: Cluster, complete: bool) -> dict[str, Any]:
     """What the report says of the trace and of the workers."""
     facts = trace_info(workload)
-    facts["workers"] = cluster.workers
-    facts["latency_model"] = cluster.latency.name
-    facts["latency_source"] = cluster.latency.source
-    facts["kv_capacity_tokens"] = cluster.capacity
+    facts |= facts_of(cluster)
     facts["complete"] = complete
     return facts
 
