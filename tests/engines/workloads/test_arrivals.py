@@ -1,11 +1,15 @@
 """Arrival processes and lengths have the rate, the spread and the mean they are asked for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.workloads.arrivals import ArrivalProcess, arrivals_ns, lengths, uniform_ns
+from fairsched.engines.workloads.errors import TraceError
+from fairsched.engines.workloads.timing import trace_times_ns
 
 PROCESSES: list[ArrivalProcess] = ["gamma", "poisson", "bursty", "azure", "functions"]
 
@@ -49,6 +53,33 @@ def test_functions_minutes_differ_and_seconds_spike() -> None:
     assert 3 < seconds.var() / seconds.mean() < 4.5
     gaps = np.diff(times)
     assert gaps.std() / gaps.mean() == pytest.approx(1.3, abs=0.1)
+
+
+def test_azure_like_gaps_vary_and_drift_as_the_trace_s() -> None:
+    """Rate as asked, gaps' coefficient of variation 1.09, counts of 300 arrivals' time as uneven as in the trace.
+
+    In Azure's conversation trace the variance of counts a minute (333 on average) is 16 times their mean; Poisson's is
+    the mean.
+    """
+    times = np.array(arrivals_ns(np.random.default_rng(5), "azure", rate=20.0, count=300_000)) / 1e9
+    gaps = np.diff(times)
+    assert gaps.mean() == pytest.approx(1 / 20, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(1.09, rel=0.03)
+    counts = np.histogram(times, np.arange(0, times[-1], 333 / 20))[0]
+    assert counts.var() / counts.mean() == pytest.approx(16, rel=0.35)
+
+
+def test_a_trace_s_gaps_are_stretched_and_begin_again(tmp_path: Path) -> None:
+    """Times between arrivals keep their proportions at any rate, from the start again where the trace is shorter."""
+    path = tmp_path / "arena.csv"
+    rows = "".join(f"{i},{second},a,5,5\n" for i, second in enumerate((10, 11, 13)))
+    path.write_text("req_id,arrival_s,client,input_tokens,output_tokens\n" + rows)
+    assert trace_times_ns(path, rate=2.0, count=5) == [
+        round(5 / 7 * seconds * 10**9 / 2) for seconds in (1, 3, 4, 6, 7)
+    ]
+    path.write_text("req_id,arrival_s,client,input_tokens,output_tokens\n0,4,a,5,5\n1,4,a,5,5\n")
+    with pytest.raises(TraceError, match="requests at two times or more, found 2 at one"):
+        trace_times_ns(path, rate=2.0, count=5)
 
 
 def test_uniform_times_fill_their_span() -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.cli import main
 from fairsched.engines.workloads.errors import WorkloadError
 from fairsched.engines.workloads.generate import generate
 from fairsched.engines.workloads.info import trace_info
@@ -118,6 +120,18 @@ def test_arrivals_follow_the_rate() -> None:
         assert len(made.jobs) / (made.jobs[-1].request.arrival_ns / 1e9) == pytest.approx(25, rel=0.15), made.name
 
 
+def test_arrivals_may_be_those_of_a_trace(tmp_path: Path) -> None:
+    """`gaps` names a trace file: its times between arrivals come in the place of the process's."""
+    path = tmp_path / "arena.csv"
+    rows = "".join(f"{i},{i * i},a,5,5\n" for i in range(14))
+    path.write_text("req_id,arrival_s,client,input_tokens,output_tokens\n" + rows)
+    made = generate("video-qa", documents=4, sharers=3, rate=6, gaps=str(path))
+    times = np.array([job.request.arrival_ns for job in made.jobs])
+    assert np.diff(times) / times[0] == pytest.approx([2 * i + 1 for i in range(1, 12)], rel=1e-6)
+    with pytest.raises(WorkloadError, match="no such file"):
+        generate("video-qa", gaps="nowhere.csv")
+
+
 def test_a_mixture_keeps_its_parts() -> None:
     """The requests of a mixture are those of its parts, each part's in order, with clients named after the part."""
     params: dict[str, Any] = {"agent.tasks": "4", "toolbench.documents": 5}
@@ -184,3 +198,12 @@ def test_lengths_fit_the_table_however_popularity_falls(seed: int, documents: in
     average = np.average(sizes, weights=counts)
     assert average == pytest.approx(10_000, abs=1)
     assert np.sqrt(np.average((np.array(sizes) - average) ** 2, weights=counts)) == pytest.approx(500, abs=2)
+
+
+def test_a_mixture_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mixed:A+B` names the parts without `parts=`, and `B.some-param` is a parameter of B."""
+    text = "mixed:video-qa+showcase,rate=3,showcase.duration-s=1,video-qa.documents=4,video-qa.prompt-tokens=900"
+    assert main(["trace", "info", "--workload", text]) == 0
+    out = capsys.readouterr().out
+    assert "parts=video-qa+showcase, rate=3.0, seed=0, showcase.duration_s=1, video-qa.documents=4" in out
+    assert "Mixed: 34 of video-qa (40%), 52 of showcase (60%)" in out
