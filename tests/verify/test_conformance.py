@@ -22,6 +22,7 @@ from fairsched.policies.fcfs import FCFS
 from fairsched.policies.gate_watch import GateWatch
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import LongestPrefix, ShortestPrompt
+from fairsched.policies.priority_groups import PriorityGroups
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify import conformance
 from fairsched.verify.conformance import World, check_local_policy
@@ -81,6 +82,9 @@ VARIANTS = {
         LOCAL_POLICIES["dlpm"], sharing="equal-split", quantum=1, in_flight_cap_tokens=12
     ),
     "per use": tiny(LOCAL_POLICIES["dlpm"], sharing="per-use", cached_percent=30),
+    "three priority groups x deficit": attrs.evolve(
+        LOCAL_POLICIES["preble"], order=PriorityGroups(3), gate=DeficitGate(quantum=5)
+    ),
     "longest prefix x counter": attrs.evolve(LOCAL_POLICIES["lpm"], gate=CounterGate()),
     **{
         f"{name}, bypass budget {budget}": attrs.evolve(tiny(LOCAL_POLICIES[name]), order=LongestPrefix(budget))

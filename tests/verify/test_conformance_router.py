@@ -22,6 +22,9 @@ STEPS = 25
 VARIANTS = {
     "power-of-two by tokens": router_with(ROUTERS["power-of-two"], {"measure": "tokens", "seed": "3"}),
     "join-shortest-queue by tokens": router_with(ROUTERS["join-shortest-queue"], {"measure": "tokens"}),
+    "llumnix, the waiting, at every chance": router_with(
+        ROUTERS["llumnix"], {"moves": "waiting", "migrate_out_tokens": "20", "rhythm_us": "1"}
+    ),
     "sal that polls always": router_with(ROUTERS["sal"], {"poll_us": "0"}),
     "sal that polls hardly ever": router_with(ROUTERS["sal"], {"poll_us": "1000000000", "decode_step_us": "1000"}),
     "sal with a short memory": router_with(ROUTERS["sal"], {"window_us": "1000"}),
