@@ -27,6 +27,13 @@ D2_GATE = Theorem(
     "D2LPM's rule (reconstructed)",
     (),
 )
+D2_ROUND = Theorem(
+    "D2-round",
+    "a round is due if and only if workers take requests and the client has d > 0 at none of them; it gives a quantum "
+    "at each of these and nothing at any other",
+    "D2LPM's refill (reconstructed); found missing by mutants",
+    (),
+)
 D2_REFILL = Theorem(
     "D2-refill",
     "refill_rounds(d) = refill repeated until its client has credit at a worker that takes requests, for any quanta of "
@@ -132,7 +139,7 @@ def refill_rounds(o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
 
 # --- gate before the workers ----------------------------------------------------------------------------------------
 
-ROUTER_THEOREMS = (D2_GATE, D2_REFILL, D2_RANGE, D2_SPREAD)
+ROUTER_THEOREMS = (D2_GATE, D2_ROUND, D2_REFILL, D2_RANGE, D2_SPREAD)
 """About the text above, for any number of workers."""
 CLUSTER_THEOREMS = (D2_51, D2_52, D2_A4)
 """About workers with a deficit gate each, whatever sends them requests."""

@@ -12,7 +12,7 @@ from typing import Any
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
 from fairsched.policies import d2lpm_credit
-from fairsched.policies.d2lpm_credit import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_SPREAD
+from fairsched.policies.d2lpm_credit import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
 from fairsched.verify import d2lpm_worlds
 from fairsched.verify.deficit_proofs import both, same_credit
 from fairsched.verify.false_claim import FalseClaim
@@ -72,6 +72,41 @@ def _gate_claim(kernel: Any) -> Claim:
         well_chosen,
         well_chosen,
         well_chosen,
+    )
+
+
+def _round_claim(kernel: Any) -> Claim:
+    """`was` are the deficits before the round, `at` are the workers that took requests then."""
+
+    def one_round(o: Algebra, w: World) -> Mapping[str, Any]:
+        due = kernel.refill_due(o, w.d, w.here)
+        return {"was": w.d, "at": w.here, "due": due, "d": kernel.refill(o, w.d, w.here, w.Q)}
+
+    def topped_up(o: Algebra, w: World) -> Any:
+        without = spread(o.where(w.credit, False, True), w.d)
+        return o.where(w.at & without, same(w.d, w.was + w.Q), same(w.d, w.was))
+
+    def is_due(o: Algebra, w: World) -> Any:
+        needed = w.serving & o.where(w.credit, False, True)
+        return o.where(w.due, needed, True) & o.where(needed, w.due, True)
+
+    exactly = (
+        Clause("a quantum wherever it takes requests, if there is credit nowhere there", topped_up),
+        Clause("it is due if some take requests and there is credit at none of them", is_due),
+    )
+    return Claim(
+        D2_ROUND,
+        System(
+            "D2LPM, its round",
+            {"Q": Kind.VECTOR},
+            (),
+            {"was": Kind.VECTOR, "d": Kind.VECTOR, "at": Kind.MASK, "due": Kind.FLAG},
+            (Event("a round", one_round, {"here": Kind.MASK}, kernels=(kernel.refill_due, kernel.refill)),),
+            derived={"credit": lambda o, w: o.any(w.at & (w.was > 0)), "serving": lambda o, w: o.any(w.at)},
+        ),
+        exactly,
+        exactly,
+        exactly,
     )
 
 
@@ -259,13 +294,21 @@ def _at_most_the_bound(name: str) -> Formula:
     return lambda o, w: getattr(w, name) <= w.bound
 
 
-def claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
-    """The theorems about the kernel functions of `kernel`, and those about the workers behind it."""
+def kernel_claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
+    """The theorems about the kernel functions of `kernel`."""
     return (
         _gate_claim(kernel),
+        _round_claim(kernel),
         _refill_claim(kernel),
         Claim(D2_RANGE, system(kernel), _STARTS, (_RANGE,), (_RANGE,)),
         _spread_claim(kernel),
+    )
+
+
+def claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
+    """Those, and the theorems about the workers behind them, in which no kernel takes part."""
+    return (
+        *kernel_claims(kernel),
         _summed(D2_51, _TWO_SIDED, {**_MORE_TO_G, **_MORE_TO_F}),
         _summed(D2_52, _ONE_SIDED, _MORE_TO_G),
         wait_bounded(D2_A4),

@@ -6,12 +6,12 @@ import pytest
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, Assumption
 from fairsched.policies import d2lpm_credit
 from fairsched.verify import d2lpm_proofs, prover
-from fairsched.verify.concrete import Values
 from fairsched.verify.prover import Proved, Refuted
 from fairsched.verify.second_opinion import disagreement, questions
 from fairsched.verify.system import Clause
 from fairsched.verify.variants import variant
-from fairsched.verify.witness_run import INTERVAL_STARTS, Step, Witness, attained
+from fairsched.verify.witness_d2lpm import witnesses
+from fairsched.verify.witness_run import Witness, attained
 
 CLAIMS = {claim.theorem.id: claim for claim in d2lpm_proofs.claims()}
 
@@ -29,6 +29,9 @@ BUGS = [
     ("D2-gate", "choose", "argmin", "argmax"),
     ("D2-gate", "choose", "near | far", "credit"),
     ("D2-gate", "choose", "near | far", "near"),
+    ("D2-round", "refill", "d + quantum", "d"),
+    ("D2-round", "refill", "here & due", "here & o.none(d > 0)"),
+    ("D2-round", "refill_due", "in_credit(o, d, here)", "here"),
     ("D2-refill", "refill_rounds", "-d // quantum + 1", "-d // quantum"),
     ("D2-refill", "refill", "d + quantum", "quantum"),
     ("D2-range", "refill", " & due", ""),
@@ -44,7 +47,9 @@ BUGS = [
 @pytest.mark.parametrize(("theorem", "function", "old", "new"), BUGS)
 def test_a_seeded_bug_breaks_it(theorem: str, function: str, old: str, new: str) -> None:
     """One change to the text, and a world of at most three workers breaks the theorem in both interpretations."""
-    claims = {claim.theorem.id: claim for claim in d2lpm_proofs.claims(variant(d2lpm_credit, function, old, new))}
+    claims = {
+        claim.theorem.id: claim for claim in d2lpm_proofs.kernel_claims(variant(d2lpm_credit, function, old, new))
+    }
     verdict = prover.prove(claims[theorem])
     assert isinstance(verdict, Refuted), verdict
     assert verdict.world.clients <= 3
@@ -70,18 +75,10 @@ def test_a_worker_s_bound_cannot_be_left_out_of_the_sum() -> None:
     assert isinstance(prover.prove(attrs.evolve(claim, conclusions=(tighter,))), Refuted)
 
 
-def _send(worker: int, charge: int) -> Step:
-    shortest = (0, 1) if worker == 0 else (1, 0)
-    return ("send", {"x": charge, "here": (1, 1), "holds": (0, 0), "queue": shortest})
-
-
-def test_the_spread_is_attained() -> None:
-    """Q = 4: worker 1 is owed 4 and then brought to a whole quantum, while worker 0 is used up and 4 beyond: 16."""
-    top_up: Step = ("top up", {"here": (1, 1)})
-    steps = [top_up, _send(1, 8), (INTERVAL_STARTS, {}), _send(0, 8), top_up, top_up, _send(0, 8)]
-    parameters: Values = {"Q": (4, 4), "f": 0, "g": 1}
-    witness = Witness(CLAIMS["D2-spread"], 2, parameters, tuple(steps), 16, {"d0": "d"})
-    assert attained(witness) == 2 * 4 + 4 + 4
+@pytest.mark.parametrize("witness", list(witnesses()), ids=lambda witness: witness.theorem.id)
+def test_its_bound_is_attained(witness: Witness) -> None:
+    """The constant could not be smaller: a client's spread over two workers, and the sums over two workers."""
+    assert attained(witness) == witness.bound_cost
 
 
 @pytest.mark.parametrize("theorem", ["D2-gate", "D2-range", "D2-spread"])
