@@ -1,6 +1,6 @@
-"""Every run that attains a bound of a shipped gate, or of a swap of gates."""
+"""Every run that attains a bound of a shipped gate, of a swap of gates, or of D2LPM."""
 
-from fairsched.verify import witness_counter, witness_deficit, witness_migrate
+from fairsched.verify import witness_counter, witness_d2lpm, witness_deficit, witness_migrate
 from fairsched.verify.witness_run import NotAWitness, Witness, attained
 
 __all__ = ["NotAWitness", "Witness", "attained", "witnesses"]
@@ -8,4 +8,5 @@ __all__ = ["NotAWitness", "Witness", "attained", "witnesses"]
 
 def witnesses() -> tuple[Witness, ...]:
     """One run a bound, in the order of the report."""
-    return (*witness_deficit.witnesses(), *witness_counter.witnesses(), *witness_migrate.witnesses())
+    modules = (witness_deficit, witness_counter, witness_migrate, witness_d2lpm)
+    return tuple(witness for module in modules for witness in module.witnesses())
