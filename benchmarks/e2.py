@@ -7,16 +7,21 @@ prefilled, cached, what the worker evicted for it, decoded, finished.  Workers a
 least recently used leaf; their work is not in the time.  Prompts are hashed already.  *toolbench*: 1,838 tokens, a
 system prompt of all (200), one of T tools (1,358) and a tail of its own (280); *videoqa*: 9,774 tokens, one of V videos
 (8,601) and a tail of its own; both Zipf.  Each worker's cache is full before the clock starts, 32 requests run on each,
-and the window holds 6,000.  Times are processor time, the median of batches of 100 decisions.
+and the window holds 6,000 requests.  Times are processor time, the median of batches of 100 decisions.
 
-With Ray installed its prefix tree takes turns with ours in the same run: it inserts each prompt (as text, a character a
-token) and matches it, which is the part of a decision that it has; it prices nothing and evicts nothing.
+With Ray installed its prefix tree takes turns with ours in the same run: for each prompt, as text, it is asked for the
+longest match, inserts and evicts.  That is the part of a decision that it has: it prices nothing, counts no hits, and
+learns from no reports.
 """
 
 import argparse
+import sys
 from collections import deque
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from statistics import median
 from time import thread_time_ns
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,7 +33,6 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.e2 import E2
 
-WINDOW_REQUESTS = 6_000
 BETWEEN_NS = 1_000_000
 RUNNING = 32
 BATCH = 100
@@ -120,47 +124,64 @@ class Front:
         self.cached_tokens += sum(event.cached_prefix_tokens for event in events if type(event) is Admitted)
         self.evictions += sum(type(event) is Evicted for event in events)
 
-    def warm(self) -> bool:
+    def warm(self, window_requests: int) -> bool:
         """Whether the window and all caches are full."""
         full = all(s.tree.cached_tokens > 0.9 * s.capacity_tokens for s in self.servers)
-        return full and self.placed >= WINDOW_REQUESTS
+        return full and self.placed >= window_requests
 
 
 class Ray:
-    """Ray Serve's prefix tree, each of whose workers gets prompts in turn."""
+    """Ray Serve's prefix tree: matches a prompt, inserts it for one who has the longest prefix, and evicts the excess."""
 
-    def __init__(self, workers: int) -> None:
-        from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTree as Tree
-
-        self.tree: Any = Tree()
+    def __init__(self, tree: Any, workers: int, capacity_tokens: int) -> None:
+        self.tree, self.capacity_tokens = tree, capacity_tokens
         self.names = [str(worker) for worker in range(workers)]
-        self.tree.add_tenants(self.names, 0)
+        tree.add_tenants(self.names, 0)
         self.placed = self.ns = 0
 
     def place(self, prompt: Prompt) -> None:
-        """Match a prompt and insert it."""
-        text = np.frombuffer(prompt.keys, dtype="<i8").astype("<u4").tobytes().decode("utf-32-le", "replace")
+        """One prompt, a character a token; who matches alike gets prompts in turn."""
+        text = "".join(map(chr, (np.frombuffer(prompt.keys, dtype="<i8") % 50_000).tolist()))
         start = thread_time_ns()
         _, names = self.tree.prefix_match(text)
-        self.tree.insert(text, (names or self.names)[0], self.placed)
+        matching = names or self.names
+        name = matching[self.placed % len(matching)]
+        self.tree.insert(text, name, self.placed)
+        excess = self.tree.tenant_to_char_count[name] - self.capacity_tokens
+        if excess > 0:
+            self.tree.evict_tenant_by_lru(name, excess)
         self.ns += thread_time_ns() - start
         self.placed += 1
 
 
-def peer(workers: int) -> Ray | None:
-    """Ray's tree, if there is one."""
-    try:
-        return Ray(workers)
-    except ImportError:
+def peer(workers: int, capacity_tokens: int) -> Ray | None:
+    """Ray's tree, if there is one.
+
+    It is loaded by its file, since its package wants all of Ray Serve and it only the name of a log.
+    """
+    package = find_spec("ray")
+    if package is None or package.origin is None:
         return None
+    path = Path(package.origin).parent / "llm/_internal/serve/routing_policies/prefix_aware/prefix_tree.py"
+    constants = ModuleType("ray.serve._private.constants")
+    constants.__dict__["SERVE_LOGGER_NAME"] = "ray.serve"
+    for name in ("ray.serve", "ray.serve._private"):
+        sys.modules.setdefault(name, ModuleType(name))
+    sys.modules.setdefault(constants.__name__, constants)
+    spec = spec_from_file_location("ray_prefix_tree", path)
+    if not path.exists() or spec is None or spec.loader is None:
+        return None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Ray(module.PrefixTree(), workers, capacity_tokens)
 
 
-def measure(name: str, workers: int, requests: int, capacity_tokens: int) -> str:
+def measure(name: str, workers: int, requests: int, capacity_tokens: int, window_requests: int) -> str:
     """One line of the table: fill the caches and the window, then time `requests`."""
     load = Load(*LOADS[name])
-    front = Front(E2(window_us=WINDOW_REQUESTS * BETWEEN_NS // 1_000), workers, capacity_tokens)
-    other = peer(workers)
-    while not front.warm():
+    front = Front(E2(window_us=window_requests * BETWEEN_NS // 1_000), workers, capacity_tokens)
+    other = peer(workers, capacity_tokens)
+    while not front.warm(window_requests):
         prompt = load.prompt()
         front.place(prompt)
         if other is not None:
@@ -179,7 +200,7 @@ def measure(name: str, workers: int, requests: int, capacity_tokens: int) -> str
                 other.place(prompt)
             theirs.append(other.ns / BATCH / 1_000)
     us = median(ours)
-    ratio = f"{median(theirs):>9.1f} {median(theirs) / us:>6.1f}" if theirs else f"{'-':>9} {'-':>6}"
+    ratio = f"{median(theirs):>9.1f}{median(theirs) / us:>9.1f}" if theirs else f"{'-':>9}{'-':>9}"
     nodes, cached = len(front.state.index.nodes), front.cached_tokens / front.tokens
     evictions = front.evictions / requests
     return f"{name:<24}{workers:>8}{nodes:>8}{cached:>8.0%}{evictions:>10.1f}{us:>9.1f}{1e6 / us:>9,.0f}{ratio}"
@@ -192,12 +213,14 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--capacity-tokens", type=int, default=130_000, help="of each worker")
+    parser.add_argument("--window-requests", type=int, default=6_000, help="what H holds: more of it, more prefixes")
     arguments = parser.parse_args()
-    columns = ("us", "1/s", "Ray us")
+    columns = ("us", "1/s", "Ray us", "ratio")
     print(f"{'load':<24}{'workers':>8}{'nodes':>8}{'cached':>8}{'evictions':>10}" + "".join(f"{c:>9}" for c in columns))
     for name in arguments.loads:
         for workers in arguments.workers:
-            print(measure(name, workers, arguments.requests, arguments.capacity_tokens), flush=True)
+            sizes = arguments.requests, arguments.capacity_tokens, arguments.window_requests
+            print(measure(name, workers, *sizes), flush=True)
 
 
 if __name__ == "__main__":
