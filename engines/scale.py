@@ -2,7 +2,8 @@
 
 Decisions are timed where they are made: whatever a router spends in `route` (or a cluster policy in `decide`) and in
 `observe` is divided by its decisions, and so for the local policies of all workers together.  The simulator's own time,
-which builds the views and applies the plans, is in the run's seconds only.
+which builds the views and applies the plans, is in the run's seconds only.  All times are of one core's work, so that
+they do not depend on what else the machine does.
 """
 
 import resource
@@ -25,7 +26,7 @@ _Policy = TypeVar("_Policy", bound=Policy[Any])
 
 @attrs.frozen
 class ScaleRow:
-    """One size: `seconds` is the simulation's time on this machine, without figures.
+    """One size: `cpu_s` are the simulation's seconds of one core of this machine, without figures.
 
     `peak_rss_bytes` is the largest memory of the process so far, that of earlier and smaller sizes included.  `jain` is
     Jain's index of client service while all clients are active, None if they never are; `gap` the largest service gap
@@ -35,7 +36,7 @@ class ScaleRow:
     workers: int
     clients: int
     requests: int
-    seconds: float
+    cpu_s: float
     requests_per_s: float
     router_decisions: int
     router_decisions_per_s: float | None
@@ -88,11 +89,11 @@ def _timed(method: Callable[..., Any], meter: Meter, counted: int) -> Callable[.
         if meter.inside:
             return method(*arguments)
         meter.inside = True
-        started = time.perf_counter_ns()
+        started = time.thread_time_ns()
         try:
             return method(*arguments)
         finally:
-            meter.ns += time.perf_counter_ns() - started
+            meter.ns += time.thread_time_ns() - started
             meter.calls += counted
             meter.inside = False
 
@@ -114,9 +115,9 @@ def measure(workload: Workload, run: Run, cluster: Cluster, progress: Callable[[
         on_events=recorder.record,
         progress=progress,
     )
-    started = time.perf_counter()
+    started = time.thread_time()
     simulator.run()
-    seconds = time.perf_counter() - started
+    cpu_s = time.thread_time() - started
     result = recorder.result(
         policy=run.name,
         charging=charging_of(workload, run.policy),
@@ -127,8 +128,8 @@ def measure(workload: Workload, run: Run, cluster: Cluster, progress: Callable[[
         workers=len(simulator.lanes),
         clients=len(workload.clients),
         requests=len(workload.jobs),
-        seconds=seconds,
-        requests_per_s=len(workload.jobs) / seconds,
+        cpu_s=cpu_s,
+        requests_per_s=len(workload.jobs) / cpu_s,
         router_decisions=routed.calls,
         router_decisions_per_s=routed.per_s,
         local_decisions=decided.calls,

@@ -29,7 +29,7 @@ SIZED = tuple(
 
 LEGEND = (
     "Decisions/s: one over the mean time that the router, and a worker's policy, takes to decide and to learn events.",
-    "Seconds: the whole simulation on this machine. Peak: memory of this process so far.",
+    "CPU s: seconds of one core that the whole simulation took here. Peak: memory of this process so far.",
     "Imbalance: the most work of a worker over the mean. Jain's index: of client service while all clients are active.",
     "Gap: the largest service gap between two clients at one worker; above 256 clients, between the busiest 256.",
 )
@@ -124,8 +124,12 @@ def _measure_all(arguments: Namespace, run: Run) -> tuple[list[ScaleRow], bool]:
                 workload = _workload(arguments, WorkerSpec(latency, arguments.kv_capacity_tokens), workers, clients)
                 jobs = len(workload.jobs)
                 task = bar.add_task(f"{workers:,} workers, {clients:,} clients", total=jobs)
-                rows.append(measure(workload, run, cluster, lambda ended, task=task: bar.update(task, completed=ended)))
-                bar.update(task, completed=jobs)
+
+                def progress(ended: int, task: Any = task) -> None:
+                    bar.update(task, completed=ended)
+
+                rows.append(measure(workload, run, cluster, progress))
+                progress(jobs)
         except KeyboardInterrupt:
             return rows, False
     return rows, True
@@ -138,13 +142,14 @@ def _workload(arguments: Namespace, worker: WorkerSpec, workers: int, clients: i
         raise unknown("workload with any number of clients and requests", name, SIZED)
     requests = max(arguments.requests_per_worker * workers, arguments.requests_per_client * clients)
     defaults = {parameter.name: parameter.default for parameter in WORKLOADS[name].parameters}
-    given = {"requests": requests, "documents": max(round(requests / defaults["sharers"]), 1)} | pairs(text)
+    documents = max(round(requests / defaults["sharers"]), 1)
+    given: dict[str, Any] = {"requests": requests, "documents": documents} | pairs(text) | {"clients": clients}
     return generate(
         name,
         seed=arguments.seed,
         rate_scale=arguments.rate_scale,
         workers=[worker] * workers,
-        **given | {"clients": clients},  # type: ignore[arg-type]
+        **given,
     )
 
 
@@ -171,7 +176,7 @@ def _show(rows: list[ScaleRow], arguments: Namespace) -> None:
 
 
 _COLUMNS = (
-    *("workers", "clients", "requests", "seconds", "router\ndecisions/s", "local\ndecisions/s", "peak\nMB"),
+    *("workers", "clients", "requests", "CPU\ns", "router\ndecisions/s", "local\ndecisions/s", "peak\nMB"),
     *("served\nreq/s", "imbalance", "Jain", "gap", "gap /\nbound"),
 )
 
@@ -182,7 +187,7 @@ def _cells(row: ScaleRow) -> tuple[str, ...]:
         f"{row.workers:,}",
         f"{row.clients:,}",
         f"{row.requests:,}",
-        rate(row.seconds),
+        rate(row.cpu_s),
         count(row.router_decisions_per_s),
         count(row.local_decisions_per_s),
         f"{row.peak_rss_bytes / 1e6:,.0f}",
