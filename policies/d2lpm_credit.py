@@ -127,14 +127,14 @@ def refund(o: Algebra, d: Vector, p: Point, x: Scalar, quantum: Vector) -> Vecto
 
 
 def refill_rounds(o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
-    """As many rounds of `refill` as it takes until there is a worker to choose, at once.
+    """As many rounds of `refill` as it takes until there is a worker to choose, at once; one is due.
 
     At a worker where the client has d <= 0 it takes -d // Q + 1 rounds; the fewest that any needs are given to all.
     Equal to iterating the kernel, which `verify` proves.
     """
     needed = -d // quantum + 1
     rounds = o.pick(needed, o.argmin(needed, here), 0)
-    return o.where(here & refill_due(o, d, here), d + o.minimum(needed, rounds) * quantum, d)
+    return o.where(here, d + o.minimum(needed, rounds) * quantum, d)
 
 
 # --- gate before the workers ----------------------------------------------------------------------------------------
