@@ -21,7 +21,7 @@ import attrs
 import z3
 
 from fairsched.model import pricing
-from fairsched.policies import bypass, counter, deficit, migrate, turns
+from fairsched.policies import bypass, counter, d2lpm_credit, deficit, migrate, turns
 from fairsched.verify import (
     bypass_proofs,
     change_proofs,
@@ -29,6 +29,7 @@ from fairsched.verify import (
     counter_kernel_proofs,
     counter_proofs,
     counter_wait_proofs,
+    d2lpm_proofs,
     decide,
     deficit_cap_proofs,
     deficit_kernel_proofs,
@@ -110,6 +111,7 @@ TARGETS = (
     Target(bypass, (bypass_proofs.claims,)),
     Target(turns, (turns_proofs.claims,)),
     Target(migrate, (migrate_proofs.claims,)),
+    Target(d2lpm_credit, (d2lpm_proofs.kernel_claims,)),
 )
 
 
