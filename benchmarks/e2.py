@@ -131,7 +131,7 @@ class Front:
 
 
 class Ray:
-    """Ray Serve's prefix tree: matches a prompt, inserts it for one who has the longest prefix, and evicts the excess."""
+    """Ray Serve's prefix tree: matches a prompt, inserts it for one who holds most of it, and evicts the excess."""
 
     def __init__(self, tree: Any, workers: int, capacity_tokens: int) -> None:
         self.tree, self.capacity_tokens = tree, capacity_tokens
