@@ -15,7 +15,7 @@ from time import perf_counter_ns
 import numpy as np
 from prefix_index import BATCH, SYSTEM_TOKENS, TAIL_TOKENS, TOOL_TOKENS, Load
 
-from fairsched.model.events import Cached, Decoded, Evicted, Finished
+from fairsched.model.events import Cached, Decoded, Event, Evicted, Finished
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.d2lpm import D2LPM
@@ -58,7 +58,7 @@ class Front:
         self.hits += prompt.tokens - sent.extend_tokens
         now, client = self.routed, request.client
         excess = index.held_tokens(worker) - self.capacity_tokens
-        events = [
+        events: list[Event] = [
             Decoded(now, worker, 1, (client,), (1,)),
             Cached(now, worker, request.id, prompt, prompt.blocks),
             *(
