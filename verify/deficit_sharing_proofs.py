@@ -116,7 +116,15 @@ def _same_charge_max(prices: Any) -> ArithmeticClaim:
         ),
         shows,
         relaxed=True,
+        attained=_whole_prompt,
     )
+
+
+def _whole_prompt() -> tuple[int, int]:
+    """A prompt of L tokens that is charged whole, and the rest of memory reserved for outputs."""
+    rates, capacity, longest = pricing.Rates(2, 1), 10, 4
+    charged = pricing.price(longest, rates.input) + pricing.price(capacity - longest, rates.output)
+    return charged, pricing.charge_max_reserved(rates, capacity, longest)
 
 
 def _eviction(prices: Any) -> ArithmeticClaim:
