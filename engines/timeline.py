@@ -75,6 +75,7 @@ class Timeline:
         self.now_ns = 0
         self._observe = policy.observe
         self._informs = False
+        self._shares = self.credit.shared
         self._agenda: list[tuple[int, int, int, int]] = []
 
     def _at(self, time_ns: int, kind: int, key: int, run: int = 0) -> None:
@@ -85,19 +86,24 @@ class Timeline:
     def _decide(self, lane: Lane) -> None:
         """Ask the policy, apply its plan, and schedule the end of the step or leap."""
         for _ in range(len(lane.state.in_flight) + 2):
-            lent = self.credit.lend(lane.policy_state, lane.state.worker)
-            plan, policy_state = self.policy.decide(lent, lane.state.view(self.now_ns))
-            lane.state, events = transitions.begin(lane.state, plan, self.now_ns)
-            self._learned(lane, policy_state)
+            state = lane.state
+            lent = self.credit.lend(lane.policy_state, state.worker) if self._shares else lane.policy_state
+            plan, policy_state = self.policy.decide(lent, state.view(self.now_ns))
+            lane.state, events = transitions.begin(state, plan, self.now_ns)
+            lane.policy_state = policy_state
+            if self._shares:
+                self._repaid(lane)
             if events:
                 self._publish(lane, events, decided=True)
             if plan.chunks or (plan.decode and lane.state.decoding):
                 # What was evicted to make room may change what the policy wants next, so that nothing is leapt over.
                 end_ns = lane.start(plan, self.leap and not events, self.now_ns)
-                self._at(end_ns, STEP_ENDS, lane.state.worker, lane.run)
+                heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, lane.run))
                 return
             if not plan.preempt and not plan.admit:
                 lane.stop()
+                if self._shares and self.credit.rest(lane.state.worker):
+                    self._wake_others(lane)
                 self._idles(lane)
                 return
         raise PolicyStallError(f"worker {lane.state.worker}: the policy keeps changing its batch and computes nothing")
@@ -109,7 +115,8 @@ class Timeline:
         events = lane.finish(self.now_ns)
         if events:
             self._publish(lane, events)
-        self._let_go(lane)
+        if lane.leaving or lane.moving:
+            self._let_go(lane)
         self._decide(lane)
 
     def _interrupt(self, lane: Lane) -> None:
@@ -163,7 +170,9 @@ class Timeline:
 
         What the policy has `decided` itself, it has folded already.
         """
-        policy_state, observe = self.credit.lend(lane.policy_state, lane.state.worker), self._observe
+        policy_state, observe = lane.policy_state, self._observe
+        if self._shares:
+            policy_state = self.credit.lend(policy_state, lane.state.worker)
         over = False
         for event in events:
             kind = type(event)
@@ -171,7 +180,9 @@ class Timeline:
                 policy_state = observe(policy_state, event)
             if kind in ENDS:
                 over = True
-        self._learned(lane, policy_state)
+        lane.policy_state = policy_state
+        if self._shares:
+            self._repaid(lane)
         if self._informs:
             self._inform(events)
         if self.on_events is not None:
@@ -181,13 +192,15 @@ class Timeline:
                 if isinstance(event, Finished | Rejected | Cancelled):
                     self._end(event.request_id, type(event) is Finished)
 
-    def _learned(self, lane: Lane, policy_state: Any) -> None:
-        """A worker's policy has another state; who waits for shared credit at an idle worker decides again."""
-        lane.policy_state = policy_state
-        if self.credit.repay(policy_state, lane.state.worker):
-            for other in self.lanes:
-                if other.plan is None and other is not lane and other.state.queue:
-                    self._wake(other)
+    def _repaid(self, lane: Lane) -> None:
+        """A worker's policy has used the shared credit; who waits for it at an idle worker decides again."""
+        if self.credit.repay(lane.policy_state, lane.state.worker):
+            self._wake_others(lane)
+
+    def _wake_others(self, lane: Lane) -> None:
+        for other in self.lanes:
+            if other.plan is None and other is not lane and other.state.queue:
+                self._wake(other)
 
     def _inform(self, events: list[Event]) -> None:
         """The cluster's policy is told what happened at a worker."""
