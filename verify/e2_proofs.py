@@ -130,6 +130,7 @@ def rebalancing(
             Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, STARTS_WITHIN),
         ),
         shows,
+        relaxed=True,
         attained=_heaviest if theorem is P_E2_4 else None,
     )
 
