@@ -2,7 +2,7 @@
 
 import re
 
-from fairsched.reproduce import dlpm, larry, preble, sal
+from fairsched.reproduce import d2lpm, dlpm, larry, preble, sal
 from fairsched.reproduce.row import Row
 
 
@@ -12,5 +12,7 @@ def _place(row: Row) -> tuple[int, str]:
     return int(number), letter
 
 
-ROWS: dict[str, Row] = {row.id: row for row in sorted((*dlpm.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS), key=_place)}
+ROWS: dict[str, Row] = {
+    row.id: row for row in sorted((*d2lpm.ROWS, *dlpm.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS), key=_place)
+}
 """In the order of their ids."""
