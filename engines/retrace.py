@@ -148,7 +148,8 @@ class Retrace:
         self._begun(StepPlan(preempt=(event.request_id,), decode=False), event)
 
     def _begun(self, plan: StepPlan, event: Event) -> None:
-        self.state, told = transitions.begin(self.state, plan, event.time_ns)
+        # Room is made once, for the whole plan: what went is told by events of its own.
+        self.state, told = transitions.change_batch(self.state, plan, event.time_ns)
         self._expect(event, told[0])
         self._due.extend(told[1:])
         self._decides_at(event.time_ns)

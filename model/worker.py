@@ -90,11 +90,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     """
     if not (plan.chunks or plan.admit or plan.preempt or state.growing) and state.decoding <= state.room:
         return state, []
-    events: list[Event] = []
-    for request_id in plan.preempt:
-        state = _preempt(state, request_id, now_ns, events)
-    for admission in plan.admit:
-        state = _admit(state, admission, now_ns, events)
+    state, events = change_batch(state, plan, now_ns)
     if plan.chunks:
         _check_chunks(state, plan)
     growth = state.decoding if plan.decode else 0
@@ -108,6 +104,16 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
         )
     if growth > state.room:
         state = evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events)
+    return state, events
+
+
+def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
+    """Apply the plan's preemptions and admissions, without making room for its step."""
+    events: list[Event] = []
+    for request_id in plan.preempt:
+        state = _preempt(state, request_id, now_ns, events)
+    for admission in plan.admit:
+        state = _admit(state, admission, now_ns, events)
     return state, events
 
 

@@ -127,7 +127,7 @@ def put(at: Any, value: Any) -> Callable[[Any], None]:
         ("Admitted", lambda row: row.append(1), None, "expected the canonical form"),
         ("Admitted", put(0, "Admited"), None, "expected an event, a request or the last line"),
         ("Arrived", put(5, 17), "prompt_tokens", "as request 0 is defined, found 17"),
-        ("Arrived", put(2, -1), "worker", "expected int >= 0"),
+        ("Arrived", put(2, -2), "worker", "expected one of the 1 workers of the header, found -2"),
         ("Cached", put(4, 10**6), "blocks", "expected at most the"),
         ("Cached", put(3, 999), "owner", "expected a request that is defined above"),
         ("Decoded", put(3, 0), "steps", "expected at least one step, found 0"),
