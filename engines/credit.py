@@ -32,3 +32,10 @@ class Credit:
             return False
         before, self.value = self.value, self._policy.repaid(self.value, state, worker)
         return self.value is not before
+
+    def rest(self, worker: int) -> bool:
+        """The worker found nothing to do; whether others may see another value now."""
+        if not self.shared:
+            return False
+        before, self.value = self.value, self._policy.rested(self.value, worker)
+        return self.value is not before

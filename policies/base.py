@@ -125,6 +125,10 @@ class LocalPolicy(Policy[State]):
         """The shared credit after the worker's policy made `state` of what it was lent."""
         return credit
 
+    def rested(self, credit: Any, worker: int) -> Any:
+        """The shared credit after the worker has decided to do nothing, which whoever runs it says here."""
+        return credit
+
     def waiting_for(self, state: State, view: WorkerView, request_id: int) -> WaitingFor:
         """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
         return "order"

@@ -3,7 +3,8 @@
 A holder (a worker, or a router with a queue of its own) sees the ledger less what it charged and has not told yet.  It
 tells when the unsent charges of some client would pass `most` cost units, so a copy is ahead of the truth by at most
 what the other holders have not told: (holders - 1) * most, the S of StaleReads.  Refills, and who waits where, are told
-at once; so is a refund that exceeds what is unsent.
+at once; so is a refund that exceeds what is unsent.  A holder with nothing to do tells everything: else two that each
+lack the other's last charges could wait for each other for ever.
 
 Theorems: D2-unsent (what is not told stays in [0, most], and nothing is lost on the way) and D2-stale, which has
 S more than D2-global (`policies.global_theorems`).
@@ -58,7 +59,15 @@ class CreditLedger(msgspec.Struct, frozen=True):
         return _with(self.state, seen(NUMPY, q, grown(self.unsent.get(holder, _NONE), len(q), 0)))
 
     def told(self, holder: int, after: Any, most: int) -> "CreditLedger":
-        """The ledger after the holder made `after` of what it saw."""
+        """The ledger after the holder made `after` of what it saw; the ledger itself if that is the same."""
+        return self if _same(after, self.seen(holder)) else self._told(holder, after, most)
+
+    def rested(self, holder: int) -> "CreditLedger":
+        """The ledger after a holder that has nothing to do told all that it had not."""
+        unsent = self.unsent.get(holder)
+        return self if unsent is None or not unsent.any() else self._told(holder, self.seen(holder), _ALL)
+
+    def _told(self, holder: int, after: Any, most: int) -> "CreditLedger":
         size = len(after.places)
         q, granted = grown(self.state.deficit.q, size, 0), grown(self.state.granted, size, 0)
         unsent = grown(self.unsent.get(holder, _NONE), size, 0)
@@ -68,6 +77,18 @@ class CreditLedger(msgspec.Struct, frozen=True):
         state = _with(after, ledger_after(NUMPY, q, unsent, charge, grant, most))
         told = bool((left != unsent + charge).any())
         return replace(self, state=state, unsent=self.unsent.set(holder, left), messages=self.messages + told)
+
+
+_ALL = -1
+"""A bound of the unsent that nothing keeps: everything is told."""
+
+
+def _same(one: Any, two: Any) -> bool:
+    mine, theirs = (
+        (state.places, state.granted, *(getattr(state.deficit, name) for name in state.deficit.__struct_fields__))
+        for state in (one, two)
+    )
+    return all(a is b or np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 def _with(state: Any, q: Ints) -> Any:

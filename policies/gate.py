@@ -138,6 +138,10 @@ class Gate(ABC, Generic[GateState]):
         """The shared credit after the worker's gate made `state` of what it was lent."""
         raise AssertionError(f"a {self.name} gate shares nothing")
 
+    def rested(self, credit: Any, worker: int) -> Any:
+        """The shared credit after a worker has found nothing to do."""
+        raise AssertionError(f"a {self.name} gate shares nothing")
+
     def refuses(self, kv_tokens: int) -> str | None:
         """Why a request that needs this much KV could never pass, or None."""
         return None

@@ -139,6 +139,9 @@ class GlobalDeficitGate(DeficitGate):
     def repaid(self, credit: Any, state: Any, worker: int) -> Any:
         return credit.told(worker, state, self.unsent_max) if self.unsent_max else state
 
+    def rested(self, credit: Any, worker: int) -> Any:
+        return credit.rested(worker) if self.unsent_max else credit
+
     @property
     def exact(self) -> bool:
         return not self.unsent_max

@@ -272,6 +272,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def repaid(self, credit: Any, state: LocalState[Any], worker: int) -> Any:
         return self.gate.repaid(credit, state.gate, worker)
 
+    def rested(self, credit: Any, worker: int) -> Any:
+        return self.gate.rested(credit, worker)
+
     # --- answering --------------------------------------------------------------------------------------------------
 
     def refuses(self, request: Request) -> str | None:

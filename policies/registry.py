@@ -16,6 +16,7 @@ from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.d2lpm import D2LPM
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.dlpm_central import CentralDLPM
+from fairsched.policies.dlpm_global import DLPMGlobal
 from fairsched.policies.e2 import E2, E2Printed
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.freeness import Freeness
@@ -30,13 +31,14 @@ from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, Ro
 from fairsched.policies.router_random import PowerOfTwo, Random
 from fairsched.policies.sal import SAL, SALPrinted
 from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
+from fairsched.policies.stealing import Stealing
 from fairsched.policies.upstream_first import UpstreamFirst
 from fairsched.policies.vtc import VTC
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
     for policy in (
-        *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted()),
+        *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal()),
         *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
     )
 }
@@ -59,6 +61,7 @@ ROUTERS: dict[str, Router[Any]] = {
         LongestPrefixRouter(),
         OraclePartition(),
         D2LPM(),
+        Stealing(),
     )
 }
 """Routers by name, with their defaults."""

@@ -10,7 +10,7 @@ Needs: the shared credit in the view, and to hear of every event at once.  With 
 requests are stolen late, which costs work conservation and never fairness.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -31,6 +31,7 @@ from fairsched.model.events import (
 )
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
+from fairsched.model.serial import from_json
 from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
@@ -38,20 +39,22 @@ from fairsched.policies.deficit import refill_due, refill_rounds
 from fairsched.policies.global_deficit import GlobalState, waits
 from fairsched.policies.router import JoinShortestQueue
 
+Placed = TypeVar("Placed")
+
 Queue = tuple[int, int]
 """A worker and a client."""
 
 
-class StealingState(msgspec.Struct, frozen=True):
+class StealingState(msgspec.Struct, Generic[Placed], frozen=True):
     """The router's own state, the requests that wait by worker and client, and the place and size of each."""
 
-    placed: Any
+    placed: Placed
     queues: Map[Queue, SortedTuple[int]] = Map()
     places: Map[int, tuple[int, int, int]] = Map()
 
 
 @attrs.frozen
-class Stealing(Router[StealingState]):
+class Stealing(Router[StealingState[Any]]):
     """Places requests like `router`, and moves one to a worker that runs nothing and could let nobody in.
 
     The client in credit with the most of it is taken, its oldest request at the worker where it has the most waiting.
@@ -64,16 +67,24 @@ class Stealing(Router[StealingState]):
 
     router: Router[Any] = attrs.field(factory=JoinShortestQueue)
 
-    def init(self) -> StealingState:
+    def init(self) -> StealingState[Any]:
         return StealingState(self.router.init())
 
-    def route(self, state: StealingState, request: Request, view: ClusterView) -> tuple[Dispatch, StealingState]:
+    def state_from_json(self, document: dict[str, Any]) -> StealingState[Any]:
+        """The state of such a document, with that of the router inside; raises `StateError` for any other."""
+        generic: Any = StealingState
+        restored: StealingState[Any] = from_json(generic[self.router.state_type], document)
+        return restored
+
+    def route(
+        self, state: StealingState[Any], request: Request, view: ClusterView
+    ) -> tuple[Dispatch, StealingState[Any]]:
         dispatch, placed = self.router.route(state.placed, request, view)
         return dispatch, StealingState(placed, state.queues, state.places)
 
     # --- who waits where --------------------------------------------------------------------------------------------
 
-    def observe(self, state: StealingState, event: Event) -> StealingState:
+    def observe(self, state: StealingState[Any], event: Event) -> StealingState[Any]:
         placed = self.router.observe(state.placed, event)
         if placed is not state.placed:
             state = StealingState(placed, state.queues, state.places)
@@ -97,7 +108,7 @@ class Stealing(Router[StealingState]):
 
     # --- stealing ---------------------------------------------------------------------------------------------------
 
-    def decide(self, state: StealingState, view: ClusterView) -> tuple[ClusterPlan, StealingState]:
+    def decide(self, state: StealingState[Any], view: ClusterView) -> tuple[ClusterPlan, StealingState[Any]]:
         idle = [load for load in view.workers if not load.running_requests]
         if view.credit is None or not state.queues or not idle:
             return ClusterPlan(), state
@@ -115,7 +126,7 @@ class Stealing(Router[StealingState]):
     def _stolen(
         self,
         queues: dict[Queue, SortedTuple[int]],
-        state: StealingState,
+        state: StealingState[Any],
         q: Ints,
         load: WorkerLoad,
         loads: dict[int, WorkerLoad],
@@ -140,13 +151,13 @@ class Stealing(Router[StealingState]):
         return None
 
 
-def _joins(state: StealingState, worker: int, client: int, request_id: int, size: int) -> StealingState:
+def _joins(state: StealingState[Any], worker: int, client: int, request_id: int, size: int) -> StealingState[Any]:
     queue = state.queues.get((worker, client), SortedTuple())
     queues = state.queues.set((worker, client), queue.add(request_id))
     return StealingState(state.placed, queues, state.places.set(request_id, (worker, client, size)))
 
 
-def _leaves(state: StealingState, request_id: int, *, keeps: bool) -> StealingState:
+def _leaves(state: StealingState[Any], request_id: int, *, keeps: bool) -> StealingState[Any]:
     """The request waits no more; one that was admitted may come back."""
     place = state.places.get(request_id)
     if place is None:

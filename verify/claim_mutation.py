@@ -21,11 +21,14 @@ from fairsched.verify import (
     counter_kernel_proofs,
     counter_proofs,
     counter_wait_proofs,
+    credit_ledger_proofs,
     deficit_cap_proofs,
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
     deficit_rejoin_proofs,
+    global_proofs,
+    global_worker_proofs,
     migrate_proofs,
     prover,
 )
@@ -47,6 +50,9 @@ MODULES: tuple[ModuleType, ...] = (
     change_proofs,
     bypass_proofs,
     migrate_proofs,
+    global_worker_proofs,
+    global_proofs,
+    credit_ledger_proofs,
 )
 _STRICT: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.Lt, ast.GtE: ast.Gt}
 

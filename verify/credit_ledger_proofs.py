@@ -28,6 +28,15 @@ def claims(kernel: Any = credit_ledger) -> tuple[Claim, ...]:
         """Others charge d and grant c, and then have not told `later`."""
         return {"q": w.q - w.d + w.c, "v": w.later, "L": w.L + w.c - (w.v + w.d - w.later)}
 
+    def rests(o: Algebra, w: World) -> Mapping[str, Any]:
+        """The holder tells everything: no bound keeps it."""
+        nothing = w.u - w.u
+        return {
+            "u": kernel.unsent_after(o, w.u, nothing, -1),
+            "L": kernel.ledger_after(o, w.L, w.u, nothing, nothing, -1),
+            "owed": nothing - 1,
+        }
+
     amounts = {"d": Kind.VECTOR, "c": Kind.VECTOR}
     held = (
         Clause("0 <= u <= T", lambda o, w: (w.u >= 0) & (w.u <= w.T)),
@@ -43,6 +52,7 @@ def claims(kernel: Any = credit_ledger) -> tuple[Claim, ...]:
         dict.fromkeys(("q", "L", "u", "v", "owed"), Kind.VECTOR),
         (
             Event("the holder charges", own, amounts, kernels=(kernel.unsent_after, kernel.ledger_after)),
+            Event("the holder rests", rests, kernels=(kernel.unsent_after, kernel.ledger_after)),
             Event("others charge", others, {**amounts, "later": Kind.VECTOR}, (Need(lambda o, w: w.later >= 0),)),
         ),
         derived={

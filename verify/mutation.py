@@ -21,7 +21,7 @@ import attrs
 import z3
 
 from fairsched.model import pricing
-from fairsched.policies import bypass, counter, d2lpm_credit, deficit, migrate, turns
+from fairsched.policies import bypass, counter, credit_ledger, d2lpm_credit, deficit, global_deficit, migrate, turns
 from fairsched.verify import (
     bypass_proofs,
     change_proofs,
@@ -29,6 +29,7 @@ from fairsched.verify import (
     counter_kernel_proofs,
     counter_proofs,
     counter_wait_proofs,
+    credit_ledger_proofs,
     d2lpm_proofs,
     decide,
     deficit_cap_proofs,
@@ -37,6 +38,8 @@ from fairsched.verify import (
     deficit_proofs,
     deficit_rejoin_proofs,
     deficit_sharing_proofs,
+    global_proofs,
+    global_worker_proofs,
     migrate_proofs,
     pricing_mutation,
     prover,
@@ -112,6 +115,8 @@ TARGETS = (
     Target(turns, (turns_proofs.claims,)),
     Target(migrate, (migrate_proofs.claims,)),
     Target(d2lpm_credit, (d2lpm_proofs.kernel_claims,)),
+    Target(global_deficit, (global_worker_proofs.claims, global_proofs.claims)),
+    Target(credit_ledger, (credit_ledger_proofs.claims,)),
 )
 
 

@@ -17,6 +17,7 @@ from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
+from fairsched.policies.global_deficit import GlobalDeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 from fairsched.verify import pricing_proofs, suite
@@ -30,7 +31,7 @@ PRICING = "pricing"
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
-_PROVED = (ComposedPolicy, DeficitGate, CounterGate, OpenGate)
+_PROVED = (ComposedPolicy, DeficitGate, GlobalDeficitGate, CounterGate, OpenGate)
 
 
 @attrs.frozen
@@ -120,7 +121,7 @@ def pricing() -> Subject:
 def variants() -> Subject:
     """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
-    listing = (DeficitGate, CounterGate, *orders, *BATCHINGS.values(), *ROUTERS.values(), pricing())
+    listing = (DeficitGate, GlobalDeficitGate, CounterGate, *orders, *BATCHINGS.values(), *ROUTERS.values(), pricing())
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
     return Subject(VARIANTS, SUITE, tuple(rest))

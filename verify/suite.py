@@ -23,6 +23,7 @@ from fairsched.verify import (
     counter_proofs,
     counter_wait_proofs,
     counter_worker_proofs,
+    credit_ledger_proofs,
     d2lpm_proofs,
     deficit_cap_proofs,
     deficit_kernel_proofs,
@@ -31,6 +32,8 @@ from fairsched.verify import (
     deficit_rejoin_proofs,
     deficit_sharing_proofs,
     e2_proofs,
+    global_proofs,
+    global_worker_proofs,
     int64_proofs,
     larry_proofs,
     llumnix_proofs,
@@ -78,6 +81,9 @@ MODULES: tuple[ModuleType, ...] = (
     d2lpm_proofs,
     larry_proofs,
     e2_proofs,
+    global_worker_proofs,
+    global_proofs,
+    credit_ledger_proofs,
 )
 
 

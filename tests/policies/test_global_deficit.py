@@ -1,0 +1,274 @@
+"""One deficit for all workers: what is kept and what is given up, in runs of small clusters where every step counts."""
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fairsched.engines.assumptions import assumption_monitor
+from fairsched.engines.changes import Change, Crash, Restart
+from fairsched.engines.compare import charging_of
+from fairsched.engines.log import CanonicalLog
+from fairsched.engines.simulator import Simulator
+from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Rejected
+from fairsched.model.monitor import together
+from fairsched.model.request import Client
+from fairsched.model.service import backlogs, charges, service_gap
+from fairsched.model.service_anywhere import anywhere
+from fairsched.model.trace import concatenate, tables
+from fairsched.model.workload import Workload
+from fairsched.policies.base import Router
+from fairsched.policies.credit_ledger import CreditLedger
+from fairsched.policies.global_deficit import GlobalState
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
+from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
+from fairsched.policies.router_random import Random
+from fairsched.policies.stealing import Stealing
+from fairsched.policies.vectors import grown
+from tests.engines.worlds import UNIT, job, world
+
+CAPACITY = 12
+ENDS = (Finished, Rejected, Cancelled)
+
+
+def shared(**params: object) -> ComposedPolicy:
+    """The policy with a small quantum and these parameters."""
+    given = {"quantum": "5", **{name: str(value) for name, value in params.items()}}
+    return with_parameters(LOCAL_POLICIES["dlpm-global"], given)
+
+
+@attrs.frozen
+class ByClient(Router[None]):
+    """Every client has a worker of its own: the case in which local credit means nothing."""
+
+    def init(self) -> None:
+        return None
+
+    def route(self, state: None, request: Any, view: Any) -> Any:
+        """Worker (client modulo workers)."""
+        return PerClientRoundRobin().route(PerClientRoundRobin().init(), request, view)[0], None
+
+
+ROUTERS = (RoundRobin(), PerClientRoundRobin(), JoinShortestQueue(), Random(), ByClient(), Stealing())
+
+jobs = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(1, 6), st.integers(1, 6)), min_size=2, max_size=30
+)
+
+
+def made(rows: list[tuple[int, int, int, int]]) -> Workload:
+    """A workload of (client, arrival, prompt, output) rows."""
+    return world(job(i, client, at, prompt, output) for i, (client, at, prompt, output) in enumerate(rows))
+
+
+def play(
+    workload: Workload,
+    policy: ComposedPolicy,
+    router: Router[Any],
+    workers: int,
+    changes: tuple[Change, ...] = (),
+) -> tuple[list[Event], Simulator]:
+    """The events of a run in which every step takes one nanosecond, and the simulator in its last state."""
+    events: list[Event] = []
+    simulator = Simulator(
+        workload,
+        policy,
+        router,
+        UNIT,
+        workers=workers,
+        kv_capacity_tokens=CAPACITY,
+        on_events=events.extend,
+        changes=changes,
+    )
+    simulator.run()
+    return events, simulator
+
+
+def bound_of(policy: ComposedPolicy, clients: tuple[Client, ...], workers: int) -> int | None:
+    """D2-global, or D2-stale, on so many workers."""
+    limits = attrs.evolve(policy.limits(CAPACITY, CAPACITY), workers=workers)
+    return policy.service_gap_bound(clients, limits)
+
+
+def cluster_gap(workload: Workload, policy: ComposedPolicy, events: list[Event]) -> int:
+    """The largest difference of all workers' service between two clients that waited anywhere."""
+    trace = concatenate([tables(events)])
+    charging = charging_of(workload, policy)
+    assert charging is not None
+    return service_gap(*anywhere(charges(trace, charging), backlogs(trace))).cost
+
+
+def check_settled(simulator: Simulator, policy: ComposedPolicy) -> None:
+    """When the run is over nobody waits anywhere, and true deficits, less what nobody told, are in range."""
+    state: GlobalState = policy.told(simulator.credit.value)
+    if isinstance(simulator.credit.value, CreditLedger):
+        unsent = sum(grown(each, len(state.places), 0) for each in simulator.credit.value.unsent.values())
+        state = replace(state, deficit=replace(state.deficit, q=state.deficit.q - unsent))
+    policy.gate.check(state)
+    assert not state.places.any()
+
+
+@given(jobs, st.sampled_from(ROUTERS), st.integers(1, 4), st.sampled_from((0, 3, 20)))
+@settings(max_examples=50)
+def test_gap_over_all_workers_is_bounded(
+    rows: list[tuple[int, int, int, int]], router: Router[Any], workers: int, unsent: int
+) -> None:
+    """Whatever routes, wherever clients wait, and however late charges are told; everybody ends once, and no admission
+    passes the gate."""
+    workload, policy = made(rows), shared(unsent_max=unsent)
+    events, simulator = play(workload, policy, router, workers)
+    bound = bound_of(policy, workload.clients, workers)
+    assert bound is not None
+    assert cluster_gap(workload, policy, events) <= bound
+    assert sorted(e.request_id for e in events if isinstance(e, ENDS)) == list(range(len(rows)))
+    assert not any(isinstance(event, Rejected) for event in events)
+    check_settled(simulator, policy)
+    monitor = assumption_monitor(
+        policy, workload.clients, attrs.evolve(policy.limits(CAPACITY, CAPACITY), workers=workers)
+    )
+    assert monitor is not None
+    monitor.observe_all(events)
+    findings = together(monitor.reports())
+    assert findings["GateRespected"].violated == (0 if not unsent or workers == 0 else None)
+    assert not findings["MemReserve"].violated
+
+
+@given(jobs, st.booleans())
+@settings(max_examples=20)
+def test_on_one_worker_it_is_the_deficit_gate(rows: list[tuple[int, int, int, int]], work: bool) -> None:
+    """The same log, whatever is kept."""
+    workload = made(rows)
+    logs = []
+    for policy in (
+        shared(keeps="work" if work else "fairness"),
+        with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "5"}),
+    ):
+        log = CanonicalLog()
+        log.record(play(workload, policy, RoundRobin(), 1)[0])
+        logs.append(log.sha256())
+    assert logs[0] == logs[1]
+
+
+@given(jobs, st.sampled_from(ROUTERS), st.integers(2, 3), st.integers(0, 20), st.booleans())
+@settings(max_examples=30)
+def test_workers_that_fail_take_nobodys_credit(
+    rows: list[tuple[int, int, int, int]], router: Router[Any], workers: int, at_ns: int, crash: bool
+) -> None:
+    """After a crash or a restart nobody waits for ever, nobody is counted who is gone, and the bound still holds."""
+    change: Change = Crash(0, at_ns, 5) if crash else Restart(0, at_ns, 5)
+    workload, policy = made(rows), shared()
+    events, simulator = play(workload, policy, router, workers, (change,))
+    assert sorted(e.request_id for e in events if isinstance(e, ENDS)) == list(range(len(rows)))
+    assert not any(isinstance(event, Rejected) for event in events)
+    check_settled(simulator, policy)
+    bound = bound_of(policy, workload.clients, workers)
+    assert bound is not None
+    assert cluster_gap(workload, policy, events) <= bound
+
+
+# --- what is given up -----------------------------------------------------------------------------------------------
+
+
+def lopsided(count: int = 60) -> Workload:
+    """Client 0 sends only to worker 0, and client 1 only to worker 1, where a request takes four times as long."""
+    rows = [job(2 * i, 0, 0, 6, 5) for i in range(count)] + [job(2 * i + 1, 1, 0, 1, 10) for i in range(count)]
+    return world(rows, "fg")
+
+
+def idle_steps(events: list[Event], workload: Workload) -> int:
+    """Steps before the first worker ran out of requests in which one ran nothing although a request waited there."""
+    clients = {each.request.id: each.request.client for each in workload.jobs}
+    waiting, running, idle, before = [0, 0], [0, 0], 0, 0
+    for event in events:
+        if event.worker >= 0:
+            idle += (event.time_ns - before) * sum(bool(w) and not r for w, r in zip(waiting, running, strict=True))
+            before = event.time_ns
+        if isinstance(event, Arrived):
+            waiting[event.worker] += 1
+        elif isinstance(event, Admitted):
+            waiting[event.worker] -= 1
+            running[event.worker] += 1
+        elif isinstance(event, Migrated):
+            waiting[event.worker] -= 1
+        elif isinstance(event, Finished):
+            running[event.worker] -= 1
+        if not all(any(clients[w] == c for w in clients) for c in (0, 1)):
+            break
+    return idle
+
+
+def test_each_choice_keeps_one_and_stealing_keeps_both() -> None:
+    """Where each client has a worker of its own: with fairness kept a worker idles and the gap is bounded; with work
+    kept none idles and the gap is far over that bound; with stealing none idles and the gap is bounded."""
+    workload = lopsided()
+    fair, busy = shared(), shared(keeps="work")
+    bound = bound_of(fair, workload.clients, 2)
+    assert bound is not None
+    assert bound_of(busy, workload.clients, 2) is None
+    runs = {
+        "fairness": (fair, play(workload, fair, ByClient(), 2)[0]),
+        "work": (busy, play(workload, busy, ByClient(), 2)[0]),
+        "stealing": (fair, play(workload, fair, Stealing(ByClient()), 2)[0]),
+    }
+    gaps = {name: cluster_gap(workload, policy, events) for name, (policy, events) in runs.items()}
+    idle = {name: idle_steps(events, workload) for name, (_, events) in runs.items()}
+    assert gaps["fairness"] <= bound < gaps["work"] // 2
+    assert gaps["stealing"] <= bound
+    assert idle["fairness"] > 50
+    assert idle["work"] == 0
+    assert idle["stealing"] <= 1
+    assert any(isinstance(event, Migrated) for event in runs["stealing"][1])
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_later_charges_are_told_the_fewer_messages() -> None:
+    """Each step of `unsent_max` saves messages, and the gap stays inside D2-stale."""
+    workload = lopsided()
+    messages = []
+    for unsent in (1, 10, 100, 1_000):
+        policy = shared(unsent_max=unsent)
+        events, simulator = play(workload, policy, RoundRobin(), 2)
+        ledger = simulator.credit.value
+        assert isinstance(ledger, CreditLedger)
+        messages.append(ledger.messages)
+        bound = bound_of(policy, workload.clients, 2)
+        assert bound is not None
+        assert cluster_gap(workload, policy, events) <= bound
+        assert all(int(unsent_of.max()) <= unsent for unsent_of in ledger.unsent.values())
+        assert min(int(unsent_of.min()) for unsent_of in ledger.unsent.values()) >= 0
+    assert messages == sorted(messages, reverse=True)
+    assert messages[0] > 10 * messages[-1]
+
+
+def test_bounds_by_hand() -> None:
+    """On m workers U is m (U_w - 1) + 1, a cap holds for all of them together, and (m - 1) unsent_max is added."""
+    clients = (Client(0, "f"), Client(1, "g"))
+    alone = bound_of(with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "5"}), clients, 1)
+    assert bound_of(shared(), clients, 1) == alone == 2 * (5 + 2 * (CAPACITY - 1))
+    assert bound_of(shared(), clients, 3) == 2 * (5 + 3 * 2 * (CAPACITY - 1))
+    assert bound_of(shared(unsent_max=7), clients, 3) == 2 * (5 + 3 * 2 * (CAPACITY - 1) + 2 * 7)
+    assert bound_of(shared(in_flight_cap_tokens=6), clients, 3) == 2 * (5 + 2 * 6 - 2)
+    assert bound_of(shared(keeps="work"), clients, 3) is None
+
+
+@pytest.mark.parametrize("bad", [{"keeps": "both"}, {"unsent_max": "-1"}])
+def test_bad_parameters_are_refused(bad: dict[str, str]) -> None:
+    """By name and value."""
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        shared(**bad)
+
+
+def test_the_shared_state_is_kept_as_json() -> None:
+    """A policy's state with the shared credit in it is restored from its document."""
+    workload, policy = lopsided(3), shared()
+    _, simulator = play(workload, policy, RoundRobin(), 2)
+    state = policy.lent(simulator.lanes[0].policy_state, simulator.credit.value, 0)
+    again = policy.state_from_json(policy.state_to_json(state))
+    assert (again.gate.places == state.gate.places).all()
+    assert (again.gate.deficit.q == state.gate.deficit.q).all()
