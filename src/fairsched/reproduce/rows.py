@@ -2,7 +2,7 @@
 
 import re
 
-from fairsched.reproduce import d2lpm, dlpm, larry, preble, sal
+from fairsched.reproduce import d2lpm, dlpm, floods, larry, preble, sal
 from fairsched.reproduce.row import Row
 
 
@@ -13,6 +13,7 @@ def _place(row: Row) -> tuple[int, str]:
 
 
 ROWS: dict[str, Row] = {
-    row.id: row for row in sorted((*d2lpm.ROWS, *dlpm.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS), key=_place)
+    row.id: row
+    for row in sorted((*d2lpm.ROWS, *dlpm.ROWS, *floods.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS), key=_place)
 }
 """In the order of their ids."""
