@@ -13,13 +13,16 @@ import attrs
 from fairsched.model.pricing import Rates
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.batching import BATCHINGS, Batching
+from fairsched.policies.counter import CounterGate
 from fairsched.policies.d2lpm import D2LPM
+from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.dlpm_central import CentralDLPM
 from fairsched.policies.dlpm_global import DLPMGlobal
 from fairsched.policies.e2 import E2, E2Printed
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.freeness import Freeness
+from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.larry import LARRY, FairLARRY, LARRYPrinted
 from fairsched.policies.llumnix import Llumnix
 from fairsched.policies.local import ComposedPolicy
@@ -43,6 +46,9 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     )
 }
 """Local policies by name, with their defaults."""
+
+GATES: dict[str, Gate[Any]] = {gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate())}
+"""Gates by name, with their defaults: any of them goes with any local policy (`local_policy`)."""
 
 ROUTERS: dict[str, Router[Any]] = {
     router.name: router
@@ -82,6 +88,25 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
     near = get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
     return UnknownNameError(f"unknown {what} {name!r}; {hint}")
+
+
+def local_policy(name: str) -> ComposedPolicy:
+    """A shipped policy by its name, or by NAME+GATE its order and batching rule under that gate instead of its own.
+
+    Raises `UnknownNameError`.
+
+    >>> local_policy("larry+deficit").gate.name
+    'deficit'
+    """
+    base, plus, gate = name.partition("+")
+    if base not in LOCAL_POLICIES:
+        raise unknown("policy", base, LOCAL_POLICIES)
+    policy: Any = LOCAL_POLICIES[base]
+    if not plus:
+        return cast("ComposedPolicy", policy)
+    if gate not in GATES:
+        raise unknown("gate", gate, GATES)
+    return cast("ComposedPolicy", attrs.evolve(policy, name=name, gate=GATES[gate]))
 
 
 def parameters(policy: ComposedPolicy) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fairsched.model.preset_document import PresetError, decoded
 from fairsched.model.presets import PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, unknown, with_parameters
+from fairsched.policies.registry import local_policy, unknown, with_parameters
 
 DEFAULT_WORKLOAD = "demo"
 
@@ -142,15 +142,13 @@ def latency_of(name: str) -> LatencyModel:
 
 
 def policy_of(name: str, params: Mapping[str, str]) -> ComposedPolicy:
-    """A shipped policy by name, or one of your own as `module:attribute`, with parameters set from text."""
+    """A policy by name, NAME+GATE, or `module:attribute` for one of your own, with parameters set from text."""
     if ":" in name:
         policy = imported(name)
         if not isinstance(policy, ComposedPolicy):
             raise ValueError(f"policy {name!r} is a {type(policy).__name__}, not a composed local policy")
-    elif name in LOCAL_POLICIES:
-        policy = LOCAL_POLICIES[name]
     else:
-        raise unknown("policy", name, LOCAL_POLICIES)
+        policy = local_policy(name)
     return with_parameters(policy, params)
 
 

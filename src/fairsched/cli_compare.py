@@ -23,7 +23,7 @@ from fairsched.engines.metrics import RunResult
 from fairsched.engines.workloads.info import trace_info
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, parameters, router_with, unknown
+from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_with, unknown
 
 DEFAULT_POLICIES = ["fcfs", "lpm", "vtc", "dlpm"]
 
@@ -41,7 +41,8 @@ def add_compare(commands: Any) -> None:
         type=names,
         default=DEFAULT_POLICIES,
         metavar="A,B,...",
-        help=f"of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: {','.join(DEFAULT_POLICIES)})",
+        help=f"of {', '.join(LOCAL_POLICIES)}, NAME+GATE for a policy under another gate ({', '.join(GATES)}), or "
+        f"module:attribute (default: {','.join(DEFAULT_POLICIES)})",
     )
     command.add_argument(
         "--routers", type=names, default=["round-robin"], metavar="A,B,...", help=f"of {', '.join(CLUSTER_POLICIES)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairsched.model.presets import PRESETS
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, parameters, router_parameters
+from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters
 
 WIDTH = 110
 
@@ -26,6 +26,9 @@ def policies(arguments: Namespace) -> int:
         promise = "promises a bound" if policy.promises_bound else "promises nothing"
         _entry(name, f"{_summary(policy)}  Order {policy.order.name}, gate {policy.gate.name}; {promise}.")
         _entry("", _values(parameters(policy)))
+    print("\nGates (compare --policies NAME+GATE: a policy's order and batching rule under that gate)\n")
+    for name, gate in GATES.items():
+        _entry(name, _summary(gate))
     print("\nBatching rules (a policy's parameter `batching`)\n")
     for name, rule in BATCHINGS.items():
         _entry(name, _summary(rule))

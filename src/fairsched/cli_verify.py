@@ -13,7 +13,7 @@ from fairsched import __version__
 from fairsched.cli_common import imported, policy_of, positive_int
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, router_with, unknown
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, router_with, unknown
 
 if TYPE_CHECKING:
     from fairsched.verify.deployment import Deployment
@@ -134,7 +134,9 @@ def _names(given: list[str] | None, deployment: "Deployment") -> list[str]:
     configured = [name for name, _ in deployment.policies]
     for name in (*(given or ()), *configured):
         if ":" not in name and name not in KNOWN:
-            raise unknown("policy", name, KNOWN)
+            if "+" not in name:
+                raise unknown("policy", name, KNOWN)
+            local_policy(name)
     return list(dict.fromkeys(given or configured or KNOWN))
 
 

@@ -1,0 +1,36 @@
+"""Policies by name: any order under any gate, and what a wrong name gets."""
+
+from itertools import product
+
+import attrs
+import pytest
+
+from fairsched.model.request import Client
+from fairsched.policies.registry import GATES, LOCAL_POLICIES, UnknownNameError, local_policy, with_parameters
+
+
+@pytest.mark.parametrize(("name", "gate"), list(product(LOCAL_POLICIES, GATES)))
+def test_any_order_under_any_gate(name: str, gate: str) -> None:
+    """NAME+GATE has the policy's order and batching rule, the gate, and the gate's promise and nothing else of it."""
+    policy = local_policy(f"{name}+{gate}")
+    plain = LOCAL_POLICIES[name]
+    assert (policy.order, policy.batching, policy.gate) == (plain.order, plain.batching, GATES[gate])
+    two = (Client(0, "a"), Client(1, "b"))
+    limits = policy.limits(10_000, 100)
+    assert policy.service_gap_bound(two, limits) == GATES[gate].service_gap_bound(two, limits)
+
+
+def test_parameters_of_the_gate_can_be_set() -> None:
+    """What NAME+GATE has for parameters is what its parts have."""
+    policy = with_parameters(local_policy("lpm+deficit"), {"quantum": "77", "bypass_budget": "3"})
+    assert policy.gate == attrs.evolve(GATES["deficit"], quantum=77)
+    assert policy.order.bypass_budget == 3
+    with pytest.raises(UnknownNameError, match=r"lpm\+counter.*quantum"):
+        with_parameters(local_policy("lpm+counter"), {"quantum": "77"})
+
+
+@pytest.mark.parametrize(("name", "said"), [("lmp", "did you mean.*lpm"), ("lpm+deficite", "gate.*mean deficit")])
+def test_unknown_names(name: str, said: str) -> None:
+    """A name or a gate that is not there is answered with the nearest ones."""
+    with pytest.raises(UnknownNameError, match=said):
+        local_policy(name)
