@@ -22,7 +22,7 @@ from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
 
 PARAMS = {"dlpm": {"in_flight_cap_tokens": str(IN_FLIGHT_CAP_TOKENS)}}
 SEEDS = (0, 1)
-EIGHT: Mapping[str, int] = {}
+EIGHT: Mapping[str, Any] = {}
 """Trees of thoughts as the workload has them: eight clients."""
 
 
@@ -100,7 +100,7 @@ def test_one_command_shows_it(tmp_path: Path) -> None:
 
 
 def trees(
-    name: str, model: str = DEFAULT_PRESET, quantum: int | None = None, size: Mapping[str, int] = EIGHT
+    name: str, model: str = DEFAULT_PRESET, quantum: int | None = None, size: Mapping[str, Any] = EIGHT
 ) -> RunResult:
     """A policy over trees of thoughts, whose first client asks longer questions."""
     params = {} if quantum is None else {"quantum": str(quantum)}

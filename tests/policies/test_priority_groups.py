@@ -1,4 +1,4 @@
-"""Priority groups: which group a request is in, that it only rises, that groups take turns, and that a gate may stand over them."""
+"""Priority groups: which group a request is in, that it only rises, that groups take turns, also under a gate."""
 
 from collections import Counter
 from typing import Any

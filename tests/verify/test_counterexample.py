@@ -9,7 +9,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
-from fairsched.policies import deficit
+from fairsched.policies import deficit_fairness
 from fairsched.verify import deficit_proofs, prover
 from fairsched.verify.concrete import Values
 from fairsched.verify.counterexample import Document, NotPermittedError, document, is_counterexample, read, replay
@@ -23,7 +23,7 @@ PRINTED = frozenset({REJOIN_KEEPS_DEBT})
 @pytest.fixture(scope="module")
 def saved() -> Document:
     """The printed rejoin rule breaks D-4.2."""
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit.D_42)
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_fairness.D_42)
     verdict = prover.prove(claim, dropped=PRINTED)
     assert isinstance(verdict, Refuted)
     return document(verdict.world, deficit_proofs.__name__)
@@ -110,7 +110,7 @@ def test_a_world_outside_the_hypotheses_says_nothing(saved: Document) -> None:
 
 def test_shrinking_keeps_what_breaks(saved: Document) -> None:
     """A large world that breaks the step shrinks to one client and single digits."""
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit.D_42)
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_fairness.D_42)
     step = step_named(claim, saved.obligation, PRINTED)
     large: Values = {
         "Q": (40, 40, 40), "U": (90, 90, 90), "q0": (0, 0, 0), "f": 0, "g": 0, "q": (-77, 5, 9), "queued": (0, 1, 1),

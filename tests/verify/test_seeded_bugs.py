@@ -11,7 +11,7 @@ import z3
 from fairsched.cli import main
 from fairsched.model import pricing
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
-from fairsched.policies import counter, deficit, migrate
+from fairsched.policies import counter, deficit, deficit_fairness, migrate
 from fairsched.verify import (
     arithmetic,
     counter_kernel_proofs,
@@ -121,7 +121,7 @@ def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
 
 def test_forgiving_debt_on_rejoin_is_refuted_as_the_printed_rule() -> None:
     """What the paper prints breaks D-4.2 in one step of one client, and the saved world says which rule was dropped."""
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit.D_42)
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_fairness.D_42)
     verdict = prover.prove(claim, dropped=frozenset({REJOIN_KEEPS_DEBT}))
     assert isinstance(verdict, Refuted)
     assert verdict.world.clients <= 3
@@ -133,7 +133,7 @@ def test_forgiving_debt_on_rejoin_is_refuted_as_the_printed_rule() -> None:
 def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> None:
     """Service is priced by the model, not reported by the gate, so q alone gives the missing unit away."""
     kernel = variant(deficit, "admit", "-charge", "1 - charge")
-    balance = next(claim for claim in deficit_proofs.claims(kernel) if claim.theorem is deficit.D_A1)
+    balance = next(claim for claim in deficit_proofs.claims(kernel) if claim.theorem is deficit_fairness.D_A1)
     verdict = prover.prove(balance)
     assert isinstance(verdict, Refuted)
     assert "W + q = q0 + P" in verdict.world.broken
