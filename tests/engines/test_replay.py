@@ -39,7 +39,8 @@ def test_replay_equals_the_run(run: tuple[Workload, Case], kind: type[Simulator]
     assert report.equal
     assert report.log_sha256 == written.log_sha256
     for worker, lane in zip(report.workers, written.simulator.lanes, strict=True):
-        assert worker.state_digest == digest(lane.policy_state)
+        if report.states_compared:
+            assert worker.state_digest == digest(lane.policy_state)
         assert worker.running_requests == len(lane.state.in_flight)
         assert worker.cached_tokens == lane.state.cache.tree.cached_tokens
 
@@ -52,6 +53,9 @@ def test_a_log_tells_the_assumptions_of_its_run(run: tuple[Workload, Case], kind
     with TemporaryDirectory() as folder:
         written = write(Path(folder) / "log", workload, case, kind=kind)
         report = replay(written.path, build)
+    if not report.states_compared:
+        assert not report.assumptions
+        return
     policy = case.build()
     declared = max(job.request.max_output_tokens for job in workload.jobs)
     monitor = assumption_monitor(policy, workload.clients, policy.limits(case.kv_capacity_tokens, declared))
