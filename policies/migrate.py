@@ -43,6 +43,7 @@ from fairsched.policies.bypass import NO_PLACE, Line
 from fairsched.policies.counter import COMMON_MAX, CounterGate, CounterState
 from fairsched.policies.deficit import DeficitGate, DeficitState, reconfigure
 from fairsched.policies.gate import Gate, NoState, OpenGate
+from fairsched.policies.global_deficit import GlobalDeficitGate, GlobalState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local_state import Flight, LocalState, group_of
 from fairsched.policies.prefix_ledger import NO_LEDGER
@@ -151,6 +152,11 @@ def _(gate: DeficitGate, state: DeficitState, queued: Bools) -> Account:
     return Account(state.q, state.quantum // gate.quantum, state.known)
 
 
+@account.register(GlobalDeficitGate)
+def _(gate: GlobalDeficitGate, state: GlobalState, queued: Bools) -> Account:
+    return Account(state.deficit.q, state.deficit.quantum // gate.quantum, state.deficit.known)
+
+
 @account.register(CounterGate)
 def _(gate: CounterGate, state: CounterState, queued: Bools) -> Account:
     size = len(state.c)
@@ -256,7 +262,13 @@ def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy
     in_flight = np.zeros(size, np.int64)
     for flight in state.flights.values():
         in_flight[flight.entry.request.client] += flight.kv_tokens
-    return opened(new.gate, account(old.gate, state.gate, queued), in_flight)
+    gate_state = opened(new.gate, account(old.gate, state.gate, queued), in_flight)
+    if isinstance(new.gate, GlobalDeficitGate):
+        # A swap is about one worker, so whoever waits does so there.
+        size = len(gate_state.q)
+        places = grown(queued, size, False).astype(np.int64)
+        return GlobalState(gate_state, places, np.zeros(size, np.int64))
+    return gate_state
 
 
 def _clients(state: LocalState[Any]) -> int:
