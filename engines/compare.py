@@ -12,6 +12,7 @@ from fairsched.engines.head import Reports
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.metrics import Recorder, RunResult
 from fairsched.engines.moves import KvLink
+from fairsched.engines.predictors import Predictor
 from fairsched.engines.simulator import Simulator
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
@@ -69,13 +70,19 @@ class Cluster:
 
 @attrs.frozen
 class Run:
-    """What is run: a policy and a router (or another cluster policy), each with the parameters that were set."""
+    """What is run: a policy and a router (or another cluster policy), each with the parameters that were set.
+
+    Requests come with the predictions of `predictor`, of the workload itself without one; `rate_scale` says how much
+    faster than the workload's own rate they come.
+    """
 
     policy: LocalPolicy[Any]
     name: str
     params: Mapping[str, str]
     router: ClusterPolicy[Any]
     router_params: Mapping[str, str] = attrs.field(factory=dict)
+    predictor: Predictor | None = None
+    rate_scale: float = 1.0
 
     @property
     def router_title(self) -> str:
@@ -135,6 +142,7 @@ def run_one(
         changes=cluster.changes,
         reports=cluster.reports,
         link=cluster.link,
+        predictor=run.predictor,
         on_events=on_events,
         progress=progress,
     )
@@ -156,7 +164,10 @@ def run_one(
         workers=len(simulator.lanes),
         moves=simulator.moved(),
     )
-    return attrs.evolve(result, wall_s=time.perf_counter() - started), simulator, complete
+    said = None if run.predictor is None else run.predictor.title
+    wall_s = time.perf_counter() - started
+    result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale)
+    return result, simulator, complete
 
 
 def charging_of(workload: Workload, policy: LocalPolicy[Any]) -> Charging | None:

@@ -31,18 +31,29 @@ class Comparison:
     runs: Sequence[RunResult]
 
     def labels(self) -> list[str]:
-        """A short name for each run: its policy, its router if there are several, and the parameters that were set."""
-        routers = {run.router for run in self.runs}
-        names = [
+        """A short name for each run: its policy, the parameters that were set, and of router, predictor and rate those
+        of which there are several."""
+        scales = {run.rate_scale for run in self.runs}
+        rates = [f" rate x{run.rate_scale:g}" if len(scales) > 1 else "" for run in self.runs]
+        return self._told_apart([name + rate for name, rate in zip(self.families(), rates, strict=True)])
+
+    def families(self) -> list[str]:
+        """The same without the rate: runs that differ in nothing else have one name."""
+        routers, predictors = ({getattr(run, name) for run in self.runs} for name in ("router", "predictor"))
+        return [
             " ".join(
                 (
                     run.policy,
                     *((run.router,) if len(routers) > 1 else ()),
                     *(f"{name}={value}" for name, value in run.params.items()),
+                    *((run.predictor or "own predictions",) if len(predictors) > 1 else ()),
                 )
             )
             for run in self.runs
         ]
+
+    @staticmethod
+    def _told_apart(names: list[str]) -> list[str]:
         twice = Counter(names)
         return [f"{name} #{i + 1}" if twice[name] > 1 else name for i, name in enumerate(names)]
 

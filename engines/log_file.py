@@ -21,6 +21,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fairsched.model.events import Arrived, Event
 from fairsched.model.latency import LatencyModel
@@ -118,6 +119,10 @@ class LogWriter:
         request_id = _request_of(event)
         job = None if request_id is None else self._undefined.pop(request_id, None)
         if job is not None:
+            if isinstance(event, Arrived):
+                # What was predicted is known only now.
+                predicted = event.request.predicted_output_tokens
+                job = replace(job, request=replace(job.request, predicted_output_tokens=predicted))
             self._put(("request", job))
         self._write(line)
         self._events += 1

@@ -45,7 +45,8 @@ class RunResult:
     `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` and
     `worker_series` are what plots show; `names[i]` is client i, `workers[i]` worker i; `assumptions` are those of the
     policy's theorems, by name.  `cluster_gap` is between clients that waited at any workers, for the service of all of
-    them; None where one worker did everything.
+    them; None where one worker did everything.  `predictor` says who predicted outputs (None: whoever made the
+    workload, if anybody), and `rate_scale` how much faster than the workload's own rate requests came.
     """
 
     policy: str
@@ -71,6 +72,8 @@ class RunResult:
     worker_series: WorkerSeries = attrs.field(eq=False, repr=False)
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
     moves: Mapping[str, int] = attrs.field(factory=dict)
+    predictor: str | None = None
+    rate_scale: float = 1.0
 
     @property
     def is_binding(self) -> bool | None:
@@ -92,7 +95,8 @@ class RunResult:
         measures = attrs.asdict(self.measures)
         if measures["slo_attainment"] is None:
             del measures["slo_attainment"]
-        entry = {"policy": self.policy, "router": self.router, "params": dict(self.params)} | measures
+        entry: dict[str, Any] = {"policy": self.policy, "router": self.router, "params": dict(self.params)}
+        entry |= {"predictor": self.predictor, "rate_scale": self.rate_scale} | measures
         entry |= {
             "jain_client": self.jain_client,
             "jain_charged": self.jain_charged,

@@ -14,6 +14,7 @@ from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.head import Head
 from fairsched.engines.lane import Lane
 from fairsched.engines.moves import KvLink, Move, Tally
+from fairsched.engines.predictors import Predictor
 from fairsched.engines.timeline import CALLER_GIVES_UP, CLUSTER_DECIDES, REQUEST_LANDS, Timeline
 from fairsched.model import worker as transitions
 from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Rejected
@@ -37,8 +38,10 @@ class Placing(Timeline):
         on_events: Callable[[list[Event]], None] | None,
         progress: Callable[[int], None] | None,
         leap: bool,
+        predictor: Predictor | None,
     ) -> None:
         super().__init__(workload, policy, specs, on_events, progress, leap)
+        self._prediction = None if predictor is None else predictor.start()
         self.head = head
         self._informs = head.learns
         self.link = link
@@ -72,9 +75,17 @@ class Placing(Timeline):
 
     def _request_comes(self, request_id: int, _: int) -> None:
         job = self.calls.jobs[request_id]
+        if self._prediction is not None:
+            request = replace(job.request, predicted_output_tokens=self._prediction.of(job))
+            job = self.calls.jobs[request_id] = replace(job, request=request)
         self._place(Move(self._now(job.request)))
         if job.cancel_after_ns is not None and request_id not in self.calls.over:
             self._at(self.now_ns + job.cancel_after_ns, CALLER_GIVES_UP, request_id)
+
+    def _end(self, request_id: int, finished: bool) -> None:
+        if finished and self._prediction is not None:
+            self._prediction.finished(self.calls.jobs[request_id])
+        super()._end(request_id, finished)
 
     def _now(self, request: Request) -> Request:
         """The request as it comes to somewhere now."""

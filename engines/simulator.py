@@ -25,6 +25,7 @@ from fairsched.engines.head import Head, Report, Reports
 from fairsched.engines.lane import Lane
 from fairsched.engines.moves import KvLink, Move
 from fairsched.engines.placing import Placing
+from fairsched.engines.predictors import Predictor
 from fairsched.engines.timeline import (
     CLUSTER_DECIDES,
     REPORT_COMES,
@@ -64,6 +65,7 @@ class Simulator(Placing):
     `workers` are so many with the model and `kv_capacity_tokens`, or one for each `WorkerSpec`; `changes` happen to
     them while requests are left.  `router` may be any cluster policy; with `reports` it knows late, and not all, what
     happens.  KV that moves with a request takes the time of `link`.
+    With a `predictor`, requests come with its predictions of their outputs, else with those of the workload.
 
     `on_events` receives the events of each transition, in order.  `progress` is called with the number of requests
     that have ended, now and then.  With `leap=False` every step is taken by itself; the log is the same.
@@ -84,6 +86,7 @@ class Simulator(Placing):
         changes: Sequence[Change] = (),
         reports: Reports | None = None,
         link: KvLink | None = None,
+        predictor: Predictor | None = None,
     ) -> None:
         like = WorkerSpec(latency, kv_capacity_tokens)
         first = checked_workers([like] * workers if isinstance(workers, int) else workers)
@@ -92,7 +95,8 @@ class Simulator(Placing):
         specs = checked_workers([*first, *joins])
         self.router = router.fitted(specs[0].latency).informed([job.request for job in workload.jobs], len(first))
         head = Head(self.router, reports)
-        super().__init__(workload, policy, specs, head, KvLink() if link is None else link, on_events, progress, leap)
+        moves = KvLink() if link is None else link
+        super().__init__(workload, policy, specs, head, moves, on_events, progress, leap, predictor)
         self._first = len(first)
         self._coming = len(joins)
         self._mail: dict[int, Report] = {}

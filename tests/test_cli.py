@@ -19,7 +19,7 @@ RUN_KEYS = {
     *("service_gap_bound", "gap_scope", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
     "service_gap_cluster_max",
     *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
-    *("preemptions", "wall_s", "log_sha256", "assumptions", "imbalance", "workers", "moves"),
+    *("preemptions", "wall_s", "log_sha256", "assumptions", "imbalance", "workers", "moves", "predictor", "rate_scale"),
 }
 
 
@@ -45,6 +45,47 @@ def test_json_holds_every_key_of_the_documented_schema(tmp_path: Path, capsys: p
         for client in entry["clients"].values():
             assert set(client["latency_us"]) == {"mean", "p50", "p95", "p99"}
     assert "dlpm" in capsys.readouterr().out
+
+
+def test_rates_and_predictors_are_runs_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each rate scale and each predictor is run with each policy, and JSON, report and table say which; the first rate
+    in the list is the one whose facts are shown."""
+    target = tmp_path / "figures.json"
+    workload = ["compare", "--workload", "azure-chat:requests=80", "--policies", "fcfs,dlpm"]
+    arguments = [*workload, "--rate-scale", "8,0.5", "--predictor", "oracle", "--predictor", "bucketed:seed=3"]
+    assert run(*arguments, "--json", str(target), "--report", str(tmp_path)) == 0
+    document = json.loads(target.read_text())
+    assert [(entry["rate_scale"], entry["predictor"], entry["policy"]) for entry in document["runs"]] == [
+        (scale, by, policy)
+        for scale in (8.0, 0.5)
+        for by in ("oracle", "bucketed:seed=3")
+        for policy in ("fcfs", "dlpm")
+    ]
+    assert document["trace"]["rate_scales"] == "8, 0.5"
+    assert document["trace"]["predictors"] == "oracle; bucketed:seed=3"
+    first, last = document["runs"][0], document["runs"][-2]
+    assert first["policy"] == last["policy"]
+    assert first["ttft_us"]["p95"] > last["ttft_us"]["p95"]
+    page = (tmp_path / "index.html").read_text()
+    assert "Waiting against load" in page
+    assert "bucketed:seed=3" in page
+    assert "rate x0.5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rate-scale", "1,1"], "given twice"),
+        (["--rate-scale", "1,x"], "numbers separated by commas"),
+        (["--rate-scale", "1,-2"], "positive"),
+        (["--predictor", "bucketed:accuracy=2"], "accuracy"),
+        (["--predictor", "bucketed:accuracy"], "PARAM=VALUE"),
+    ],
+)
+def test_bad_rates_and_predictors(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rate or predictor that cannot be is one line on the terminal, not a traceback."""
+    assert run(*SMALL, *arguments) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_broken_assumptions_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

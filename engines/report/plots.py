@@ -24,6 +24,7 @@ from fairsched.engines.report.canvas import (
     panels_of,
     point_labels,
 )
+from fairsched.engines.report.rate_plots import capacity
 from fairsched.engines.report.worker_plots import worker_plots
 
 if TYPE_CHECKING:
@@ -231,7 +232,8 @@ def sweep(comparison: Comparison) -> Plot | None:
         if value is not None:
             rest = [f"{key}={text}" for key, text in run.params.items() if key != name]
             router = [run.router] if len({other.router for other in comparison.runs}) > 1 else []
-            families.setdefault(" ".join([run.policy, *router, *rest]), []).append((value, run))
+            rate = [f"rate x{run.rate_scale:g}"] if len({other.rate_scale for other in comparison.runs}) > 1 else []
+            families.setdefault(" ".join([run.policy, *router, *rest, *rate]), []).append((value, run))
     for rows in families.values():
         rows.sort(key=lambda row: row[0])
     ticks = sorted({value for rows in families.values() for value, _ in rows})
@@ -310,6 +312,7 @@ def plots(comparison: Comparison) -> list[Plot]:
         response(comparison),
         gap(comparison),
         ttft(comparison),
+        capacity(comparison),
         kv(comparison),
         *worker_plots(comparison),
         sweep(comparison),

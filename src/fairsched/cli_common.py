@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.engines.changes import WorkerSpec
+from fairsched.engines.predictors import Predictor, predictor
 from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
 from fairsched.engines.workloads.generate import WORKLOADS, generate
 from fairsched.engines.workloads.load import load_trace
@@ -49,8 +50,19 @@ def output_limit(text: str) -> str | int:
     return text if text in ("trace-max", "oracle") else positive_int(text)
 
 
-def add_workload_arguments(command: ArgumentParser) -> None:
-    """The arguments that name a workload."""
+def rate_scales(text: str) -> list[float]:
+    """Positive numbers separated by commas."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentTypeError(f"expected numbers separated by commas, found {text!r}") from None
+    if len(set(found)) < len(found):
+        raise ArgumentTypeError(f"a rate scale is given twice in {text!r}")
+    return found
+
+
+def add_workload_arguments(command: ArgumentParser, several_rates: bool = False) -> None:
+    """The arguments that name a workload; with `several_rates`, `rate_scale` is a list."""
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--trace",
@@ -69,7 +81,13 @@ def add_workload_arguments(command: ArgumentParser) -> None:
         help="how client 0 of a generated workload misbehaves (default: the workload's own)",
     )
     command.add_argument("--format", help="the trace's format, if it should not be recognised")
-    command.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the arrival rate by X")
+    if several_rates:
+        of_each = "multiply the arrival rate by X; several are runs of their own"
+        command.add_argument("--rate-scale", type=rate_scales, default=[1.0], metavar="X[,X...]", help=of_each)
+    else:
+        command.add_argument(
+            "--rate-scale", type=float, default=1.0, metavar="X", help="multiply the arrival rate by X"
+        )
     command.add_argument("--limit", type=positive_int, metavar="N", help="only the first N requests")
     command.add_argument(
         "--clients", metavar="SPEC", help=f"client mix of a trace without clients, or weights: {GRAMMAR}"
@@ -84,11 +102,14 @@ def add_workload_arguments(command: ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of whatever is drawn (default: 0)")
 
 
-def workload_of(arguments: Namespace, workers: Sequence[WorkerSpec] = ONE_WORKER) -> Workload:
+def workload_of(
+    arguments: Namespace, workers: Sequence[WorkerSpec] = ONE_WORKER, rate_scale: float | None = None
+) -> Workload:
     """The workload that the arguments name, at a rate that suits `workers` where it is `auto`.
 
-    Raises `ValueError` on anything that does not fit.
+    `rate_scale` is one of the arguments' where there are several.  Raises `ValueError` on anything that does not fit.
     """
+    scale = arguments.rate_scale if rate_scale is None else rate_scale
     if arguments.trace is not None:
         if arguments.misbehave is not None:
             raise ValueError("--misbehave is for generated workloads, not for a trace")
@@ -96,7 +117,7 @@ def workload_of(arguments: Namespace, workers: Sequence[WorkerSpec] = ONE_WORKER
             arguments.trace,
             format=arguments.format,
             limit=arguments.limit,
-            rate_scale=arguments.rate_scale,
+            rate_scale=scale,
             clients=None if arguments.clients is None else ClientSpec.parse(arguments.clients),
             max_output_tokens=arguments.max_output_tokens,
             seed=arguments.seed,
@@ -110,7 +131,7 @@ def workload_of(arguments: Namespace, workers: Sequence[WorkerSpec] = ONE_WORKER
         name,
         misbehave=arguments.misbehave,
         seed=arguments.seed,
-        rate_scale=arguments.rate_scale,
+        rate_scale=scale,
         limit=arguments.limit,
         workers=workers,
         **pairs(text),
@@ -127,6 +148,15 @@ def pairs(text: str) -> dict[str, str]:
         of, dot, param = key.rpartition(".")
         found[of + dot + param.replace("-", "_")] = value
     return found
+
+
+def predictor_of(text: str) -> Predictor:
+    """A length predictor, as NAME or NAME:PARAM=VALUE,..."""
+    name, _, params = text.partition(":")
+    try:
+        return predictor(name, pairs(params))
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def latency_of(name: str) -> LatencyModel:

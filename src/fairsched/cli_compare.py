@@ -15,11 +15,12 @@ import msgspec
 
 from fairsched import __version__
 from fairsched.cli_cluster import add_cluster_arguments, cluster_of, facts_of
-from fairsched.cli_common import add_workload_arguments, names, policy_of, workload_of
+from fairsched.cli_common import add_workload_arguments, names, policy_of, predictor_of, workload_of
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.comparison import Comparison
 from fairsched.engines.log_file import LogWriter, RunInfo, params_of
 from fairsched.engines.metrics import RunResult
+from fairsched.engines.predictors import PREDICTORS
 from fairsched.engines.workloads.info import trace_info
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
@@ -35,7 +36,7 @@ def add_compare(commands: Any) -> None:
         help="run policies over a workload and compare them",
         description="Run policies over one workload; lists of policies, routers and parameter values are multiplied.",
     )
-    add_workload_arguments(command)
+    add_workload_arguments(command, several_rates=True)
     command.add_argument(
         "--policies",
         type=names,
@@ -56,6 +57,14 @@ def add_compare(commands: Any) -> None:
         help="set a parameter of a policy or router (repeat for more); several values are runs of their own; see "
         "`fairsched policies`",
     )
+    command.add_argument(
+        "--predictor",
+        action="append",
+        type=predictor_of,
+        metavar="NAME[:PARAM=VALUE,...]",
+        help=f"who predicts outputs: {', '.join(PREDICTORS)} (default: the trace's own predictions, if any; repeat for "
+        "runs of their own)",
+    )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
     command.add_argument("--log", type=Path, metavar="DIR", help="write each run's event log, for replay and explain")
@@ -65,16 +74,16 @@ def add_compare(commands: Any) -> None:
 def compare(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     cluster = cluster_of(arguments)
-    workload = workload_of(arguments, list(cluster.specs))
+    workloads = {scale: workload_of(arguments, cluster.specs, scale) for scale in arguments.rate_scale}
     runs = list(_runs(arguments))
     for target in (arguments.report, arguments.log):
         if target is not None:
             target.mkdir(parents=True, exist_ok=True)
     if arguments.json is not None and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: there is no folder {arguments.json.parent}")
-    results, complete = _run_all(workload, cluster, runs, arguments)
+    results, complete = _run_all(workloads, cluster, runs, arguments)
     comparison = Comparison(
-        version=__version__, command=_command(), trace=_facts(workload, cluster, complete), runs=results
+        version=__version__, command=_command(), trace=_facts(workloads, cluster, runs, complete), runs=results
     )
     _show(comparison, arguments)
     if not complete:
@@ -83,7 +92,8 @@ def compare(arguments: Namespace) -> int:
 
 
 def _runs(arguments: Namespace) -> Iterator[Run]:
-    """Every policy with every combination of its parameter values, behind every router."""
+    """Every policy with every combination of its parameter values, behind every router, with every predictor, at every
+    rate."""
     settings = _settings(arguments.set)
     chosen = [*arguments.policies, *arguments.routers]
     for name in settings:
@@ -92,9 +102,11 @@ def _runs(arguments: Namespace) -> Iterator[Run]:
     for name in arguments.routers:
         if name not in CLUSTER_POLICIES:
             raise unknown("router", name, CLUSTER_POLICIES)
-    for name, router in product(arguments.policies, arguments.routers):
+    ways = product(arguments.rate_scale, arguments.predictor or [None], arguments.policies, arguments.routers)
+    for scale, predicts, name, router in ways:
         for params, routing in product(_choices(settings, name), _choices(settings, router)):
-            yield Run(policy_of(name, params), name, params, router_with(CLUSTER_POLICIES[router], routing), routing)
+            placing = router_with(CLUSTER_POLICIES[router], routing)
+            yield Run(policy_of(name, params), name, params, placing, routing, predicts, scale)
 
 
 def _choices(settings: dict[str, dict[str, list[str]]], name: str) -> list[dict[str, str]]:
@@ -117,7 +129,7 @@ def _settings(texts: list[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def _run_all(
-    workload: Workload, cluster: Cluster, runs: list[Run], arguments: Namespace
+    workloads: dict[float, Workload], cluster: Cluster, runs: list[Run], arguments: Namespace
 ) -> tuple[list[RunResult], bool]:
     """Run them one after the other with a progress bar; an interrupt ends the list with a run in part."""
     from rich.console import Console
@@ -125,10 +137,11 @@ def _run_all(
 
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     results: list[RunResult] = []
-    jobs = len(workload.jobs)
+    jobs = len(workloads[arguments.rate_scale[0]].jobs)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         every = bar.add_task("all runs", total=jobs * len(runs))
         for number, run in enumerate(runs):
+            workload = workloads[run.rate_scale]
             task = bar.add_task(run.title[:24], total=jobs)
 
             def progress(ended: int, task: Any = task, number: int = number) -> None:
@@ -175,9 +188,15 @@ def _command() -> str:
     return shlex.join(["fairsched", *sys.argv[1:]])
 
 
-def _facts(workload: Workload, cluster: Cluster, complete: bool) -> dict[str, Any]:
-    """What the report says of the trace and of the workers."""
+def _facts(workloads: dict[float, Workload], cluster: Cluster, runs: list[Run], complete: bool) -> dict[str, Any]:
+    """What the report says of the trace (at the first rate) and of the workers."""
+    scale, workload = next(iter(workloads.items()))
     facts = trace_info(workload)
+    if len(workloads) > 1:
+        facts["rate_scales"] = ", ".join(f"{each:g}" for each in workloads)
+        facts["notes"] = [*facts["notes"], f"What is said of the workload is at rate scale {scale:g}."]
+    if any(run.predictor for run in runs):
+        facts["predictors"] = "; ".join(dict.fromkeys(run.predictor.title for run in runs if run.predictor))
     facts |= facts_of(cluster)
     facts["complete"] = complete
     return facts

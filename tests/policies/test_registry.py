@@ -2,10 +2,10 @@
 
 from itertools import product
 
-import attrs
 import pytest
 
 from fairsched.model.request import Client
+from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.registry import GATES, LOCAL_POLICIES, UnknownNameError, local_policy, with_parameters
 
 
@@ -23,7 +23,7 @@ def test_any_order_under_any_gate(name: str, gate: str) -> None:
 def test_parameters_of_the_gate_can_be_set() -> None:
     """What NAME+GATE has for parameters is what its parts have."""
     policy = with_parameters(local_policy("lpm+deficit"), {"quantum": "77", "bypass_budget": "3"})
-    assert policy.gate == attrs.evolve(GATES["deficit"], quantum=77)
+    assert policy.gate == DeficitGate(quantum=77)
     assert policy.order.bypass_budget == 3
     with pytest.raises(UnknownNameError, match=r"lpm\+counter.*quantum"):
         with_parameters(local_policy("lpm+counter"), {"quantum": "77"})

@@ -1,0 +1,176 @@
+"""Length predictors: who tells a policy how long an output will be, and what of the truth is in it.
+
+A policy never sees the truth about an output, only `Request.predicted_output_tokens`, and whoever runs the workload
+fills that when the request comes.  So this is of the engines: a predictor is given jobs, which hold the truth, and may
+learn while a run goes on; a serving system would put its model in the same place.
+
+- `oracle`: the truth.
+- `bucketed`: the right one of equally wide buckets with a stated probability, else a neighbour of it, which is what a
+  classifier of that accuracy says (S3's and TRAIL's have ten).  It tells the bucket's upper end, so that the right
+  bucket never says too little.
+- `history`: the mean output of the finished requests with as long a prompt, to the power of two.  It knows nothing of
+  requests that have not finished.
+- `none`: nothing, also where a trace has predictions of its own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+from attrs.validators import ge, le
+
+from fairsched.engines.workloads.errors import WorkloadError, unknown
+from fairsched.model.workload import Job
+
+
+class Prediction(ABC):
+    """A predictor in the middle of a run: mutable where it learns, so that each run has its own."""
+
+    @abstractmethod
+    def of(self, job: Job) -> int | None:
+        """What is predicted of a request that comes now: 1 to its declared limit, None for nothing."""
+
+    def finished(self, job: Job) -> None:  # noqa: B027  Most learn nothing.
+        """The request has finished, and from now on its output is known."""
+
+
+@attrs.frozen
+class Predictor(ABC):
+    """A predictor's parameters, from which each run makes its own."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def start(self) -> Prediction:
+        """The predictor as it is before anything happened."""
+
+    @property
+    def title(self) -> str:
+        """Its name with the parameters that are not the defaults, as a command line takes it."""
+        own: Any = self
+        changed = (field.name for field in attrs.fields(type(own)) if getattr(own, field.name) != field.default)
+        values = ",".join(f"{name}={getattr(own, name)}" for name in changed)
+        return f"{self.name}:{values}" if values else self.name
+
+
+@attrs.frozen
+class NoPredictor(Predictor, Prediction):
+    """No predictions."""
+
+    name: ClassVar[str] = "none"
+
+    def start(self) -> Prediction:
+        return self
+
+    def of(self, job: Job) -> int | None:
+        return None
+
+
+@attrs.frozen
+class Oracle(Predictor, Prediction):
+    """The true output length."""
+
+    name: ClassVar[str] = "oracle"
+
+    def start(self) -> Prediction:
+        return self
+
+    def of(self, job: Job) -> int | None:
+        return job.output_tokens
+
+
+@attrs.frozen
+class Bucketed(Predictor, Prediction):
+    """The upper end of the right bucket with probability `accuracy`, else of one of its neighbours, each as likely.
+
+    Bucket k of `buckets` has the outputs of more than k and at most k + 1 times `width_tokens`; the last one also has
+    those that are longer, and goes up to the declared limit.  The draw depends on `seed` and the request's id alone, so
+    that a request is predicted alike in every run.
+    """
+
+    name: ClassVar[str] = "bucketed"
+
+    accuracy: float = attrs.field(default=0.75, validator=(ge(0), le(1)))
+    buckets: int = attrs.field(default=10, validator=ge(1))
+    width_tokens: int = attrs.field(default=100, validator=ge(1))
+    seed: int = attrs.field(default=0, validator=ge(0))
+
+    def start(self) -> Prediction:
+        return self
+
+    def of(self, job: Job) -> int | None:
+        request = job.request
+        right, last = min((job.output_tokens - 1) // self.width_tokens, self.buckets - 1), self.buckets - 1
+        hits, up = np.random.default_rng((self.seed, request.id)).random(2)
+        bucket = right
+        if hits >= self.accuracy and last:
+            bucket = right + (1 if up < 0.5 else -1)
+            # At the ends there is one neighbour only.
+            bucket = bucket if 0 <= bucket <= last else 2 * right - bucket
+        upper = (bucket + 1) * self.width_tokens
+        return request.max_output_tokens if bucket == last else min(upper, request.max_output_tokens)
+
+
+@attrs.frozen
+class History(Predictor):
+    """The mean output of those that have finished and whose prompt has as many binary digits; of all that have finished
+    where there are none such; nothing before anybody has."""
+
+    name: ClassVar[str] = "history"
+
+    def start(self) -> Prediction:
+        return _Means()
+
+
+_ALL = 0
+"""The place of the mean of all, since every prompt has a digit."""
+
+
+class _Means(Prediction):
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[int, int]] = {}
+
+    def of(self, job: Job) -> int | None:
+        request = job.request
+        known = self._sums.get(request.prompt.tokens.bit_length()) or self._sums.get(_ALL)
+        if known is None:
+            return None
+        tokens, count = known
+        return max(1, min((2 * tokens + count) // (2 * count), request.max_output_tokens))
+
+    def finished(self, job: Job) -> None:
+        for place in (_ALL, job.request.prompt.tokens.bit_length()):
+            tokens, count = self._sums.get(place, (0, 0))
+            self._sums[place] = (tokens + job.output_tokens, count + 1)
+
+
+PREDICTORS: dict[str, type[Predictor]] = {kind.name: kind for kind in (Oracle, Bucketed, History, NoPredictor)}
+"""Predictors by name."""
+
+
+def predictor(name: str, params: Mapping[str, str] | None = None) -> Predictor:
+    """The predictor of that name, with parameters set from text.
+
+    Raises `WorkloadError` for a name or parameter that is not there, and for a value that it cannot have.
+    """
+    if name not in PREDICTORS:
+        raise unknown("predictor", name, PREDICTORS)
+    kind: Any = PREDICTORS[name]
+    fields = {field.name: field for field in attrs.fields(kind)}
+    values = {}
+    for param, text in (params or {}).items():
+        if param not in fields:
+            raise unknown(f"parameter of predictor {name}", param, fields)
+        default = fields[param].default
+        try:
+            values[param] = type(default)(text)
+        except ValueError:
+            number = "a number" if isinstance(default, float) else "a whole number"
+            raise WorkloadError(f"{name}.{param} is {number}, not {text!r}") from None
+    try:
+        made: Predictor = kind(**values)
+    except ValueError as error:
+        raise WorkloadError(f"predictor {name}: {error}") from None
+    return made
