@@ -7,8 +7,7 @@ O(total bytes) comparisons and O(n log n) of them, so a trace of any block size 
 from bisect import bisect_left
 from collections.abc import Sequence
 
-import numpy as np
-
+from fairsched.model.chains import common_keys
 from fairsched.model.request import KEY_BYTES, Prompt
 
 
@@ -67,12 +66,7 @@ def common_blocks(left: Prompt, right: Prompt) -> int:
     """Leading blocks two prompts share."""
     if left.block_tokens != right.block_tokens:
         return 0
-    size = min(len(left.keys), len(right.keys))
-    if left.keys[:size] == right.keys[:size]:
-        return size // KEY_BYTES
-    blocks = size // KEY_BYTES
-    differs = np.frombuffer(left.keys, "<i8", blocks) != np.frombuffer(right.keys, "<i8", blocks)
-    return int(differs.argmax())
+    return common_keys(left.keys, right.keys, KEY_BYTES)
 
 
 def _nearest_earlier(order: Sequence[int], common: Sequence[int], best: list[int]) -> None:
