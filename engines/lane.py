@@ -29,6 +29,7 @@ class Lane:
         "down_until_ns",
         "latency",
         "leaving",
+        "loaded",
         "moving",
         "phase",
         "plan",
@@ -53,6 +54,7 @@ class Lane:
         self.run = 0
         self.waking = False
         self.leaving: list[int] = []
+        self.loaded = self.state, self.state.load()
         self.moving: dict[int, Migration] = {}
         self.down_until_ns = 0
 
@@ -63,7 +65,9 @@ class Lane:
 
     def load(self, now_ns: int) -> WorkerLoad:
         """What it reports now.  In the middle of a leap only outputs that grow into free memory have changed."""
-        load = self.state.load()
+        if self.loaded[0] is not self.state:
+            self.loaded = self.state, self.state.load()
+        load = self.loaded[1]
         if self.steps < 2 or not self.state.growing:
             return load
         grown = self._steps_over(now_ns) * self.state.growing

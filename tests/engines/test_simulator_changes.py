@@ -105,7 +105,10 @@ def clusters(draw: st.DrawFn) -> Cluster:
         Reports, st.sampled_from([1, 2]), st.integers(0, 2), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 9)
     )
     return Cluster(
-        specs, tuple(draw(st.lists(change, max_size=4))), draw(router), draw(st.one_of(st.none(), st.none(), st.none(), reports))
+        specs,
+        tuple(draw(st.lists(change, max_size=4))),
+        draw(router),
+        draw(st.one_of(st.none(), st.none(), st.none(), reports)),
     )
 
 
@@ -143,12 +146,14 @@ def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> 
         assert not lane.state.running
 
 
+MANY = settings(max_examples=max(250, settings().max_examples))
+"""For each of four properties, a thousand runs in all."""
 RUNS = st.tuples(workloads(jobs_max=16, span_ns=SPAN_NS), cases(), clusters())
 
 
 @pytest.mark.nightly
 @given(RUNS)
-@settings(suppress_health_check=list(HealthCheck))
+@settings(MANY, suppress_health_check=list(HealthCheck))
 def test_every_request_ends_once_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
     """Workers die, drain and join, policies hold, move and send nowhere, reports are lost: nothing else is."""
     workload, case, cluster = drawn
@@ -158,7 +163,7 @@ def test_every_request_ends_once_whatever_happens(drawn: tuple[Workload, Case, C
 
 @pytest.mark.nightly
 @given(RUNS)
-@settings(suppress_health_check=list(HealthCheck))
+@settings(MANY, suppress_health_check=list(HealthCheck))
 def test_leaps_are_steps_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
     """Leaping and stepping give one log and the same final states."""
     workload, case, cluster = drawn
@@ -186,7 +191,7 @@ def written(path: Path, workload: Workload, case: Case, cluster: Cluster) -> tup
 
 @pytest.mark.nightly
 @given(RUNS)
-@settings(suppress_health_check=list(HealthCheck))
+@settings(MANY, suppress_health_check=list(HealthCheck))
 def test_logs_replay_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
     """A log in which workers come and go and requests move replays: every event, the hash, each policy's state.
 
@@ -230,7 +235,7 @@ KEPT = ("GateRespected", "ChargesAtLeastOne", "MemReserve", "OutputsBounded", "M
 
 @pytest.mark.nightly
 @given(RUNS)
-@settings(suppress_health_check=list(HealthCheck))
+@settings(MANY, suppress_health_check=list(HealthCheck))
 def test_bounds_hold_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
     """On every worker, dead ones included, no gap exceeds its bound and no lag does without a broken assumption.
 
