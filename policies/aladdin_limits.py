@@ -1,0 +1,126 @@
+"""Aladdin's constraints (b) to (e) and its norms, as plain arithmetic on integers.
+
+Source: Aladdin, section 4.3 and Algorithm 1.  The same text runs on Python's integers, on numpy's columns of all
+workers at once, and on unknown integers in proofs.  Context is counted in hundredths of a token, since gamma is in per
+cent; so are the slacks of (b) and (d), since theta is.  Each function gives a slack: 0 or more means that it fits.
+"""
+
+from typing import Any
+
+from fairsched.model.performance import Performance
+
+SCALE = 1 << 20
+"""A part of the most, in the normalised norm, is rounded down to multiples of one by this."""
+
+
+def context_cost(prompt_tokens: Any, output_tokens: Any, gamma_percent: Any) -> Any:
+    """What a request adds to the context of (b): prompt and gamma of its output, in hundredths of a token."""
+    return 100 * prompt_tokens + gamma_percent * output_tokens
+
+
+def decode_slack(p: Performance, theta_percent: Any, tpot_ns: Any, batch: Any, context: Any) -> Any:
+    """(b): how far an iteration over all requests of the worker stays below theta of the target, in 10 ps.
+
+    `context` is the sum of `context_cost`.
+    """
+    within = theta_percent * (tpot_ns - p.decode_constant_ns - p.request_ns * batch)
+    return within - p.context_token_ns * context
+
+
+def prefill_slack(p: Performance, new_tokens: Any, begins_ns: Any, deadline_ns: Any) -> Any:
+    """(c): how long before the earliest deadline of a first token all new prompts of the worker are computed.
+
+    `begins_ns` is when the iteration under way ends: as the paper has it, the target starts only there.
+    """
+    return deadline_ns - begins_ns - p.prefill_ns(new_tokens)
+
+
+def stall_slack(p: Performance, new_tokens: Any, saved: Any) -> Any:
+    """(d): how far the prefill of all new prompts stays below what the least lucky running request has saved, in 10 ps.
+
+    What is saved, with theta in it, is a matter of `saved_from`.
+    """
+    return saved - 100 * p.prefill_ns(new_tokens)
+
+
+def peak_kv(p: Performance, prompt_tokens: Any, output_tokens: Any) -> Any:
+    """The most that a request ever holds (equation 1)."""
+    return p.kv(prompt_tokens + output_tokens)
+
+
+def peaks_slack(capacity: Any, reserved: Any, peak: Any) -> Any:
+    """(e) with peaks: what is left when each request has the most that it ever holds, whenever it starts."""
+    return capacity - reserved - peak
+
+
+def profile_slack(p: Performance, capacity: Any, entries: Any) -> Any:
+    """(e) in lock-step: the least that is left in any iteration to come.
+
+    `entries` has (end, level) of each request, the latest end first: it holds kv(level + k) at iteration k, and
+    nothing after iteration `end`.  Between two ends everything grows, so the peaks are at the ends.  O(entries).
+    """
+    slack = capacity
+    levels = 0
+    count = 0
+    for end, level in entries:
+        count = count + 1
+        levels = levels + level
+        left = capacity - p.kv_token * (levels + count * end) - p.kv_constant * count
+        if left < slack:
+            slack = left
+    return slack
+
+
+def norm_normalised(batch: Any, context: Any, batch_max: Any, context_max: Any) -> Any:
+    """Square of the length of (batch, context), each as a part of the most that (b) allows of it alone."""
+    requests = batch * SCALE // batch_max
+    tokens = context * SCALE // (100 * context_max)
+    return requests * requests + tokens * tokens
+
+
+def norm_printed(batch: Any, context: Any) -> Any:
+    """Square of the length of (batch, context) as printed, requests and tokens added."""
+    tokens = context // 100
+    return batch * batch + tokens * tokens
+
+
+# --- prediction errors ------------------------------------------------------------------------------------------------
+
+
+def weight(p: Performance, context: Any, count: Any) -> Any:
+    """How much an iteration grows by requests, in 10 ps: the unit of a worker's prediction error."""
+    return p.context_token_ns * context + 100 * p.request_ns * count
+
+
+def moved(source: Any, target: Any, size: Any) -> tuple[Any, Any]:
+    """The errors of two workers after a request of this weight went from one to the other."""
+    return source - size, target + size
+
+
+def apart(source: Any, target: Any) -> Any:
+    """How far two workers are from what was planned."""
+    return (source if source >= 0 else -source) + (target if target >= 0 else -target)
+
+
+# --- time that running requests have saved ------------------------------------------------------------------------
+
+
+def saved_rates(slack: str, theta_percent: int, tpot_ns: int) -> tuple[int, int]:
+    """By how much every request's saved time grows in an iteration, and shrinks in a nanosecond, in 10 ps."""
+    return theta_percent * tpot_ns, 100 if slack == "ahead" else theta_percent
+
+
+def saved_from(slack: str, theta_percent: Any, tpot_ns: Any, start: Any, first_ns: Any, output_tokens: Any) -> Any:
+    """The part of a request's saved time that stays as it is, in 10 ps; `saved_rates` has the rest.
+
+    At iteration k and time t, with n = k - `start` tokens produced since `first_ns`, theta and the target T:
+
+        printed   theta (T n - (t - first))            what Aladdin's (d) says
+        earned    theta (T (n - 1) - (t - first))      what its definition of time per token says
+        ahead     T (L - 1) - (t - first) - theta T (L - n)     what is left of L - 1 times T at the end of an output
+                                                       of L tokens, if the rest of it takes theta T a token, as by (b)
+    """
+    if slack == "ahead":
+        return 100 * (tpot_ns * (output_tokens - 1) + first_ns) - theta_percent * tpot_ns * (output_tokens + start)
+    skipped = start + 1 if slack == "earned" else start
+    return theta_percent * (first_ns - tpot_ns * skipped)

@@ -1,0 +1,193 @@
+"""What Aladdin's scheduler believes of one worker: whom it has, until when, and how far that was wrong.
+
+Everything is written on the worker's clock of decode iterations, on which a request's KV and what it has saved grow by
+the same amount for everybody, so nothing has to be touched while requests only decode.  A request that has produced its
+first token at clock s has produced clock - s; it is foreseen to leave at its `end`.
+
+Prediction errors: one that is still there after its end was foreseen anew and runs on as `over`; one that is gone
+before its end stays as a `Ghost` until then.  What the plan believed is everybody, less the first, plus the second.
+"""
+
+import msgspec
+from immutables import Map
+from msgspec.structs import replace
+
+from fairsched.model.sorted_tuple import SortedTuple
+
+
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """A request at a worker.
+
+    It had `prompt_tokens` of context when it came there and is foreseen to produce `output_tokens` more, `most` at
+    most; `generated` tokens of its context are output.  Its first token is due at `deadline_ns` (None: it is late).  It
+    decodes since `start` on the worker's clock (None: not yet, and then it is taken to start at `came`), and had its
+    first token at `first_ns`.
+    """
+
+    client: int
+    prompt_tokens: int
+    output_tokens: int
+    most: int
+    deadline_ns: int | None
+    came: int
+    generated: int = 0
+    start: int | None = None
+    first_ns: int = 0
+    over: bool = False
+
+    @property
+    def begun(self) -> int:
+        """Where its output begins on the worker's clock."""
+        return self.came if self.start is None else self.start
+
+    @property
+    def end(self) -> int:
+        """The last iteration in which it is foreseen to hold memory."""
+        return self.begun + self.output_tokens
+
+
+class Ghost(msgspec.Struct, frozen=True, gc=False):
+    """A request that ended early: the plan counts it until `end`."""
+
+    end: int
+    request_id: int
+    prompt_tokens: int
+    output_tokens: int
+
+    def __lt__(self, other: "Ghost") -> bool:
+        return (self.end, self.request_id) < (other.end, other.request_id)
+
+
+class Sums(msgspec.Struct, frozen=True, gc=False):
+    """Requests, their prompts and their foreseen outputs, in tokens."""
+
+    batch: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def plus(self, count: int, prompt_tokens: int, output_tokens: int) -> "Sums":
+        """With so many more requests (or fewer) of these tokens."""
+        return Sums(
+            self.batch + count, self.prompt_tokens + count * prompt_tokens, self.output_tokens + count * output_tokens
+        )
+
+
+Ranked = SortedTuple[tuple[int, int]]
+_NONE: Ranked = SortedTuple()
+
+
+class Believed(msgspec.Struct, frozen=True):
+    """One worker: its clock, its members, and what is asked of them again and again.
+
+    `ends` is (end, id), `deadlines` (deadline, id) of those without a first token, `saved` (`saved_from`, id) of those
+    with one, and `starts` the sum of their starts.  `fresh` had their first token in the step under way.
+    """
+
+    clock: int = 0
+    members: Map[int, Member] = Map()
+    everybody: Sums = Sums()
+    new_tokens: int = 0
+    ends: Ranked = _NONE
+    deadlines: Ranked = _NONE
+    saved: Ranked = _NONE
+    starts: int = 0
+    fresh: tuple[int, ...] = ()
+    over: Sums = Sums()
+    ghost: Sums = Sums()
+    ghosts: SortedTuple[Ghost] = SortedTuple()
+
+    @property
+    def profile(self) -> list[tuple[int, int]]:
+        """(end, prompt tokens less the clock at which the output begins) of everybody, the latest end first: what
+        `profile_slack` takes."""
+        found = []
+        for end, request_id in reversed(self.ends):
+            member = self.members[request_id]
+            found.append((end, member.prompt_tokens - member.begun))
+        return found
+
+
+def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Believed:
+    """The request is at the worker; `saves` ranks it among those that have saved time, once it has begun."""
+    deadlines, saved = worker.deadlines, worker.saved
+    if member.start is not None:
+        saved = saved.add((saves, request_id))
+    elif member.deadline_ns is not None:
+        deadlines = deadlines.add((member.deadline_ns, request_id))
+    size = (1, member.prompt_tokens, member.output_tokens)
+    return replace(
+        worker,
+        members=worker.members.set(request_id, member),
+        everybody=worker.everybody.plus(*size),
+        over=worker.over.plus(*size) if member.over else worker.over,
+        new_tokens=worker.new_tokens + (member.prompt_tokens if member.start is None else 0),
+        ends=worker.ends.add((member.end, request_id)),
+        deadlines=deadlines,
+        saved=saved,
+        starts=worker.starts + (member.start or 0),
+    )
+
+
+def left(worker: Believed, request_id: int, saves: int) -> Believed:
+    """The worker without the request."""
+    member = worker.members[request_id]
+    deadlines, saved = worker.deadlines, worker.saved
+    if member.start is not None:
+        saved = saved.remove((saves, request_id))
+    elif member.deadline_ns is not None:
+        deadlines = deadlines.remove((member.deadline_ns, request_id))
+    size = (-1, member.prompt_tokens, member.output_tokens)
+    return replace(
+        worker,
+        members=worker.members.delete(request_id),
+        everybody=worker.everybody.plus(*size),
+        over=worker.over.plus(*size) if member.over else worker.over,
+        new_tokens=worker.new_tokens - (member.prompt_tokens if member.start is None else 0),
+        ends=worker.ends.remove((member.end, request_id)),
+        deadlines=deadlines,
+        saved=saved,
+        starts=worker.starts - (member.start or 0),
+        fresh=tuple(i for i in worker.fresh if i != request_id),
+    )
+
+
+def haunted(worker: Believed, request_id: int, member: Member) -> Believed:
+    """A request that ended stays in the plan if its end was foreseen for later."""
+    if member.end <= worker.clock or member.over:
+        return worker
+    ghost = Ghost(member.end, request_id, member.prompt_tokens, member.output_tokens)
+    size = (1, ghost.prompt_tokens, ghost.output_tokens)
+    return replace(worker, ghosts=worker.ghosts.add(ghost), ghost=worker.ghost.plus(*size))
+
+
+def laid(worker: Believed) -> Believed:
+    """Without the ghosts whose end has come."""
+    ghosts, sums = worker.ghosts, worker.ghost
+    while ghosts.size and ghosts.first().end <= worker.clock:
+        ghost = ghosts.first()
+        ghosts = ghosts.remove(ghost)
+        sums = sums.plus(-1, ghost.prompt_tokens, ghost.output_tokens)
+    return worker if ghosts is worker.ghosts else replace(worker, ghosts=ghosts, ghost=sums)
+
+
+def checked(worker: Believed) -> None:
+    """Raise `AssertionError` unless all that is summed and ranked is what the members say."""
+    members = worker.members
+    everybody, over = Sums(), Sums()
+    for member in members.values():
+        size = (1, member.prompt_tokens, member.output_tokens)
+        everybody = everybody.plus(*size)
+        over = over.plus(*size) if member.over else over
+        assert member.output_tokens >= 1
+        assert member.start is None or member.start <= worker.clock
+    ghost = Sums()
+    for each in worker.ghosts:
+        ghost = ghost.plus(1, each.prompt_tokens, each.output_tokens)
+    assert (everybody, over, ghost) == (worker.everybody, worker.over, worker.ghost)
+    assert worker.new_tokens == sum(m.prompt_tokens for m in members.values() if m.start is None)
+    assert set(worker.ends) == {(m.end, i) for i, m in members.items()}
+    due = {(m.deadline_ns, i) for i, m in members.items() if m.start is None and m.deadline_ns is not None}
+    assert set(worker.deadlines) == due
+    assert worker.starts == sum(m.start for m in members.values() if m.start is not None)
+    assert {i for _, i in worker.saved} == {i for i, m in members.items() if m.start is not None}
+    assert set(worker.fresh) <= set(members)

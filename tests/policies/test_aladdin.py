@@ -1,0 +1,209 @@
+"""Aladdin: each request ends once whatever happens, placements keep the constraints, and variants do what they say."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.changes import Change, Crash, Drain, Join, Restart
+from fairsched.engines.simulator import simulate
+from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Prefilled, Rejected
+from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.performance import Performance
+from fairsched.model.plan import ClusterPlan
+from fairsched.model.presets import PRESETS
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.view import ClusterView
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.aladdin import Aladdin, AladdinPrinted
+from fairsched.policies.aladdin_books import AladdinState
+from fairsched.policies.aladdin_history import OutputHistory
+from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.fcfs import FCFS
+from fairsched.verify.strategies import workloads
+
+CAPACITY, WORKERS = 30, 2
+UNIT = LatencyModel(
+    name="unit",
+    source="made for tests: a step takes 100 ns, and some more for what is in it",
+    prefill_constant_ns=100,
+    prefill_token_ns=2,
+    prefill_attention_ps=0,
+    decode=(DecodePiece(1, 100, 1, 3),),
+    kv_capacity_tokens=CAPACITY,
+)
+TIGHT = {"tpot_us": 1, "ttft_us": 1, "heartbeat_us": 1, "patience_us": 5}
+
+
+def watched(kind: type[Aladdin], **parameters: Any) -> Aladdin:
+    """A policy that checks its state at each decision, and that it decides the same from what was written and read."""
+
+    @attrs.frozen
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
+            self.check(state)
+            document = json.loads(json.dumps(self.state_to_json(state)))
+            plan, after = super().decide(state, view)
+            again, after_again = super().decide(self.state_from_json(document), view)
+            assert plan == again
+            assert self.state_to_json(after) == self.state_to_json(after_again)
+            assert self.state_to_json(state) == document
+            self.check(after)
+            return plan, after
+
+    return Watched(**TIGHT | parameters)
+
+
+VARIANTS = st.sampled_from(
+    (
+        (Aladdin, {}),
+        (Aladdin, {"reserve": "peaks", "slack": "earned", "errors": "ignore"}),
+        (Aladdin, {"errors": "rebalance", "norm": "printed"}),
+        (AladdinPrinted, {}),
+    )
+)
+LOCAL = st.sampled_from([FCFS(batching=kind(max_batched_tokens=7, max_running=3)) for kind in BATCHINGS.values()])
+
+
+def _ends(events: list[Event]) -> Counter[int]:
+    return Counter(event.request_id for event in events if isinstance(event, Finished | Rejected | Cancelled))
+
+
+def _changes(draw: tuple[int, int, int]) -> Change:
+    kind, worker, at_ns = draw
+    return (Crash(worker, at_ns), Crash(worker, at_ns, 500), Restart(worker, at_ns, 500), Drain(worker, at_ns))[kind]
+
+
+changes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, WORKERS - 1), st.integers(0, 4_000)), max_size=2)
+
+
+@settings(deadline=None, max_examples=60)
+@given(workloads(span_ns=4_000), VARIANTS, LOCAL, changes, st.integers(0, 9))
+def test_each_request_ends_once_whatever_happens_to_workers(
+    workload: Workload,
+    variant: tuple[type[Aladdin], dict[str, Any]],
+    local: FCFS,
+    drawn: list[tuple[int, int, int]],
+    foreseen: int,
+) -> None:
+    """Workers crash, restart, drain and join, predictions are wrong; nobody is lost, and books stay in order."""
+    jobs = [_predicted(job, foreseen) for job in workload.jobs]
+    workload = Workload(workload.name, tuple(jobs), workload.clients)
+    kind, parameters = variant
+    happens = [*map(_changes, drawn), Join(4_000)]
+    events = simulate(workload, local, watched(kind, **parameters), UNIT, workers=WORKERS, changes=happens)
+    assert _ends(events) == {job.request.id: 1 for job in workload.jobs}
+
+
+def _predicted(job: Job, tokens: int) -> Job:
+    """The job with a prediction; 0: with none."""
+    return Job(
+        **{name: getattr(job, name) for name in Job.__struct_fields__ if name != "request"},
+        request=Request(
+            **{n: getattr(job.request, n) for n in Request.__struct_fields__ if n != "predicted_output_tokens"},
+            predicted_output_tokens=tokens or None,
+        ),
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(workloads(span_ns=4_000), LOCAL)
+def test_the_clock_counts_what_every_request_has_produced(workload: Workload, local: FCFS) -> None:
+    """At any time, a request that began at s of its worker's clock has produced clock - s tokens, unless it ended."""
+    policy, produced = Aladdin(**TIGHT), Counter[int]()  # type: ignore[arg-type]
+    state = policy.init()
+    events = simulate(workload, local, Aladdin(**TIGHT), UNIT, workers=1)  # type: ignore[arg-type]
+    for event in events:
+        state = policy.observe(state, event)
+        policy.check(state)
+        if isinstance(event, Finished):
+            produced[event.request_id] = event.output_tokens
+    assert not state.home
+    assert sum(count for count, _ in state.history.seen.values()) == len(produced)
+    assert sum(total for _, total in state.history.seen.values()) == sum(produced.values())
+
+
+def _tokens_by_clock(events: list[Event]) -> None:
+    policy = Aladdin()
+    state, total = policy.init(), 0
+    for event in events:
+        state = policy.observe(state, event)
+        if isinstance(event, Decoded):
+            total += sum(event.tokens)
+        if isinstance(event, Decoded) and state.workers:
+            worker = state.workers[0]
+            alive = sum(worker.clock - m.start for m in worker.members.values() if m.start is not None)
+            ended = sum(tokens for _, tokens in state.history.seen.values())
+            dying = [m for m in worker.members.values() if m.start is not None]
+            assert alive + ended == total, dying
+
+
+@pytest.mark.parametrize("batching", ["chunked", "iteration-level", "eager-prefill"])
+def test_tokens_by_the_clock_are_all_tokens(batching: str) -> None:
+    """What members have by the clock and what ended requests had is what was decoded, under each batching rule."""
+    jobs = [Job(Request(i, 0, 150 * i, Prompt(3 + i % 4), 9), 1 + i % 9) for i in range(12)]
+    workload = Workload("twelve", tuple(jobs), (Client(0, "a"),))
+    local = FCFS(batching=BATCHINGS[batching](max_batched_tokens=7, max_running=4))
+    events = simulate(workload, local, Aladdin(heartbeat_us=1), UNIT, workers=1, kv_capacity_tokens=200)
+    assert any(isinstance(event, Prefilled) for event in events)
+    _tokens_by_clock(events)
+
+
+def _arrivals(*lengths: tuple[int, int]) -> Workload:
+    jobs = [Job(Request(i, 0, 0, Prompt(prompt), output), output) for i, (prompt, output) in enumerate(lengths)]
+    return Workload("made", tuple(jobs), (Client(0, "a"),))
+
+
+def _workers_of(policy: Aladdin, workload: Workload, workers: int, capacity: int) -> dict[int, int]:
+    events = simulate(workload, FCFS(), policy, UNIT, workers=workers, kv_capacity_tokens=capacity)
+    return {event.request_id: event.worker for event in events if isinstance(event, Admitted)}
+
+
+def test_the_fullest_worker_that_fits_takes_the_request() -> None:
+    """Four requests of which two fit a worker fill two of three workers."""
+    at = _workers_of(Aladdin(), _arrivals(*[(5, 5)] * 4), 3, 20)
+    assert sorted(Counter(at.values()).values()) == [2, 2]
+
+
+def test_peaks_are_dearer_than_lock_step() -> None:
+    """Two requests that end at different times share a worker in lock-step, and with peaks they do not: 5 + 1 and
+    1 + 9 tokens need 5 + 1 + 1 + 1 at the first end, and at most 10 afterwards."""
+    long, short = (1, 9), (5, 1)
+    assert len(set(_workers_of(Aladdin(), _arrivals(long, short), 2, 11).values())) == 1
+    assert len(set(_workers_of(Aladdin(reserve="peaks"), _arrivals(long, short), 2, 11).values())) == 2
+
+
+def test_prompts_that_are_due_together_go_to_two_workers() -> None:
+    """Two prompts of 600 ns each, due in 1,000 ns, go to two workers: neither could wait for the other."""
+    policy = Aladdin(ttft_us=1, performance=Performance(100, 10, 1, 1, 1))
+    at = _workers_of(policy, _arrivals((6, 2), (6, 2)), 2, 30)
+    assert len(set(at.values())) == 2
+
+
+@given(st.integers(1, 500), st.integers(0, 5_000), st.integers(1, 5_000))
+def test_a_new_prediction_is_longer_than_what_is_there(prompt: int, done: int, other: int) -> None:
+    """And within the declared output where that leaves room."""
+    history = OutputHistory().with_output(prompt, other)
+    foreseen = history.longer_than(prompt, done, 6_000)
+    assert done < foreseen <= max(6_000, done + 1)
+    if done < other and done.bit_length() < other.bit_length():
+        assert foreseen == other
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_lines_are_on_the_safe_side(name: str) -> None:
+    """No iteration of a preset takes longer than its lines say, up to the prompt that they cover."""
+    latency = PRESETS[name]
+    p = Performance.of(latency, 3_000)
+    for tokens in (1, 100, 1_500, 3_000):
+        assert latency.step_ns([(tokens, 0)], 0, 0) <= p.prefill_ns(tokens)
+        assert latency.step_ns([(tokens, 0)] * 3, 0, 0) <= p.prefill_ns(3 * tokens)
+    for batch in (1, 7, 94, 95, 200):
+        for context in (batch, 300 * batch):
+            assert latency.decode_ns(batch, context) <= p.decode_ns(batch, context)
+            if p.context_max(batch, 10**9):
+                assert p.decode_ns(batch, p.context_max(batch, 10**9)) <= 10**9
