@@ -16,11 +16,15 @@ _NONE = np.zeros(0, dtype=np.int64)
 _LAST = np.iinfo(np.int64).max
 AHEAD = 64
 """How many are put in order at a time: about as many as a decision admits."""
+EXACT_MAX = 2**62
+"""Keys from here on would leave 64 bits, and are computed as Python integers (`compacted`)."""
+PRIORITY_MAX = 2**31
+"""Priorities beyond this count as this."""
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Those who wait, in order of age: their ages, the tokens each must have in memory, when each arrived, and the
-    group in which it waits.  Arrays of int64, one item a request; they are never written to.
+    """Those who wait, in order of age: their ages, the tokens each must have in memory, when each arrived, the
+    group in which it waits, and its priority.  Arrays of int64, one item a request; they are never written to.
 
     Of them, those in `absent` (ages) have left; they are taken out together, a copy for many.
     """
@@ -29,9 +33,10 @@ class Columns(msgspec.Struct, frozen=True):
     memory: Ints = msgspec.field(default_factory=lambda: _NONE)
     arrivals_ns: Ints = msgspec.field(default_factory=lambda: _NONE)
     groups: Ints = msgspec.field(default_factory=lambda: _NONE)
+    priorities: Ints = msgspec.field(default_factory=lambda: _NONE)
     absent: tuple[int, ...] = ()
 
-    def joined(self, age: int, memory: int, arrival_ns: int, group: int) -> "Columns":
+    def joined(self, age: int, memory: int, arrival_ns: int, group: int, priority: int = 0) -> "Columns":
         """With one more, whose age none has.  O(n), a copy."""
         there = self.settled()
         i = int(np.searchsorted(there.ages, age))
@@ -40,11 +45,12 @@ class Columns(msgspec.Struct, frozen=True):
             np.insert(there.memory, i, memory),
             np.insert(there.arrivals_ns, i, arrival_ns),
             np.insert(there.groups, i, group),
+            np.insert(there.priorities, i, max(-PRIORITY_MAX, min(priority, PRIORITY_MAX))),
         )
 
     def left(self, age: int) -> "Columns":
         """Without the one of that age, which must be there.  O(1), and a copy for every `AHEAD`."""
-        less = Columns(self.ages, self.memory, self.arrivals_ns, self.groups, (*self.absent, age))
+        less = msgspec.structs.replace(self, absent=(*self.absent, age))
         return less if len(less.absent) < AHEAD else less.settled()
 
     def settled(self) -> "Columns":
@@ -57,7 +63,20 @@ class Columns(msgspec.Struct, frozen=True):
             np.delete(self.memory, places),
             np.delete(self.arrivals_ns, places),
             np.delete(self.groups, places),
+            np.delete(self.priorities, places),
         )
+
+    @property
+    def waits_us(self) -> Ints:
+        """How long after the one that came first each of them came, in whole microseconds.  O(n)."""
+        since_ns: Ints = self.arrivals_ns - self.arrivals_ns.min(initial=_LAST)
+        return since_ns // 1_000
+
+
+def compacted(keys: list[int]) -> Ints:
+    """Integers of 64 bits in the same order as any integers, equal where they are equal.  O(n log n)."""
+    rank = {key: i for i, key in enumerate(sorted(set(keys)))}
+    return np.array([rank[key] for key in keys], dtype=np.int64)
 
 
 class Ranking:

@@ -26,13 +26,12 @@ from math import gcd
 from typing import Any, ClassVar, Literal
 
 import attrs
-import numpy as np
 
 from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.columns import Columns, Ranking
+from fairsched.policies.columns import EXACT_MAX, Columns, Ranking, compacted
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.local import ComposedPolicy
@@ -42,8 +41,6 @@ from fairsched.policies.validators import not_negative, one_of
 MemoryUnit = Literal["capacity", "tokens", "blocks"]
 BLOCK_TOKENS = 16
 MILLI_US_PER_S = 1_000_000_000
-EXACT_MAX = 2**62
-"""Above this keys would leave 64 bits, and are computed as Python integers."""
 
 QUEUE_BOUNDED = Assumption("QueueBounded", "At every decision at most Q requests wait.")
 SOURCE = "LARRY's order as meant, with our units; this library"
@@ -127,16 +124,14 @@ class LarryOrder(Order):
         """
         if not len(columns.ages):
             return columns.ages
-        waits_us = (columns.arrivals_ns - columns.arrivals_ns.min()) // 1_000
+        waits_us = columns.waits_us
         age, size = key_factors(self.alpha_milli, unit_tokens)
         queue = len(columns.ages)
         if key(age, size, queue, int(waits_us.max()), int(columns.memory.max())) < EXACT_MAX:
             keys: Ints = key(age, self.sign * size, queue, waits_us, columns.memory)
             return keys
         rows = zip(waits_us.tolist(), columns.memory.tolist(), strict=True)
-        exact = [key(age, self.sign * size, queue, wait_us, memory) for wait_us, memory in rows]
-        rank = {key: i for i, key in enumerate(sorted(set(exact)))}
-        return np.array([rank[key] for key in exact], dtype=np.int64)
+        return compacted([key(age, self.sign * size, queue, wait_us, memory) for wait_us, memory in rows])
 
 
 def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from fairsched.model.pricing import Rates
+from fairsched.policies.ageing import Ageing
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.counter import CounterGate
@@ -20,7 +21,7 @@ from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.dlpm_central import CentralDLPM
 from fairsched.policies.dlpm_global import DLPMGlobal
 from fairsched.policies.e2 import E2, E2Printed
-from fairsched.policies.fcfs import FCFS
+from fairsched.policies.fcfs import FCFS, FCFSOptimistic, NoPreempt
 from fairsched.policies.freeness import Freeness
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.larry import LARRY, FairLARRY, LARRYPrinted
@@ -42,6 +43,7 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
     for policy in (
         *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal()),
+        *(FCFSOptimistic(), NoPreempt(), Ageing()),
         *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
     )
 }

@@ -128,7 +128,7 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
     head = _head(order, queue, lines.get(group), turns.get(group, ROUND_OVER), entries, ids, scores)
     columns = waiting.columns
     if order.follows_queue:
-        columns = columns.joined(entry.age, entry.context_tokens, request.arrival_ns, group)
+        columns = columns.joined(entry.age, entry.context_tokens, request.arrival_ns, group, request.priority)
     return Waiting(
         entries,
         ids,

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fairsched.verify import (
+    ageing_proofs,
     bypass_proofs,
     change_proofs,
     counter_kernel_proofs,
@@ -80,6 +81,7 @@ MODULES: tuple[ModuleType, ...] = (
     llumnix_proofs,
     d2lpm_proofs,
     larry_proofs,
+    ageing_proofs,
     e2_proofs,
     global_worker_proofs,
     global_proofs,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policies.columns import AHEAD, Columns
-from fairsched.policies.larry import EXACT_MAX, LarryOrder, LarryPrintedOrder
+from fairsched.policies.columns import AHEAD, EXACT_MAX, Columns
+from fairsched.policies.larry import LarryOrder, LarryPrintedOrder
 
 CAPACITY = 1_000
 ROWS = st.lists(st.tuples(st.integers(1, CAPACITY), st.integers(0, 10**10), st.integers(0, 2)), min_size=1, max_size=90)

@@ -1,0 +1,124 @@
+"""Ageing: the highest priority first, where waiting raises priority.
+
+Source: folklore of operating systems (Silberschatz et al.: "gradually increasing the priority of processes that wait");
+the static key, the units and the bounds are this library's.  Priorities are the callers' own labels
+(`Request.priority`, the larger first).
+
+Rule, with a boost of b levels a second: at any time t the request with the largest
+
+    priority + b (t - arrival),   which is the one with the least   b * arrival - priority
+
+goes next; of equals the older.  The clock is not in it, so an order once found stands, and decode steps may be leapt
+over.  With b = 0 it is strict priority, under which a low one may wait for ever; with b -> infinity it is first come
+first served.
+
+Theorems: P-AGE-1 to P-AGE-3 below.  Unlike LARRY's they need no bound of the queue: what a request may lose to others
+is fixed when it comes, by who is there and by how many levels somebody may be above it.
+Composition: ageing x no gate x chunked prefill.  Under a gate (`ageing+deficit`) priorities count within a client and
+change nothing of what it may claim against others.
+"""
+
+from math import gcd
+from typing import Any, ClassVar
+
+import attrs
+
+from fairsched.model.algebra import Ints
+from fairsched.model.request import TOKENS_MAX, Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.policies.batching import Batching, Chunked
+from fairsched.policies.columns import EXACT_MAX, PRIORITY_MAX, Columns, Ranking, compacted
+from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Order, bypass_budget_field
+from fairsched.policies.validators import not_negative
+
+MILLI_US_PER_S = 1_000_000_000
+
+SOURCE = "priority with ageing, with our units; this library"
+P_AGE_1 = Theorem(
+    "P-AGE-1",
+    "the static key orders requests as priority + boost (now - arrival) does, at any time",
+    SOURCE,
+    (),
+)
+P_AGE_2 = Theorem(
+    "P-AGE-2",
+    "no request that came more than D / boost after another, and whose priority is at most D higher, is before it",
+    SOURCE,
+    (),
+    bound="D / boost",
+)
+P_AGE_3 = Theorem(
+    "P-AGE-3",
+    "at most n + sigma + rho D / boost requests of its group are let in before one that fits an empty worker, where n "
+    "waited when it came, none is more than D above it, and at most sigma + rho t come in any time t",
+    SOURCE,
+    (),
+    bound="n + sigma + rho D / boost",
+    scope=Scope.TESTED,
+    rests_on=("P-AGE-2",),
+)
+THEOREMS = (P_AGE_1, P_AGE_2, P_AGE_3)
+
+
+def key(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
+    """The key of a request that came `wait` after the oldest, and of columns of such: the least goes first."""
+    return boost * wait - level * priority
+
+
+def key_factors(boost_milli: int) -> tuple[int, int]:
+    """What a microsecond of arrival and a level of priority count in a key, as integers without a common divisor.
+
+    >>> key_factors(1_000)
+    (1, 1000000)
+    """
+    divisor = gcd(boost_milli, MILLI_US_PER_S)
+    return boost_milli // divisor, MILLI_US_PER_S // divisor
+
+
+@attrs.frozen
+class AgeingOrder(Order):
+    """The largest priority + boost * wait first."""
+
+    name: ClassVar[str] = "ageing"
+    follows_queue: ClassVar[bool] = True
+
+    boost_milli: int = attrs.field(default=1_000, validator=not_negative)
+    """Thousandths of a priority level by which a second of waiting raises a request."""
+    bypass_budget: int | None = bypass_budget_field()
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """Ageing's own without a bypass budget; P-AGE-2 and P-AGE-3 need a boost.  With one, a request's bound."""
+        own = THEOREMS if self.boost_milli else (P_AGE_1,)
+        return (*(own if self.bypass_budget is None else ()), *super().theorems)
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        """What is fixed of the rank, where a queue is kept in order without a decision: the priority."""
+        return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
+
+    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int) -> Ranking:
+        """Everybody in order.  O(n) for n waiting."""
+        there = columns.settled()
+        return Ranking(there, self.keys(there), groups)
+
+    def keys(self, columns: Columns) -> Ints:
+        """The key of everybody, less being better.  Waits are rounded to microseconds.  O(n)."""
+        boost, level = key_factors(self.boost_milli)
+        waits_us = columns.waits_us
+        if key(boost, -level, int(waits_us.max(initial=0)), PRIORITY_MAX) < EXACT_MAX:
+            keys: Ints = key(boost, level, waits_us, columns.priorities)
+            return keys
+        rows = zip(waits_us.tolist(), columns.priorities.tolist(), strict=True)
+        return compacted([key(boost, level, wait_us, priority) for wait_us, priority in rows])
+
+
+@attrs.frozen
+class Ageing(ComposedPolicy):
+    """The highest priority first, which waiting raises; promises clients nothing."""
+
+    name: str = "ageing"
+    order: Order = attrs.field(factory=AgeingOrder)
+    gate: Gate[Any] = attrs.field(factory=OpenGate)
+    batching: Batching = attrs.field(factory=Chunked)

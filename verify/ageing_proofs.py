@@ -1,0 +1,193 @@
+"""What is true of priority with ageing: two requests of it, on any integers; and what is said of it and false.
+
+`policies.ageing.key` is plain arithmetic, run here on unknown integers; what holds for any two requests holds for a
+queue.  P-AGE-3 adds who is let in before whom, and is tried in drawn worlds of the shipped policy.
+"""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+
+from fairsched.model import worker as transitions
+from fairsched.model.events import Admitted
+from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.model.worker_state import WorkerState
+from fairsched.policies.ageing import P_AGE_1, P_AGE_2, P_AGE_3, Ageing, AgeingOrder, key, key_factors
+from fairsched.policies.batching import RequestLevel
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
+from fairsched.verify.changed import changed
+from fairsched.verify.false_claim import Bug, FalseClaim
+from fairsched.verify.symbolic import implies
+from fairsched.verify.tested import TestedClaim
+
+_TWO = ("boost", "level", "wait", "other_wait", "priority", "other_priority")
+"""Two requests: what a microsecond and what a level count, when each came, and how high it is."""
+_POSITIVE = Condition(lambda w: (w.boost >= 1) & (w.level >= 1))
+
+
+def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
+    return run(w.boost, w.level, w.wait, w.priority), run(w.boost, w.level, w.other_wait, w.other_priority)
+
+
+def as_priority_and_wait(run: Any = key) -> ArithmeticClaim:
+    """At `now`, with the same factors; the larger goes first."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        one, other = _keys(w, run)
+        raised = w.level * w.priority + w.boost * (w.now - w.wait)
+        other_raised = w.level * w.other_priority + w.boost * (w.now - w.other_wait)
+        before, higher = one < other, raised > other_raised
+        return {"the same order": implies(before, higher) & implies(higher, before)}
+
+    return ArithmeticClaim(P_AGE_1, (*_TWO, "now"), (_POSITIVE,), shows)
+
+
+def horizon(run: Any = key) -> ArithmeticClaim:
+    """`other` came so much later; `above` is D."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        one, other = _keys(w, run)
+        return {
+            "of priority": w.level * (w.other_priority - w.priority) <= w.level * w.above,
+            "the later one is behind": one < other,
+        }
+
+    conditions = (
+        _POSITIVE,
+        Condition(lambda w: (w.other_priority - w.priority <= w.above) & (w.above >= 0)),
+        Condition(lambda w: w.boost * (w.other_wait - w.wait) > w.level * w.above),
+    )
+    return ArithmeticClaim(P_AGE_2, (*_TWO, "above"), conditions, shows, attained=_at_the_horizon)
+
+
+def _at_the_horizon() -> tuple[int, int]:
+    """How much later the last one came that is not behind another 8 levels below it, in microseconds."""
+    boost, level, above = 2, 3, 8
+    before = [later for later in range(50) if key(boost, level, later, above) <= key(boost, level, 0, 0)]
+    return max(before), level * above // boost
+
+
+# --- let in before --------------------------------------------------------------------------------------------------
+
+_BOOST = 4
+"""Levels a second; a step takes a second, and one request is served in it."""
+
+
+def _overtakers(order: AgeingOrder, w: SimpleNamespace) -> tuple[int, int]:
+    """Who is let in before the one of the lowest priority that comes first of all, and how many came in all."""
+    policy = Ageing(order=order, batching=RequestLevel(max_running=1))
+    state, worker = policy.init(), WorkerState(0, 10)
+    came = before = 0
+    for step, count in enumerate(w.coming):
+        now_ns = step * 10**9
+        for _ in range(count + (step == 0)):
+            request = Request(came, 0, now_ns, Prompt(1), 1, priority=w.above * (came > 0))
+            worker, events = transitions.arrive(worker, request, 1, now_ns)
+            for event in events:
+                state = policy.observe(state, event)
+            came += 1
+        plan, state = policy.decide(state, worker.view(now_ns))
+        worker, events = transitions.begin(worker, plan, now_ns)
+        if any(type(event) is Admitted and event.request_id == 0 for event in events):
+            return before, came
+        before += sum(type(event) is Admitted for event in events)
+        worker, ended = transitions.finish(worker, plan, 1, now_ns)
+        for event in ended:
+            state = policy.observe(state, event)
+    return before, came
+
+
+def let_in_before(order: AgeingOrder | None = None) -> TestedClaim:
+    """Up to `rho` a step come, and `sigma` more at once; all are `above` levels above the first."""
+    used = AgeingOrder(1_000 * _BOOST) if order is None else order
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        before, _ = _overtakers(used, w)
+        rho, sigma = max(w.coming[1:], default=0), w.coming[0]
+        return {"within the bound": before * _BOOST <= (sigma + rho) * _BOOST + rho * w.above}
+
+    worlds = st.fixed_dictionaries(
+        {
+            "coming": st.lists(st.integers(0, 3), min_size=1, max_size=40)
+            | st.builds(lambda each, steps: [each] * steps, st.integers(1, 3), st.integers(1, 40)),
+            "above": st.integers(0, 60),
+        }
+    )
+    return TestedClaim(P_AGE_3, worlds, shows)
+
+
+# --- what is false --------------------------------------------------------------------------------------------------
+
+
+def _highest_next() -> TestedClaim:
+    """F-AGE-1, about a boost of one level a second."""
+    theorem = Theorem(
+        "F-AGE-1",
+        "whoever has the highest priority goes next",
+        "priority with ageing, as it is told",
+        (),
+        scope=Scope.BOUNDED,
+    )
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        low, high = (key(*key_factors(1_000), wait_us, high) for wait_us, high in ((0, 0), (w.later_us, w.above)))
+        return {"the higher first": high < low}
+
+    return TestedClaim(theorem, lambda: [{"above": 1, "later_us": later_us} for later_us in (0, 1_000_001)], shows)
+
+
+def _never_starves() -> TestedClaim:
+    """F-AGE-2: with a boost of 0 the low one waits as long as high ones come."""
+    theorem = Theorem("F-AGE-2", "nobody waits for ever", "strict priority, as it is hoped", (), scope=Scope.BOUNDED)
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        before, _ = _overtakers(AgeingOrder(0), w)
+        return {"not everybody goes first": before < len(w.coming)}
+
+    return TestedClaim(theorem, lambda: [{"coming": [1] * 30, "above": 1}], shows)
+
+
+def refutations() -> tuple[FalseClaim, ...]:
+    """What is said of priorities."""
+    return (
+        FalseClaim(
+            _highest_next(),
+            "the order that ships: its waits count too",
+            P_AGE_1.id,
+            "one level above, and came a second and a microsecond later: the older goes first",
+            {"above": 1, "later_us": 1_000_001},
+        ),
+        FalseClaim(
+            _never_starves(),
+            "the order that ships, with a boost of 0",
+            P_AGE_3.id,
+            "one request of a higher priority comes in every step, and one is served",
+            {"coming": [1] * 30, "above": 1},
+        ),
+    )
+
+
+def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+    """About the order that ships."""
+    return (as_priority_and_wait(), horizon(), let_in_before())
+
+
+def _added(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
+    return key(boost, -level, wait, priority)
+
+
+def _doubled(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
+    return key(boost, level, wait, priority + priority)
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    timeless = changed(AgeingOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
+    return (
+        Bug("low priorities first", as_priority_and_wait(_added)),
+        Bug("a priority counts twice", horizon(_doubled)),
+        Bug("waits count for nothing", let_in_before(timeless(1_000 * _BOOST))),
+    )
