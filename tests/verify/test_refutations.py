@@ -42,8 +42,8 @@ def test_every_world_is_saved() -> None:
     """One file a refutation that has a world, as it is now."""
     for name, each in REFUTATIONS.items():
         assert each.world is None or (SAVED / f"{name.lower()}.json").read_bytes() == each.world().to_json()
-    assert {path.stem.upper() for path in SAVED.glob("*.json")} == {
-        name for name, each in REFUTATIONS.items() if each.world is not None
+    assert {path.stem for path in SAVED.glob("*.json")} == {
+        name.lower() for name, each in REFUTATIONS.items() if each.world is not None
     }
 
 
