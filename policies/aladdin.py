@@ -16,6 +16,8 @@ Assumptions: predictions are upper bounds for (e) and gamma = 100 (PredictionsBo
 placed (StartsAtOnce).  Theorems: P-ALD-1 to P-ALD-8, `aladdin_theorems`.  State: who is believed where.
 """
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import ClassVar
 
 import attrs
@@ -46,12 +48,19 @@ class Aladdin(Books):
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
 
     def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
-        state = self._foreseen_anew(state, view)
-        if not state.waiting.size or not view.workers:
+        return self._heartbeat(
+            self._foreseen_anew(state, view), view, [i for _, i in islice(state.waiting, self.lookahead)]
+        )
+
+    def _heartbeat(
+        self, state: AladdinState, view: ClusterView, waiting: Sequence[int], checks: str = "bcde"
+    ) -> tuple[ClusterPlan, AladdinState]:
+        """Where these requests go, of the view's workers."""
+        if not waiting or not view.workers:
             return ClusterPlan(), state
-        rules = self.rules()
+        rules = self.rules(checks)
         draft = Draft(rules, [self._row(state, load, view.now_ns, self.errors == "follow") for load in view.workers])
-        placed = self._placed(state, draft, view.now_ns)
+        placed = self._placed(state, draft, view.now_ns, waiting)
         if self.errors == "rebalance" and len(placed):
             true = Draft(rules, [self._row(state, load, view.now_ns, True) for load in view.workers])
             for each in placed:
@@ -67,12 +76,10 @@ class Aladdin(Books):
             dispatches.append(Dispatch(each.request_id, worker))
         return ClusterPlan(tuple(dispatches)), state
 
-    def _placed(self, state: AladdinState, draft: Draft, now_ns: int) -> tuple[Placed, ...]:
-        """Which of the held requests go where, the oldest first."""
+    def _placed(self, state: AladdinState, draft: Draft, now_ns: int, waiting: Sequence[int]) -> tuple[Placed, ...]:
+        """Which of the held requests go where, one after the other."""
         placed = []
-        for tried, (_, request_id) in enumerate(state.waiting):
-            if tried == self.lookahead:
-                break
+        for request_id in waiting:
             held = state.held[request_id]
             wanted = self._wanted(held, now_ns)
             row = draft.choose(wanted)

@@ -150,6 +150,8 @@ class Books(ClusterPolicy[AladdinState]):
                 return self._preempted(state, event)
             case Finished():
                 return self._finished(state, event)
+            case Migrated() if state.home.get(event.request_id) != event.worker:
+                return state  # It is on its way to where it is believed.
             case Cancelled() | Rejected() | Migrated():
                 return without(self, state, event.request_id)
             case WorkerLeft() | WorkerJoined():
