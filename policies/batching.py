@@ -77,6 +77,10 @@ class Batching(ABC):
         batch.tokens -= tokens
         batch.seats -= 1
 
+    def vacate(self, batch: Batch) -> None:
+        """A decoding request was taken out of the batch for another one to enter."""
+        batch.seats += 1
+
     def _whole_chunks(self, view: WorkerView) -> list[tuple[int, int]]:
         return list(view.prefilling)
 
@@ -155,6 +159,9 @@ class RequestLevel(Batching):
     """
 
     name: ClassVar[str] = "request-level"
+
+    def vacate(self, batch: Batch) -> None:
+        """Nobody enters before the batch is over."""
 
     def open(self, view: WorkerView) -> Batch:
         seats = 0 if view.running else self.max_running

@@ -38,9 +38,10 @@ from fairsched.model.serial import StateError, from_json
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import ChargingRule, Limits, LocalPolicy, WaitingFor
 from fairsched.policies.batching import Batch, Batching, Chunked
+from fairsched.policies.displacement import displaced, freed_tokens, undisplaced
 from fairsched.policies.gate import Gate
 from fairsched.policies.gate_watch import GateWatch
-from fairsched.policies.local_state import Flight, LocalState, enter, group_of, waits_for_prefix
+from fairsched.policies.local_state import LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
 from fairsched.policies.prefix_ledger import NO_LEDGER, check_ledger, computed, evicted
 from fairsched.policies.promise import promise_of
@@ -51,12 +52,13 @@ from fairsched.policies.waiting import (
     Waiting,
     after_eviction,
     after_insertion,
-    check_waiting,
+    after_steps,
     join,
     leave,
     with_budget,
     with_groups,
 )
+from fairsched.policies.waiting_check import check_waiting
 
 G = TypeVar("G")
 
@@ -102,9 +104,13 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         free = self._free(view, batch)
         if free < 0 and optimistic:
             return self._preempt(state, view, batch, -free)
-        if not state.waiting.entries or not self.batching.first_chunk(batch, 1):
+        displaces = self.order.displaces and bool(state.waiting.entries)
+        if not displaces and (not state.waiting.entries or not self.batching.first_chunk(batch, 1)):
             return step_plan(batch, (), growth_steps(view) if optimistic else None), state
-        return Round(self.order, self.gate, self.batching, state, view, batch, free).run()
+        plan, decided = Round(self.order, self.gate, self.batching, state, view, batch, free).run()
+        if plan.admit or not displaces:
+            return plan, decided
+        return displaced(self, state, view, free, self._requeued) or (undisplaced(self, state, view, plan), state)
 
     def _free(self, view: WorkerView, batch: Batch) -> int:
         """KV that is free beside what this step's own output grows into; negative if that does not fit."""
@@ -122,14 +128,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         for _, request_id in reversed(view.running_ranks):
             if short <= 0 or len(victims) == view.running - 1:
                 break
-            flight = view.in_flight[request_id]
-            decoded = view.decoded_tokens(request_id)
-            cache = state.cache.release(request_id)
-            short -= state.cache.tree.protected_tokens - cache.tree.protected_tokens + flight.kv_tokens
-            if not flight.reserved:
-                # What it produced is free again, and what it would produce in this step is not needed.
-                short -= decoded + (request_id in chunked or (batch.decode and flight.clock_start is not None))
-            state = self._requeued(state, request_id, decoded)
+            decodes = batch.decode and view.in_flight[request_id].clock_start is not None
+            short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
+            state = self._requeued(state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)
         gone = set(victims)
         batch.chunks = [chunk for chunk in batch.chunks if chunk[0] not in gone]
@@ -164,7 +165,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def _settled(self, state: LocalState[Any], event: Settled) -> LocalState[Any]:
         flight = state.flights[event.request_id]
         context, charged = flight.entry.context_tokens, self.gate.charged
-        settled = Flight(flight.entry, event.extend_tokens, flight.kv_tokens)
+        settled = msgspec.structs.replace(flight, extend_tokens=event.extend_tokens)
         more = charged(event.extend_tokens, context - event.extend_tokens)
         more -= charged(flight.extend_tokens, context - flight.extend_tokens)
         gate = self.gate.settled(state.gate, event.client, more, state.waiting.heads) if more else state.gate
@@ -177,9 +178,12 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def _decoded(self, state: LocalState[Any], event: Decoded) -> LocalState[Any]:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
-        if gate is state.gate:
+        waiting = state.waiting
+        if self.order.promote_steps is not None:
+            waiting = after_steps(waiting, self.order, event.steps, self.gate.grouped)
+        elif gate is state.gate:
             return state
-        return LocalState(gate, state.waiting, state.cache, state.flights, state.computing, state.ledger)
+        return LocalState(gate, waiting, state.cache, state.flights, state.computing, state.ledger)
 
     def _finished(self, state: LocalState[Any], event: Finished) -> LocalState[Any]:
         return self._out(state, event.request_id)

@@ -17,12 +17,17 @@ G = TypeVar("G")
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """A running request as the policy knows it: its queue entry, what it must compute, and the KV it may come to
-    hold, as the gate was told."""
+    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, as
+    the gate was told, and the step at which it was let in, where steps are counted."""
 
     entry: Entry
     extend_tokens: int
     kv_tokens: int
+    since: int = 0
+
+    def promoted_steps(self, steps: int) -> int | None:
+        """For how many steps it has run since it was let in promoted, None if it was not."""
+        return steps - self.since if self.entry.promoted else None
 
 
 class LocalState(msgspec.Struct, Generic[G], frozen=True):
@@ -61,7 +66,7 @@ def enter(
     waiting = leave(state.waiting, order, request.id, group, admitted=True)
     if cut is not None and order.follows_cache:
         waiting = after_insertion(waiting, order, cache, cut, request.prompt, gate.grouped)
-    flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left)
+    flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left, waiting.steps)
     charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
     turn.admit(group, charged, flight.kv_tokens, group not in waiting.queues)
     ledger = state.ledger

@@ -239,7 +239,7 @@ def _queue(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> 
         entries += [flight.entry for flight in flights.values()]
         entries = [msgspec.structs.replace(entry, place=NO_PLACE) for entry in entries]
     # Ages tell requests apart that are there; where nobody is, they begin anew, and so do the lines.
-    waiting = Waiting(arrivals=before.arrivals if entries or not anew else 0)
+    waiting = Waiting(arrivals=before.arrivals if entries or not anew else 0, steps=before.steps)
     if counts and not anew:
         lines = {group: Line(left=line.left) for group, line in before.lines.items()}
         waiting = msgspec.structs.replace(waiting, lines=Map(lines))

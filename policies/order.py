@@ -14,18 +14,22 @@ import attrs
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.bypass import THEOREMS
-from fairsched.policies.columns import Columns, Ranking
+from fairsched.policies.columns import NO_MATCHES, Columns, Matches, Ranking
 from fairsched.policies.validators import not_negative
 
 
 class Order(ABC):
     """The integer by which waiting requests are ranked; `follows_cache` says that it depends on `cached_tokens`, and
-    `follows_queue` that a decision ranks everybody anew (`ranking`), since it depends on how many wait.
+    `follows_queue` that a decision ranks everybody anew (`ranking`), since it depends on how many wait, or on where.
 
     With `waits_for_prefix`, a request whose next missing block is being computed for somebody else waits for it
     rather than computing it a second time.  With a `bypass_budget` the oldest request of a group goes first once so
     many younger ones have passed it over.  With `takes_turns` ranks are the numbers of priority groups, which take
     turns (`policies.turns`), and with `only_rises` a waiting request's rank never falls.
+
+    An order that `follows_output` ranks by what a request has produced (`rank_after`), with `promote_steps` whoever has
+    waited through so many steps that produced output is promoted, and one that `displaces` lets a waiting request take
+    the place of running ones that stand behind it (`policies.displacement`).
     """
 
     name: ClassVar[str]
@@ -33,13 +37,41 @@ class Order(ABC):
     waits_for_prefix: ClassVar[bool] = False
     follows_queue: ClassVar[bool] = False
     takes_turns: ClassVar[bool] = False
+    follows_output: ClassVar[bool] = False
     bypass_budget: int | None = None
+
+    @property
+    def promote_steps(self) -> int | None:
+        """After so many steps with output a waiting request is promoted; None: never."""
+        return None
+
+    @property
+    def displaces(self) -> bool:
+        """Whether who waits may take the place of who runs."""
+        return False
 
     @abstractmethod
     def rank(self, request: Request, cached_tokens: int) -> int:
         """Rank of a waiting request, between -TOKENS_MAX and TOKENS_MAX: larger goes first.  O(1)."""
 
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int) -> Ranking | None:
+    def rank_after(self, request: Request, generated_tokens: int, promoted: bool) -> int:
+        """Rank of a waiting request with so many output tokens behind it, for an order that follows output.  O(1)."""
+        return self.rank(request, 0)
+
+    def standing(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+        """What a waiting request's rank must exceed to take this running one's place; None: none may.  O(1).
+
+        `promoted_steps` is for how many steps with output it has run since it was let in promoted, None if it was not.
+        """
+        return None
+
+    def standing_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+        """For how many decode steps the standing of a running request does not fall, 1 at least; None: ever.  O(1)."""
+        return None
+
+    def ranking(
+        self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES
+    ) -> Ranking | None:
         """Everybody in this decision's order, for an order that follows the queue; None for any other."""
         return None
 

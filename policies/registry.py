@@ -12,6 +12,9 @@ import attrs
 
 from fairsched.model.pricing import Rates
 from fairsched.policies.ageing import Ageing
+from fairsched.policies.aladdin import Aladdin, AladdinPrinted
+from fairsched.policies.aladdin_grouped import AladdinGrouped
+from fairsched.policies.aladdin_split import AladdinSplit
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.counter import CounterGate
@@ -21,10 +24,12 @@ from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.dlpm_central import CentralDLPM
 from fairsched.policies.dlpm_global import DLPMGlobal
 from fairsched.policies.e2 import E2, E2Printed
+from fairsched.policies.fastserve import FastServe
 from fairsched.policies.fcfs import FCFS, FCFSOptimistic, NoPreempt
 from fairsched.policies.freeness import Freeness
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.larry import LARRY, FairLARRY, LARRYPrinted
+from fairsched.policies.learning_to_rank import LearningToRank
 from fairsched.policies.llumnix import Llumnix
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.longest_prefix import LongestPrefixRouter
@@ -36,6 +41,7 @@ from fairsched.policies.router_random import PowerOfTwo, Random
 from fairsched.policies.sal import SAL, SALPrinted
 from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
 from fairsched.policies.stealing import Stealing
+from fairsched.policies.trail import TRAIL
 from fairsched.policies.upstream_first import UpstreamFirst
 from fairsched.policies.vtc import VTC
 
@@ -45,6 +51,7 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
         *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal()),
         *(FCFSOptimistic(), NoPreempt(), Ageing()),
         *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
+        *(TRAIL(), LearningToRank(), FastServe()),
     )
 }
 """Local policies by name, with their defaults."""
@@ -74,7 +81,10 @@ ROUTERS: dict[str, Router[Any]] = {
 }
 """Routers by name, with their defaults."""
 
-CLUSTER_POLICIES: dict[str, ClusterPolicy[Any]] = {**ROUTERS, CentralDLPM.name: CentralDLPM()}
+CLUSTER_POLICIES: dict[str, ClusterPolicy[Any]] = {
+    **ROUTERS,
+    **{each.name: each for each in (CentralDLPM(), Aladdin(), AladdinPrinted(), AladdinSplit(), AladdinGrouped())},
+}
 """Whatever may stand before the workers, by name: routers, and what holds requests."""
 
 Placing = TypeVar("Placing", bound=ClusterPolicy[Any])

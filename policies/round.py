@@ -10,6 +10,7 @@ from fairsched.model.cache import PrefixCache
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch, Batching
+from fairsched.policies.columns import Matches, Ranking
 from fairsched.policies.gate import Gate
 from fairsched.policies.local_state import LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
@@ -43,9 +44,14 @@ class Round:
         self.batch = batch
         self.free = free
         waiting = state.waiting
-        self.ranking = order.ranking(waiting.columns, len(waiting.heads), view.kv_capacity_tokens)
+        self.ranking = self._ranking() if order.follows_queue else None
         self.turn = gate.turn(state.gate, self.heads)
         self.admissions: list[Admission] = []
+
+    def _ranking(self) -> Ranking | None:
+        waiting = self.state.waiting
+        matches = Matches(waiting.ids, waiting.stops, self.state.cache.tree)
+        return self.order.ranking(waiting.columns, len(waiting.heads), self.view.kv_capacity_tokens, matches)
 
     @property
     def heads(self) -> Ints:
@@ -80,6 +86,16 @@ class Round:
             gate = self.gate.after(self.state.gate, turn)
             return step_plan(self.batch, tuple(self.admissions), 1), msgspec.structs.replace(self.state, gate=gate)
         return step_plan(self.batch, (), self._valid_steps(group)), self.state
+
+    def run_only(self, group: int, request_id: int) -> tuple[StepPlan, LocalState[Any]] | None:
+        """Admit that request, if gate, memory and budget give it the next place, and nobody else; None if not."""
+        if not self.batching.first_chunk(self.batch, 1) or self.turn.choose(self.heads) != group:
+            return None
+        entry = self._head(group)
+        if entry is None or entry.request.id != request_id or self._capped(group, entry) or not self._admit(entry):
+            return None
+        gate = self.gate.after(self.state.gate, self.turn)
+        return step_plan(self.batch, tuple(self.admissions), 1), msgspec.structs.replace(self.state, gate=gate)
 
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view

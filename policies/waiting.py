@@ -13,13 +13,12 @@ can shorten only those that stopped in the node it cut.  So the work is proporti
 """
 
 from collections.abc import Iterator
-from operator import lt
 
 import msgspec
 import numpy as np
 from immutables import Map
 
-from fairsched.model.algebra import EXACT, NO_SCORE, NUMPY, ExactVector, Ints
+from fairsched.model.algebra import NO_SCORE, NUMPY, Ints
 from fairsched.model.cache import PrefixCache
 from fairsched.model.prefix_draft import Eviction
 from fairsched.model.prefix_tree import Insertion
@@ -29,7 +28,7 @@ from fairsched.policies import bypass
 from fairsched.policies.bypass import NO_PLACE, NOBODY_CAME, Line
 from fairsched.policies.columns import Columns
 from fairsched.policies.order import Order
-from fairsched.policies.turns import ROUND_OVER, Turn, chosen, picked
+from fairsched.policies.turns import ROUND_OVER, Turn, picked
 from fairsched.policies.vectors import grown
 
 AGE_BITS = 40
@@ -40,13 +39,15 @@ _NO_HEADS = np.zeros(0, dtype=np.int64)
 class Entry(msgspec.Struct, frozen=True):
     """A request as the queue knows it: `age` counts arrivals, `generated_tokens` is what a preemption left to redo, and
     `place` is its place in its group's line where there is a bypass budget; the KV of the first `kv_tokens` of its
-    context came with it."""
+    context came with it.  Where waits are counted in steps it waits `since` that step, and may be `promoted`."""
 
     request: Request
     age: int
     generated_tokens: int
     place: int = NO_PLACE
     kv_tokens: int = 0
+    since: int = 0
+    promoted: bool = False
 
     @property
     def context_tokens(self) -> int:
@@ -65,7 +66,8 @@ class Waiting(msgspec.Struct, frozen=True):
     `heads[g]` is the score of who is next in group g, NO_SCORE when nothing of it waits.  `stops` says where each
     waiting prompt stops matching (node, blocks); `stopped` lists them by node and next key.  `lines` are kept with a
     bypass budget only, `turns` with priority groups only, and both outlast the queues; `columns` with an order that
-    follows the queue only.
+    follows the queue only.  With an order that promotes, `steps` counts those that produced output, and `patient` lists
+    those that are not promoted, by the step since which they wait.
     """
 
     entries: Map[int, Entry] = Map()
@@ -79,6 +81,8 @@ class Waiting(msgspec.Struct, frozen=True):
     lines: Map[int, Line] = Map()
     turns: Map[int, Turn] = Map()
     columns: Columns = Columns()
+    steps: int = 0
+    patient: SortedTuple[tuple[int, int]] = SortedTuple()
 
     def best(self, group: int) -> Entry:
         """Who is next in a group in which somebody waits: its best entry, or its oldest if that is due.  O(1)."""
@@ -94,6 +98,13 @@ class Waiting(msgspec.Struct, frozen=True):
         queue = self.queues.get(group)
         for score in reversed(queue) if queue is not None else ():
             yield self.entries[self.ids[AGE_MASK - (score & AGE_MASK)]]
+
+
+def rank_of(order: Order, entry: Entry, cached_tokens: int) -> int:
+    """The order's rank of an entry."""
+    if order.follows_output:
+        return order.rank_after(entry.request, entry.generated_tokens, entry.promoted)
+    return order.rank(entry.request, cached_tokens)
 
 
 def score_of(rank: int, age: int) -> int:
@@ -113,6 +124,10 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
         if entry.place == NO_PLACE:
             entry = msgspec.structs.replace(entry, place=bypass.place(NUMPY, line.left, line.ages.size))
         lines = lines.set(group, Line(line.ages.add(entry.age), line.left))
+    patient = waiting.patient
+    if order.promote_steps is not None:
+        entry = msgspec.structs.replace(entry, since=waiting.steps, promoted=False)
+        patient = patient.add((entry.since, request.id))
     stops, stopped = waiting.stops, waiting.stopped
     cached_tokens = 0
     if order.follows_cache and request.prompt.keys:
@@ -120,7 +135,7 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
         cached_tokens = _usable(request.prompt, match.blocks)
         stops = stops.set(request.id, (match.node, match.blocks))
         stopped = _stop(stopped, request, match.node, match.blocks)
-    score = score_of(order.rank(request, cached_tokens), entry.age)
+    score = score_of(rank_of(order, entry, cached_tokens), entry.age)
     queue = waiting.queues.get(group, _NO_QUEUE).add(score)
     entries = waiting.entries.set(request.id, entry)
     ids = waiting.ids.set(entry.age, request.id)
@@ -141,6 +156,8 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
         lines,
         turns,
         columns,
+        waiting.steps,
+        patient,
     )
 
 
@@ -175,7 +192,32 @@ def leave(waiting: Waiting, order: Order, request_id: int, group: int, admitted:
         lines,
         turns,
         waiting.columns.left(entry.age) if order.follows_queue else waiting.columns,
+        waiting.steps,
+        waiting.patient if order.promote_steps is None else waiting.patient.discard((entry.since, request_id)),
     )
+
+
+def after_steps(waiting: Waiting, order: Order, steps: int, grouped: bool) -> Waiting:
+    """The index after so many more steps with output: whoever has waited too long is promoted.
+
+    O(1), and for each who is promoted O(groups + log n + sqrt n).
+    """
+    assert order.promote_steps is not None
+    waiting = msgspec.structs.replace(waiting, steps=waiting.steps + steps)
+    while waiting.patient.size and waiting.patient.first()[0] + order.promote_steps <= waiting.steps:
+        first = waiting.patient.first()
+        entry = msgspec.structs.replace(waiting.entries[first[1]], promoted=True)
+        group, score = entry.request.client if grouped else 0, score_of(rank_of(order, entry, 0), entry.age)
+        queue = waiting.queues[group].remove(waiting.scores[first[1]]).add(score)
+        waiting = msgspec.structs.replace(
+            waiting,
+            entries=waiting.entries.set(first[1], entry),
+            scores=waiting.scores.set(first[1], score),
+            queues=waiting.queues.set(group, queue),
+            heads=_with_head(waiting.heads, group, queue.last()),
+            patient=waiting.patient.remove(first),
+        )
+    return waiting
 
 
 def after_insertion(
@@ -221,7 +263,7 @@ def _rescore(waiting: Waiting, order: Order, cache: PrefixCache, moved: list[int
         match = cache.tree.match(request.prompt)
         stopped = _stop(_unstop(stopped, request, *stops[request_id]), request, match.node, match.blocks)
         stops[request_id] = (match.node, match.blocks)
-        rank = order.rank(request, _usable(request.prompt, match.blocks))
+        rank = rank_of(order, entry, _usable(request.prompt, match.blocks))
         if order.only_rises:
             rank = max(rank, scores[request_id] >> AGE_BITS)
         score = score_of(rank, entry.age)
@@ -317,74 +359,3 @@ def _with_head(heads: Ints, group: int, head: int) -> Ints:
         heads = grown(heads, group + 1, NO_SCORE)
     heads[group] = head
     return heads
-
-
-def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: bool) -> None:
-    """Raise `AssertionError` unless every representation invariant holds.  O(n log n + bytes of prompts)."""
-    entries = waiting.entries
-    # Ages identify requests, and no age is in the future.
-    assert {entry.age: i for i, entry in entries.items()} == dict(waiting.ids.items())
-    assert all(entry.age < waiting.arrivals for entry in entries.values())
-    groups: dict[int, list[int]] = {}
-    for i, entry in entries.items():
-        request = entry.request
-        # Every score is the one that the order gives for what is cached now.
-        cached_tokens = cache.cached_tokens(request.prompt) if order.follows_cache else 0
-        rank = order.rank(request, cached_tokens)
-        # One that only rises may be higher.
-        rank = max(rank, waiting.scores[i] >> AGE_BITS) if order.only_rises else rank
-        assert waiting.scores[i] == score_of(rank, entry.age)
-        groups.setdefault(request.client if grouped else 0, []).append(waiting.scores[i])
-        # A prompt stops where the cache says it does.
-        if i in waiting.stops:
-            match = cache.tree.match(request.prompt)
-            assert waiting.stops[i] == (match.node, match.blocks)
-    # Each group's queue holds exactly its scores, in order, and its head is the best of them or a due oldest.
-    assert {group: list(queue) for group, queue in waiting.queues.items()} == {g: sorted(s) for g, s in groups.items()}
-    for group, head in enumerate(waiting.heads.tolist()):
-        if group in groups and order.takes_turns:
-            assert head == _turn_head(groups[group], waiting.turns.get(group, ROUND_OVER))
-            continue
-        due = group in groups and waiting.due(order, group)
-        assert head == max(groups.get(group, [NO_SCORE]), key=(lambda score: score & AGE_MASK) if due else None)
-    _check_lines(waiting, order, grouped)
-    # The columns have everybody, if the order needs them, in order of age.
-    rows = sorted((e.age, e.context_tokens, e.request.arrival_ns, e.request.client) for e in entries.values())
-    wanted = [row if grouped else (*row[:3], 0) for row in rows] if order.follows_queue else []
-    columns = waiting.columns.settled()
-    kept = (columns.ages, columns.memory, columns.arrivals_ns, columns.groups)
-    assert list(zip(*(column.tolist() for column in kept), strict=True)) == wanted
-    # The prompts listed where they stop are exactly those that wait and can be cached.
-    listed = sorted(i for by_key in waiting.stopped.values() for ids in by_key.values() for i in ids)
-    assert listed == sorted(waiting.stops)
-
-
-def _turn_head(scores: list[int], turn: Turn) -> int:
-    """The best score of the priority group that the kernel chooses."""
-    quota = ExactVector(sorted({score >> AGE_BITS for score in scores}))
-    group = quota[chosen(EXACT, quota, ExactVector([True] * len(quota)), turn.turn)]
-    return max(score for score in scores if score >> AGE_BITS == group)
-
-
-def _check_lines(waiting: Waiting, order: Order, grouped: bool) -> None:
-    if order.bypass_budget is None:
-        # Without a budget nobody counts.
-        assert not waiting.lines
-        return
-    groups: dict[int, list[Entry]] = {}
-    for _, request_id in sorted(waiting.ids.items()):
-        entry = waiting.entries[request_id]
-        groups.setdefault(entry.request.client if grouped else 0, []).append(entry)
-    # Each line has the ages of those who wait.
-    assert {g: list(line.ages) for g, line in waiting.lines.items() if line.ages.size} == {
-        g: [entry.age for entry in entries] for g, entries in groups.items()
-    }
-    for group, entries in groups.items():
-        line = waiting.lines[group]
-        places = [entry.place for entry in entries]
-        # Places ascend with age, nobody's lies before that of whoever comes next, and nobody was passed over less than
-        # not at all.
-        assert all(map(lt, places, places[1:]))
-        assert places[0] >= 0
-        assert places[-1] < line.left + line.ages.size
-        assert all(line.left - place + older >= 0 for older, place in enumerate(places))

@@ -1,0 +1,132 @@
+"""FastServe: a multi-level feedback queue that a request joins at the level of its prefill.
+
+Source: "Fast Distributed Inference Serving for Large Language Models" (FastServe): skip-join MLFQ; its constants are in
+its code (10 ms, ratio 2, 3 s).
+
+Rule.  Level p has a quantum of q0 2^p.  A request joins the first level whose quantum covers its prefill, and goes down
+one when it has been served for longer than its level's quantum.  The highest level (0) goes first; of one level those
+that have run before go before those that have not, the oldest first.  Who waits displaces who runs at a lower level.
+Who has not run for 3 s is promoted: it waits at level 0, and once let in goes down from there, until it is displaced;
+then it is where its service says.
+
+No length is known or predicted.  Service is counted in what steps are said to take, not on a clock: the prompt at
+`prefill_token_ns` and a constant, each further token at `step_us`; the 3 s are as many steps with output.  Hence
+decode steps may be leapt over up to the next demotion or promotion.  What is computed again after a preemption is not
+counted.  In the code the starved are pushed to the front one by one, the last one first, and are looked for once in
+1,000 iterations; here the oldest is first and they are promoted when it is time.
+
+The paper swaps the KV of low levels out to the host before they are preempted and back before they run.  A worker of
+ours has one memory, so what is preempted is computed again, with its prompt if that is not cached any more: displacing
+costs more here than in the paper.
+"""
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fairsched.model.request import Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.policies.batching import Batching
+from fairsched.policies.displacement import P_DISPLACED
+from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Order
+from fairsched.policies.trail import optimistic
+from fairsched.policies.validators import not_negative, positive
+
+P_FS_1 = Theorem(
+    "P-FS-1",
+    "a request with a prefill of t joins level max(0, ceil(log2(t / q0))), leaves a level exactly when it has been "
+    "served there for longer than q0 2^p, and goes down only, unless it is promoted",
+    "FastServe; this library, for services up to the size that was tried",
+    (),
+    scope=Scope.BOUNDED,
+)
+
+
+def join_level(prefill: int, quantum: int) -> int:
+    """The first level whose quantum covers a prefill.
+
+    >>> [join_level(prefill, 10) for prefill in (1, 10, 11, 20, 21, 40)]
+    [0, 0, 1, 1, 2, 2]
+    """
+    return (-(-prefill // quantum) - 1).bit_length() if prefill > quantum else 0
+
+
+def level_after(joined: int, service: int, quantum: int) -> int:
+    """The level of a request that joined at one, after so much service."""
+    return max((-(-service // quantum) + (1 << joined) - 1).bit_length() - 1, joined)
+
+
+def service_left(joined: int, level: int, service: int, quantum: int) -> int:
+    """How much more service keeps it at its level."""
+    return quantum * ((2 << level) - (1 << joined)) - service
+
+
+@attrs.frozen
+class SkipJoin(Order):
+    """The highest level first (level 0), and of one level those that have run before others."""
+
+    name: ClassVar[str] = "skip-join"
+    follows_output: ClassVar[bool] = True
+
+    quantum_us: int = attrs.field(default=10_000, validator=positive)
+    """q0: the quantum of level 0."""
+    promote_ms: int = attrs.field(default=3_000, validator=positive)
+    """Who waits for so long, in steps of `step_us`, is promoted."""
+    step_us: int = attrs.field(default=20_000, validator=positive)
+    """What a decode step is said to take."""
+    prefill_token_ns: int = attrs.field(default=62_700, validator=positive)
+    """What a prompt token is said to take; of the preset llama-3.1-8b-a100, like the constant."""
+    prefill_constant_us: int = attrs.field(default=11_100, validator=not_negative)
+
+    @property
+    def promote_steps(self) -> int:
+        return max(-(-1_000 * self.promote_ms // self.step_us), 1)
+
+    @property
+    def displaces(self) -> bool:
+        return True
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """About levels and displacing."""
+        return (P_FS_1, P_DISPLACED)
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        return self.rank_after(request, 0, False)
+
+    def rank_after(self, request: Request, generated_tokens: int, promoted: bool) -> int:
+        if promoted:
+            return 0
+        joined, service = self._served(request, generated_tokens, None)
+        return -2 * level_after(joined, service, 1_000 * self.quantum_us) - (not generated_tokens)
+
+    def standing(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+        joined, service = self._served(request, generated_tokens, promoted_steps)
+        return -2 * level_after(joined, service, 1_000 * self.quantum_us)
+
+    def standing_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+        joined, service = self._served(request, generated_tokens, promoted_steps)
+        quantum = 1_000 * self.quantum_us
+        level = level_after(joined, service, quantum)
+        return service_left(joined, level, service, quantum) // (1_000 * self.step_us) + 1
+
+    def _served(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> tuple[int, int]:
+        """The level that it joined, or was promoted to, and its service since, in nanoseconds."""
+        step_ns = 1_000 * self.step_us
+        if promoted_steps is not None:
+            return 0, promoted_steps * step_ns
+        prefill_ns = 1_000 * self.prefill_constant_us + self.prefill_token_ns * request.prompt.tokens
+        service_ns = prefill_ns + step_ns * max(generated_tokens - 1, 0)
+        return join_level(prefill_ns, 1_000 * self.quantum_us), service_ns
+
+
+@attrs.frozen
+class FastServe(ComposedPolicy):
+    """A multi-level feedback queue with displacement; promises nothing to anybody."""
+
+    name: str = "fastserve"
+    order: Order = attrs.field(factory=SkipJoin)
+    gate: Gate[Any] = attrs.field(factory=OpenGate)
+    batching: Batching = attrs.field(factory=optimistic)

@@ -1,0 +1,211 @@
+"""Who waits takes the place of who runs: when, of whom, and that it ends."""
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fairsched.engines.simulator import simulate
+from fairsched.model.events import Preempted
+from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.request import TOKENS_MAX, Prompt, Request
+from fairsched.model.workload import Workload
+from fairsched.policies.batching import BATCHINGS, Reserve
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.fastserve import FastServe, SkipJoin
+from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.learning_to_rank import LearningToRank, ShortestPredicted
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Order
+from fairsched.policies.router import RoundRobin
+from fairsched.policies.trail import TRAIL, ShortestRemaining, predicted
+from fairsched.verify.strategies import workloads
+from tests.policies.play import Play
+
+RESERVES: tuple[Reserve, ...] = ("static", "optimistic")
+LEVELS = SkipJoin(quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0)
+"""A prompt token takes 1, a step 2, and level 0 lasts for 2."""
+LATENCY = LatencyModel("test", "made for tests", 30, 7, 1_500, (DecodePiece(1, 50, 1, 2),), 40)
+
+
+def played(order: Order, gate: Gate[Any] | None = None, capacity: int = 100, **batching: Any) -> Play:
+    """A worker under the order."""
+    rule = BATCHINGS["chunked"](**{"max_batched_tokens": 50, "max_running": 4, **batching})
+    return Play(ComposedPolicy("displaces", order, gate or OpenGate(), rule), capacity)
+
+
+def preempted(play: Play) -> list[int]:
+    """Who was preempted, in order."""
+    return [event.request_id for event in play.events if isinstance(event, Preempted)]
+
+
+@pytest.mark.parametrize("reserve", RESERVES)
+def test_who_has_less_left_takes_the_place(reserve: Reserve) -> None:
+    """For want of a seat: the step takes the long one out and lets the short one in, and it finishes before."""
+    play = played(ShortestRemaining(50), max_running=1, reserve=reserve)
+    long = play.arrive(output=20)
+    play.step(2)
+    short = play.arrive(output=3)
+    plan = play.step()
+    assert (plan.preempt, [admission.request_id for admission in plan.admit]) == ((long,), [short])
+    play.step(40)
+    assert play.finished() == [short, long]
+
+
+@pytest.mark.parametrize("reserve", RESERVES)
+def test_memory_is_made_by_those_behind(reserve: Reserve) -> None:
+    """For want of memory: of those behind, the one that stands last goes first, and no more than are needed."""
+    play = played(ShortestRemaining(90), capacity=43 if reserve == "optimistic" else 70, reserve=reserve)
+    longest, middle, other = (play.arrive(prompt=10, output=output) for output in (14, 12, 10))
+    play.step()
+    short = play.arrive(prompt=20, output=2)
+    plan = play.step()
+    assert plan.preempt == ((longest,) if reserve == "static" else (longest, middle))
+    assert [admission.request_id for admission in plan.admit] == [short]
+    play.step(60)
+    assert set(play.finished()) == {longest, middle, other, short}
+
+
+def test_nobody_is_taken_out_in_vain() -> None:
+    """Where those behind are not enough, they run on."""
+    play = played(ShortestRemaining(90), capacity=40)
+    play.arrive(prompt=10, output=15)
+    play.arrive(prompt=4, output=8)
+    play.step()
+    play.arrive(prompt=25, output=9)
+    assert play.step(3).preempt == ()
+    play.step(60)
+    assert preempted(play) == []
+    assert len(play.finished()) == 3
+
+
+@pytest.mark.parametrize(("percent", "taken_out"), [(0, 0), (30, 0), (31, 1), (100, 1)])
+def test_the_limit_of_trail(percent: int, taken_out: int) -> None:
+    """What has produced 3 of 10 is displaced if c is more than 30 %; with c = 0 nobody is."""
+    play = played(ShortestRemaining(percent), max_running=1)
+    play.arrive(output=10)
+    play.step(3)
+    play.arrive(output=2)
+    play.step(20)
+    assert len(preempted(play)) == taken_out
+    assert len(play.finished()) == 2
+
+
+@pytest.mark.parametrize("given_prediction", [None, 7, 99])
+def test_a_prediction_is_at_most_what_was_declared(given_prediction: int | None) -> None:
+    """And is that where nobody predicted."""
+    request = Request(0, 0, 0, Prompt(4), 20, predicted_output_tokens=given_prediction)
+    assert predicted(request) == (7 if given_prediction == 7 else 20)
+
+
+def test_under_a_gate_a_client_displaces_its_own() -> None:
+    """Another client's request waits for a place; a request of the client itself takes it."""
+    for client, expected in ((1, []), (0, [0])):
+        play = played(ShortestRemaining(100), DeficitGate(quantum=100), max_running=1)
+        play.arrive(client=0, output=10)
+        play.step()
+        play.arrive(client=client, output=2)
+        play.step()
+        assert preempted(play) == expected
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_a_batch_that_is_formed_once_displaces_nobody(batching: str) -> None:
+    """Under FasterTransformer's rule nobody enters before the batch is over; under all others the short one does."""
+    rule = BATCHINGS[batching](max_running=1)
+    play = Play(attrs.evolve(TRAIL(), order=ShortestRemaining(100), batching=rule))
+    play.arrive(output=10)
+    play.step()
+    play.arrive(output=2)
+    play.step()
+    assert preempted(play) == ([] if batching == "request-level" else [0])
+
+
+def test_who_starves_is_promoted_for_a_period() -> None:
+    """The long one waits 5 steps behind short ones, runs for 3 before another short one takes its place."""
+    play = played(ShortestPredicted(starve_steps=5, period_steps=3), max_running=1)
+    play.arrive(output=2)
+    long = play.arrive(output=20)
+    running = 0
+    for step in range(14):
+        if step % 2:
+            play.arrive(output=2)
+        play.step()
+        running += long in play.worker.in_flight
+        assert step >= 4 or not running
+        if long in preempted(play):
+            break
+    assert running == 3
+    ranks = [ShortestPredicted().rank_after(Request(0, 0, 0, Prompt(1), TOKENS_MAX), 0, it) for it in (True, False)]
+    assert ranks == [0, -TOKENS_MAX]
+
+
+def test_a_leap_ends_where_a_period_does() -> None:
+    """Nobody is to come or go: the plan stands until the waiting one is promoted, or the running one no longer is."""
+    play = played(ShortestPredicted(starve_steps=9, period_steps=3), max_running=1)
+    play.arrive(output=20)
+    play.step()
+    play.arrive(output=30)
+    assert play.decide().valid_steps == 9
+    play.step(4)
+    assert play.decide().valid_steps == 5
+
+
+def test_who_was_served_is_displaced_from_below() -> None:
+    """A prompt of 3 joins level 1, which lasts for 4: after one more step of 2 it is lower, and a prompt of 2, which
+    joins level 0, need not wait for that; a prompt of 4 has to."""
+    for prompt, steps in ((2, 0), (4, 1)):
+        play = played(LEVELS, max_running=1)
+        play.arrive(prompt=3, output=10)
+        play.step()
+        play.arrive(prompt=prompt, output=1)
+        waited = 0
+        while not preempted(play):
+            play.step()
+            waited += 1
+        assert waited == steps + 1
+
+
+def with_predictions(workload: Workload, drawn: st.DataObject) -> Workload:
+    """Some requests with a prediction, right or wrong."""
+    jobs = []
+    for job in workload.jobs:
+        prediction = drawn.draw(st.none() | st.integers(1, 12))
+        jobs.append(replace(job, request=replace(job.request, predicted_output_tokens=prediction)))
+    return replace(workload, jobs=tuple(jobs))
+
+
+ORDERS: tuple[Order, ...] = (
+    ShortestRemaining(60),
+    ShortestPredicted(starve_steps=3, period_steps=2),
+    SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
+)
+
+
+@given(
+    workload=workloads(block_tokens=2), order=st.sampled_from(ORDERS), reserve=st.sampled_from(RESERVES), data=st.data()
+)
+def test_leaps_are_steps_and_displacing_ends(
+    workload: Workload, order: Order, reserve: Reserve, data: st.DataObject
+) -> None:
+    """In time, and with predictions: stepping gives the leaps' events, all requests end, and under reserved outputs
+    none is displaced as often as it has tokens to produce."""
+    workload = with_predictions(workload, data)
+    rule = BATCHINGS["chunked"](max_batched_tokens=16, max_running=2, reserve=reserve)
+    policy = ComposedPolicy("displaces", order, OpenGate(), rule)
+    leapt, stepped = (simulate(workload, policy, RoundRobin(), LATENCY, leap=leap) for leap in (True, False))
+    others = [[event for event in log if not hasattr(event, "steps")] for log in (leapt, stepped)]
+    assert others[0] == others[1]
+    displaced = Counter(event.request_id for event in leapt if isinstance(event, Preempted))
+    if reserve == "static":
+        outputs = {job.request.id: job.output_tokens for job in workload.jobs}
+        assert all(times < outputs[request_id] for request_id, times in displaced.items())
+
+
+def test_names() -> None:
+    """What ships: TRAIL as evaluated does not displace, the others do."""
+    assert [policy.order.displaces for policy in (TRAIL(), LearningToRank(), FastServe())] == [False, True, True]
