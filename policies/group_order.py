@@ -27,7 +27,10 @@ def ratio(outputs: int, prompt_tokens: int) -> int:
 
 
 def group_places(
-    tree: BatchTree, groups: PrefixGroups, order: GroupOrder = "per_request", outputs: Sequence[int] | None = None
+    tree: BatchTree,
+    groups: PrefixGroups,
+    order: GroupOrder = "per_request",
+    outputs: Sequence[int] | Ints | None = None,
 ) -> Ints:
     """The place of each group, from 0; `outputs` are the output tokens of each prompt, for `known_lengths` only.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fairsched import __version__
+from fairsched.cli_batch import add_batch
 from fairsched.cli_calibrate import add_calibrate
 from fairsched.cli_compare import add_compare
 from fairsched.cli_fidelity import add_fidelity
@@ -48,7 +49,7 @@ def parser() -> Parser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for add in (
         *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
-        *(add_calibrate, add_fidelity, add_reproduce, add_scale),
+        *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch),
     ):
         add(commands)
     return whole
