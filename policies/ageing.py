@@ -27,7 +27,7 @@ from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.columns import EXACT_MAX, PRIORITY_MAX, Columns, Ranking, compacted
+from fairsched.policies.columns import EXACT_MAX, NO_MATCHES, PRIORITY_MAX, Columns, Matches, Ranking, compacted
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Order, bypass_budget_field
@@ -98,7 +98,7 @@ class AgeingOrder(Order):
         """What is fixed of the rank, where a queue is kept in order without a decision: the priority."""
         return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
 
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int) -> Ranking:
+    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
         """Everybody in order.  O(n) for n waiting."""
         there = columns.settled()
         return Ranking(there, self.keys(there), groups)

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
+from immutables import Map
 
 from fairsched.model.algebra import NO_SCORE, Ints
+from fairsched.model.prefix_tree import PrefixTree
 
 _NONE = np.zeros(0, dtype=np.int64)
 _LAST = np.iinfo(np.int64).max
@@ -71,6 +73,18 @@ class Columns(msgspec.Struct, frozen=True):
         """How long after the one that came first each of them came, in whole microseconds.  O(n)."""
         since_ns: Ints = self.arrivals_ns - self.arrivals_ns.min(initial=_LAST)
         return since_ns // 1_000
+
+
+class Matches(msgspec.Struct, frozen=True):
+    """Where in a cache the prompts of those who wait stop matching: (node, blocks) by request id, for prompts with keys
+    and orders that follow the cache; and the requests' ids by age."""
+
+    ids: Map[int, int] = Map()
+    stops: Map[int, tuple[int, int]] = Map()
+    tree: PrefixTree = msgspec.field(default_factory=PrefixTree.empty)
+
+
+NO_MATCHES = Matches()
 
 
 def compacted(keys: list[int]) -> Ints:

@@ -31,7 +31,7 @@ from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.columns import EXACT_MAX, Columns, Ranking, compacted
+from fairsched.policies.columns import EXACT_MAX, NO_MATCHES, Columns, Matches, Ranking, compacted
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.local import ComposedPolicy
@@ -111,7 +111,7 @@ class LarryOrder(Order):
         """What is fixed of the rank, where a queue is kept in order without a decision: small prompts first."""
         return -self.sign * request.prompt.tokens
 
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int) -> Ranking:
+    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
         """Everybody in order, with the queue as long as it is now.  O(n) for n waiting."""
         unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
         there = columns.settled()

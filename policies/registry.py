@@ -20,6 +20,7 @@ from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.d2lpm import D2LPM
 from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.dfs_weight import DfsWeight
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.dlpm_central import CentralDLPM
 from fairsched.policies.dlpm_global import DLPMGlobal
@@ -49,7 +50,7 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
     for policy in (
         *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal()),
-        *(FCFSOptimistic(), NoPreempt(), Ageing()),
+        *(FCFSOptimistic(), NoPreempt(), Ageing(), DfsWeight()),
         *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
         *(TRAIL(), LearningToRank(), FastServe()),
     )

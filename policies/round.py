@@ -43,7 +43,6 @@ class Round:
         self.view = view
         self.batch = batch
         self.free = free
-        waiting = state.waiting
         self.ranking = self._ranking() if order.follows_queue else None
         self.turn = gate.turn(state.gate, self.heads)
         self.admissions: list[Admission] = []
