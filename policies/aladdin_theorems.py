@@ -65,10 +65,10 @@ P_ALD_7 = Theorem(
 )
 P_ALD_8 = Theorem(
     "P-ALD-8",
-    "G groups need at most slope times rate + G (constant + 1) workers",
+    "G groups need at most slope rate + G (constant + 1) workers, less a millionth for each",
     "this library's reconstruction of grouped scheduling",
     (LINEAR_GROUPS,),
-    bound="slope rate + G (constant + 1)",
+    bound="slope rate + G (constant + 1 - 10^-6)",
 )
 THEOREMS = (P_ALD_1, P_ALD_2, P_ALD_3, P_ALD_4, P_ALD_5, P_ALD_6, P_ALD_7)
 """Those of the placement itself; P-ALD-8 is the grouped scheduler's."""

@@ -19,7 +19,7 @@ import msgspec
 from fairsched.model.algebra import EXACT
 from fairsched.policies import counter, deficit
 from fairsched.policies.gate import Gate
-from fairsched.policies.registry import ROUTERS
+from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import suite
 from fairsched.verify.concrete import INTERPRETATIONS
 from fairsched.verify.subject import SUITE, claims_of
@@ -99,7 +99,7 @@ def breaches(sources: Iterable[str]) -> Iterator[str]:
 
 def unseeded(modules: Iterable[ModuleType]) -> Iterator[str]:
     """Theorems of routers that no seeded bug breaks, or whose bound no run attains."""
-    of_routers = {theorem.id for router in ROUTERS.values() for theorem in router.theorems}
+    of_routers = {theorem.id for router in CLUSTER_POLICIES.values() for theorem in router.theorems}
     for module in modules:
         broken = {bug.claim.theorem.id for bug in suite.bugs(module)}
         for claim in module.claims():

@@ -19,7 +19,7 @@ from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
 from fairsched.policies.global_deficit import GlobalDeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify import pricing_proofs, suite
 from fairsched.verify.resting import below
 from fairsched.verify.suite import AnyClaim
@@ -121,7 +121,8 @@ def pricing() -> Subject:
 def variants() -> Subject:
     """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
-    listing = (DeficitGate, GlobalDeficitGate, CounterGate, *orders, *BATCHINGS.values(), *ROUTERS.values(), pricing())
+    gates = (DeficitGate, GlobalDeficitGate, CounterGate)
+    listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), pricing())
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
     return Subject(VARIANTS, SUITE, tuple(rest))

@@ -18,6 +18,8 @@ from typing import Any
 
 from fairsched.verify import (
     ageing_proofs,
+    aladdin_fit_proofs,
+    aladdin_proofs,
     bypass_proofs,
     change_proofs,
     counter_kernel_proofs,
@@ -90,6 +92,8 @@ MODULES: tuple[ModuleType, ...] = (
     global_worker_proofs,
     global_proofs,
     credit_ledger_proofs,
+    aladdin_fit_proofs,
+    aladdin_proofs,
 )
 
 

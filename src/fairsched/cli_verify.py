@@ -13,7 +13,7 @@ from fairsched import __version__
 from fairsched.cli_common import imported, policy_of, positive_int
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, router_with, unknown
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, local_policy, router_with, unknown
 
 if TYPE_CHECKING:
     from fairsched.verify.deployment import Deployment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NOT_PROVED = 1
 """Exit status when something that is claimed was not proved."""
-KNOWN = (*LOCAL_POLICIES, *ROUTERS)
+KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
 """The names of shipped policies and routers."""
 COUNTEREXAMPLES = Path("out", "counterexamples")
 """Where worlds that break a claim are kept."""
@@ -144,8 +144,8 @@ def _subject(name: str, deployment: "Deployment") -> "Subject":
     from fairsched.verify.subject import subject
 
     params = deployment.parameters(name)
-    if name in ROUTERS:
-        return subject(name, router_with(ROUTERS[name], params))
+    if name in CLUSTER_POLICIES:
+        return subject(name, router_with(CLUSTER_POLICIES[name], params))
     if ":" in name and not isinstance(found := imported(name), ComposedPolicy):
         if params:
             raise ValueError(f"{name} is no composed policy, and has no parameters to set")

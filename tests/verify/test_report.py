@@ -15,7 +15,7 @@ from fairsched.policies.deficit_fairness import D_41, D_WEIGHTED
 from fairsched.policies.gate import Gate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.policies.router import JoinShortestQueue
 from fairsched.verify import report_text
 from fairsched.verify.decide import prove
@@ -55,7 +55,7 @@ def test_a_composition_inherits_the_theorems_of_its_gate(gate: Gate[Any], order:
 
 def test_every_claim_of_the_suite_is_some_shipped_policys() -> None:
     """Nothing is proved that no report shows."""
-    policies = {**LOCAL_POLICIES, **ROUTERS}
+    policies = {**LOCAL_POLICIES, **CLUSTER_POLICIES}
     subjects = [pricing(), variants(), *(subject(name, policy) for name, policy in policies.items())]
     subjects.append(subject("mine", JoinShortestQueue(measure="tokens")))
     capped = composed(DeficitGate(in_flight_cap_tokens=1024))

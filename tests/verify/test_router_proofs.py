@@ -11,7 +11,7 @@ from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
-from fairsched.policies.registry import ROUTERS
+from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.policies.router import NoRouterState, RoundRobin
 from fairsched.policies.sal import SAL
 from fairsched.verify import registry, report_text, router_proofs, suite, tested
@@ -29,7 +29,7 @@ from fairsched.verify.system import Claim
 from fairsched.verify.tested import TestedClaim
 
 BUGS = [(module, bug) for module in suite.MODULES for bug in suite.bugs(module)]
-THEOREMS = {theorem.id for router in ROUTERS.values() for theorem in router.theorems}
+THEOREMS = {theorem.id for router in CLUSTER_POLICIES.values() for theorem in router.theorems}
 CLAIMS = [claim for claim in suite.claims() if claim.theorem.id in THEOREMS and not isinstance(claim, Claim)]
 
 
@@ -205,7 +205,7 @@ def test_what_was_tried_is_said_to_be_tested() -> None:
 def test_assumptions_about_the_world_are_named_once() -> None:
     """Two routers mean the same by an assumption of one name."""
     known: dict[str, Assumption] = {}
-    for router in ROUTERS.values():
+    for router in CLUSTER_POLICIES.values():
         for theorem in router.theorems:
             for assumption in theorem.assumptions:
                 assert known.setdefault(assumption.name, assumption) == assumption

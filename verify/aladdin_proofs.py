@@ -1,0 +1,264 @@
+"""Aladdin's arithmetic: P-ALD-2 to P-ALD-6 and P-ALD-8, the shipped functions on unknown integers.
+
+Best fit itself is in `aladdin_fit_proofs`, what is false in `aladdin_refuted`.
+"""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+
+from fairsched.model.performance import Performance
+from fairsched.policies import aladdin_limits as limits
+from fairsched.policies.aladdin_size import UNIT, workers_for
+from fairsched.policies.aladdin_theorems import (
+    GAMMA_WHOLE,
+    LINES_EXACT,
+    P_ALD_2,
+    P_ALD_3,
+    P_ALD_4,
+    P_ALD_5,
+    P_ALD_6,
+    P_ALD_8,
+    PREDICTIONS_BOUND,
+)
+from fairsched.verify.aladdin_refuted import refutations
+from fairsched.verify.arithmetic import ArithmeticClaim, Condition
+from fairsched.verify.false_claim import Bug
+from fairsched.verify.tested import TestedClaim
+
+__all__ = ["bugs", "claims", "refutations"]
+
+
+def _lines(w: SimpleNamespace, **known: int) -> Any:
+    """Lines whose coefficients are unknown, but for those that are known."""
+    names = {"prefill_token_ns": "k1", "prefill_constant_ns": "c1", "context_token_ns": "k2", "request_ns": "c2"}
+    names |= {"decode_constant_ns": "c3", "kv_token": "h", "kv_constant": "j"}
+    values = {field: known.get(name, getattr(w, name, 0)) for field, name in names.items()}
+    lines = SimpleNamespace(**values)
+    for method in ("kv", "prefill_ns", "decode_ns"):
+        setattr(lines, method, getattr(Performance, method).__get__(lines))
+    return lines
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+_THREE = ("a", "b", "c")
+
+
+def never_passed(slack: Any = limits.profile_slack) -> ArithmeticClaim:
+    """Three requests with ends and levels, at iteration k from `now` on; each may have ended before its end."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        p = _lines(w, h=1)
+        entries = [(getattr(w, f"{name}_end"), getattr(w, f"{name}_level")) for name in _THREE]
+        if slack(p, w.capacity, entries) < 0:
+            return {}
+        held = w.capacity * 0
+        for name, (_, level) in zip(_THREE, entries, strict=True):
+            if w.k <= getattr(w, f"{name}_left"):
+                held = held + p.kv(level + w.k)
+        return {"never more than there is": held <= w.capacity}
+
+    def sound(name: str) -> Condition:
+        return Condition(lambda w: (getattr(w, f"{name}_level") + w.now >= 0) & (getattr(w, f"{name}_end") >= w.now))
+
+    def foreseen(name: str) -> Condition:
+        return Condition(lambda w: getattr(w, f"{name}_left") <= getattr(w, f"{name}_end"), PREDICTIONS_BOUND)
+
+    conditions = (
+        Condition(lambda w: (w.j >= 0) & (w.capacity >= 0) & (w.k >= w.now)),
+        Condition(lambda w: (w.a_end >= w.b_end) & (w.b_end >= w.c_end)),
+        *map(sound, _THREE),
+        *map(foreseen, _THREE),
+    )
+    names = [f"{name}_{part}" for name in _THREE for part in ("end", "level", "left")]
+    return ArithmeticClaim(P_ALD_2, ("capacity", "j", "now", "k", *names), conditions, shows, attained=_full)
+
+
+def _full() -> tuple[int, int]:
+    """The most that three requests hold which just fit, iteration by iteration, and the capacity."""
+    p, entries = Performance(0, 0, 0, 0, 0), [(6, 1), (3, 2), (3, 2)]
+    capacity = next(c for c in range(100) if limits.profile_slack(p, c, entries) >= 0)
+    held = [sum(p.kv(level + k) for end, level in entries if k <= end) for k in range(9)]
+    return max(held), capacity
+
+
+def peaks_hold(slack: Any = limits.peaks_slack) -> ArithmeticClaim:
+    """The others hold `held` of what is `reserved` for them; one more comes, and has `done` tokens of its output."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        p = _lines(w)
+        peak = limits.peak_kv(p, w.prompt, w.foreseen)
+        if slack(w.capacity, w.reserved, peak) < 0:
+            return {}
+        holds = p.kv(w.prompt + w.done)
+        return {
+            "it holds no more than its peak": holds <= peak,
+            "all together no more than is reserved": w.held + holds <= w.reserved + peak,
+            "never more than there is": w.held + holds <= w.capacity,
+        }
+
+    conditions = (
+        Condition(lambda w: (w.h >= 1) & (w.j >= 0) & (w.prompt >= 1) & (w.done >= 0) & (w.foreseen >= 1)),
+        Condition(lambda w: (w.held >= 0) & (w.held <= w.reserved)),
+        Condition(lambda w: w.done <= w.foreseen, PREDICTIONS_BOUND),
+    )
+    names = ("capacity", "reserved", "held", "prompt", "foreseen", "done", "h", "j")
+    return ArithmeticClaim(P_ALD_3, names, conditions, shows, relaxed=True, attained=_reserved)
+
+
+def _reserved() -> tuple[int, int]:
+    p, capacity = Performance(0, 0, 0, 0, 0, 2, 1), 100
+    peak = limits.peak_kv(p, 7, 17)
+    most = next(reserved for reserved in range(capacity, -1, -1) if limits.peaks_slack(capacity, reserved, peak) >= 0)
+    return most + p.kv(7 + 17), capacity
+
+
+# --- iterations -------------------------------------------------------------------------------------------------------
+
+
+def iterations_within(slack: Any = limits.decode_slack) -> ArithmeticClaim:
+    """A batch of `batch`, with `prompts` and `done` tokens of output in all, of which `foreseen` were counted."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        p = _lines(w)
+        context = limits.context_cost(w.prompts, w.foreseen, w.gamma)
+        if slack(p, w.theta, w.target, w.batch, context) < 0:
+            return {}
+        room = w.target - w.c3 - w.c2 * w.batch
+        return {
+            "context is at most what is counted": 100 * (w.prompts + w.done) <= context,
+            "so is its time": 100 * (w.k2 * (w.prompts + w.done)) <= w.k2 * context,
+            "theta takes no more than all": w.theta * room <= 100 * room,
+            "the iteration is within the target": w.took <= w.target,
+        }
+
+    conditions = (
+        Condition(lambda w: (w.k2 >= 0) & (w.c2 >= 0) & (w.c3 >= 0) & (w.batch >= 1) & (w.prompts >= 1)),
+        Condition(lambda w: (w.done >= 0) & (w.foreseen >= 0) & (w.theta >= 1) & (w.theta <= 100)),
+        Condition(lambda w: w.done <= w.foreseen, PREDICTIONS_BOUND),
+        Condition(lambda w: w.gamma == 100, GAMMA_WHOLE),
+        Condition(lambda w: w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3, LINES_EXACT),
+    )
+    names = ("k2", "c2", "c3", "target", "theta", "gamma", "batch", "prompts", "foreseen", "done", "took")
+    return ArithmeticClaim(P_ALD_4, names, conditions, shows, relaxed=True, attained=_longest)
+
+
+def _longest() -> tuple[int, int]:
+    """The longest iteration of one request of 10 tokens with as many as (b) allows to follow, and the target."""
+    p, target = Performance(0, 0, 3, 5, 7), 1_002
+    most = max(n for n in range(1_000) if limits.decode_slack(p, 100, target, 1, limits.context_cost(10, n, 100)) >= 0)
+    return p.decode_ns(1, 10 + most), target
+
+
+def mean_iteration(slack: Any = limits.decode_slack) -> TestedClaim:
+    """A batch of prompts, all with outputs of `n` tokens: their second to last token take n - 1 iterations."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        p, batch, total = Performance(0, 0, *w.lines), len(w.prompts), sum(w.prompts)
+        said = slack(p, 100, w.target, batch, limits.context_cost(total, batch * w.n, 50))
+        took = sum(p.decode_ns(batch, total + batch * produced) for produced in range(1, w.n))
+        return {"exactly": (w.n - 1) * said == 100 * ((w.n - 1) * w.target - took)}
+
+    worlds = st.fixed_dictionaries(
+        {
+            "lines": st.lists(st.integers(0, 10**6), min_size=3, max_size=3),
+            "target": st.integers(0, 10**9),
+            "prompts": st.lists(st.integers(1, 4_000), min_size=1, max_size=9),
+            "n": st.integers(2, 200),
+        }
+    )
+    return TestedClaim(P_ALD_5, worlds, shows)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def errors_kept(move: Any = limits.moved) -> ArithmeticClaim:
+    """Two workers' errors, and those of all others with their sizes."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        source, target = move(w.source, w.target, w.size)
+        total, sizes = source + target + w.others, limits.apart(source, target) + w.other_sizes
+        return {
+            "the sum stays": total == w.source + w.target + w.others,
+            "no smaller than the sum": (sizes >= total) & (sizes >= -total),
+        }
+
+    conditions = (
+        Condition(lambda w: w.size >= 0),
+        Condition(lambda w: (w.other_sizes >= w.others) & (w.other_sizes >= -w.others)),
+    )
+    names = ("source", "target", "size", "others", "other_sizes")
+    return ArithmeticClaim(P_ALD_6, names, conditions, shows, attained=lambda: (limits.apart(*move(9, -5, 6)), 4))
+
+
+def groups_together(count: Any = workers_for) -> ArithmeticClaim:
+    """So many groups with `rate` need `workers` within the bound; one more comes, with `more`."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        each = w.constant + UNIT - 1
+        added = count(w.more, w.slope, w.constant)
+        return {
+            "one group": UNIT * added <= w.slope * w.more + each,
+            "all": UNIT * (w.workers + added) <= w.slope * w.rate + w.slope * w.more + w.spent + each,
+        }
+
+    conditions = (
+        Condition(lambda w: (w.slope >= 0) & (w.constant >= 0) & (w.rate >= 0) & (w.more >= 0) & (w.workers >= 0)),
+        Condition(lambda w: UNIT * w.workers <= w.slope * w.rate + w.spent),
+    )
+    names = ("workers", "rate", "more", "slope", "constant", "spent")
+    return ArithmeticClaim(P_ALD_8, names, conditions, shows, attained=_rounded)
+
+
+def _rounded() -> tuple[int, int]:
+    """Two groups that are rounded up as far as can be, and the bound, in millionths of a worker."""
+    slope, constant, rates = 1, 0, (UNIT + 1, 2 * UNIT + 1)
+    workers = sum(workers_for(rate, slope, constant) for rate in rates)
+    return UNIT * workers, slope * sum(rates) + len(rates) * (constant + UNIT - 1)
+
+
+def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+    """About what ships."""
+    return (
+        never_passed(),
+        peaks_hold(),
+        iterations_within(),
+        mean_iteration(),
+        errors_kept(),
+        groups_together(),
+    )
+
+
+# --- small errors -----------------------------------------------------------------------------------------------------
+
+
+def _last_only(p: Any, capacity: Any, entries: Any) -> Any:
+    return limits.profile_slack(p, capacity, entries[-1:])
+
+
+def _half_peak(capacity: Any, reserved: Any, peak: Any) -> Any:
+    return 2 * (capacity - reserved) - peak
+
+
+def _without_requests(p: Any, theta: Any, target: Any, batch: Any, context: Any) -> Any:
+    return limits.decode_slack(p, theta, target, batch - 1, context)
+
+
+def _lost(source: Any, target: Any, size: Any) -> tuple[Any, Any]:
+    return source - size, target
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    return (
+        Bug("only the first end is looked at", never_passed(_last_only)),
+        Bug("half a peak is reserved", peaks_hold(_half_peak)),
+        Bug("the new request itself is not counted", iterations_within(_without_requests)),
+        Bug("the new request itself is not counted", mean_iteration(_without_requests)),
+        Bug("the target's error stays as it was", errors_kept(_lost)),
+        Bug("a group too many", groups_together(lambda rate, slope, constant: workers_for(rate, slope, constant) + 1)),
+    )
