@@ -37,6 +37,7 @@ from fairsched.policies.longest_prefix import LongestPrefixRouter
 from fairsched.policies.lpm import LPM
 from fairsched.policies.oracle_partition import OraclePartition
 from fairsched.policies.preble import Preble, PreblePrinted
+from fairsched.policies.predicted_batches import S3, PiA
 from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
 from fairsched.policies.router_random import PowerOfTwo, Random
 from fairsched.policies.sal import SAL, SALPrinted
@@ -50,7 +51,7 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
     for policy in (
         *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal()),
-        *(FCFSOptimistic(), NoPreempt(), Ageing(), DfsWeight()),
+        *(FCFSOptimistic(), NoPreempt(), Ageing(), DfsWeight(), S3(), PiA()),
         *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
         *(TRAIL(), LearningToRank(), FastServe()),
     )

@@ -105,9 +105,16 @@ class PolicyMachine(Play, RuleBasedStateMachine):
 
     @rule(drawn=st.runner().flatmap(lambda m: arrivals(m.world)), early=st.integers(0, 3))
     def arrive(self, drawn: list[Request], early: int) -> None:
-        """Requests come at one instant; those that could never be served are turned away."""
+        """Requests come at one instant, some with predictions; those that could never be served are turned away."""
         for request in drawn:
-            request = msgspec.structs.replace(request, id=len(self.requests), arrival_ns=self.now_ns)
+            number = len(self.requests)
+            request = msgspec.structs.replace(
+                request,
+                id=number,
+                arrival_ns=self.now_ns,
+                predicted_output_tokens=1 + number * early % OUTPUT_TOKENS_MAX if early else None,
+                priority=(number + early) % 3,
+            )
             output_tokens = max(request.max_output_tokens - early, 1)
             self.requests[request.id] = request
             refusal = self.policy.refuses(request)

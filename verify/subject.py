@@ -19,6 +19,7 @@ from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
 from fairsched.policies.global_deficit import GlobalDeficitGate
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.predicted_batches import PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify import pricing_proofs, suite
 from fairsched.verify.resting import below
@@ -31,7 +32,9 @@ PRICING = "pricing"
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
-_PROVED = (ComposedPolicy, DeficitGate, GlobalDeficitGate, CounterGate, OpenGate)
+_PROVED = (PredictedBatches, ComposedPolicy, DeficitGate, GlobalDeficitGate, CounterGate, OpenGate)
+"""Whose methods the theorems are about.  Batches by prediction decide for themselves who must leave and how much memory
+an entry needs, which both are memory's say; who may go is the gate's as ever."""
 
 
 @attrs.frozen

@@ -19,6 +19,7 @@ from fairsched.policies.dlpm import DLPM
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.lpm import LPM
+from fairsched.policies.predicted_batches import PredictedBatches
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
 from fairsched.policies.vtc import VTC
@@ -33,7 +34,11 @@ def keys(*names: int) -> Prompt:
 # --- order ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", LOCAL_POLICIES.values(), ids=LOCAL_POLICIES)
+CONTINUOUS = {name: policy for name, policy in LOCAL_POLICIES.items() if not isinstance(policy, PredictedBatches)}
+"""Policies that let requests in beside those that run."""
+
+
+@pytest.mark.parametrize("policy", CONTINUOUS.values(), ids=CONTINUOUS)
 def test_first_that_does_not_fit_stops_the_line(policy: ComposedPolicy) -> None:
     """A request that does not fit is not passed over by a smaller one of the same client behind it."""
     play = Play(attrs.evolve(policy, batching=Chunked()), 24)
