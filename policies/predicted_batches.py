@@ -17,6 +17,8 @@ Without a prediction a request counts as predicted to produce what it declared; 
 
 Reservations are kept until one is reached, so memory never runs short, and decode steps may be leapt over until the
 next one is.
+
+Theorem: P-S3-1.  Of waits there is none under `pia` (F-PIA-1).
 """
 
 from typing import Any, ClassVar
@@ -26,6 +28,7 @@ import attrs
 from fairsched.model.cache import PrefixCache
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Request
+from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitingFor
 from fairsched.policies.batching import Batching, RequestLevel
@@ -37,6 +40,15 @@ from fairsched.policies.round import Round, step_plan
 from fairsched.policies.trail import predicted
 from fairsched.policies.validators import positive
 from fairsched.policies.waiting import Entry
+
+P_S3_1 = Theorem(
+    "P-S3-1",
+    "a request is let in at most 1 + ceil(log2(declared / predicted)) times",
+    "S3's doubling; this library",
+    (),
+    bound="1 + ceil(log2(declared / predicted))",
+    scope=Scope.BOUNDED,
+)
 
 
 def reservation(request: Request, generated_tokens: int) -> int:
