@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 import attrs
 
-from fairsched.model.theorem import Theorem
+from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
-from fairsched.policies.validators import one_of, positive
+from fairsched.policies.validators import one_of, percent, positive
 
 Reserve = Literal["static", "optimistic"]
 
@@ -76,6 +76,10 @@ class Batching(ABC):
         batch.chunks.append((request_id, tokens))
         batch.tokens -= tokens
         batch.seats -= 1
+
+    def withheld(self, kv_capacity_tokens: int) -> int:
+        """KV that is kept free, except of a request that runs alone."""
+        return 0
 
     def vacate(self, batch: Batch) -> None:
         """A decoding request was taken out of the batch for another one to enter."""
@@ -171,7 +175,38 @@ class RequestLevel(Batching):
         return extend_tokens if batch.seats > 0 else 0
 
 
+P_BL_4 = Theorem(
+    "P-BL-4",
+    "the KV in use is at most the threshold in every step in which more than one request runs",
+    "this library; BatchLLM's threshold, with the growth of outputs counted; in drawn worlds",
+    (),
+    bound="kv_threshold_percent of kv_capacity_tokens, rounded up",
+    scope=Scope.TESTED,
+)
+
+
+@attrs.frozen
+class MemoryCentric(Chunked):
+    """BatchLLM's rule: chunked prefill of as many requests as KV holds up to a threshold; they are not counted.
+
+    Source: BatchLLM, section on token batching.  Each step takes the decodes, then chunks of prompts
+    whose prefix is computed, then chunks of prefixes; which of those is next is for the order (`policies.batchllm`).
+    The paper gives no threshold: here 90 % of the capacity.  What outputs come to is reserved or, when they grow, taken
+    out first; a request that needs more than the threshold runs alone.
+    """
+
+    name: ClassVar[str] = "memory-centric"
+    theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_BL_4)
+
+    max_running: int = attrs.field(default=1_000_000, validator=positive)
+    kv_threshold_percent: int = attrs.field(default=90, validator=percent)
+    """How much of the KV capacity may be in use while more than one request runs."""
+
+    def withheld(self, kv_capacity_tokens: int) -> int:
+        return kv_capacity_tokens * (100 - self.kv_threshold_percent) // 100
+
+
 BATCHINGS: dict[str, type[Batching]] = {
-    rule.name: rule for rule in (Chunked, IterationLevel, EagerPrefill, RequestLevel)
+    rule.name: rule for rule in (Chunked, IterationLevel, EagerPrefill, RequestLevel, MemoryCentric)
 }
 """Batching rules by name."""

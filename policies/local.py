@@ -45,6 +45,7 @@ from fairsched.policies.local_state import LocalState, enter, group_of, waits_fo
 from fairsched.policies.order import Order
 from fairsched.policies.prefix_ledger import NO_LEDGER, check_ledger, computed, evicted
 from fairsched.policies.promise import promise_of
+from fairsched.policies.regroup import regrouped
 from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
 from fairsched.policies.shared_watch import SharedGateWatch, SharedState
 from fairsched.policies.waiting import (
@@ -55,8 +56,8 @@ from fairsched.policies.waiting import (
     after_steps,
     join,
     leave,
-    with_budget,
     with_groups,
+    with_heads,
 )
 from fairsched.policies.waiting_check import check_waiting
 
@@ -90,7 +91,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if (budget is None and waiting.lines) or (budget is not None and waiting.arrivals and not waiting.lines):
             raise StateError(f"the state was kept {'with' if waiting.lines else 'without'} a bypass budget")
         return (
-            restored if budget is None else msgspec.structs.replace(restored, waiting=with_budget(waiting, self.order))
+            restored if budget is None else msgspec.structs.replace(restored, waiting=with_heads(waiting, self.order))
         )
 
     # --- deciding ---------------------------------------------------------------------------------------------------
@@ -106,18 +107,19 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return self._preempt(state, view, batch, -free)
         displaces = self.order.displaces and bool(state.waiting.entries)
         if not displaces and (not state.waiting.entries or not self.batching.first_chunk(batch, 1)):
-            return step_plan(batch, (), growth_steps(view) if optimistic else None), state
+            return step_plan(batch, (), growth_steps(view, self.batching) if optimistic else None), state
         plan, decided = Round(self.order, self.gate, self.batching, state, view, batch, free).run()
         if plan.admit or not displaces:
             return plan, decided
         return displaced(self, state, view, free, self._requeued) or (undisplaced(self, state, view, plan), state)
 
     def _free(self, view: WorkerView, batch: Batch) -> int:
-        """KV that is free beside what this step's own output grows into; negative if that does not fit."""
+        """KV that is free beside what is withheld and what this step's output takes; negative if that does not fit."""
+        free = view.kv_free_tokens - self.batching.withheld(view.kv_capacity_tokens)
         if self.batching.reserve == "static":
-            return view.kv_free_tokens
+            return free
         prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in batch.chunks)
-        return view.kv_free_tokens - prefilled - (view.growing if batch.decode else 0)
+        return free - prefilled - (view.growing if batch.decode else 0)
 
     def _preempt(
         self, state: LocalState[Any], view: WorkerView, batch: Batch, short: int
@@ -172,9 +174,13 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return msgspec.structs.replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
 
     def _prefilled(self, state: LocalState[Any], event: Prefilled) -> LocalState[Any]:
-        if event.remaining_tokens or event.request_id not in state.computing:
+        """The end of a step that computed a prompt is when those who wait may be ranked together."""
+        waiting, computing = regrouped(state.waiting, self.order, self.gate.grouped), state.computing
+        if not event.remaining_tokens and event.request_id in computing:
+            computing = computing.delete(event.request_id)
+        elif waiting is state.waiting:
             return state
-        return msgspec.structs.replace(state, computing=state.computing.delete(event.request_id))
+        return msgspec.structs.replace(state, waiting=waiting, computing=computing)
 
     def _decoded(self, state: LocalState[Any], event: Decoded) -> LocalState[Any]:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)

@@ -7,10 +7,12 @@ An order that can starve a request of a served client takes a `bypass_budget` (`
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
 
+from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.bypass import THEOREMS
@@ -79,6 +81,18 @@ class Order(ABC):
     def only_rises(self) -> bool:
         """Whether the rank of a request that waits may not fall when the cache changes."""
         return False
+
+    def renewed(self, before: int, rank: int) -> int:
+        """The rank of a request that waits with the rank `before`, when the cache now gives it `rank`.  O(1)."""
+        return max(before, rank) if self.only_rises else rank
+
+    def regroups(self, waiting: int, joined: int) -> bool:
+        """Whether all who wait are to be ranked together now, `joined` of them having come since.  O(1)."""
+        return False
+
+    def ranks_together(self, requests: Sequence[Request]) -> Ints | None:
+        """The ranks of all who wait, found from all of them; None: each has its own.  For an order that regroups."""
+        return None
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:

@@ -17,6 +17,7 @@ from fairsched.policies.aladdin_grouped import AladdinGrouped
 from fairsched.policies.aladdin_split import AladdinSplit
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.batching import BATCHINGS, Batching
+from fairsched.policies.batchllm import BatchLLM, HybridBatchLLM
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.d2lpm import D2LPM
 from fairsched.policies.deficit import DeficitGate
@@ -54,6 +55,7 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
         *(FCFSOptimistic(), NoPreempt(), Ageing(), DfsWeight(), S3(), PiA()),
         *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
         *(TRAIL(), LearningToRank(), FastServe()),
+        *(BatchLLM(), HybridBatchLLM()),
     )
 }
 """Local policies by name, with their defaults."""
@@ -194,7 +196,8 @@ def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
         if given["batching"] not in BATCHINGS:
             raise unknown("batching rule", given["batching"], BATCHINGS)
         kind = BATCHINGS[given["batching"]]
-    values = {name: getattr(policy.batching, name) for name in _fields(kind)}
+    default = kind()
+    values = {name: getattr(policy.batching, name, getattr(default, name)) for name in _fields(kind)}
     for name in values:
         if name in given:
             values[name] = _parsed(policy, name, given[name], values[name])

@@ -101,7 +101,7 @@ class Round:
         stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
         if self.batching.reserve == "static":
             return stays
-        grows = growth_steps(view)
+        grows = growth_steps(view, self.batching)
         return grows if stays is None else stays if grows is None else min(stays, grows)
 
     def _head(self, group: int) -> Entry | None:
@@ -140,20 +140,26 @@ class Round:
         output = entry.output_tokens_left if self.batching.reserve == "static" else 1
         return entry.context_tokens - cached_tokens + output
 
+    def _room(self) -> int:
+        """KV for the next that enters: a request alone may have what the batching rule withholds."""
+        alone = not self.view.running and not self.admissions
+        return self.free + (self.batching.withheld(self.view.kv_capacity_tokens) if alone else 0)
+
     def fits(self, entry: Entry) -> bool:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
-        return self._need(entry, cached_tokens, cache)[0] <= self.free
+        return self._need(entry, cached_tokens, cache)[0] <= self._room()
 
     def _admit(self, entry: Entry) -> bool:
         request = entry.request
-        if self._least_need(entry) > self.free:
+        room = self._room()
+        if self._least_need(entry) > room:
             return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
         extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens)
         chunk = self.batching.first_chunk(self.batch, extend_tokens)
         need, reserved = self._need(entry, cached_tokens, cache)
-        if not chunk or need > self.free:
+        if not chunk or need > room:
             return False
         self.free -= need
         self.batching.add(self.batch, request.id, chunk)
@@ -170,6 +176,7 @@ def step_plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int 
     return StepPlan((), admissions, chunks, batch.decode, 1 if chunks else valid_steps)
 
 
-def growth_steps(view: WorkerView) -> int | None:
+def growth_steps(view: WorkerView, batching: Batching) -> int | None:
     """For how many steps outputs that grow into free memory still fit."""
-    return max(view.kv_free_tokens // view.growing, 1) if view.growing else None
+    free = view.kv_free_tokens - batching.withheld(view.kv_capacity_tokens)
+    return max(free // view.growing, 1) if view.growing else None

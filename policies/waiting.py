@@ -67,7 +67,8 @@ class Waiting(msgspec.Struct, frozen=True):
     waiting prompt stops matching (node, blocks); `stopped` lists them by node and next key.  `lines` are kept with a
     bypass budget only, `turns` with priority groups only, and both outlast the queues; `columns` with an order that
     follows the queue only.  With an order that promotes, `steps` counts those that produced output, and `patient` lists
-    those that are not promoted, by the step since which they wait.
+    those that are not promoted, by the step since which they wait.  `grouped` arrivals had come
+    when those who wait were last ranked together (`policies.regroup`).
     """
 
     entries: Map[int, Entry] = Map()
@@ -83,6 +84,7 @@ class Waiting(msgspec.Struct, frozen=True):
     columns: Columns = Columns()
     steps: int = 0
     patient: SortedTuple[tuple[int, int]] = SortedTuple()
+    grouped: int = 0
 
     def best(self, group: int) -> Entry:
         """Who is next in a group in which somebody waits: its best entry, or its oldest if that is due.  O(1)."""
@@ -158,6 +160,7 @@ def join(waiting: Waiting, order: Order, cache: PrefixCache, entry: Entry, group
         columns,
         waiting.steps,
         patient,
+        waiting.grouped,
     )
 
 
@@ -194,6 +197,7 @@ def leave(waiting: Waiting, order: Order, request_id: int, group: int, admitted:
         waiting.columns.left(entry.age) if order.follows_queue else waiting.columns,
         waiting.steps,
         waiting.patient if order.promote_steps is None else waiting.patient.discard((entry.since, request_id)),
+        waiting.grouped,
     )
 
 
@@ -264,8 +268,7 @@ def _rescore(waiting: Waiting, order: Order, cache: PrefixCache, moved: list[int
         stopped = _stop(_unstop(stopped, request, *stops[request_id]), request, match.node, match.blocks)
         stops[request_id] = (match.node, match.blocks)
         rank = rank_of(order, entry, _usable(request.prompt, match.blocks))
-        if order.only_rises:
-            rank = max(rank, scores[request_id] >> AGE_BITS)
+        rank = order.renewed(scores[request_id] >> AGE_BITS, rank)
         score = score_of(rank, entry.age)
         if score != scores[request_id]:
             group = request.client if grouped else 0
@@ -309,8 +312,14 @@ def with_groups(waiting: Waiting, size: int) -> Waiting:
     return msgspec.structs.replace(waiting, heads=grown(waiting.heads, size, NO_SCORE))
 
 
-def with_budget(waiting: Waiting, order: Order) -> Waiting:
-    """The index of lines that were kept under another bypass budget.  O(groups)."""
+def own_rank(waiting: Waiting, order: Order, entry: Entry) -> int:
+    """The rank of a waiting request for what is cached now, whatever others wait.  O(1)."""
+    stop = waiting.stops.get(entry.request.id)
+    return rank_of(order, entry, 0 if stop is None else _usable(entry.request.prompt, stop[1]))
+
+
+def with_heads(waiting: Waiting, order: Order) -> Waiting:
+    """The index of queues or lines that were kept by another rule, with their heads found anew.  O(groups)."""
     heads = waiting.heads.copy()
     for group, queue in waiting.queues.items():
         line, turn = waiting.lines.get(group), waiting.turns.get(group, ROUND_OVER)

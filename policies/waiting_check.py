@@ -21,8 +21,8 @@ def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: b
         # Every score is the one that the order gives for what is cached now.
         cached_tokens = cache.cached_tokens(request.prompt) if order.follows_cache else 0
         rank = rank_of(order, entry, cached_tokens)
-        # One that only rises may be higher.
-        rank = max(rank, waiting.scores[i] >> AGE_BITS) if order.only_rises else rank
+        # One that only rises, or was found together with others, may be another.
+        rank = order.renewed(waiting.scores[i] >> AGE_BITS, rank)
         assert waiting.scores[i] == score_of(rank, entry.age)
         groups.setdefault(request.client if grouped else 0, []).append(waiting.scores[i])
         # A prompt stops where the cache says it does.

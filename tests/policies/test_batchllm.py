@@ -1,0 +1,163 @@
+"""BatchLLM's order: groups go together, when they are made, and what a gate keeps of its bound; the threshold."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.compare import Cluster, Run, run_one
+from fairsched.engines.metrics import RunResult
+from fairsched.model.presets import PRESETS
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.batching import MemoryCentric
+from fairsched.policies.batchllm import ALONE_MAX, BatchLLM, HybridBatchLLM, PrefixGroupOrder
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Arrival
+from fairsched.policies.registry import ROUTERS
+from fairsched.policies.waiting import AGE_BITS
+from fairsched.verify.conformance import check_local_policy
+from tests.policies.play import Play
+
+ONE = MemoryCentric(max_running=1)
+
+
+def prompt(family: int, own: int, number: int) -> Prompt:
+    """A prompt of a family of ten shared tokens, with tokens of its own."""
+    return Prompt.from_keys([family] * 10 + [1_000 + number] * own)
+
+
+def served(policy: ComposedPolicy, families: str, own: int = 2) -> str:
+    """The families of those let in, in order, when all come at once; capitals have prompts three times as long."""
+    play = Play(policy, 200)
+    for number, family in enumerate(families):
+        play.arrive(0, prompt(ord(family), own * (20 if family.isupper() else 1), number), 1)
+    order = ""
+    while play.worker.queue:
+        plan = play.step()
+        order += "".join(families[admission.request_id] for admission in plan.admit)
+    return order
+
+
+def ranks(play: Play) -> dict[int, int]:
+    """The rank of each that waits."""
+    return {i: score >> AGE_BITS for i, score in play.state.waiting.scores.items()}
+
+
+def test_groups_go_together_and_the_dense_ones_first() -> None:
+    """After the first step, which knows no groups, each family is served as a whole, the one with long prompts last."""
+    assert served(BatchLLM(batching=ONE), "cAbAbAbb") == "cbbbbAAA"
+
+
+def test_first_come_first_served_mixes_them() -> None:
+    """The same without groups, for comparison: nobody waits for others of its family."""
+    policy = BatchLLM(order=PrefixGroupOrder(backlog_min=100), batching=ONE)
+    assert served(policy, "cAbAbAbb") == "cAAAbbbb"
+
+
+def test_groups_are_made_when_an_eighth_is_new() -> None:
+    """Of 16 who wait one more changes nothing, the second makes groups anew; nothing happens while nobody computes."""
+    play = Play(BatchLLM(batching=ONE), 4_000)
+    for number in range(17):
+        play.arrive(0, prompt(number % 2, 2, number), 30)
+    assert max(ranks(play).values()) <= ALONE_MAX
+    play.step()
+    assert len(ranks(play)) == 16
+    assert min(ranks(play).values()) > ALONE_MAX
+    late = play.arrive(0, prompt(0, 2, 17), 1)
+    play.step(40)
+    assert ranks(play).get(late, 0) <= ALONE_MAX
+
+
+def test_there_are_no_groups_where_nothing_is_shared() -> None:
+    """Below the backlog, or below the saving, everybody keeps a rank of its own."""
+    for order, families in (
+        (PrefixGroupOrder(backlog_min=9), "aaaaaaaa"),
+        (PrefixGroupOrder(saving_min_percent=1), "abcdefgh"),
+        (PrefixGroupOrder(saving_min_percent=80), "aaaabbbb"),
+    ):
+        play = Play(BatchLLM(order=order, batching=ONE), 200)
+        for number, family in enumerate(families):
+            play.arrive(0, prompt(ord(family), 2, number), 3)
+        play.step()
+        assert max(ranks(play).values()) <= ALONE_MAX
+
+
+def test_ranks_fall_back_when_the_backlog_is_gone() -> None:
+    """With too few left for groups whoever waits is ranked by what is cached again."""
+    play = Play(BatchLLM(order=PrefixGroupOrder(backlog_min=4), batching=ONE), 200)
+    for number in range(6):
+        play.arrive(0, prompt(7, 2, number), 1)
+    play.step(4)
+    assert len(play.worker.queue) == 2
+    play.arrive(0, prompt(8, 2, 9), 1)
+    play.step()
+    assert max(ranks(play).values()) <= ALONE_MAX
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=2, max_size=12), st.integers(0, 100))
+@settings(max_examples=60, deadline=None)
+def test_ranks_follow_the_groups(jobs: list[tuple[int, int]], saving: int) -> None:
+    """Ranks found together are equal exactly within a group, and a longer output goes first where lengths count."""
+    requests = [Request(i, 0, 0, prompt(family, own, i), own) for i, (family, own) in enumerate(jobs)]
+    found = PrefixGroupOrder(saving_min_percent=saving, group_order="known_lengths").ranks_together(requests)
+    if found is None:
+        assert saving > 0
+        return
+    for i, (family, _) in enumerate(jobs):
+        for j, (other, _) in enumerate(jobs):
+            assert (found[i] == found[j]) == (i == j or family == other)
+
+
+# --- the bound under backlog ------------------------------------------------------------------------------------------
+
+
+def mixed() -> Workload:
+    """A batch of 400 prompts of 20 families at once, shuffled, and somebody online with ten requests a second."""
+    batch = [
+        Job(Request(i, 0, 0, Prompt.from_keys([i * 7 % 20] * 1_000 + [100 + i] * 100), 40), 40) for i in range(400)
+    ]
+    online = [Job(Request(400 + i, 1, i * 10**8, Prompt.from_keys([10_000 + i] * 400), 20), 20) for i in range(200)]
+    jobs = sorted(batch + online, key=lambda job: job.request.arrival_ns)
+    return Workload("mixed", tuple(jobs), (Client(0, "batch"), Client(1, "online")))
+
+
+def ran(policy: ComposedPolicy) -> RunResult:
+    """The run of that workload on a worker that holds few of the families."""
+    cluster = Cluster(PRESETS["llama-3.1-8b-a100"], 1, 6_000)
+    result, _, complete = run_one(mixed(), Run(policy, policy.name, {}, ROUTERS["round-robin"]), cluster)
+    assert complete
+    return result
+
+
+def test_the_hybrid_keeps_the_bound_of_its_gate() -> None:
+    """Groups under backlog share more than arrival and the longest prefix do, the gap between batch and online client
+    stays within 2(Q + U - 1), and without a gate it does not."""
+    gate = DeficitGate(quantum=4_096)
+    order = PrefixGroupOrder(backlog_min=64, saving_min_percent=30)
+    hybrid, ungated, arrival = (
+        ran(policy)
+        for policy in (HybridBatchLLM(order=order, gate=gate), BatchLLM(), HybridBatchLLM(order=Arrival(), gate=gate))
+    )
+    assert hybrid.service_gap_bound is not None
+    assert hybrid.gap.cost <= hybrid.service_gap_bound < ungated.common_gap.cost
+    assert hybrid.measures.prefix_hit_ratio is not None
+    assert arrival.measures.prefix_hit_ratio == 0
+    assert hybrid.measures.prefix_hit_ratio > 0.7
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("gate", [OpenGate(), DeficitGate(quantum=5)], ids=["open", "deficit"])
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+@pytest.mark.parametrize("percent", [50, 100])
+def test_groups_of_few_conform(gate: Gate[Any], reserve: Any, percent: int, full_budget: bool) -> None:
+    """In small worlds too, where a backlog of two is grouped and the threshold is near, with and without a gate."""
+    policy = BatchLLM(
+        order=PrefixGroupOrder(saving_min_percent=20, bypass_budget=None if percent > 50 else 2),
+        gate=gate,
+        batching=MemoryCentric(max_batched_tokens=7, max_running=4, reserve=reserve, kv_threshold_percent=percent),
+    )
+    check_local_policy(policy, settings=settings(max_examples=200 if full_budget else 10, stateful_step_count=30))
