@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
+from fairsched.model.algebra import Ints
 from fairsched.model.prefix_draft import ROOT
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
@@ -103,9 +104,9 @@ class _Same:
 
 
 @lru_cache(maxsize=16)
-def _walked(of: _Same) -> list[int]:
+def _walked(of: _Same) -> Ints:
     """The walk, not made again while neither the queue nor the tree has changed: persistent values tell by identity."""
-    return walked(of.matches)
+    return np.array(walked(of.matches), dtype=np.int64)
 
 
 @attrs.frozen
