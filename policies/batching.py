@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import attrs
 
-from fairsched.model.theorem import Scope, Theorem
+from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.validators import one_of, percent, positive
 
@@ -35,6 +35,23 @@ KV_PREFILL = Theorem(
 KV_GROW = Theorem("KV-grow", "a decode step promises a token to each request without a reservation", _CODE, ())
 KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it was promised", _CODE, ())
 
+RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
+P_NP_1 = Theorem(
+    "P-NP-1",
+    "nobody is preempted, but by who displaces it",
+    "folklore of no-preempt; in drawn worlds of every batching rule",
+    (RESERVES,),
+    scope=Scope.TESTED,
+)
+P_FC_1 = Theorem(
+    "P-FC-1",
+    "whoever was let in first of those who run is not preempted for want of memory; under chunked prefill each step "
+    "computes some of it; first come first served, it is the oldest of all who are there",
+    "folklore of preempting the youngest; in drawn worlds",
+    (),
+    scope=Scope.TESTED,
+)
+
 
 class Batch:
     """A step being filled: `chunks` so far, whether running requests `decode`, and what is left of the budgets."""
@@ -57,7 +74,7 @@ class Batching(ABC):
     """
 
     name: ClassVar[str]
-    theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE)
+    theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE, P_NP_1, P_FC_1)
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
     max_running: int = attrs.field(default=256, validator=positive)

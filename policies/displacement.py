@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.model.algebra import NOBODY
 from fairsched.model.plan import StepPlan
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.model.view import WorkerView
+from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.local_state import LocalState, group_of
 from fairsched.policies.round import Round
 from fairsched.policies.waiting import AGE_BITS
@@ -83,12 +83,17 @@ def _behind(policy: "ComposedPolicy", state: LocalState[Any], view: WorkerView, 
     """Who may be displaced by one of that rank: the last first, of equals the youngest.  O(batch log batch)."""
     found = []
     for request_id, flight in view.in_flight.items():
-        if flight.clock_start is None or group_of(policy.gate, flight.client) != group:
+        if not displaceable(flight) or group_of(policy.gate, flight.client) != group:
             continue
         standing = policy.order.standing(*_progress(state, view, request_id))
         if standing is not None and standing < rank:
             found.append((standing, -flight.rank, request_id))
     return [request_id for _, _, request_id in sorted(found)]
+
+
+def displaceable(flight: InFlight) -> bool:
+    """Whether a running request has produced something since it was let in."""
+    return flight.clock_start is not None
 
 
 def undisplaced(policy: "ComposedPolicy", state: LocalState[Any], view: WorkerView, plan: StepPlan) -> StepPlan:

@@ -6,8 +6,8 @@ its code (10 ms, ratio 2, 3 s).
 Rule.  Level p has a quantum of q0 2^p.  A request joins the first level whose quantum covers its prefill, and goes down
 one when it has been served for longer than its level's quantum.  The highest level (0) goes first; of one level those
 that have run before go before those that have not, the oldest first.  Who waits displaces who runs at a lower level.
-Who has not run for 3 s is promoted: it waits at level 0, and once let in goes down from there, until it is displaced;
-then it is where its service says.
+Who has not run for 3 s is promoted: it waits at level 0, and once let in goes down from there, unless it is higher by
+its service, which is what counts again once it is displaced.
 
 No length is known or predicted.  Service is counted in what steps are said to take, not on a clock: the prompt at
 `prefill_token_ns` and a constant, each further token at `step_us`; the 3 s are as many steps with output.  Hence
@@ -97,29 +97,29 @@ class SkipJoin(Order):
         return self.rank_after(request, 0, False)
 
     def rank_after(self, request: Request, generated_tokens: int, promoted: bool) -> int:
-        if promoted:
-            return 0
-        joined, service = self._served(request, generated_tokens, None)
-        return -2 * level_after(joined, service, 1_000 * self.quantum_us) - (not generated_tokens)
+        level = 0 if promoted else self._level(request, generated_tokens, None)[0]
+        return -2 * level - (not promoted and not generated_tokens)
 
     def standing(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
-        joined, service = self._served(request, generated_tokens, promoted_steps)
-        return -2 * level_after(joined, service, 1_000 * self.quantum_us)
+        return -2 * self._level(request, generated_tokens, promoted_steps)[0]
 
     def standing_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
-        joined, service = self._served(request, generated_tokens, promoted_steps)
-        quantum = 1_000 * self.quantum_us
-        level = level_after(joined, service, quantum)
-        return service_left(joined, level, service, quantum) // (1_000 * self.step_us) + 1
+        return self._level(request, generated_tokens, promoted_steps)[1] // (1_000 * self.step_us) + 1
 
-    def _served(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> tuple[int, int]:
-        """The level that it joined, or was promoted to, and its service since, in nanoseconds."""
-        step_ns = 1_000 * self.step_us
-        if promoted_steps is not None:
-            return 0, promoted_steps * step_ns
+    def _level(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> tuple[int, int]:
+        """Its level, and the service that is left to it there, in nanoseconds; of two, the higher level."""
+        quantum_ns, step_ns = 1_000 * self.quantum_us, 1_000 * self.step_us
         prefill_ns = 1_000 * self.prefill_constant_us + self.prefill_token_ns * request.prompt.tokens
         service_ns = prefill_ns + step_ns * max(generated_tokens - 1, 0)
-        return join_level(prefill_ns, 1_000 * self.quantum_us), service_ns
+        levels = [_level(join_level(prefill_ns, quantum_ns), service_ns, quantum_ns)]
+        if promoted_steps is not None:
+            levels.append(_level(0, promoted_steps * step_ns, quantum_ns))
+        return min(levels)
+
+
+def _level(joined: int, service: int, quantum: int) -> tuple[int, int]:
+    level = level_after(joined, service, quantum)
+    return level, service_left(joined, level, service, quantum)
 
 
 @attrs.frozen

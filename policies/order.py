@@ -63,6 +63,7 @@ class Order(ABC):
     def standing(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
         """What a waiting request's rank must exceed to take this running one's place; None: none may.  O(1).
 
+        At least the rank that it would have when it waits again, so that it does not come before who displaced it.
         `promoted_steps` is for how many steps with output it has run since it was let in promoted, None if it was not.
         """
         return None

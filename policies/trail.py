@@ -58,8 +58,8 @@ class ShortestRemaining(Order):
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
-        """About displacing, where it does."""
-        return (P_TRAIL, P_DISPLACED) if self.displaces else ()
+        """About displacing."""
+        return (P_TRAIL, P_DISPLACED)
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return self.rank_after(request, 0, False)

@@ -13,7 +13,7 @@ import attrs
 
 from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
 from fairsched.policies.base import ClusterPolicy
-from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.batching import BATCHINGS, RESERVES
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
@@ -89,7 +89,7 @@ def subject(name: str, policy: object) -> Subject:
         return Subject(name, SUITE, theorems, composed, broken=broken)
     # Outputs that are not reserved are not counted by a cap either.
     instead = ((MEM_RESERVE, OUTPUTS_BOUNDED),)
-    return Subject(name, SUITE, theorems, composed, broken=broken | {CAPPED}, instead=instead)
+    return Subject(name, SUITE, theorems, composed, broken=broken | {CAPPED, RESERVES}, instead=instead)
 
 
 def _routing(name: str, router: ClusterPolicy[Any]) -> Subject:

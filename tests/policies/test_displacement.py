@@ -29,6 +29,12 @@ from tests.policies.play import Play
 RESERVES: tuple[Reserve, ...] = ("static", "optimistic")
 LEVELS = SkipJoin(quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0)
 """A prompt token takes 1, a step 2, and level 0 lasts for 2."""
+ORDERS: tuple[Order, ...] = (
+    ShortestRemaining(60),
+    ShortestPredicted(starve_steps=3, period_steps=2),
+    SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
+)
+"""Orders that displace, with parameters of the size of a small world."""
 LATENCY = LatencyModel("test", "made for tests", 30, 7, 1_500, (DecodePiece(1, 50, 1, 2),), 40)
 
 
@@ -170,6 +176,27 @@ def test_who_was_served_is_displaced_from_below() -> None:
         assert waited == steps + 1
 
 
+@given(
+    order=st.sampled_from(ORDERS),
+    prompt=st.integers(1, 40),
+    predicted_tokens=st.integers(1, 30),
+    generated=st.integers(1, 30),
+    promoted_steps=st.none() | st.integers(0, 40),
+)
+def test_who_is_displaced_waits_behind(
+    order: Order, prompt: int, predicted_tokens: int, generated: int, promoted_steps: int | None
+) -> None:
+    """A standing is never below the rank with which the request would wait, and stands as long as it is said to."""
+    request = Request(0, 0, 0, Prompt(prompt), 30, predicted_tokens)
+    standing = order.standing(request, generated, promoted_steps)
+    assert standing is None or standing >= order.rank_after(request, generated, False)
+    for step in range(min(order.standing_steps(request, generated, promoted_steps) or 40, 40)):
+        later = order.standing(
+            request, generated + step, promoted_steps if promoted_steps is None else promoted_steps + step
+        )
+        assert later is None or (standing is not None and later >= standing)
+
+
 def with_predictions(workload: Workload, drawn: st.DataObject) -> Workload:
     """Some requests with a prediction, right or wrong."""
     jobs = []
@@ -177,13 +204,6 @@ def with_predictions(workload: Workload, drawn: st.DataObject) -> Workload:
         prediction = drawn.draw(st.none() | st.integers(1, 12))
         jobs.append(replace(job, request=replace(job.request, predicted_output_tokens=prediction)))
     return replace(workload, jobs=tuple(jobs))
-
-
-ORDERS: tuple[Order, ...] = (
-    ShortestRemaining(60),
-    ShortestPredicted(starve_steps=3, period_steps=2),
-    SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
-)
 
 
 @given(

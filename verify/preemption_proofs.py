@@ -1,0 +1,278 @@
+"""Who is preempted: P-NP-1, P-FC-1, P-DISPLACED, and TRAIL's, FastServe's and learning to rank's own theorems.
+
+Levels and standings are functions of few integers, and are tried for all up to a size.  The others are about what
+happens step by step, and are tried in drawn worlds of the shipped policies.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise, product
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import hypothesis.strategies as st
+
+from fairsched.model import worker as transitions
+from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.model.worker import InfeasiblePlanError
+from fairsched.model.worker_state import WorkerState
+from fairsched.policies import displacement
+from fairsched.policies.batching import BATCHINGS, P_FC_1, P_NP_1, Chunked, RequestLevel
+from fairsched.policies.displacement import P_DISPLACED
+from fairsched.policies.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
+from fairsched.policies.fcfs import FCFSOptimistic, NoPreempt
+from fairsched.policies.gate import OpenGate
+from fairsched.policies.learning_to_rank import P_LTR_1, LearningToRank, ShortestPredicted
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.order import Order
+from fairsched.policies.trail import P_TRAIL, ShortestRemaining
+from fairsched.policies.waiting import AGE_BITS
+from fairsched.verify.changed import changed, with_names
+from fairsched.verify.false_claim import Bug, FalseClaim
+from fairsched.verify.queue_worlds import WORLDS, Step, steps
+from fairsched.verify.tested import TestedClaim
+
+ORDERS: tuple[Order, ...] = (
+    ShortestRemaining(100),
+    ShortestPredicted(starve_steps=4, period_steps=2),
+    SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
+)
+"""Orders that displace, with parameters of the size of a small world."""
+
+
+# --- levels and standings -------------------------------------------------------------------------------------------
+
+QUANTA, PREFILLS, SERVICES = range(1, 6), range(1, 70), 80
+"""Up to which quantum, prefill and further service levels are tried."""
+
+
+def _levels() -> Iterator[Mapping[str, Any]]:
+    for quantum, prefill in product(QUANTA, PREFILLS):
+        yield {"quantum": quantum, "prefill": prefill}
+
+
+def levels(join: Callable[[int, int], int] = join_level, after: Any = level_after) -> TestedClaim:
+    """Against the rule taken by its word: time is served one by one, and each level's quantum runs out."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        first = next(p for p in range(99) if w.quantum * 2**p >= w.prefill)
+        level, here, right = first, w.prefill, join(w.prefill, w.quantum) == first
+        for service in range(w.prefill, w.prefill + SERVICES):
+            while here > w.quantum * 2**level:
+                here, level = here - w.quantum * 2**level, level + 1
+            right &= after(first, service, w.quantum) == level
+            right &= service_left(first, level, service, w.quantum) == w.quantum * 2**level - here
+            here += 1
+        return {"level by level": right}
+
+    return TestedClaim(P_FS_1, _levels, shows)
+
+
+def _predictions() -> Iterator[Mapping[str, Any]]:
+    for predicted, percent in product(range(1, 13), range(0, 101, 5)):
+        yield {"predicted": predicted, "percent": percent}
+
+
+def withstands(order: type[ShortestRemaining] = ShortestRemaining) -> TestedClaim:
+    """With up to twelve predicted tokens of fourteen, and any limit."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        request = Request(0, 0, 0, Prompt(1), 14, w.predicted)
+        stands = [order(w.percent).standing(request, generated, None) for generated in range(1, 15)]
+        later = pairwise(stands)
+        return {"no less": all(b is None or (a is not None and b >= a) for a, b in later)}
+
+    return TestedClaim(P_TRAIL, _predictions, shows)
+
+
+# --- step by step ---------------------------------------------------------------------------------------------------
+
+
+def _with_rule(policy: ComposedPolicy, w: SimpleNamespace) -> ComposedPolicy:
+    rule = BATCHINGS[w.batching](reserve=policy.batching.reserve)
+    return attrs.evolve(policy, batching=rule)
+
+
+_RULES = st.builds(lambda world, rule: {**world, "batching": rule}, WORLDS, st.sampled_from(sorted(BATCHINGS)))
+
+
+def nobody(policy: ComposedPolicy | None = None) -> TestedClaim:
+    """No-preempt under every batching rule."""
+    used = NoPreempt() if policy is None else policy
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        return {"nobody": not any(step.plan.preempt for step in steps(_with_rule(used, w), w))}
+
+    return TestedClaim(P_NP_1, _RULES, shows, drawn=100)
+
+
+def oldest_stays(policy: ComposedPolicy | None = None) -> TestedClaim:
+    """First come, first served under every batching rule, with outputs that grow."""
+    used = FCFSOptimistic() if policy is None else policy
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        found = [_first(step) for step in steps(_with_rule(used, w), w) if step.worker.running]
+        return {
+            "stays": all(stays for stays, _, _ in found),
+            "the oldest": all(oldest for _, _, oldest in found),
+            "computes": w.batching != Chunked.name or all(computes for _, computes, _ in found),
+        }
+
+    return TestedClaim(P_FC_1, _RULES, shows, drawn=100)
+
+
+def _first(step: Step) -> tuple[bool, bool, bool]:
+    """Whether the first of the batch stays, computes, and is the oldest of all."""
+    first = step.worker.ranks.first()[1]
+    flights, entries = step.before.flights, step.before.waiting.entries
+    ages = [flight.entry.age for flight in flights.values()] + [entry.age for entry in entries.values()]
+    before, after = step.worker.in_flight[first], step.after.in_flight.get(first)
+    computes = after is None or (
+        after.remaining_tokens < before.remaining_tokens
+        or step.after.view(0).decoded_tokens(first) > step.worker.view(0).decoded_tokens(first)
+    )
+    return first not in step.plan.preempt, computes, flights[first].entry.age == min(ages)
+
+
+def displacing(kind: type[ComposedPolicy] = ComposedPolicy) -> TestedClaim:
+    """Outputs are reserved, so whoever is preempted is displaced."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        policy = kind("displaces", ORDERS[w.order], OpenGate(), Chunked())
+        try:
+            taken = [step for step in steps(policy, w) if step.plan.preempt]
+        except InfeasiblePlanError:
+            return {"feasible": False}
+        times = Counter(request_id for step in taken for request_id in step.plan.preempt)
+        return {
+            "a token each": all(step.worker.view(0).decoded_tokens(i) for step in taken for i in step.plan.preempt),
+            "behind": all(_ranks_behind(step) for step in taken),
+            "fewer times than tokens": all(count < w.rows[i][2] for i, count in times.items()),
+        }
+
+    worlds = st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1))
+    return TestedClaim(P_DISPLACED, worlds, shows, attained=_at_every_token)
+
+
+def _at_every_token() -> tuple[int, int]:
+    """How often a request of three tokens is displaced, of which nine were predicted."""
+    world = SimpleNamespace(capacity=30, seats=1, rows=[[0, 2, 3, 9], [1, 1, 1, 1], [2, 1, 1, 1]])
+    policy = ComposedPolicy("displaces", ORDERS[0], OpenGate(), Chunked())
+    return sum(step.plan.preempt.count(0) for step in steps(policy, world)), world.rows[0][2] - 1
+
+
+def _ranks_behind(step: Step) -> bool:
+    """Whether the one that enters ranked before those who wait again for it, as they are ranked then."""
+    (admission,) = step.plan.admit
+    rank = step.before.waiting.scores[admission.request_id] >> AGE_BITS
+    return all(step.decided.waiting.scores[i] >> AGE_BITS < rank for i in step.plan.preempt)
+
+
+STARVE = 4
+
+
+def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> TestedClaim:
+    """One client, outputs that grow.  How long each waits is counted here, anew."""
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
+        waited: Counter[int] = Counter()
+        fair = True
+        for step in steps(policy, w):
+            admitted = {admission.request_id for admission in step.plan.admit}
+            left = set(step.worker.queue) - admitted
+            starving = any(waited[i] >= STARVE for i in left)
+            fair &= not starving or all(waited[i] >= STARVE for i in admitted)
+            produced = step.after.clock > step.worker.clock or len(step.after.prefilling) < len(
+                {*(i for i, _ in step.worker.prefilling), *admitted} - set(step.plan.preempt)
+            )
+            waited = Counter({i: waited[i] + produced if i in left else int(produced) for i in step.after.queue})
+        return {"the starving first": fair}
+
+    return TestedClaim(P_LTR_1, WORLDS, shows)
+
+
+# --- what is false --------------------------------------------------------------------------------------------------
+
+
+def _served_in_time(order: type[ShortestPredicted] = ShortestPredicted) -> TestedClaim:
+    """F-LTR-1: one seat, and requests of one token, two a step, and a long one that comes when some of them
+    are promoted."""
+    theorem = Theorem(
+        "F-LTR-1",
+        "nobody waits through more than starve_steps + period_steps steps",
+        "learning to rank, as it is told",
+        (),
+        scope=Scope.BOUNDED,
+    )
+
+    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+        rule = RequestLevel(max_running=1)
+        policy = attrs.evolve(LearningToRank(), order=order(w.starve, w.period), batching=rule)
+        state, worker, came = policy.init(), WorkerState(0, 40), 0
+        for now in range(w.late + w.steps):
+            for _ in range(w.coming + (now == w.late)):
+                came += 1
+                late = now == w.late and came == 1 + w.coming * w.late
+                request = Request(0 if late else came, 0, now, Prompt(1), 9 if late else 1)
+                worker, events = transitions.arrive(worker, request, request.max_output_tokens, now)
+                for event in events:
+                    state = policy.observe(state, event)
+            plan, state = policy.decide(state, worker.view(now))
+            worker, _ = transitions.begin(worker, plan, now)
+            worker, events = transitions.finish(worker, plan, 1, now + 1)
+            for event in events:
+                state = policy.observe(state, event)
+        return {"in time": w.steps <= w.starve + w.period or 0 not in worker.queue}
+
+    return TestedClaim(theorem, lambda: [_OVERLOAD], shows)
+
+
+_OVERLOAD = {"starve": 5, "period": 5, "coming": 2, "late": 20, "steps": 100}
+
+
+def refutations() -> tuple[FalseClaim, ...]:
+    """What is said of promotions."""
+    return (
+        FalseClaim(
+            _served_in_time(),
+            "the order that ships: promoted requests are ordered by their predictions, too",
+            P_LTR_1.id,
+            "two requests of one token come in a step, and one is served: one of nine that comes later waits for ever",
+            _OVERLOAD,
+        ),
+    )
+
+
+def claims() -> tuple[TestedClaim, ...]:
+    """About what ships."""
+    return (nobody(), oldest_stays(), displacing(), withstands(), levels(), promoted_first())
+
+
+# --- seeded bugs ----------------------------------------------------------------------------------------------------
+
+
+def _hasty() -> type[ComposedPolicy]:
+    """Displaces also who has produced nothing yet."""
+    behind = with_names(displacement._behind, displaceable=lambda flight: True)
+    hasty = with_names(displacement.displaced, _behind=behind)
+    decide = with_names(ComposedPolicy.decide, displaced=hasty)
+    return type("Hasty", (ComposedPolicy,), {"decide": decide})
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    longest = changed(ShortestRemaining, "rank_after", "- generated_tokens", "+ generated_tokens")
+    unpromoted = changed(ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
+    from_the_front = changed(FCFSOptimistic, "_preempt", "reversed(view.running_ranks)", "view.running_ranks")
+    return (
+        Bug("outputs are not reserved", nobody(FCFSOptimistic())),
+        Bug("the oldest is preempted first", oldest_stays(from_the_front())),
+        Bug("who has produced nothing is displaced", displacing(_hasty())),
+        Bug("what is left grows", withstands(longest)),
+        Bug("a prefill of exactly a quantum joins the next level", levels(lambda t, q: (t // q).bit_length())),
+        Bug("a level is left when its quantum is over", levels(after=lambda j, s, q: level_after(j, s + 1, q))),
+        Bug("nobody is promoted", promoted_first(unpromoted)),
+    )
