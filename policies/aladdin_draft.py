@@ -4,7 +4,6 @@ The columns are made once a heartbeat, and a placement changes one row of them, 
 the workers, and one pass over the profile of each worker that might not have the memory.
 """
 
-from bisect import insort
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from fairsched.model.performance import Performance
 from fairsched.policies.aladdin_limits import (
+    Profile,
     context_cost,
     decode_slack,
     norm_normalised,
@@ -21,6 +21,7 @@ from fairsched.policies.aladdin_limits import (
     peak_kv,
     peaks_slack,
     prefill_slack,
+    profile_of,
     profile_slack,
     stall_slack,
 )
@@ -101,7 +102,7 @@ class Draft:
         self.peaks = _column(p.kv_token * (s.prompt_tokens + s.output_tokens) + p.kv_constant * s.batch for s in sums)
         self._batch_max = max(p.batch_max(rules.tpot_ns), 1)
         self._context_max = max(p.context_max(1, rules.tpot_ns), 1)
-        self._profiles: dict[int, list[tuple[int, int]]] = {}
+        self._profiles: dict[int, Profile] = {}
         self._come: dict[int, list[tuple[int, int]]] = {}
 
     def fitting(self, wanted: Wanted) -> npt.NDArray[np.bool_]:
@@ -151,12 +152,7 @@ class Draft:
             return True
         if self.rules.reserve == "peaks":
             return False
-        entries = self._profile(row)
-        entry = self._entry(row, wanted)
-        insort(entries, entry, key=_latest_first)
-        fits = bool(profile_slack(p, capacity, entries) >= 0)
-        entries.remove(entry)
-        return fits
+        return bool(profile_slack(p, capacity, self._profile(row), *self._entry(row, wanted)) >= 0)
 
     def holds(self, row: int, wanted: Wanted) -> bool:
         """Whether the row keeps everything with the request."""
@@ -174,8 +170,7 @@ class Draft:
         if wanted.deadline_ns is not None:
             self.deadline[row] = min(self.deadline[row], wanted.deadline_ns)
         self._come.setdefault(row, []).append(self._entry(row, wanted))
-        if row in self._profiles:
-            insort(self._profiles[row], self._entry(row, wanted), key=_latest_first)
+        self._profiles.pop(row, None)
 
     def drop(self, row: int, wanted: Wanted, deadline_ns: int) -> None:
         """It goes elsewhere; `deadline_ns` is the earliest of those that stay."""
@@ -191,19 +186,15 @@ class Draft:
         self.new_tokens[row] += count * wanted.prompt_tokens
         self.peaks[row] += count * peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
 
-    def _profile(self, row: int) -> list[tuple[int, int]]:
+    def _profile(self, row: int) -> Profile:
         if row not in self._profiles:
-            entries = self.rows[row].believed.profile + self._come.get(row, [])
-            self._profiles[row] = sorted(entries, key=_latest_first)
+            entries = self.rows[row].believed.entries + self._come.get(row, [])
+            self._profiles[row] = profile_of(self.performance, sorted(entries))
         return self._profiles[row]
 
     def _entry(self, row: int, wanted: Wanted) -> tuple[int, int]:
         clock = self.rows[row].believed.clock
         return clock + wanted.output_tokens, wanted.prompt_tokens - clock
-
-
-def _latest_first(entry: tuple[int, int]) -> int:
-    return -entry[0]
 
 
 def _column(values: Iterable[int]) -> Ints:

@@ -17,10 +17,8 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.aladdin import Aladdin
 from fairsched.policies.aladdin_books import AladdinState
 from fairsched.policies.aladdin_theorems import P_ALD_8
+from fairsched.policies.draw import draw
 from fairsched.policies.validators import positive
-
-_GOLDEN = 0x9E3779B97F4A7C15
-_BITS = 64
 
 
 @attrs.frozen
@@ -50,9 +48,9 @@ class AladdinGrouped(Aladdin):
 
 
 def group_of(request_id: int, groups: tuple[int, ...]) -> int:
-    """One of the groups, by a multiplicative hash.
+    """One of the groups, drawn by the request's id.
 
     >>> sorted({group_of(i, (0, 1, 2)) for i in range(10)})
     [0, 1, 2]
     """
-    return groups[((request_id + 1) * _GOLDEN % (1 << _BITS)) * len(groups) >> _BITS]
+    return groups[draw(0, request_id, len(groups))]

@@ -5,7 +5,10 @@ workers at once, and on unknown integers in proofs.  Context is counted in hundr
 cent; so are the slacks of (b) and (d), since theta is.  Each function gives a slack: 0 or more means that it fits.
 """
 
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from fairsched.model.performance import Performance
 
@@ -53,21 +56,44 @@ def peaks_slack(capacity: Any, reserved: Any, peak: Any) -> Any:
     return capacity - reserved - peak
 
 
-def profile_slack(p: Performance, capacity: Any, entries: Any) -> Any:
-    """(e) in lock-step: the least that is left in any iteration to come.
+class Profile(NamedTuple):
+    """What requests hold in every iteration to come, from their (end, level), ends ascending: kv(level + k) at
+    iteration k and nothing after `end`.
 
-    `entries` has (end, level) of each request, the latest end first: it holds kv(level + k) at iteration k, and
-    nothing after iteration `end`.  Between two ends everything grows, so the peaks are at the ends.  O(entries).
+    `levels[i]` is the sum from the i-th on, and `highs[i]` the most that is held at one of the first i + 1 ends, with
+    as much as one more request of level 0 would hold there.  Between two ends all grows, so the peaks are at ends.
     """
-    slack = capacity
-    levels = 0
-    count = 0
-    for end, level in entries:
-        count = count + 1
-        levels = levels + level
-        left = capacity - p.kv_token * (levels + count * end) - p.kv_constant * count
-        if left < slack:
-            slack = left
+
+    ends: Sequence[Any]
+    levels: Sequence[Any]
+    highs: Sequence[Any]
+
+
+def profile_of(p: Performance, entries: Sequence[tuple[Any, Any]]) -> Profile:
+    """The profile of requests.  O(entries)."""
+    count = len(entries)
+    levels = list(accumulate((level for _, level in reversed(entries)), initial=0))[::-1]
+    at_ends = (
+        p.kv_token * (levels[i] + (count - i) * end + end) + p.kv_constant * (count - i)
+        for i, (end, _) in enumerate(entries)
+    )
+    return Profile([end for end, _ in entries], levels, list(accumulate(at_ends, max)))
+
+
+def profile_slack(p: Performance, capacity: Any, profile: Profile, end: Any, level: Any) -> Any:
+    """(e) in lock-step: the least that is left, with one more request, in any iteration up to its end.
+
+    After that nothing changes.  O(log requests).
+    """
+    first = bisect_left(profile.ends, end)
+    others = p.kv_token * (profile.levels[first] + (len(profile.ends) - first) * end)
+    others = others + p.kv_constant * (len(profile.ends) - first)
+    slack = capacity - others - p.kv(level + end)
+    before = bisect_right(profile.ends, end)
+    if before:
+        earlier = capacity - profile.highs[before - 1] - p.kv(level)
+        if earlier < slack:
+            slack = earlier
     return slack
 
 

@@ -22,7 +22,7 @@ P_ALD_1 = Theorem(
 )
 P_ALD_2 = Theorem(
     "P-ALD-2",
-    "a worker that (e) lets three requests into never holds more KV than it has, at any iteration",
+    "a worker that (e) lets a third request into never holds more KV than it has, if it did not before",
     "Aladdin, constraint (e)",
     (PREDICTIONS_BOUND, STARTS_AT_ONCE),
     bound="kv_capacity",

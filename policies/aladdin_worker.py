@@ -45,6 +45,11 @@ class Member(msgspec.Struct, frozen=True, gc=False):
         """The last iteration in which it is foreseen to hold memory."""
         return self.begun + self.output_tokens
 
+    def ranked(self, request_id: int) -> tuple[int, int, int]:
+        """Its entry of `Believed.ends`; its context at iteration k is `level` + k."""
+        begun = self.came if self.start is None else self.start
+        return begun + self.output_tokens, request_id, self.prompt_tokens - begun
+
 
 class Ghost(msgspec.Struct, frozen=True, gc=False):
     """A request that ended early: the plan counts it until `end`."""
@@ -79,15 +84,15 @@ _NONE: Ranked = SortedTuple()
 class Believed(msgspec.Struct, frozen=True):
     """One worker: its clock, its members, and what is asked of them again and again.
 
-    `ends` is (end, id), `deadlines` (deadline, id) of those without a first token, `saved` (`saved_from`, id) of those
-    with one, and `starts` the sum of their starts.  `fresh` had their first token in the step under way.
+    `ends` is (end, id, level), `deadlines` (deadline, id) of those without a first token, `saved` (`saved_from`, id) of
+    those with one, and `starts` the sum of their starts.  `fresh` had their first token in the step under way.
     """
 
     clock: int = 0
     members: Map[int, Member] = Map()
     everybody: Sums = Sums()
     new_tokens: int = 0
-    ends: Ranked = _NONE
+    ends: SortedTuple[tuple[int, int, int]] = SortedTuple()
     deadlines: Ranked = _NONE
     saved: Ranked = _NONE
     starts: int = 0
@@ -97,14 +102,9 @@ class Believed(msgspec.Struct, frozen=True):
     ghosts: SortedTuple[Ghost] = SortedTuple()
 
     @property
-    def profile(self) -> list[tuple[int, int]]:
-        """(end, prompt tokens less the clock at which the output begins) of everybody, the latest end first: what
-        `profile_slack` takes."""
-        found = []
-        for end, request_id in reversed(self.ends):
-            member = self.members[request_id]
-            found.append((end, member.prompt_tokens - member.begun))
-        return found
+    def entries(self) -> list[tuple[int, int]]:
+        """(end, level) of everybody, ends ascending: what `profile_of` takes."""
+        return [(end, level) for end, _, level in self.ends]
 
 
 def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Believed:
@@ -121,7 +121,7 @@ def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Bel
         everybody=worker.everybody.plus(*size),
         over=worker.over.plus(*size) if member.over else worker.over,
         new_tokens=worker.new_tokens + (member.prompt_tokens if member.start is None else 0),
-        ends=worker.ends.add((member.end, request_id)),
+        ends=worker.ends.add(member.ranked(request_id)),
         deadlines=deadlines,
         saved=saved,
         starts=worker.starts + (member.start or 0),
@@ -143,7 +143,7 @@ def left(worker: Believed, request_id: int, saves: int) -> Believed:
         everybody=worker.everybody.plus(*size),
         over=worker.over.plus(*size) if member.over else worker.over,
         new_tokens=worker.new_tokens - (member.prompt_tokens if member.start is None else 0),
-        ends=worker.ends.remove((member.end, request_id)),
+        ends=worker.ends.remove(member.ranked(request_id)),
         deadlines=deadlines,
         saved=saved,
         starts=worker.starts - (member.start or 0),
@@ -185,7 +185,7 @@ def checked(worker: Believed) -> None:
         ghost = ghost.plus(1, each.prompt_tokens, each.output_tokens)
     assert (everybody, over, ghost) == (worker.everybody, worker.over, worker.ghost)
     assert worker.new_tokens == sum(m.prompt_tokens for m in members.values() if m.start is None)
-    assert set(worker.ends) == {(m.end, i) for i, m in members.items()}
+    assert set(worker.ends) == {m.ranked(i) for i, m in members.items()}
     due = {(m.deadline_ns, i) for i, m in members.items() if m.start is None and m.deadline_ns is not None}
     assert set(worker.deadlines) == due
     assert worker.starts == sum(m.start for m in members.values() if m.start is not None)

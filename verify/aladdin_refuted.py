@@ -52,9 +52,10 @@ def _late_starts_fit() -> TestedClaim:
     def shows(w: SimpleNamespace) -> Mapping[str, Any]:
         p = Performance(0, 0, 0, 0, 0)
         (a, a_output), (b, b_output) = w.a, w.b
-        if limits.profile_slack(p, w.capacity, [(a_output, a), (b_output, b)]) < 0:
+        there = limits.profile_of(p, [(a_output, a)])
+        if limits.profile_slack(p, w.capacity, there, b_output, b) < 0:
             return {}
-        later = limits.profile_slack(p, w.capacity, sorted([(a_output, a), (w.late + b_output, b - w.late)])[::-1])
+        later = limits.profile_slack(p, w.capacity, there, w.late + b_output, b - w.late)
         return {"memory is enough": later >= 0}
 
     theorem = _theorem(2, "whom (e) lets in has memory, whenever it starts", "Aladdin, constraint (e)")

@@ -1,0 +1,137 @@
+"""Aladdin's lines by least squares, with what they miss: memory, prefill and decode from what was timed.
+
+Source: Aladdin, equations 1 to 5, which states errors of 4, 5 and 1 % for its lines of prefill, decode and memory.
+Each line is fitted on relative errors, since a short iteration should be as well known as a long one.  What was timed
+may be an engine's steps or a latency model's own, so that a model with more terms is brought to Aladdin's.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.model.latency import LatencyModel
+from fairsched.model.performance import Performance
+
+Floats = npt.NDArray[np.float64]
+
+PROMPTS = (32, 64, 128, 256, 512, 1024, 2048)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS = (64, 128, 256, 512, 1024, 2048)
+"""What a latency model is asked: prompts in one iteration, requests that decode, and the context of each."""
+
+
+@attrs.frozen
+class Iteration:
+    """Something that was timed: `prompts` computed whole, or `batch` requests decoding over `context_tokens`."""
+
+    ns: float
+    prompts: tuple[int, ...] = ()
+    batch: int = 0
+    context_tokens: int = 0
+
+
+@attrs.frozen
+class LineErrors:
+    """How far a line is from what was timed, relative: on average, and at worst with its sign."""
+
+    points: int
+    mean: float
+    worst: float
+
+
+@attrs.frozen
+class PerformanceFit:
+    """Lines with integer coefficients, and the errors of each; `kv` is None where no memory was measured."""
+
+    performance: Performance
+    prefill: LineErrors
+    decode: LineErrors
+    kv: LineErrors | None = None
+
+
+class TooFewError(ValueError):
+    """Too little was timed to draw a line."""
+
+
+def fit_performance(
+    iterations: Iterable[Iteration], memory: Sequence[tuple[int, int]] = (), *, tokens_per_unit: int = 1
+) -> PerformanceFit:
+    """The lines nearest to what was timed.  `memory` has (tokens, what they took); without it KV is counted in tokens.
+
+    Raises `TooFewError` with fewer than two iterations that only prefill, or three that only decode.
+    """
+    every = list(iterations)
+    prefills = [each for each in every if each.prompts and not each.batch]
+    decodes = [each for each in every if each.batch and not each.prompts]
+    if len(prefills) < 2 or len(decodes) < 3:
+        raise TooFewError(
+            f"{len(prefills)} iterations of prefill and {len(decodes)} of decode were timed; lines need 2 and 3"
+        )
+    prefill_x = _columns([(sum(each.prompts), 1) for each in prefills])
+    decode_x = _columns([(each.context_tokens, each.batch, 1) for each in decodes])
+    prefill, prefill_errors = _line(prefill_x, [each.ns for each in prefills])
+    decode, decode_errors = _line(decode_x, [each.ns for each in decodes])
+    kv, kv_errors = [tokens_per_unit, 0], None
+    if memory:
+        kv, kv_errors = _line(_columns([(tokens, 1) for tokens, _ in memory]), [float(took) for _, took in memory])
+    return PerformanceFit(Performance(*prefill, *decode, *kv), prefill_errors, decode_errors, kv_errors)
+
+
+def asked(latency: LatencyModel, prompts: Sequence[int] = PROMPTS) -> list[Iteration]:
+    """What a latency model says of a grid of iterations, none with more KV than a worker has."""
+    found = []
+    for tokens in prompts:
+        for count in (1, 2, 4):
+            if tokens * count <= latency.kv_capacity_tokens:
+                found.append(Iteration(latency.step_ns([(tokens, 0)] * count, 0, 0), (tokens,) * count))
+    for batch in BATCHES:
+        for each in CONTEXTS:
+            if batch * each <= latency.kv_capacity_tokens:
+                ns = latency.decode_ns(batch, batch * each)
+                found.append(Iteration(ns, batch=batch, context_tokens=batch * each))
+    return found
+
+
+def fit_scaling(times: Sequence[tuple[int, float]]) -> tuple[float, float, LineErrors]:
+    """Equation 5 from (accelerators, ns): a / N + b, and its errors.
+
+    Computation k4 / N + c4 and communication k (N - 1) / N together are (k4 - k) / N + (c4 + k): a line in 1 / N, from
+    which neither can be told.  Raises `TooFewError` with fewer than two sizes.
+    """
+    if len({size for size, _ in times}) < 2:
+        raise TooFewError("how iterations shrink with a worker's size takes two sizes")
+    x = _columns([(1 / size, 1) for size, _ in times])
+    a, b = _solved(x, np.array([ns for _, ns in times]))
+    return a, b, _errors(x @ np.array([a, b]), np.array([ns for _, ns in times]))
+
+
+def _columns(rows: Sequence[Sequence[float]]) -> Floats:
+    return np.array(rows, dtype=np.float64)
+
+
+def _line(x: Floats, values: Sequence[float]) -> tuple[list[int], LineErrors]:
+    """Whole coefficients, none below 0, and the errors of what they say."""
+    y = np.array(values, dtype=np.float64)
+    whole = [round(value) for value in _solved(x, y)]
+    return whole, _errors(x @ np.array(whole, dtype=np.float64), y)
+
+
+def _solved(x: Floats, y: Floats) -> list[float]:
+    """Least squares on relative errors; a coefficient that would be below 0 is left out, the most negative first."""
+    scaled, kept = x / y[:, None], list(range(x.shape[1]))
+    while True:
+        found = np.linalg.lstsq(scaled[:, kept], np.ones(len(y)), rcond=None)[0]
+        worst = int(found.argmin())
+        if found[worst] >= 0 or len(kept) == 1:
+            break
+        del kept[worst]
+    solution = np.zeros(x.shape[1])
+    solution[kept] = np.maximum(found, 0)
+    return [float(value) for value in solution]
+
+
+def _errors(said: Floats, y: Floats) -> LineErrors:
+    relative = said / y - 1
+    return LineErrors(len(y), float(np.abs(relative).mean()), float(relative[np.abs(relative).argmax()]))
