@@ -2,7 +2,7 @@
 
     python benchmarks/batch.py                  # 8,000 prompts like BatchLLM's industry traffic; the paper takes 1.51 s
     python benchmarks/batch.py --jobs 1000000   # a million prompts of 1,000 tokens, keys of every token, about 5 GB
-    python benchmarks/batch.py --file 1000000   # a million jobs through `fairsched batch`, from a file of 1.7 GB
+    python benchmarks/batch.py --file 1000000   # a million jobs through `fairsched batch`, from a file of 0.5 GB
 
 Industry-like is the paper's average: three prompts share 1,570 tokens and have 30 of their own, token by token.  The
 million shares two levels, 250 tokens of 1,000 documents and 250 of 10,000 parts of them, in random order.  Of the file
