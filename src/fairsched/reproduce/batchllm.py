@@ -23,7 +23,6 @@ from fairsched.policies.registry import ROUTERS
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import A100, measured, rate, run
 
-SOURCE = "BatchLLM"
 VLLM = {"reserve": "optimistic"}
 """First come first served as vLLM has it: outputs grow, at most 256 requests run."""
 CAPACITIES = (100_000, 200_000, 300_000, 427_000, 600_000, 800_000)
@@ -237,96 +236,91 @@ def heavy_tail(say: Say) -> Ours:
     )
 
 
-def _row(
-    id: str, about: str, where: str, paper: str, band: str, tier: Any, why: str, seconds: int, measure: Any
-) -> Row:
-    return Row(id, about, f"{SOURCE}, {where}", paper, band, tier, why, seconds, measure)
-
-
 ROWS = (
-    _row(
-        "1",
-        "what one level of sharing can save",
-        "evaluation, micro-benchmark",
-        "85.2 and 92.6 %: 16 prompts share 2,000 or 16,000 tokens and have 200 of their own",
-        "85.23 and 92.59 %",
-        "A",
-        "15/16 of 2,000/2,200 and of 16,000/16,200, found by the grouping",
-        1,
-        one_level,
+    Row(
+        id="1",
+        about="what one level of sharing can save",
+        source="BatchLLM, evaluation, micro-benchmark",
+        paper="85.2 and 92.6 %: 16 prompts share 2,000 or 16,000 tokens and have 200 of their own",
+        band="85.23 and 92.59 %",
+        tier="A",
+        why="15/16 of 2,000/2,200 and of 16,000/16,200, found by the grouping",
+        seconds=1,
+        measure=one_level,
     ),
-    _row(
-        "2",
-        "what grouping saves on two levels",
-        "evaluation, settings A and B",
-        "48.6 and 39.7 %; about 25 % by a heuristic",
-        "48.62, 39.69 and 25.05 %, and 49.17 and 44.74 % with sharing on all levels",
-        "A",
-        "50 documents of 490 (B: 400) tokens, 64 parts of 11 (101) and 2 prompts of 1,000 tokens about each: the whole "
-        "numbers that give these figures; the heuristic groups each prompt with those with whom it shares most",
-        3,
-        two_levels,
+    Row(
+        id="2",
+        about="what grouping saves on two levels",
+        source="BatchLLM, evaluation, settings A and B",
+        paper="48.6 and 39.7 %; about 25 % by a heuristic",
+        band="48.62, 39.69 and 25.05 %, and 49.17 and 44.74 % with sharing on all levels",
+        tier="A",
+        why="50 documents of 490 (B: 400) tokens, 64 parts of 11 (101) and 2 prompts of 1,000 tokens about each: the "
+        "whole numbers that give these figures; the heuristic groups each prompt with those with whom it shares "
+        "most",
+        seconds=3,
+        measure=two_levels,
     ),
-    _row(
-        "3",
-        "what an LRU cache keeps of the sharing",
-        "motivation",
-        "40.1 % against 85.2 %, 2.12 times: 6,400 prompts in random order, 16 of each group",
-        "at least 1.8 times",
-        "B",
-        "simulated A100 of 80 GB with a model of 8B, requests as they come and their prefixes evicted in LRU order; what "
-        "is hit is what is resident of 400 prefixes of 2,000 tokens, so it grows with memory",
-        30,
-        lru,
+    Row(
+        id="3",
+        about="what an LRU cache keeps of the sharing",
+        source="BatchLLM, evaluation",
+        paper="40.1 % against 85.2 %, 2.12 times: 6,400 prompts in random order, 16 of each group",
+        band="at least 1.8 times",
+        tier="B",
+        why="simulated A100 of 80 GB with a model of 8B, requests as they come and their prefixes evicted in LRU "
+        "order; what is hit is what is resident of 400 prefixes of 2,000 tokens, so it grows with memory",
+        seconds=30,
+        measure=lru,
     ),
-    _row(
-        "4",
-        "what an LRU cache keeps of long prefixes",
-        "motivation",
-        "6.3 % against 92.6 %, 14.7 times",
-        "at least 10 times",
-        "B",
-        "as row 3 with prefixes of 16,000 tokens, of which 26 fit",
-        15,
-        lru_long,
+    Row(
+        id="4",
+        about="what an LRU cache keeps of long prefixes",
+        source="BatchLLM, evaluation",
+        paper="6.3 % against 92.6 %, 14.7 times",
+        band="at least 10 times",
+        tier="B",
+        why="as row 3 with prefixes of 16,000 tokens, of which 26 fit",
+        seconds=15,
+        measure=lru_long,
     ),
-    _row(
-        "5",
-        "what sorting by prefix is worth",
-        "evaluation",
-        "vLLM 6.0 to 13.0 requests a second, 2.17 times, and BatchLLM 18, 1.38 times of that",
-        "1.8 to 2.4 times, and at least 1.05 times of that",
-        "B",
-        "as row 3; sorted prompts that start together compute one prefix several times, where grouped ones wait for it; "
-        "the rest of the paper's 1.38 is its attention kernel's, which is not simulated",
-        15,
-        sorting,
+    Row(
+        id="5",
+        about="what sorting by prefix is worth",
+        source="BatchLLM, evaluation",
+        paper="vLLM 6.0 to 13.0 requests a second, 2.17 times, and BatchLLM 18, 1.38 times of that",
+        band="1.8 to 2.4 times, and at least 1.05 times of that",
+        tier="B",
+        why="as row 3; sorted prompts that start together compute one prefix several times, where grouped ones wait "
+        "for it; the rest of the paper's 1.38 is its attention kernel's, which is not simulated",
+        seconds=15,
+        measure=sorting,
     ),
-    _row(
-        "6",
-        "what token batching is worth",
-        "evaluation, industry traffic",
-        "5.79 to 5.94 and 8.16 to 8.47 requests a second, 2.6 and 3.8 %",
-        "2 to 5 %, and a smaller share of steps below half of the token budget",
-        "B",
-        "3,000 prompts, of which three share 1,570 tokens and have 30 of their own (the paper's averages); outputs are "
-        "not stated, and 400 tokens give a rate between the paper's two.  What is gained over a limit of 256 requests "
-        "depends on them: short ones leave before so many run, and where lengths differ and the longest is reserved for "
-        "each, memory is the tighter limit and a tenth of it is kept free",
-        25,
-        token_batching,
+    Row(
+        id="6",
+        about="what token batching is worth",
+        source="BatchLLM, evaluation, industry traffic",
+        paper="5.79 to 5.94 and 8.16 to 8.47 requests a second, 2.6 and 3.8 %",
+        band="2 to 5 %, and a smaller share of steps below half of the token budget",
+        tier="B",
+        why="3,000 prompts, of which three share 1,570 tokens and have 30 of their own (the paper's averages); "
+        "outputs are not stated, and 400 tokens give a rate between the paper's two.  What is gained over a limit "
+        "of 256 requests depends on them: short ones leave before so many run, and where lengths differ and the "
+        "longest is reserved for each, memory is the tighter limit and a tenth of it is kept free",
+        seconds=25,
+        measure=token_batching,
     ),
-    _row(
-        "7",
-        "a heavy tail of outputs",
-        "evaluation",
-        "3.2 times: 320 requests, 20 groups of 16, 2,000 shared tokens and 200 of their own",
-        "at least 2 times, from prefill alone",
-        "B",
-        "against no sharing at all; outputs are 10 + 25 Lomax(1.5) cut at 512, which has the paper's mean, median and "
-        "p99, as a Pareto of 1.5 between 10 and 512 has not.  20 prefixes fit into memory, so a prefix cache alone is as "
-        "good",
-        3,
-        heavy_tail,
+    Row(
+        id="7",
+        about="a heavy tail of outputs",
+        source="BatchLLM, evaluation",
+        paper="3.2 times: 320 requests, 20 groups of 16, 2,000 shared tokens and 200 of their own",
+        band="at least 2 times, from prefill alone",
+        tier="B",
+        why="against no sharing at all; outputs are 10 + 25 Lomax(1.5) cut at 512, which has the paper's mean, median "
+        "and p99, as a Pareto of 1.5 between 10 and 512 has not.  20 prefixes fit into memory, so a prefix cache "
+        "alone is as good",
+        seconds=3,
+        measure=heavy_tail,
     ),
 )
