@@ -4,38 +4,71 @@ Source: the LARRY paper, evaluation.
 """
 
 from fairsched.engines.outcomes import Summary
+from fairsched.engines.predictors import Bucketed, Oracle, Predictor
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import A100, falls, measured, run, workload
 
 SATURATION_RPS = 6
 """Requests a second that one A100 just serves in the long run, with bursts that it does not."""
-BASELINES = (("fcfs", "optimistic"), ("fcfs", "static"))
-"""First come first served as vLLM has it, and without preemption, which reserves outputs (No-Preempt)."""
+BEYOND_RPS = 7
+"""And that it does not serve while they come."""
+BASELINES: tuple[tuple[str, Predictor | None], ...] = (
+    ("fcfs-optimistic", None),
+    ("no-preempt", None),
+    ("s3", Bucketed()),
+    ("pia", Bucketed()),
+    ("trail", Bucketed()),
+)
+"""The paper's: first come first served as vLLM has it and without preemption, and those that read predictions, from a
+classifier that is right three times in four."""
+TRAIL_PLUS = ("trail", Oracle())
+"""TRAIL that is told the truth, which nobody has."""
 ALPHAS = (1, 500, 1_000, 2_000, 5_000, 20_000)
 """The paper's three, and larger ones, in blocks a second."""
 
 
-def _ttft(policy: str, **params: object) -> Summary:
-    jobs = workload("azure-chat", rate=SATURATION_RPS)
-    return run(jobs, policy, latency=A100, params=params).measures.ttft_us
+def _ttft(policy: str, predictor: Predictor | None = None, rate: float = SATURATION_RPS, **params: object) -> Summary:
+    jobs = workload("azure-chat", rate=rate)
+    return run(jobs, policy, latency=A100, params=params, predictor=predictor).measures.ttft_us
+
+
+def _gains(say: Say, rate: float) -> dict[str, float | str]:
+    """How many times less p50 and p95 are than those of the next best, who that is, and the same of p50 for TRAIL+."""
+    found: dict[str, Summary] = {}
+    for name, predictor in BASELINES:
+        say(f"{name} at {rate} requests a second")
+        found[name] = _ttft(name, predictor, rate)
+    say(f"larry at {rate} requests a second")
+    larry = _ttft("larry", rate=rate)
+    gains: dict[str, float | str] = {}
+    for percentile in ("p50", "p95"):
+        others = {name: measured(getattr(one, percentile), percentile) for name, one in found.items()}
+        best = min(others, key=lambda name: others[name])
+        gains[f"{percentile}_ratio"] = others[best] / measured(getattr(larry, percentile), percentile)
+        gains[f"{percentile}_next_best"] = best
+    truth = _ttft(*TRAIL_PLUS, rate)
+    gains["p50_over_trail_plus"] = measured(truth.p50, "p50") / measured(larry.p50, "p50")
+    return gains
 
 
 def at_saturation(say: Say) -> Ours:
     """Row 21: time to the first token against the next best, and the equation as printed."""
-    say("baselines")
-    baselines = [_ttft(policy, reserve=reserve) for policy, reserve in BASELINES]
-    say("larry, as meant and as printed")
-    larry, printed = _ttft("larry"), _ttft("larry-printed")
-    p50, p95 = (
-        min(measured(getattr(one, name), name) for one in baselines) / measured(getattr(larry, name), name)
-        for name in ("p50", "p95")
-    )
-    mean = measured(printed.mean, "mean") / measured(baselines[0].mean, "mean")
+    at, beyond = _gains(say, SATURATION_RPS), _gains(say, BEYOND_RPS)
+    say("larry as printed")
+    mean = measured(_ttft("larry-printed").mean, "mean") / measured(_ttft("fcfs-optimistic").mean, "mean")
+    p50, p95 = float(at["p50_ratio"]), float(at["p95_ratio"])
     return Ours(
-        f"p50 {p50:.2f} times and p95 {p95:.2f} times better than the next best; the printed equation's mean is "
-        f"{mean:.2f} times FCFS's",
+        f"{_text(at)}; at {BEYOND_RPS} requests a second {_text(beyond)}; the printed equation's mean is {mean:.2f} "
+        "times FCFS's",
         p50 >= 1.5 and p95 >= 1.1 and mean > 1,
-        {"p50_ratio": p50, "p95_ratio": p95, "printed_mean_over_fcfs": mean},
+        {**at, "beyond": beyond, "printed_mean_over_fcfs": mean},
+    )
+
+
+def _text(gains: dict[str, float | str]) -> str:
+    return (
+        f"p50 {gains['p50_ratio']:.2f} times better than {gains['p50_next_best']} ({gains['p50_over_trail_plus']:.2f} "
+        f"if trail is told the truth) and p95 {gains['p95_ratio']:.2f} times better than {gains['p95_next_best']}"
     )
 
 
@@ -65,8 +98,11 @@ ROWS = (
         band="p50 at least 1.5 times and p95 at least 1.1 times better; equation 1 as printed worse than FCFS",
         tier="B",
         why="lengths of Azure's conversations on our stand-in for Azure's Functions arrivals, at 6 requests a second "
-        "on an A100; our bursts are longer than what the paper's p95 suggests, so our p95 gains more",
-        seconds=30,
+        "on an A100.  There only bursts queue: p50 is 0.24 s, and 0.14 s where hardly anybody waits (4 requests a "
+        "second), so little is left to gain at p50, and TRAIL, the next best, gains most of it; at p95 LARRY gains more "
+        "than in the paper.  Over first come first served alone p50 is 1.9 times better.  At 7 requests a second, where "
+        "first come first served has a p50 of 4.6 s, both ratios lie in the band",
+        seconds=40,
         measure=at_saturation,
     ),
     Row(

@@ -8,6 +8,7 @@ from fairsched.cli_common import policy_of
 from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.metrics import RunResult
+from fairsched.engines.predictors import Predictor
 from fairsched.engines.workloads.generate import generate
 from fairsched.model.presets import PRESETS
 from fairsched.model.workload import Workload
@@ -36,11 +37,12 @@ def run(
     kv_capacity_tokens: int | None = None,
     params: Mapping[str, object] | None = None,
     routing: Mapping[str, object] | None = None,
+    predictor: Predictor | None = None,
 ) -> RunResult:
     """One simulated run, with parameters of the policy and of the router as on the command line."""
     given = {name: str(value) for name, value in (params or {}).items()}
     routed = {name: str(value) for name, value in (routing or {}).items()}
-    chosen = Run(policy_of(policy, given), policy, given, router_with(ROUTERS[router], routed), routed)
+    chosen = Run(policy_of(policy, given), policy, given, router_with(ROUTERS[router], routed), routed, predictor)
     result, _, complete = run_one(jobs, chosen, Cluster(PRESETS[latency], workers, kv_capacity_tokens))
     if not complete:
         raise KeyboardInterrupt
