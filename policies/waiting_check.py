@@ -4,6 +4,7 @@ from operator import lt
 
 from fairsched.model.algebra import EXACT, NO_SCORE, ExactVector
 from fairsched.model.cache import PrefixCache
+from fairsched.policies.columns import PRIORITY_MAX
 from fairsched.policies.order import Order
 from fairsched.policies.turns import ROUND_OVER, Turn, chosen
 from fairsched.policies.waiting import AGE_BITS, AGE_MASK, Entry, Waiting, rank_of, score_of
@@ -43,10 +44,14 @@ def check_waiting(waiting: Waiting, order: Order, cache: PrefixCache, grouped: b
     assert list(waiting.patient) == patient
     assert not patient or patient[0][0] <= waiting.steps < patient[0][0] + (order.promote_steps or 0)
     # The columns have everybody, if the order needs them, in order of age.
-    rows = sorted((e.age, e.context_tokens, e.request.arrival_ns, e.request.client) for e in entries.values())
-    wanted = [row if grouped else (*row[:3], 0) for row in rows] if order.follows_queue else []
+    wanted = []
+    for entry in sorted(entries.values(), key=lambda entry: entry.age) if order.follows_queue else ():
+        request = entry.request
+        priority = max(-PRIORITY_MAX, min(request.priority, PRIORITY_MAX))
+        group = request.client if grouped else 0
+        wanted.append((entry.age, entry.context_tokens, request.arrival_ns, group, priority))
     columns = waiting.columns.settled()
-    kept = (columns.ages, columns.memory, columns.arrivals_ns, columns.groups)
+    kept = (columns.ages, columns.memory, columns.arrivals_ns, columns.groups, columns.priorities)
     assert list(zip(*(column.tolist() for column in kept), strict=True)) == wanted
     # The prompts listed where they stop are exactly those that wait and can be cached.
     listed = sorted(i for by_key in waiting.stopped.values() for ids in by_key.values() for i in ids)

@@ -14,16 +14,18 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
+from fairsched.policies.ageing import AgeingOrder
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.dfs_weight import DfsWeightOrder
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.gate_watch import GateWatch
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import LongestPrefix, ShortestPrompt
 from fairsched.policies.priority_groups import PriorityGroups
-from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.policies.registry import LOCAL_POLICIES, local_policy
 from fairsched.verify import conformance
 from fairsched.verify.conformance import World, check_local_policy
 
@@ -90,6 +92,19 @@ VARIANTS = {
         f"{name}, bypass budget {budget}": attrs.evolve(tiny(LOCAL_POLICIES[name]), order=LongestPrefix(budget))
         for name, budget in product(("lpm", "dlpm"), (0, 1, 4))
     },
+    **{
+        name: tiny(local_policy(name))
+        for name in (
+            "larry+counter",
+            "ageing+deficit",
+            "dfs-weight+counter",
+            "trail+deficit",
+            "s3+deficit",
+            "pia+counter",
+        )
+    },
+    "strict priority, bypass budget 2": attrs.evolve(LOCAL_POLICIES["ageing"], order=AgeingOrder(0, 2)),
+    "dfs-weight, bypass budget 2": attrs.evolve(LOCAL_POLICIES["dfs-weight"], order=DfsWeightOrder(2)),
     "shortest prompt, bypass budget 2": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], order=ShortestPrompt(2)),
 }
 
