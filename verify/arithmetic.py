@@ -5,7 +5,7 @@ holds on every path for unknown integers holds for all of them.  What a claim sh
 their order, and each may rest on those before it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -62,15 +62,21 @@ class Path:
             known = (*known, goal)
 
 
-def prove(claim: ArithmeticClaim, *, dropped: frozenset[Assumption] = frozenset(), rlimit: int = RLIMIT) -> Verdict:
-    """Decides the claim on every path through the code that it runs."""
+def prove(
+    claim: ArithmeticClaim,
+    *,
+    dropped: frozenset[Assumption] = frozenset(),
+    rlimit: int = RLIMIT,
+    built: Iterable[Path] | None = None,
+) -> Verdict:
+    """Decides the claim on every path through the code that it runs; `built` are the paths, if they are known."""
     begun = perf_counter()
 
     def spent() -> float:
         return (perf_counter() - begun) * 1e3
 
     count, reached, named = 0, set[str](), set[str]()
-    for path in paths(claim, dropped):
+    for path in paths(claim, dropped) if built is None else built:
         if not reached.issuperset(path.shown) and _answer(rlimit, *path.known)[0] == z3.sat:
             reached |= set(path.shown)
         for name, known, goal in path.goals():

@@ -4,10 +4,11 @@ A claim holds functions and cannot travel to another process, so a task names it
 """
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from itertools import tee
 from time import perf_counter
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
 import z3
@@ -79,8 +80,10 @@ def decide(task: Task) -> Decision:
     """Decides one theorem."""
     begun = perf_counter()
     claim, dropped = _looked_up(task)
-    verdict = prove(claim, dropped)
-    asked = () if isinstance(verdict, Refuted) else tuple(questions(claim, dropped))
+    # Both solvers are asked about the same formulas, which take as long to build as to decide.
+    for_z3, for_cvc5 = tee(_built(claim, dropped))
+    verdict = prove(claim, dropped, for_z3)
+    asked = tuple(questions(claim, dropped, for_cvc5)) if isinstance(verdict, Proved) else ()
     clients = max((question.clients for question in asked), default=0)
     said, why, solvers = _tried(claim, verdict) if isinstance(claim, TestedClaim) else _said(verdict, asked, task.quick)
     return Decision(
@@ -107,14 +110,24 @@ def _looked_up(task: Task) -> tuple[AnyClaim, frozenset[Assumption]]:
     return claim, frozenset(a for a in assumptions_known(claim) if a.name in task.dropped)
 
 
-def prove(claim: AnyClaim, dropped: frozenset[Assumption] = frozenset()) -> Verdict:
-    """The verdict on a claim of any kind: Z3's, or that of its worlds."""
+def prove(claim: AnyClaim, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Any] | None = None) -> Verdict:
+    """The verdict on a claim of any kind: Z3's, or that of its worlds; `built` is what `questions` may know too."""
     match claim:
         case Claim():
-            return prover.prove(claim, dropped=dropped)
+            return prover.prove(claim, dropped=dropped, built=built)
         case ArithmeticClaim():
-            return arithmetic.prove(claim, dropped=dropped)
+            return arithmetic.prove(claim, dropped=dropped, built=built)
     return tested.prove(claim)
+
+
+def _built(claim: AnyClaim, dropped: frozenset[Assumption]) -> Iterator[Any]:
+    """The obligations or paths of a claim, each when it is asked for."""
+    match claim:
+        case Claim():
+            return prover.obligations(claim, dropped)
+        case ArithmeticClaim():
+            return arithmetic.paths(claim, dropped)
+    return iter(())
 
 
 def assumptions_known(claim: AnyClaim) -> frozenset[Assumption]:

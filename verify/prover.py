@@ -7,7 +7,8 @@ a concrete world of few clients, is run through the exact and the numpy interpre
 only if both confirm it the claim is `Refuted`.  Everything else is `Unknown`, which is never success.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import product as tuples
 from time import perf_counter
 from types import SimpleNamespace
@@ -65,7 +66,7 @@ class Unknown:
 Verdict = Proved | Refuted | Unknown
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Obligation:
     """Hypotheses, and a goal that they must imply, over the clients that `algebra` has named.
 
@@ -83,6 +84,18 @@ class Obligation:
     def name(self) -> str:
         """What has to be shown: the start, an event, the conclusion."""
         return self.step.name
+
+    @cached_property
+    def tiny(self) -> tuple[Any, ...]:
+        """That there are only one or two clients and small numbers, if the hypotheses can be true then; else nothing.
+
+        Whether they can be true is found out at once there, and may take a solver long otherwise.
+        """
+        for clients in (1, 2):
+            world = tuple(_small(self, clients, _MAGNITUDES[0]))
+            if check(self, RLIMIT, self.happens, *world) == z3.sat:
+                return world
+        return ()
 
 
 # --- obligations ----------------------------------------------------------------------------------------------------
@@ -138,8 +151,17 @@ def everywhere(o: Z3Algebra, value: Value) -> list[Any]:
 # --- deciding -------------------------------------------------------------------------------------------------------
 
 
-def prove(claim: Claim, *, dropped: frozenset[Assumption] = frozenset(), rlimit: int = RLIMIT) -> Verdict:
-    """Decides the claim; `dropped` assumptions are not made (for audits, and for variants that they exclude)."""
+def prove(
+    claim: Claim,
+    *,
+    dropped: frozenset[Assumption] = frozenset(),
+    rlimit: int = RLIMIT,
+    built: Iterable[Obligation] | None = None,
+) -> Verdict:
+    """Decides the claim; `dropped` assumptions are not made (for audits, and for variants that they exclude).
+
+    `built` are its obligations, if somebody else needs them as well.
+    """
     begun = perf_counter()
 
     def spent() -> float:
@@ -149,9 +171,9 @@ def prove(claim: Claim, *, dropped: frozenset[Assumption] = frozenset(), rlimit:
     if breaches:
         return Unknown(claim.theorem, "guard", "; ".join(breaches), spent())
     count = 0
-    for obligation in obligations(claim, dropped):
+    for obligation in obligations(claim, dropped) if built is None else built:
         count += 1
-        possible = _possible(obligation, rlimit)
+        possible = z3.sat if obligation.tiny else check(obligation, rlimit, obligation.happens)
         if possible != z3.sat:
             reason = "vacuous: its hypotheses contradict each other" if possible == z3.unsat else "budget exhausted"
             return Unknown(claim.theorem, obligation.name, reason, spent())
@@ -173,14 +195,6 @@ def audit(claim: Claim, *, rlimit: int = RLIMIT) -> dict[Assumption, Verdict]:
         assumption: prove(claim, dropped=frozenset({assumption}), rlimit=rlimit)
         for assumption in claim.theorem.assumptions
     }
-
-
-def _possible(obligation: Obligation, rlimit: int) -> Any:
-    """Whether the hypotheses can be true at all: looked for in tiny worlds first, where a model is found at once."""
-    for clients in (1, 2):
-        if check(obligation, rlimit, obligation.happens, *_small(obligation, clients, _MAGNITUDES[0])) == z3.sat:
-            return z3.sat
-    return check(obligation, rlimit, obligation.happens)
 
 
 def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | None = None) -> Any:

@@ -4,8 +4,9 @@ Each obligation asks two questions: whether its hypotheses can be true at all (t
 whether they can be true while its goal fails (they must not).  cvc5 shares no code with Z3.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import singledispatch
+from typing import Any
 
 import attrs
 import cvc5
@@ -13,8 +14,9 @@ import z3
 
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.verify import arithmetic, prover
-from fairsched.verify.arithmetic import ArithmeticClaim
-from fairsched.verify.smtlib import Answer, Script, script
+from fairsched.verify.arithmetic import ArithmeticClaim, Path
+from fairsched.verify.prover import Obligation
+from fairsched.verify.smtlib import Answer, Script, Seen, script
 from fairsched.verify.system import Claim
 from fairsched.verify.tested import TestedClaim
 
@@ -36,35 +38,48 @@ class Question:
 
 
 @singledispatch
-def questions(claim: object, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
-    """What a solver is asked about a claim, two questions an obligation; register other kinds of claims here."""
+def questions(
+    claim: object, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Any] | None = None
+) -> Iterator[Question]:
+    """What a solver is asked about a claim, two questions an obligation; register other kinds of claims here.
+
+    `built` are its obligations, or its paths, if they are known.  Whether the hypotheses of an obligation can be true
+    is asked about a tiny world if they are true in one.
+    """
     raise TypeError(f"{type(claim).__name__} is no claim that can be exported")
 
 
 @questions.register
-def _(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
-    for obligation in prover.obligations(claim, dropped):
+def _(
+    claim: Claim, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Obligation] | None = None
+) -> Iterator[Question]:
+    for obligation in prover.obligations(claim, dropped) if built is None else built:
         clients = len(obligation.algebra.clients)
         known = (*obligation.algebra.instances(), *obligation.hypotheses)
-        failing = (*known, z3.Not(obligation.goal))
-        yield _question(claim.theorem, obligation.name, "hypotheses", clients, (*known, obligation.happens))
-        yield _question(claim.theorem, obligation.name, "goal", clients, failing, opaque=claim.system.opaque)
+        possible, failing, seen = (*known, obligation.happens), (*known, z3.Not(obligation.goal)), Seen()
+        yield _question(claim.theorem, obligation.name, "hypotheses", clients, (*possible, *obligation.tiny), seen)
+        yield _question(claim.theorem, obligation.name, "goal", clients, failing, seen, opaque=claim.system.opaque)
 
 
 @questions.register
-def _(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
-    paths = list(arithmetic.paths(claim, dropped))
+def _(
+    claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Path] | None = None
+) -> Iterator[Question]:
+    paths = list(arithmetic.paths(claim, dropped) if built is None else built)
     reached = z3.Or([z3.And(path.known) for path in paths if path.shown])
-    yield _question(claim.theorem, "conditions", "hypotheses", 0, (reached,))
+    seen = Seen()
+    yield _question(claim.theorem, "conditions", "hypotheses", 0, (reached,), seen)
     for number, path in enumerate(paths, 1):
         for name, known, goal in path.goals():
             obligation = name if len(paths) == 1 else f"{name}, path {number}"
             failing = (*known, z3.Not(goal))
-            yield _question(claim.theorem, obligation, "goal", 0, failing, relaxed=claim.relaxed)
+            yield _question(claim.theorem, obligation, "goal", 0, failing, seen, relaxed=claim.relaxed)
 
 
 @questions.register
-def _(_claim: TestedClaim, _dropped: frozenset[Assumption] = frozenset()) -> Iterator[Question]:
+def _(
+    _claim: TestedClaim, _dropped: frozenset[Assumption] = frozenset(), _built: Iterable[Any] | None = None
+) -> Iterator[Question]:
     return iter(())  # What was tried in worlds is no question to a solver.
 
 
@@ -74,6 +89,7 @@ def _question(
     about: str,
     clients: int,
     terms: tuple[z3.ExprRef, ...],
+    seen: Seen,
     *,
     opaque: bool = False,
     relaxed: bool = False,
@@ -89,7 +105,8 @@ def _question(
         *((f"assumes {names}",) if names else ()),
         f"obligation {obligation}: {meaning}",
     )
-    return Question(obligation, about, clients, script(terms, expected, comment, opaque=opaque, relaxed=relaxed))
+    text = script(terms, expected, comment, opaque=opaque, relaxed=relaxed, seen=seen)
+    return Question(obligation, about, clients, text)
 
 
 def cvc5_version() -> str:

@@ -38,14 +38,26 @@ class _Term:
 
 
 class Value(_Term):
-    """A scalar (`at` ignores its client) or a vector: a term a client."""
+    """A scalar (`at` ignores its client) or a vector: a term a client.
 
-    __slots__ = ("at", "boolean", "vector")
+    A term is built once a client, since whatever is computed from the value asks for it again.
+    """
+
+    __slots__ = ("_at", "_built", "boolean", "vector")
 
     def __init__(self, at: Callable[[Any], Any], *, boolean: bool, vector: bool) -> None:
-        self.at = at
+        self._at = at
+        self._built: dict[int | None, tuple[Any, Any]] = {}
         self.boolean = boolean
         self.vector = vector
+
+    def at(self, client: Any) -> Any:
+        """The term for a client: one of the obligation, or its number where there are so many (`z3_fixed`)."""
+        key = (client if isinstance(client, int) else client.get_id()) if self.vector else None
+        if key not in self._built:
+            # The client stays with its term: an id is given again once nobody holds what had it.
+            self._built[key] = (client, self._at(client))
+        return self._built[key][1]
 
     def _combine(self, other: Any, build: Callable[[Any, Any], Any], *, boolean: bool, takes: bool) -> "Value":
         right = lifted(other)
@@ -273,8 +285,9 @@ class Z3Algebra:
         if len(self.totals) == 1:
             return []
         all_of_them = [z3.Or([name == client for client in self.clients]) for name in clients]
-        sums = [total == z3.Sum([v.at(client) for client in clients]) for v, total in self.totals]
-        return [z3.Distinct(*clients), *all_of_them, *sums]
+        sums = [total == sum((v.at(client) for client in clients), z3.IntVal(0)) for v, total in self.totals]
+        apart = [z3.Distinct(*clients)] if len(clients) > 1 else []
+        return [*apart, *all_of_them, *sums]
 
     def exists(self, p: Point) -> Value:
         return scalar(_point(p).found)
