@@ -45,7 +45,7 @@ D2_RANGE = Theorem(
     "D2-range",
     "d_w <= Q_w at every worker, whatever comes and goes",
     "D2LPM, as the lemma on the deficit's range (reconstructed)",
-    (QUANTUM_POSITIVE,),
+    (),
     bound="Q_w",
 )
 D2_SPREAD = Theorem(
@@ -53,7 +53,7 @@ D2_SPREAD = Theorem(
     "a client's charges at two workers that take requests at every refill: |W_v - W_w| <= 2Q + D, where D is what it "
     "owes at the one at the end of the interval and at the other at its beginning",
     "new: how unevenly one client may use the workers, which grows with Q_w and has no bound without one (D2-A.5)",
-    (QUANTUM_POSITIVE, EQUAL_WORKERS, BOTH_SERVE),
+    (EQUAL_WORKERS, BOTH_SERVE),
     bound="2Q + D",
 )
 
