@@ -55,7 +55,8 @@ def composed(draw: st.DrawFn) -> ComposedPolicy:
     """Any shipped policy under any batching rule, with budgets small enough to matter."""
     rule = BATCHINGS[draw(st.sampled_from(sorted(BATCHINGS)))]
     reserve: Any = draw(st.sampled_from(["static", "optimistic"]))
-    batching = rule(draw(st.sampled_from([3, 8, 64])), draw(st.sampled_from([2, 16])), reserve)
+    tokens, running = draw(st.sampled_from([3, 8, 64])), draw(st.sampled_from([2, 16]))
+    batching = rule(max_batched_tokens=tokens, max_running=running, reserve=reserve)
     return attrs.evolve(LOCAL_POLICIES[draw(st.sampled_from(sorted(LOCAL_POLICIES)))], batching=batching)
 
 
