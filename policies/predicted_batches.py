@@ -36,7 +36,7 @@ from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local_state import Flight, LocalState
 from fairsched.policies.order import Arrival, Order
-from fairsched.policies.round import Round, step_plan
+from fairsched.policies.round import Round, growth_steps, step_plan
 from fairsched.policies.trail import predicted
 from fairsched.policies.validators import positive
 from fairsched.policies.waiting import Entry
@@ -111,10 +111,15 @@ class PredictedBatches(ComposedPolicy):
             return _BatchRound(self.order, self.gate, self.batching, state, view, batch, self._free(view, batch)).run()
         if self.batching.reserve == "static":
             return step_plan(batch, (), None), state
+        free = self._free(view, batch)
+        if free < 0:
+            # Only a batch that another policy let in can come to this.
+            return self._preempt(state, view, batch, -free)
         left = {i: self._left(state.flights[i], view.decoded_tokens(i)) for i in view.in_flight}
-        late = tuple(request_id for _, request_id in view.running_ranks if not left[request_id])
+        late = tuple(request_id for _, request_id in view.running_ranks if left[request_id] <= 0)
         if not late:
-            return step_plan(batch, (), min(left.values())), state
+            grows = growth_steps(view, self.batching)
+            return step_plan(batch, (), min(left.values()) if grows is None else min(grows, *left.values())), state
         for request_id in late:
             state = self._requeued(state, request_id, view.decoded_tokens(request_id))
         return StepPlan(late, (), tuple(batch.chunks), batch.decode, 1), state

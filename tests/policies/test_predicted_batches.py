@@ -12,6 +12,7 @@ from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Finished, Preempted
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.workload import Job, Workload
+from fairsched.policies.fcfs import FCFSOptimistic
 from fairsched.policies.predicted_batches import S3, PiA, reservation
 from fairsched.policies.router import RoundRobin
 from tests.engines.logs import LATENCY
@@ -80,6 +81,19 @@ def test_a_rule_that_reserves_outputs_takes_nobody_out() -> None:
     assert play.admitted() == ids[:2]
     play.step(40)
     assert not [event for event in play.events if isinstance(event, Preempted)]
+
+
+def test_it_takes_over_a_batch_that_was_let_in_for_prompts_alone() -> None:
+    """Swapped in while outputs of another policy's batch outgrow memory, it takes the youngest out, and all finish."""
+    play = Play(FCFSOptimistic(), 44)
+    for _ in range(5):
+        arrive(play, predicted=30, output=30)
+    play.step(3)
+    assert play.worker.view(0).running == 5
+    play.policy = S3()
+    play.step(200)
+    assert sum(isinstance(event, Finished) for event in play.events) == 5
+    assert any(isinstance(event, Preempted) for event in play.events)
 
 
 @pytest.mark.parametrize("policy", [S3(), PiA()], ids=lambda policy: policy.name)
