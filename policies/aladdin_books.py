@@ -78,7 +78,7 @@ class Books(ClusterPolicy[AladdinState]):
     """So many held requests, the oldest, are tried at a heartbeat."""
     norm: Norm = attrs.field(default="normalised", validator=one_of("normalised", "printed"))
     reserve: Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
-    slack: Slack = attrs.field(default="ahead", validator=one_of("ahead", "earned", "printed"))
+    slack: Slack = attrs.field(default="earned", validator=one_of("ahead", "earned", "printed"))
     """What (d) takes a running request to have saved; see `saved_from`."""
     output: Output = attrs.field(default="predicted", validator=one_of("predicted", "generated"))
     """What (b) counts of an output: what is foreseen, or, as printed, what there is."""

@@ -1,0 +1,94 @@
+"""How many workers it takes: runs with ever more workers until enough requests keep their targets.
+
+The number is doubled until the aim is reached and then halved in, so a result of n workers stands beside one of n - 1
+that missed.  Attainment need not rise with every worker (DistServe's search takes it for granted); `Sizing.tried` has
+every number that was run, so that a dip is seen.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from fairsched.engines.compare import Cluster, Run
+from fairsched.engines.metrics import Recorder
+from fairsched.engines.outcomes import Measures
+from fairsched.engines.simulator import Simulator
+from fairsched.model.workload import Workload
+
+Measure = Callable[[int], Measures]
+
+
+@attrs.frozen
+class Sizing:
+    """The fewest workers with the aimed attainment (None: not with as many as were allowed), and all that was run."""
+
+    workers: int | None
+    tried: Mapping[int, Measures]
+
+    def attainment(self, workers: int) -> float:
+        """The share of requests that kept their targets with so many workers, one of `tried`."""
+        return self.tried[workers].slo_attainment or 0.0
+
+
+def measured(
+    workload: Workload, run: Run, cluster: Cluster, progress: Callable[[int], None] | None = None
+) -> Callable[[int], Measures]:
+    """What a run with so many workers of the cluster's kind measures."""
+
+    def measure(workers: int) -> Measures:
+        recorder = Recorder(workload)
+        Simulator(
+            workload,
+            run.policy,
+            run.router,
+            cluster.latency,
+            workers=workers,
+            kv_capacity_tokens=cluster.kv_capacity_tokens,
+            predictor=run.predictor,
+            link=cluster.link,
+            on_events=recorder.record,
+            progress=progress,
+        ).run()
+        return recorder.result(policy=run.name, workers=workers).measures
+
+    return measure
+
+
+def fewest(measure: Measure, attainment: float, *, at_least: int = 1, at_most: int = 64) -> Sizing:
+    """The fewest workers from `at_least` to `at_most` with this attainment, if attainment rises with workers."""
+    if not 1 <= at_least <= at_most:
+        raise ValueError(f"workers are looked for from {at_least} to {at_most}, which is nothing")
+    tried: dict[int, Measures] = {}
+
+    def enough(workers: int) -> bool:
+        tried[workers] = measure(workers)
+        return (tried[workers].slo_attainment or 0.0) >= attainment
+
+    low, high = at_least - 1, at_least
+    while not enough(high):
+        if high == at_most:
+            return Sizing(None, dict(sorted(tried.items())))
+        low, high = high, min(2 * high, at_most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return Sizing(high, dict(sorted(tried.items())))
+
+
+@attrs.frozen
+class Line:
+    """Workers against rate by least squares: `slope` workers for a request a second, and `r2`, Pearson's squared."""
+
+    slope: float
+    constant: float
+    r2: float
+
+
+def line(points: Sequence[tuple[float, float]]) -> Line:
+    """The line through (rate, workers).  Raises `ValueError` with fewer than three points, which any line explains."""
+    if len(points) < 3:
+        raise ValueError(f"a line of workers against rate takes three rates, not {len(points)}")
+    x, y = np.array(points, dtype=np.float64).T
+    slope, constant = np.polyfit(x, y, 1)
+    return Line(float(slope), float(constant), float(np.corrcoef(x, y)[0, 1] ** 2))

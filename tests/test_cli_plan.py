@@ -1,0 +1,52 @@
+"""`fairsched plan`: an answer that is true of its runs, and one clear line for what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairsched.cli import main
+
+WORKLOAD = ["--workload", "azure-chat:requests=60,rate=12,arrivals=poisson", "--latency-model", "opt-13b-a100"]
+
+
+def test_plan_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The number of workers, each placement's own, every run's figures, and a report with the plot."""
+    out = tmp_path / "plan.json"
+    arguments = ["plan", *WORKLOAD, "--slo", "ttft=1s,tpot=50ms", "--attainment", "0.9", "--workers-max", "16"]
+    assert main([*arguments, "--routers", "round-robin", "--json", str(out), "--report", str(tmp_path)]) == 0
+    said = json.loads(out.read_text())
+    placements = said["placements"]
+    assert set(placements) == {"aladdin", "round-robin"}
+    for each in placements.values():
+        tried = {int(n): measures["slo_attainment"] for n, measures in each["tried"].items()}
+        assert tried[each["workers"]] >= 0.9
+        assert each["workers"] == 1 or tried[each["workers"] - 1] < 0.9
+    assert said["workers"] == placements["aladdin"]["workers"]
+    assert str(said["workers"]) in placements["round-robin"]["tried"]
+    shown = capsys.readouterr().out
+    assert f"{said['workers']} workers of opt-13b-a100 keep ttft=1 s, tpot=50 ms" in shown
+    assert "<svg" in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--slo", "ttft=2s"], "one for tpot"),
+        (["--slo", "ttft=2s,tpot=fast"], "expected ttft=TIME,tpot=TIME"),
+        (["--slo", "ttft=2s,tpot=1ms"], "no size keeps"),
+        (["--slo", "ttft=2s,tpot=50ms", "--routers", "roundrobin"], "did you mean round-robin"),
+        (["--slo", "ttft=2s,tpot=50ms", "--latency-model", "opt-13b-a100:0"], "at least one GPU"),
+        (["--slo", "ttft=2s,tpot=50ms", "--attainment", "2"], "at most 1"),
+        (["--slo", "ttft=2s,tpot=50ms", "--predictor", "nobody"], "predictor"),
+        ([], "--slo"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with exit status 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--workload", "demo", *arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
