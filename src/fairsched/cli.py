@@ -16,6 +16,7 @@ from fairsched.cli_calibrate import add_calibrate
 from fairsched.cli_compare import add_compare
 from fairsched.cli_fidelity import add_fidelity
 from fairsched.cli_logs import add_explain, add_replay
+from fairsched.cli_plan import add_plan
 from fairsched.cli_policies import add_policies
 from fairsched.cli_reproduce import add_reproduce
 from fairsched.cli_scale import add_scale
@@ -49,7 +50,7 @@ def parser() -> Parser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for add in (
         *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
-        *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch),
+        *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch, add_plan),
     ):
         add(commands)
     return whole
