@@ -3,9 +3,10 @@
     python benchmarks/batch.py                  # 8,000 prompts like BatchLLM's industry traffic; the paper takes 1.51 s
     python benchmarks/batch.py --jobs 1000000   # a million prompts of 1,000 tokens, keys of every token, about 5 GB
     python benchmarks/batch.py --file 1000000   # a million jobs through `fairsched batch`, from a file of 0.5 GB
+    python benchmarks/batch.py --file 1000000 --block-tokens 1     # the same with keys of every token, 6.8 GB
 
 Industry-like is the paper's average: three prompts share 1,570 tokens and have 30 of their own, token by token.  The
-million shares two levels, 250 tokens of 1,000 documents and 250 of 10,000 parts of them, in random order.  Of the file
+million shares two levels, 250 tokens of 1,000 documents and 250 of 10,000 parts of them, in random order.  In the file
 each prompt has 62 blocks of 16 tokens.  Times are of one core, the prompts being made before.
 """
 
@@ -66,13 +67,13 @@ def peak_gib(who: int = resource.RUSAGE_SELF) -> float:
     return resource.getrusage(who).ru_maxrss / 2**20
 
 
-def from_file(count: int) -> None:
+def from_file(count: int, block_tokens: int) -> None:
     """The whole command, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "jobs.jsonl"
         with path.open("w") as file:
-            for keys in two_levels(count, 62):
-                row = {"timestamp": 0, "input_length": 1_000, "output_length": 100, "block_tokens": 16}
+            for keys in two_levels(count, 1_000 // block_tokens):
+                row = {"timestamp": 0, "input_length": 1_000, "output_length": 100, "block_tokens": block_tokens}
                 file.write(json.dumps(row | {"hash_ids": keys.tolist()}) + "\n")
         print(f"{count:,} jobs, {path.stat().st_size / 1e9:.2f} GB", flush=True)
         begun = time.perf_counter()
@@ -87,9 +88,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, help="so many prompts of 1,000 tokens in memory")
     parser.add_argument("--file", type=int, help="so many jobs from a file")
+    parser.add_argument("--block-tokens", type=int, default=16, help="tokens of a block in the file")
     arguments = parser.parse_args()
     if arguments.file:
-        from_file(arguments.file)
+        from_file(arguments.file, arguments.block_tokens)
     elif arguments.jobs:
         chains = [keys[:-1].tobytes() for keys in two_levels(arguments.jobs, 1_000)]
         seconds, saving = grouped(chains, 1)
