@@ -288,11 +288,12 @@ class DeficitGate(Gate[DeficitState]):
 
     def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
         charge = price(abs(input_tokens), self.rates.input)
-        if input_tokens >= 0:
-            q = correct(NUMPY, state.q, client, charge)
-        else:
-            q = refund(NUMPY, state.q, client, charge, state.quantum)
+        q = correct(NUMPY, state.q, client, charge) if input_tokens >= 0 else self._refunded(state, client, charge)
         return msgspec.structs.replace(state, q=q)
+
+    def _refunded(self, state: DeficitState, client: int, charge: int) -> Ints:
+        q: Ints = refund(NUMPY, state.q, client, charge, state.quantum)
+        return q
 
     def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
         if self.in_flight_cap_tokens is None:

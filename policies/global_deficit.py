@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Scalar, Vector
-from fairsched.model.pricing import charge_max_reserved, price
+from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.request import Client
 from fairsched.model.theorem import GLOBAL_REFILL, Assumption, Theorem
 from fairsched.policies.base import Limits
@@ -174,11 +174,11 @@ class GlobalDeficitGate(DeficitGate):
         return _of(super().decoded(state.deficit, clients, tokens), state)
 
     def settled(self, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
-        if input_tokens >= 0:
-            return _of(super().settled(state.deficit, client, input_tokens, heads), state)
-        deficit = state.deficit
-        q = refund(NUMPY, deficit.q, client, price(-input_tokens, self.rates.input), deficit.quantum)
-        return _of(msgspec.structs.replace(deficit, q=q), state)
+        return _of(super().settled(state.deficit, client, input_tokens, heads), state)
+
+    def _refunded(self, state: DeficitState, client: int, charge: int) -> Ints:
+        q: Ints = refund(NUMPY, state.q, client, charge, state.quantum)
+        return q
 
     def released(self, state: Any, client: int, kv_tokens: int) -> Any:
         return _of(super().released(state.deficit, client, kv_tokens), state)

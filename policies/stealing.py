@@ -65,7 +65,7 @@ class Stealing(Router[StealingState[Any]]):
     state_type: ClassVar[Any] = StealingState
     follows_decoding: ClassVar[bool] = False
 
-    router: Router[Any] = attrs.field(factory=JoinShortestQueue)
+    router: Router[Any] = attrs.field(factory=JoinShortestQueue, metadata={"text": False})
 
     def init(self) -> StealingState[Any]:
         return StealingState(self.router.init())

@@ -236,9 +236,14 @@ def kernel_claims(kernel: Any = deficit) -> tuple[Claim, ...]:
     return (_split(kernel),)
 
 
+def price_claims(functions: Any = pricing) -> tuple[ArithmeticClaim, ...]:
+    """The claims about the pricing functions of `functions`."""
+    return (_same_charge_max(functions), _eviction(functions))
+
+
 def claims() -> tuple[Claim | ArithmeticClaim | TestedClaim, ...]:
     """The claims about kernel, books and prices that ship."""
-    return (*kernel_claims(), _even(prefix_ledger), _same_charge_max(pricing), _eviction(pricing))
+    return (*kernel_claims(), _even(prefix_ledger), *price_claims())
 
 
 def bugs() -> tuple[Bug, ...]:

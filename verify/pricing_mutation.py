@@ -16,7 +16,7 @@ from typing import Any
 import z3
 
 from fairsched.model import pricing
-from fairsched.verify import arithmetic, pricing_proofs
+from fairsched.verify import arithmetic, deficit_sharing_proofs, pricing_proofs
 from fairsched.verify.arithmetic import ArithmeticClaim
 from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.mutants import Mutant, mutants
@@ -28,6 +28,7 @@ from fairsched.verify.symbolic import Paths, explore
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     pricing.multipliers,
     pricing.price,
+    pricing.charged_tokens,
     pricing.charge_max_reserved,
     pricing.charge_max_optimistic,
 )
@@ -67,7 +68,7 @@ def _outcome(function: Callable[..., Any], mutant: Mutant) -> Outcome | None:
 def _fate(
     function: Callable[..., Any], mutated: Callable[..., Any], functions: ModuleType
 ) -> tuple[Fate, str, Counterexample | None]:
-    claims = pricing_proofs.claims(functions)
+    claims = (*pricing_proofs.claims(functions), *deficit_sharing_proofs.price_claims(functions))
     for claim in claims:
         world = _small_world(claim)
         if world is not None:

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import EXACT
-from fairsched.policies import counter, deficit
+from fairsched.policies import counter, deficit, global_deficit
 from fairsched.policies.gate import Gate
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import suite
@@ -79,6 +79,17 @@ REGISTRATIONS = (
             "share": "a price: charges are facts of the events, and V-change says what a change of prices does",
             "common": "the unit of account: the event in which it becomes finer has the factor as a fact",
         },
+    ),
+    Registration(
+        global_deficit,
+        global_deficit.GlobalDeficitGate,
+        {
+            "init": (START,),
+            "_at": ("arrive at a worker", "leave a worker's queue", "preempt"),
+            "_of": (START, "admit", "decode", "correct", "refund"),
+            "after": ("refill", "refill of one worker", "admit", "leave a worker's queue"),
+        },
+        fields={"deficit": "q", "granted": "P"},
     ),
 )
 

@@ -5,13 +5,17 @@ import pytest
 from fairsched.verify.decide import Task, decide
 from fairsched.verify.second_opinion import cvc5_answer, disagreement, questions, z3_answer
 from fairsched.verify.subject import SUITE, claims_of
+from fairsched.verify.tested import TestedClaim
 
-EVERY = list(claims_of(SUITE))
+EVERY = [name for name, claim in claims_of(SUITE).items() if not isinstance(claim, TestedClaim)]
 
 
 @pytest.mark.parametrize("theorem", EVERY)
 def test_both_solvers_decide_every_question_of_the_text(theorem: str) -> None:
-    """Read from the same text, hypotheses are satisfiable and goals follow, by the word of each."""
+    """Read from the same text, hypotheses are satisfiable and goals follow, by the word of each.
+
+    What was tried in worlds is asked of no solver.
+    """
     asked = list(questions(claims_of(SUITE)[theorem]))
     assert {question.about for question in asked} == {"goal", "hypotheses"}
     for question in asked:
