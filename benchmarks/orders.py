@@ -60,10 +60,8 @@ def warm(policy: ComposedPolicy) -> tuple[WorkerView, Any, list[float]]:
     took = []
     for i in range(WAITING):
         keys = np.concatenate([documents[int(rng.integers(DOCUMENTS))], _keys(rng, 5)])
-        prompt, predicted, priority = (
-            Prompt.from_keys(keys, block_tokens=BLOCK_TOKENS),
-            *rng.integers(1, 200, 2).tolist(),
-        )
+        prompt = Prompt.from_keys(keys, block_tokens=BLOCK_TOKENS)
+        predicted, priority = int(rng.integers(1, 200)), int(rng.integers(5))
         request = Request(i, i % CLIENTS, i * 10**6, prompt, 200, predicted_output_tokens=predicted, priority=priority)
         worker, events = transitions.arrive(worker, request, 100, i * 10**6)
         start = time.process_time()
