@@ -20,12 +20,16 @@ from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.dfs_weight import DfsWeightOrder
+from fairsched.policies.fastserve import SkipJoin
 from fairsched.policies.fcfs import FCFS
+from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.gate_watch import GateWatch
+from fairsched.policies.learning_to_rank import ShortestPredicted
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import LongestPrefix, ShortestPrompt
+from fairsched.policies.order import LongestPrefix, Order, ShortestPrompt
 from fairsched.policies.priority_groups import PriorityGroups
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
+from fairsched.policies.trail import ShortestRemaining
 from fairsched.verify import conformance
 from fairsched.verify.conformance import World, check_local_policy
 
@@ -74,6 +78,12 @@ def test_every_policy_conforms_with_large_blocks(name: str, reserve: Any, full_b
     check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), BIG_BLOCKS, budget(full_budget))
 
 
+DISPLACING: tuple[tuple[Order, str], ...] = (
+    (ShortestRemaining(60), "chunked"),
+    (ShortestPredicted(starve_steps=3, period_steps=2), "iteration-level"),
+    (SkipJoin(quantum_us=2, promote_ms=1, step_us=250, prefill_token_ns=1_000, prefill_constant_us=0), "eager-prefill"),
+)
+GATES: tuple[Gate[Any], ...] = (OpenGate(), DeficitGate(quantum=5))
 VARIANTS = {
     "cap": tiny(LOCAL_POLICIES["dlpm"], in_flight_cap_tokens=12),
     "cap, rejoin reset": tiny(LOCAL_POLICIES["dlpm-printed"], in_flight_cap_tokens=9),
@@ -109,6 +119,10 @@ VARIANTS = {
     },
     "strict priority, bypass budget 2": attrs.evolve(LOCAL_POLICIES["ageing"], order=AgeingOrder(0, 2)),
     "dfs-weight, bypass budget 2": attrs.evolve(LOCAL_POLICIES["dfs-weight"], order=DfsWeightOrder(2)),
+    **{
+        f"{order.name}, displaces, {gate.name} gate": ComposedPolicy(order.name, order, gate, BATCHINGS[rule](**SMALL))
+        for (order, rule), gate in product(DISPLACING, GATES)
+    },
     "shortest prompt, bypass budget 2": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], order=ShortestPrompt(2)),
 }
 
