@@ -92,6 +92,7 @@ def add_plan(commands: Any) -> None:
     )
     command.add_argument(
         "--latency-model",
+        dest="sizes",
         type=names,
         default=[DEFAULT_PRESET],
         metavar="NAME|FILE[:GPUS],...",
@@ -150,7 +151,7 @@ def plan(arguments: Namespace) -> int:
             raise unknown("router", name, CLUSTER_POLICIES)
     if arguments.json is not None and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: there is no folder {arguments.json.parent}")
-    sizes = [_size(text, arguments) for text in arguments.latency_model]
+    sizes = [_size(text, arguments) for text in arguments.sizes]
     workload = with_slo(workload_of(arguments, [sizes[0][1]]), arguments.slo)
     if not workload.jobs:
         raise ValueError("the workload has no requests")
