@@ -23,11 +23,13 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker_state import WorkerState
 from fairsched.policies.batching import Chunked
+from fairsched.policies.batchllm import BatchLLM, HybridBatchLLM
 from fairsched.policies.dlpm import DLPM
 from fairsched.policies.fastserve import FastServe
 from fairsched.policies.learning_to_rank import LearningToRank
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.preble import Preble
+from fairsched.policies.regroup import regrouped
 from fairsched.policies.trail import TRAIL, ShortestRemaining
 from fairsched.policies.vtc import VTC
 
@@ -112,6 +114,20 @@ def preble() -> None:
     line(f"Preble admits {len(plan.admit)} of 10,000", us, beside)
 
 
+def batchllm(policy: ComposedPolicy) -> None:
+    """Prefix groups at 10,000 waiting: making them, and a decision afterwards."""
+    policy = attrs.evolve(policy, batching=Chunked(1 << 21, 32))
+    state = loaded(policy, 10_000, 1_000)
+    grouped = policy.gate.grouped
+    line(f"{policy.name} groups 10,000", timed(lambda: regrouped(state.waiting, policy.order, grouped), 5))
+    state = msgspec.structs.replace(state, waiting=regrouped(state.waiting, policy.order, grouped))
+    full = WorkerState(0, 132_000, promised=132_000).view(0)
+    line("  decide, nothing fits", timed(lambda: policy.decide(state, full)))
+    view = WorkerState(0, 10_000_000).view(0)
+    plan, _ = policy.decide(state, view)
+    line(f"  admits {len(plan.admit)}", timed(lambda: policy.decide(state, view), 30))
+
+
 def vtc() -> None:
     """VTC with 10,000 clients."""
     policy = VTC(batching=VTC().batching.__class__(max_batched_tokens=1 << 21, max_running=16))
@@ -186,6 +202,8 @@ def observing(clients: int) -> None:
 if __name__ == "__main__":
     dlpm()
     preble()
+    batchllm(BatchLLM())
+    batchllm(HybridBatchLLM())
     vtc()
     for each in (TRAIL(order=ShortestRemaining(100)), LearningToRank(), FastServe()):
         displacing(each)

@@ -48,12 +48,14 @@ class BatchTree:
 
 
 def batch_tree(chains: Sequence[bytes], tokens: Ints, block_tokens: Ints, key_bytes: int = KEY_BYTES) -> BatchTree:
-    """The tree of prompts given by their shareable key chains, their lengths and their block sizes, in tokens.
+    """The tree of prompts given by their key chains, their lengths and their block sizes, in tokens.
 
-    Prompts of different block sizes share nothing.  `chains[i]` names at most `(tokens[i] - 1) // block_tokens[i]`
-    blocks, which is not checked.  O(n log n) comparisons of chains by memcmp, O(bytes) and O(n) for n prompts.
+    Prompts of different block sizes share nothing.  O(n log n) comparisons of chains by memcmp, O(bytes) and O(n) for n
+    prompts.
     """
     sizes = block_tokens.tolist()
+    # A chain that loses its last key to this comes first of those that begin with it, so sorting by all keys will do.
+    most = ((tokens - 1) // block_tokens).tolist()
     if len(set(sizes)) > 1:
         order = sorted(range(len(chains)), key=lambda i: (sizes[i], chains[i]))
     else:
@@ -62,7 +64,8 @@ def batch_tree(chains: Sequence[bytes], tokens: Ints, block_tokens: Ints, key_by
     for place in range(1, len(order)):
         i, before = order[place], order[place - 1]
         if sizes[i] == sizes[before]:
-            shared[place] = common_keys(chains[before], chains[i], key_bytes) * sizes[i]
+            common = common_keys(chains[before], chains[i], key_bytes)
+            shared[place] = min(common, most[before], most[i]) * sizes[i]
     parents, depths, homes = _intervals(shared)
     # Parents lie less deep than their children, so numbers by depth have parents first.
     by_depth = np.argsort(np.array(depths, dtype=np.int64), kind="stable")
@@ -80,9 +83,12 @@ def batch_tree(chains: Sequence[bytes], tokens: Ints, block_tokens: Ints, key_by
 
 def tree_of(prompts: Sequence[Prompt]) -> BatchTree:
     """The tree of prompts."""
-    chains = [prompt.keys[: prompt.reusable_blocks * KEY_BYTES] for prompt in prompts]
     tokens = np.array([prompt.tokens for prompt in prompts], dtype=np.int64)
-    return batch_tree(chains, tokens, np.array([prompt.block_tokens for prompt in prompts], dtype=np.int64))
+    return batch_tree(
+        [prompt.keys for prompt in prompts],
+        tokens,
+        np.array([prompt.block_tokens for prompt in prompts], dtype=np.int64),
+    )
 
 
 def _intervals(shared: Sequence[int]) -> tuple[list[int], list[int], list[int]]:

@@ -24,7 +24,7 @@ Column = npt.NDArray[np.int64]
 
 
 class BatchJobs:
-    """Of each job its id, prompt tokens, output tokens, block size, and the chain of keys that it may share.
+    """Of each job its id, prompt tokens, output tokens, block size, and the chain of its keys.
 
     `key_bytes` is how long a key is in the chains.  About `blocks * key_bytes + 100` bytes a job.
     """
@@ -55,7 +55,7 @@ class BatchJobs:
         return np.frombuffer(self._blocks, dtype=np.int64)
 
     def add(self, job: int, keys: bytes, tokens: int, output_tokens: int, block_tokens: int) -> None:
-        """One more job; of `keys`, eight bytes each, all may be shared.  O(keys), amortised."""
+        """One more job, with eight bytes a key.  O(keys), amortised."""
         wide = np.frombuffer(keys, dtype="<u8")
         if self.key_bytes == NARROW_BYTES and wide.size and int(wide.max()) >= 1 << 32:
             self.chains = [np.frombuffer(chain, "<u4").astype("<u8").tobytes() for chain in self.chains]
@@ -83,8 +83,7 @@ def read_batch(path: Path, progress: Progress, format: str | None = None) -> Bat
             raise TraceError(path, row.row, "parent", expected, list(row.parents))
         seen.add(row.id)
         prompt = row.prompt
-        keys = prompt.keys[: prompt.reusable_blocks * KEY_BYTES]
-        jobs.add(row.id, keys, prompt.tokens, row.output_tokens, prompt.block_tokens)
+        jobs.add(row.id, prompt.keys, prompt.tokens, row.output_tokens, prompt.block_tokens)
         if len(seen) % SAY_EVERY == 0:
             progress(len(seen))
     if not seen:

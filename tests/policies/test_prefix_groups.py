@@ -147,7 +147,7 @@ def test_four_bytes_a_key_are_enough_for_tokens() -> None:
     """Chains of four-byte keys give the same tree as those of eight."""
     batch = pairs_of(5, 4, 4) + pairs_of(3, 2)
     wide, tokens = tree(batch), np.array([len(keys) for keys in batch])
-    chains = [np.array(keys[:-1], dtype="<u4").tobytes() for keys in batch]
+    chains = [np.array(keys, dtype="<u4").tobytes() for keys in batch]
     narrow = batch_tree(chains, tokens, np.ones_like(tokens), 4)
     assert (narrow.homes == wide.homes).all()
     assert (narrow.depths == wide.depths).all()
