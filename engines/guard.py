@@ -151,7 +151,8 @@ class Guard:
             kind = type(event)
             if kind is Decoded:
                 self._preempted = 0
-            elif kind is Preempted:
+            elif kind is Preempted and decided_by is self._advisor:
+                # What an executor that died took out of the batch is not the policy's doing.
                 self._preempted += 1
 
     # --- deciding ---------------------------------------------------------------------------------------------------
