@@ -7,9 +7,9 @@ that was not scheduled in `starve_steps` consecutive steps goes before all that 
 Who is first displaces who is last, as in the code, which puts the batch together anew in each step.
 
 Steps count here if they produce output: a policy learns of time by what is decoded, and only so does a run of decode
-steps come to the same as single ones.  A promotion ends when a request has run for its period or is taken out.  Neither
-number is stated; ours are about 20 s each, since a promoted request that displaces another has both computed again
-before long: 100 steps each are as many recomputations as to fill a worker with them (docs/queues.md).
+steps come to the same as single ones.  A promotion ends when a request has run for its period or is taken out.  The
+defaults are ours, about 20 s each: with 2 s each, where memory is short, promoted requests displace each other until
+the worker does little but compute again (docs/queues.md).
 
 It bounds no wait (F-LTR-1): whoever is promoted waits behind promoted ones with shorter predictions, and if more work
 comes than is served all are promoted.  What is true is that nobody who is not promoted is let in before a promoted one
