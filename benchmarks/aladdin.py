@@ -2,6 +2,7 @@
 
     PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py speed [--workers W ...] [--running N]
     PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py optimum [--requests N]
+    PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py profile [--model SIZE] [--repeats N]
 
 **speed.**  A placement is its part of a heartbeat's `decide` and of all events of its request and its worker: arrived
 at the cluster and at the worker, first token, decoded, finished.  Workers run N requests each on average, whose outputs
@@ -10,6 +11,9 @@ the median heartbeat.
 
 **optimum.**  Every multiset of up to N requests of the grid, as they come with short prompts first and with long ones
 first, is packed by the shipped best fit and by an exact solver.
+
+**profile.**  The torch engine is timed over the grid of `fairsched calibrate` on one thread, Aladdin's lines are fitted
+to some scripts and judged by the others, beside the library's own latency model.  Needs the `cli` and `torch` extras.
 """
 
 import argparse
@@ -22,6 +26,7 @@ from time import thread_time_ns
 import attrs
 
 from fairsched.engines.packing_optimum import Packing, fits_in
+from fairsched.engines.performance_fit import Iteration, fit_performance
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Event, Finished, Prefilled
 from fairsched.model.performance import Performance
 from fairsched.model.presets import PRESETS
@@ -163,14 +168,67 @@ def _fits(requests: tuple[tuple[int, int], ...], workers: int) -> bool:
     return _FITS[key]
 
 
+def profile(model: str, repeats: int) -> None:
+    """Errors of Aladdin's lines on the torch engine's steps."""
+    from fairsched.cli_calibrate import workbench
+    from fairsched.engines.calibrate import Calibrator, calibrated
+    from fairsched.engines.calibrate_grid import scenarios
+
+    named = argparse.Namespace(
+        model=model,
+        device="cpu",
+        threads=1,
+        batch_max=32,
+        seed=0,
+        kv_capacity_tokens=None,
+        chunk_max=256,
+        clock="thread",
+    )
+    bench = workbench(named)
+    calibrator = Calibrator(
+        bench.spec.executor(bench.model, bench.kv_capacity_tokens),
+        lambda tokens: bench.policy("fcfs", {"max_batched_tokens": str(tokens), "reserve": "optimistic"}),
+        bench.clock(),
+        kv_capacity_tokens=bench.kv_capacity_tokens,
+        vocab_size=bench.model.config.vocab_size,
+        page_tokens=bench.spec.page_tokens,
+    )
+    steps = calibrator.measure(scenarios(bench.kv_capacity_tokens, 32, 256, 0), repeats)
+    calibrator.close()
+    timed = [
+        (step.held_out, Iteration(step.ns, tuple(n for n, _ in shape.chunks), shape.batch, shape.context_tokens))
+        for step in steps
+        for shape in [step.shape]
+    ]
+    p = fit_performance(each for held_out, each in timed if not held_out).performance
+    of_kind: dict[str, list[float]] = {"prefill": [], "decode": []}
+    for held_out, each in timed:
+        if held_out and each.prompts and not each.batch:
+            of_kind["prefill"].append(p.prefill_ns(sum(each.prompts)) / each.ns - 1)
+        elif held_out and each.batch and not each.prompts:
+            of_kind["decode"].append(p.decode_ns(each.batch, each.context_tokens) / each.ns - 1)
+    found = calibrated(steps, name=model, source="here", kv_capacity_tokens=bench.kv_capacity_tokens)
+    for residual in found.residuals:
+        errors = of_kind.get(residual.kind)
+        if errors:
+            print(
+                f"{residual.kind}: {len(errors)} steps, lines off by {sum(map(abs, errors)) / len(errors):.1%} on "
+                f"average, {max(errors, key=abs):+.1%} at worst; own model {residual.mape:.1%}, {residual.worst:+.1%}"
+            )
+
+
 def main() -> int:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("speed", "optimum"))
+    parser.add_argument("what", choices=("speed", "optimum", "profile"))
     parser.add_argument("--workers", type=int, nargs="+", default=[100])
     parser.add_argument("--running", type=int, default=40)
     parser.add_argument("--requests", type=int, default=REQUESTS_MAX)
+    parser.add_argument("--model", default="small")
+    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
+    if arguments.what == "profile":
+        profile(arguments.model, arguments.repeats)
     if arguments.what == "optimum":
         optimum(arguments.requests)
     for workers in arguments.workers if arguments.what == "speed" else ():

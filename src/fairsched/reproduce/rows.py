@@ -2,7 +2,7 @@
 
 import re
 
-from fairsched.reproduce import batchllm, d2lpm, dlpm, floods, larry, preble, sal
+from fairsched.reproduce import aladdin, batchllm, d2lpm, dlpm, floods, larry, preble, sal
 from fairsched.reproduce.row import Row
 
 
@@ -15,7 +15,8 @@ def _place(row: Row) -> tuple[int, str]:
 ROWS: dict[str, Row] = {
     row.id: row
     for row in sorted(
-        (*batchllm.ROWS, *d2lpm.ROWS, *dlpm.ROWS, *floods.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS), key=_place
+        (*aladdin.ROWS, *batchllm.ROWS, *d2lpm.ROWS, *dlpm.ROWS, *floods.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS),
+        key=_place,
     )
 }
 """In the order of their ids."""
