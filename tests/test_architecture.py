@@ -42,6 +42,7 @@ LAYERS = {
         ("fairsched.model", "fairsched.policies.base", "fairsched.engines"),
         VALUES
         | {"jinja2", "matplotlib", "prometheus_client", "rich"}
+        | {"httpx", "starlette", "uvicorn"}
         | {"ray", "safetensors", "scipy", "sortedcontainers", "torch"},
     ),
     # The command line sits above the four.

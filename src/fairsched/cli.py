@@ -15,6 +15,7 @@ from fairsched.cli_batch import add_batch
 from fairsched.cli_calibrate import add_calibrate
 from fairsched.cli_compare import add_compare
 from fairsched.cli_fidelity import add_fidelity
+from fairsched.cli_gateway import add_gateway
 from fairsched.cli_logs import add_explain, add_replay
 from fairsched.cli_plan import add_plan
 from fairsched.cli_policies import add_policies
@@ -51,6 +52,7 @@ def parser() -> Parser:
     for add in (
         *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
         *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch, add_plan),
+        add_gateway,
     ):
         add(commands)
     return whole
@@ -68,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[verify]'")
         if error.name and error.name.split(".")[0] in ("torch", "scipy", "safetensors"):
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli,torch]'")
+        if error.name and error.name.split(".")[0] in ("httpx", "starlette", "uvicorn"):
+            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[gateway]'")
         raise
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python must not complain at exit either.

@@ -1,0 +1,300 @@
+"""A gateway before OpenAI-compatible servers: calls wait here, and a policy says which is forwarded next.
+
+Each call ends once.  A caller that leaves is noticed while it waits and while it is served, and the server's work is
+cancelled.  A call whose server fails is tried at another one only while no byte of an answer was passed on; it passes
+the gate anew, and what it was charged is given back.  A stream that breaks off later ends with an error event.
+
+In shadow everything is forwarded at once as it came, and the window decides beside it what it would have done.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import attrs
+import httpx
+import msgspec
+
+from fairsched.engines.gateway_answer import StreamReader, Usage, usage_of
+from fairsched.engines.gateway_config import GatewayConfig
+from fairsched.engines.gateway_request import Call, CallError, Names, Tokenizer, read_call
+from fairsched.engines.gateway_shadow import Shadow
+from fairsched.engines.gateway_upstream import Answer, BrokenError, FailedError, open_answer
+from fairsched.engines.gateway_window import Window
+from fairsched.engines.serving_request import Clients
+from fairsched.model.request import Client
+
+Send = Callable[[Any], Awaitable[None]]
+
+_log = logging.getLogger("fairsched.gateway")
+
+
+class StalledError(Exception):
+    """The caller took no byte for too long."""
+
+
+@attrs.define(eq=False)
+class Ticket:
+    """A call that waits for its place: the future is the server."""
+
+    request_id: int
+    client: int
+    place: asyncio.Future[int]
+
+
+class Gateway:
+    """What stands behind the HTTP application (`engines.gateway_app`).  It belongs to one event loop.
+
+    `window` has a server for each of the configuration's, in order; `http` are the connections to them.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        window: Window,
+        http: httpx.AsyncClient,
+        *,
+        shadow: bool = False,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self.config = config
+        self.window = window
+        self.http = http
+        self.tokenizer = tokenizer
+        self.clients = Clients()
+        self.names = Names(config)
+        self.outcomes: Counter[str] = Counter()
+        self.retries = 0
+        self.shadow = Shadow(window, len(config.servers)) if shadow else None
+        self._begun_ns = time.monotonic_ns()
+        self._next_id = 0
+        self._tickets: dict[int, Ticket] = {}
+        for name in config.clients:
+            self._client(name)
+
+    def now_ns(self) -> int:
+        """Time since the start."""
+        return time.monotonic_ns() - self._begun_ns
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Clients, weights and limits are these from now on."""
+        self.config = config
+        self.names.configure(config)
+        for client in tuple(self.clients.all):
+            self._weigh(client.name)
+        for name in config.clients:
+            self._client(name)
+
+    def _client(self, name: str) -> int:
+        if name not in self.clients:
+            self.clients.put(Client(len(self.clients.all), name))
+            self._weigh(name)
+        return self.clients.id(name)
+
+    def _weigh(self, name: str) -> None:
+        client = self.clients.all[self.clients.id(name)]
+        weight = self.names.weight(name)
+        if client.weight != weight:
+            client = Client(client.id, name, weight)
+            self.clients.put(client)
+            self.window.configure(client, self.now_ns())
+
+    # --- a call -----------------------------------------------------------------------------------------------------
+
+    async def serve(self, path: str, headers: Mapping[str, str], raw: bytes, send: Send) -> None:
+        """Answer a call.  Raises `CallError` before anything was sent; cancelling it is the caller leaving."""
+        client = self._client(self.names.of(headers))
+        call = read_call(raw, self.config, self.tokenizer)
+        refusal = self.window.refuses(call.prompt_tokens, call.max_output_tokens)
+        if self.shadow is not None:
+            call = attrs.evolve(call, body=raw)
+        elif refusal is not None:
+            self.outcomes["too large"] += 1
+            raise CallError(413, refusal)
+        tries = self.config.limits.tries
+        deadline = time.monotonic() + self.config.limits.wait_seconds
+        for left in range(tries - 1, -1, -1):
+            self._check_limits(client)
+            try:
+                return await self._once(client, call, path, headers, send, deadline)
+            except FailedError as error:
+                if not left:
+                    self.outcomes["failed"] += 1
+                    busy = error.why == "busy"
+                    retry = self.config.limits.retry_after_seconds if busy else None
+                    raise CallError(503 if busy else 502, f"no server answered: {error}", retry) from None
+                self.retries += 1
+
+    def _check_limits(self, client: int) -> None:
+        limits = self.config.limits
+        for waiting, most in (
+            (self.window.waiting_of(client), limits.waiting_per_client),
+            (self.window.waiting, limits.waiting),
+        ):
+            if waiting >= most and self.shadow is not None:
+                self.shadow.counts["limited"] += 1
+                return
+            if waiting >= most:
+                self.outcomes["limited"] += 1
+                raise CallError(429, f"{waiting} requests wait, and {most} may", limits.retry_after_seconds)
+
+    async def _once(
+        self, client: int, call: Call, path: str, headers: Mapping[str, str], send: Send, deadline: float
+    ) -> None:
+        """One try: wait for a place, forward, pass the answer on.  However it ends, the window is told once."""
+        request_id = self._next_id
+        self._next_id += 1
+        window = self.window
+        ended = False
+        try:
+            server = await self._place(request_id, client, call, deadline)
+            try:
+                async with open_answer(
+                    self.http,
+                    self.config.servers[server],
+                    ("POST", path, list(headers.items()), call.body),
+                    self.config.limits.read_seconds,
+                ) as answer:
+                    usage, rest = await self._pass_on(request_id, call, answer, send)
+            except FailedError as error:
+                ended = True
+                self._failed(request_id, server, error)
+                raise
+            except BrokenError as error:
+                self._rest(server, str(error))
+                raise
+            ended = True
+            self._answered(request_id, usage)
+        except BrokenError as error:
+            self.outcomes["broken"] += 1
+            _log.warning("request %d broke off: %s", request_id, error)
+            rest = _error_event(str(error))
+        except asyncio.CancelledError:
+            self.outcomes["left"] += 1
+            raise
+        except StalledError:
+            self.outcomes["stalled"] += 1
+            raise
+        finally:
+            self._tickets.pop(request_id, None)
+            if not ended:
+                window.cancel(request_id, self.now_ns())
+                self._leave_shadow(request_id)
+            self.pump()
+        # The window is free before the last bytes are gone: a caller that has them may seem to leave at once.
+        await self._send(send, rest, last=True)
+
+    def _answered(self, request_id: int, usage: Usage | None) -> None:
+        """The server's answer is whole; None: it refused the call and computed nothing."""
+        window = self.window
+        if usage is None:
+            self._end(request_id, window.give_back, "refused by server")
+            return
+        computed, output = usage.computed_tokens, usage.output_tokens
+        self._end(request_id, lambda i, now: window.finish(i, computed, output, now), "finished")
+
+    async def _place(self, request_id: int, client: int, call: Call, deadline: float) -> int:
+        """The server for a request, once it may go."""
+        prompt, output, shadow = call.prompt_tokens, call.max_output_tokens, self.shadow
+        if shadow is None or self.window.refuses(prompt, output) is None:
+            self.window.arrive(request_id, client, prompt, output, self.now_ns())
+            known = True
+        else:
+            known = False
+        if shadow is not None:
+            server = shadow.forward(request_id, known)
+            self.pump()
+            shadow.arriving = None
+            return server
+        ticket = Ticket(request_id, client, asyncio.get_running_loop().create_future())
+        self._tickets[request_id] = ticket
+        self.pump()
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await ticket.place
+        except TimeoutError:
+            self.outcomes["waited too long"] += 1
+            retry = self.config.limits.retry_after_seconds
+            raise CallError(503, "no server had room in time", retry) from None
+
+    def pump(self) -> None:
+        """Let in all that may be forwarded now."""
+        for placement in self.window.admit(self.now_ns()):
+            if self.shadow is not None:
+                self.shadow.let_in(placement.request_id)
+                continue
+            place = self._tickets[placement.request_id].place
+            if not place.done():
+                place.set_result(placement.server)
+
+    def _end(self, request_id: int, end: Callable[[int, int], object], outcome: str) -> None:
+        """The window is told of an end; in shadow the request may still wait there, and then it leaves."""
+        self.outcomes[outcome] += 1
+        if self.shadow is not None and not self.shadow.is_let_in(request_id):
+            self.window.cancel(request_id, self.now_ns())
+        else:
+            end(request_id, self.now_ns())
+        self._leave_shadow(request_id)
+
+    def _leave_shadow(self, request_id: int) -> None:
+        if self.shadow is not None:
+            self.shadow.leave(request_id)
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+
+    def _failed(self, request_id: int, server: int, error: FailedError) -> None:
+        self._end(request_id, self.window.give_back, f"tried again ({error.why})")
+        self._rest(server, str(error))
+
+    def _rest(self, server: int, why: str) -> None:
+        """A server that failed, or takes no more, is left alone for a while."""
+        if not self.window.up[server]:
+            return
+        _log.warning("server %s is left alone: %s", self.config.servers[server].url, why)
+        self.window.set_up(server, False)
+        asyncio.get_running_loop().call_later(self.config.limits.down_seconds, self._again, server)
+
+    def _again(self, server: int) -> None:
+        self.window.set_up(server, True)
+        self.pump()
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    async def _pass_on(self, request_id: int, call: Call, answer: Answer, send: Send) -> tuple[Usage | None, bytes]:
+        """Pass the answer on as it comes: what the server says of it (None: it computed nothing), and the bytes that
+        are still to be sent."""
+        body = b""
+        if not answer.streams:
+            body = b"".join([chunk async for chunk in answer.chunks])
+            answer.headers.append((b"content-length", str(len(body)).encode()))
+        await self._deliver(send, {"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        if not answer.streams:
+            refused = answer.status >= 400
+            usage = usage_of(body, call.max_output_tokens, self.config.bytes_per_token)
+            return None if refused else usage, body
+        reader = StreamReader()
+        async for chunk in answer.chunks:
+            tokens = reader.read(chunk)
+            if tokens and (self.shadow is None or self.shadow.is_let_in(request_id)):
+                self.window.produced(request_id, tokens, self.now_ns())
+            await self._send(send, chunk)
+        return reader.usage, b""
+
+    async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
+        await self._deliver(send, {"type": "http.response.body", "body": body, "more_body": not last})
+
+    async def _deliver(self, send: Send, message: dict[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(self.config.limits.stall_seconds):
+                await send(message)
+        except TimeoutError:
+            raise StalledError from None
+
+
+def _error_event(message: str) -> bytes:
+    """What OpenAI-compatible servers send where a stream fails."""
+    document = {"error": {"message": f"the server's answer broke off: {message}", "type": "server_error"}}
+    return b"data: " + msgspec.json.encode(document) + b"\n\n"

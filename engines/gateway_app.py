@@ -1,0 +1,145 @@
+"""The gateway as an ASGI application: routes, bodies and their limit, callers that leave, errors as OpenAI's are."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from fairsched.engines.gateway import Gateway, StalledError
+from fairsched.engines.gateway_request import CallError
+from fairsched.engines.gateway_status import Books, status
+from fairsched.engines.gateway_upstream import FailedError, open_answer
+
+PATHS = ("/v1/chat/completions", "/v1/completions")
+"""What passes the gate."""
+
+
+class LeftError(Exception):
+    """The caller left."""
+
+
+def application(gateway: Gateway, books: Books, stopped: Callable[[], object] = lambda: None) -> Starlette:
+    """The application; `stopped` is called when it has drained."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with gateway.http:
+            yield
+        stopped()
+
+    async def health(_: HttpRequest) -> Response:
+        up = sum(gateway.window.up)
+        return JSONResponse({"servers_up": up}, 200 if up else 503)
+
+    async def models(request: HttpRequest) -> Response:
+        return await _models(gateway, request)
+
+    async def told(_: HttpRequest) -> Response:
+        return JSONResponse(status(gateway, books))
+
+    gated = _Gated(gateway)
+    routes = [Route(path, gated, methods=["POST"]) for path in PATHS]
+    routes += [Route("/v1/models", models), Route("/health", health)]
+    if gateway.config.status:
+        routes.append(Route("/gateway/status", told))
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={CallError: _refused})
+
+
+async def _models(gateway: Gateway, request: HttpRequest) -> Response:
+    """The models of the first server that answers."""
+    gateway.names.of(request.headers)
+    last = "no server takes requests"
+    for server, up in zip(gateway.config.servers, gateway.window.up, strict=True):
+        if not up:
+            continue
+        call = ("GET", "/v1/models", request.headers.items(), b"")
+        try:
+            async with open_answer(gateway.http, server, call, gateway.config.limits.read_seconds) as answer:
+                body = b"".join([chunk async for chunk in answer.chunks])
+                response = Response(body, answer.status)
+                response.raw_headers = [*answer.headers, (b"content-length", str(len(body)).encode())]
+                return response
+        except FailedError as error:
+            last = str(error)
+    raise CallError(502, f"no server answered: {last}")
+
+
+def _refused(_: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, CallError)
+    return refusal(error)
+
+
+def refusal(error: CallError) -> Response:
+    """The answer to a call that is refused."""
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    document = {"error": {"message": error.message, "type": kind, "code": error.status}}
+    retry = error.retry_after_seconds
+    return JSONResponse(document, error.status, None if retry is None else {"Retry-After": str(retry)})
+
+
+class _Gated:
+    """The endpoint of what passes the gate, as ASGI, so that bytes go through as they come."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            headers = Headers(scope=scope)
+            body = await _body(receive, headers, self._gateway.config.limits.body_bytes)
+            path = scope["path"]
+            if scope["query_string"]:
+                path += "?" + scope["query_string"].decode("latin-1")
+            await _unless_left(receive, self._gateway.serve(path, headers, body, send))
+        except CallError as error:
+            await refusal(error)(scope, receive, send)
+        except (LeftError, StalledError):
+            # The answer stays incomplete, and the connection is closed.
+            return
+
+
+async def _body(receive: Receive, headers: Headers, most: int) -> bytes:
+    """The whole body.  Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left."""
+    declared = headers.get("content-length", "0")
+    body = bytearray()
+    more = not declared.isdecimal() or int(declared) <= most
+    too_long = not more
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise LeftError
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > most:
+            too_long, more = True, False
+    if too_long:
+        raise CallError(413, f"the body is longer than {most} bytes")
+    return bytes(body)
+
+
+async def _unless_left(receive: Receive, serving: Any) -> None:
+    """Serve until it is done or the caller leaves, which cancels it.  Raises `LeftError`, or what serving raises."""
+
+    async def leaves() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    work, left = asyncio.ensure_future(serving), asyncio.ensure_future(leaves())
+    try:
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise LeftError
+        work.result()
+    finally:
+        for task in (work, left):
+            if not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task

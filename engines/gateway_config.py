@@ -1,0 +1,201 @@
+"""What a gateway is told, from a TOML file: servers and their windows, clients and their weights, limits.
+
+Every key is known or the file is refused, with the file and the key in the error.  Clients and limits may change while
+it serves (`reloaded`); the rest needs a restart, and the error says so.
+"""
+
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import attrs
+
+Identify = Literal["key", "header"]
+Strangers = Literal["reject", "own", "together"]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the file and the key."""
+
+
+def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
+    if value is not None and value <= 0:
+        raise ValueError(f"{attribute.name} is positive, not {value}")
+
+
+def _token(_: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
+    if not value or not all(mark.isalnum() or mark in "-_" for mark in value):
+        raise ValueError(f"{attribute.name} is the name of a header, not {value!r}")
+
+
+def _url(_: object, attribute: "attrs.Attribute[str]", value: str) -> None:
+    if not value.startswith(("http://", "https://")) or value.endswith(("/", "/v1")):
+        raise ValueError(f"{attribute.name} is http://HOST:PORT without /v1, not {value!r}")
+
+
+@attrs.frozen
+class ServerConfig:
+    """An OpenAI-compatible server: its address without `/v1`, and what it takes at a time."""
+
+    url: str = attrs.field(validator=_url)
+    window_tokens: int = attrs.field(validator=_positive)
+    window_requests: int = attrs.field(default=256, validator=_positive)
+    api_key: str | None = attrs.field(default=None, repr=False)
+    """Sent instead of the caller's key; None passes the caller's on."""
+
+
+@attrs.frozen
+class ClientConfig:
+    """A client: its keys and its weight."""
+
+    keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    weight: int = attrs.field(default=1, validator=_positive)
+
+
+@attrs.frozen
+class LimitConfig:
+    """Limits; what is over one is refused with 413 or 429.  Times in seconds."""
+
+    body_bytes: int = attrs.field(default=8 << 20, validator=_positive)
+    waiting_per_client: int = attrs.field(default=256, validator=_positive)
+    waiting: int = attrs.field(default=4096, validator=_positive)
+    clients: int = attrs.field(default=1024, validator=_positive)
+    """Strangers beyond so many clients share one name."""
+    wait_seconds: float = attrs.field(default=600.0, validator=_positive)
+    stall_seconds: float = attrs.field(default=60.0, validator=_positive)
+    """A caller that takes no byte for so long is cut off, since it holds part of the window."""
+    read_seconds: float = attrs.field(default=600.0, validator=_positive)
+    """A server that sends no byte for so long has failed."""
+    retry_after_seconds: int = attrs.field(default=1, validator=_positive)
+    tries: int = attrs.field(default=3, validator=_positive)
+    down_seconds: float = attrs.field(default=5.0, validator=_positive)
+    """A server that failed is left alone for so long."""
+    drain_seconds: int = attrs.field(default=120, validator=_positive)
+
+
+@attrs.frozen
+class GatewayConfig:
+    """All of it."""
+
+    servers: tuple[ServerConfig, ...]
+    listen: str = "127.0.0.1:8080"
+    policy: str = "fcfs+deficit"
+    quantum: int = attrs.field(default=4096, validator=_positive)
+    router: str = "join-shortest-queue"
+    identify: Identify = "key"
+    header: str = attrs.field(default="x-client", validator=_token)
+    strangers: Strangers = "own"
+    bytes_per_token: int = attrs.field(default=4, validator=_positive)
+    default_output_tokens: int = attrs.field(default=1024, validator=_positive)
+    """For a request that names no most; it is told to the server."""
+    status: bool = False
+    """Whether `/gateway/status` answers: it names clients."""
+    limits: LimitConfig = attrs.field(factory=LimitConfig)
+    clients: dict[str, ClientConfig] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.servers:
+            raise ValueError("server: at least one is needed")
+        owner: dict[str, str] = {}
+        for name, client in self.clients.items():
+            for key in client.keys:
+                if owner.setdefault(key, name) != name:
+                    raise ValueError(f"client.{name}.keys: one of its keys is also {owner[key]}'s")
+        self.address  # noqa: B018
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to listen at."""
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"listen is HOST:PORT, not {self.listen!r}")
+        return host.strip("[]"), int(port)
+
+
+_TABLES = {"server": "servers", "client": "clients", "limits": "limits"}
+
+
+def read_config(path: Path) -> GatewayConfig:
+    """The configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
+    try:
+        document = tomllib.loads(path.read_bytes().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    try:
+        tables = {name: document.pop(name) for name in _TABLES if name in document}
+        known = [name for name in _fields(GatewayConfig) if name not in _TABLES.values()]
+        _known("", document, [*known, *_TABLES])
+        values = {name: _typed(name, value, _fields(GatewayConfig)[name]) for name, value in document.items()}
+        servers = tables.get("server", [])
+        if not isinstance(servers, list):
+            raise ConfigError("server is a list of tables: [[server]]")
+        values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
+        values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
+        clients = _table("client", tables.get("client", {}))
+        values["clients"] = {name: _made(ClientConfig, f"client.{name}", table) for name, table in clients.items()}
+        return GatewayConfig(**values)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
+    """The file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
+    fresh = read_config(path)
+    for field in attrs.fields(GatewayConfig):
+        name = field.name
+        if name not in ("clients", "limits") and getattr(fresh, name) != getattr(running, name):
+            raise ConfigError(f"{path}: a change of {name} needs a restart")
+    return fresh
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _table(where: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is a table, not {value!r}")
+    return value
+
+
+def _known(where: str, table: dict[str, Any], known: list[str]) -> None:
+    for key in table:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"unknown key {where}{key}; {hint}")
+
+
+def _made(kind: type[Any], where: str, table: object) -> Any:
+    """An object of a table, whose keys are its fields."""
+    table, hints = _table(where, table), _fields(kind)
+    _known(f"{where}.", table, list(hints))
+    values = {name: _typed(f"{where}.{name}", value, hints[name]) for name, value in table.items()}
+    for field in attrs.fields(kind):
+        if field.default is attrs.NOTHING and field.name not in values:
+            raise ConfigError(f"{where}.{field.name} is missing")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _typed(where: str, value: Any, hint: Any) -> Any:
+    """The value if it is of the field's type."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            if value in get_args(kind):
+                return value
+            raise ConfigError(f"{where} is one of {', '.join(get_args(kind))}, not {value!r}")
+        if get_origin(kind) is tuple:
+            if isinstance(value, list) and all(isinstance(each, str) and each for each in value):
+                return tuple(value)
+        elif kind is float and type(value) in (int, float):
+            return float(value)
+        elif type(value) is kind:
+            return value
+    names = " or ".join("a list of strings" if get_origin(kind) is tuple else kind.__name__ for kind in kinds[:1])
+    raise ConfigError(f"{where} is of type {names}, not {value!r}")

@@ -1,0 +1,134 @@
+"""One server behind a gateway: a call to it, its answer as it comes, and whether another server may be tried.
+
+`open_answer` returns when the first bytes of a stream, or the whole of any other answer, are here.  Until then nothing
+was passed on, so that whatever fails (`Failed`) can be tried elsewhere without a token being seen twice.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal
+
+import attrs
+import httpx
+
+from fairsched.engines.gateway_config import ServerConfig
+
+CONNECT_SECONDS = 5.0
+ANSWER_BYTES_MAX = 64 << 20
+"""Longest answer that is no stream."""
+
+Headers = list[tuple[bytes, bytes]]
+
+_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"}
+    | {"upgrade", "host", "content-length", "accept-encoding", "expect", "date", "server"}
+)
+"""Headers of one connection, and those that the two sides make themselves."""
+_BUSY = frozenset({429, 503})
+_BROKEN = frozenset({502, 504})
+"""A 500 goes to the caller: its own call may be the cause, and must not take server after server out."""
+
+Why = Literal["busy", "failed"]
+
+
+class FailedError(Exception):
+    """The server gave no answer that a caller should see, and nothing of it was passed on.
+
+    "busy": it takes no more now; "failed": it may be gone.
+    """
+
+    def __init__(self, why: Why, message: str) -> None:
+        super().__init__(message)
+        self.why: Why = why
+
+
+class BrokenError(Exception):
+    """The server's answer broke off after some of it was passed on."""
+
+
+@attrs.frozen
+class Answer:
+    """An answer's head, and its bytes: for a stream as they come, else all at once."""
+
+    status: int
+    headers: Headers
+    streams: bool
+    chunks: AsyncIterator[bytes]
+
+
+def new_client() -> httpx.AsyncClient:
+    """The connections to all servers; how many are open is bounded by the windows."""
+    pool = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+    return httpx.AsyncClient(limits=pool, follow_redirects=False, trust_env=False)
+
+
+@asynccontextmanager
+async def open_answer(
+    client: httpx.AsyncClient,
+    server: ServerConfig,
+    call: tuple[str, str, Sequence[tuple[str, str]], bytes],
+    read_seconds: float,
+) -> AsyncIterator[Answer]:
+    """The server's answer to a call: method, path, headers, body.  Raises `FailedError`, and reading the answer's
+    `chunks` raises `BrokenError`.
+
+    Leaving the context closes the connection of an answer that is not whole, so that the server stops.
+    """
+    method, path, headers, body = call
+    sent = [(name, value) for name, value in headers if name.lower() not in _HOP]
+    if server.api_key is not None:
+        sent = [(name, value) for name, value in sent if name.lower() != "authorization"]
+        sent.append(("authorization", f"Bearer {server.api_key}"))
+    # An answer that is not compressed can be read while it passes by.
+    sent.append(("accept-encoding", "identity"))
+    timeout = httpx.Timeout(read_seconds, connect=CONNECT_SECONDS, pool=None)
+    request = client.build_request(method, server.url + path, headers=sent, content=body, timeout=timeout)
+    try:
+        response = await client.send(request, stream=True)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise FailedError("failed", f"{type(error).__name__}: {error}") from None
+    try:
+        if response.status_code in _BUSY | _BROKEN:
+            why: Why = "busy" if response.status_code in _BUSY else "failed"
+            raise FailedError(why, f"HTTP {response.status_code}")
+        yield await _begun(response)
+    finally:
+        # A cancelled caller must not leave the connection open.
+        await asyncio.shield(response.aclose())
+
+
+async def _begun(response: httpx.Response) -> Answer:
+    streams = response.headers.get("content-type", "").startswith("text/event-stream")
+    raw = response.aiter_raw()
+    try:
+        if streams:
+            first = await anext(raw, b"")
+            chunks = _passed(first, raw)
+        else:
+            whole = bytearray()
+            async for chunk in raw:
+                whole += chunk
+                if len(whole) > ANSWER_BYTES_MAX:
+                    raise FailedError("failed", f"an answer of more than {ANSWER_BYTES_MAX} bytes that is no stream")
+            chunks = _passed(bytes(whole), None)
+    except httpx.HTTPError as error:
+        raise FailedError("failed", f"{type(error).__name__}: {error}") from None
+    return Answer(response.status_code, _kept(response.headers), streams, chunks)
+
+
+async def _passed(first: bytes, rest: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    if rest is None:
+        return
+    try:
+        async for chunk in rest:
+            yield chunk
+    except httpx.HTTPError as error:
+        raise BrokenError(f"{type(error).__name__}: {error}") from None
+
+
+def _kept(headers: httpx.Headers) -> Headers:
+    """The headers of an answer that are the caller's business."""
+    return [(name, value) for name, value in headers.raw if name.decode("latin-1").lower() not in _HOP]

@@ -1,0 +1,102 @@
+"""`fairsched gateway`: a fair queue before OpenAI-compatible servers."""
+
+import importlib
+import logging
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from fairsched.engines.gateway_config import ConfigError, GatewayConfig, read_config
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
+
+
+def add_gateway(commands: Any) -> None:
+    """Declare the command."""
+    command: ArgumentParser = commands.add_parser(
+        "gateway",
+        help="stand before OpenAI-compatible servers and share them fairly",
+        description="Queue calls before OpenAI-compatible servers and forward them under a deficit gate with a proved "
+        "bound.  SIGHUP reads clients, weights and limits again; SIGTERM drains.",
+    )
+    command.add_argument("config", type=Path, metavar="CONFIG.toml", help="servers, clients, limits")
+    command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
+    command.add_argument(
+        "--shadow", action="store_true", help="forward at once in order of arrival, and count what would have changed"
+    )
+    command.add_argument("--report", type=Path, metavar="FILE", help="write the status as JSON at the end")
+    command.add_argument(
+        "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
+    )
+    command.set_defaults(run=gateway)
+
+
+def gateway(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    config = read_config(arguments.config)
+    policy, router = policy_of(config, arguments.config), ROUTERS.get(config.router)
+    if router is None:
+        raise ConfigError(f"{arguments.config}: {unknown('router', config.router, ROUTERS)}")
+    if arguments.report is not None and not arguments.report.parent.is_dir():
+        raise ValueError(f"--report: there is no folder {arguments.report.parent}")
+    tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
+    if arguments.check:
+        print(_bound_text(config, policy))
+        return 0
+    # Only here, so that everything above works without the extra.
+    from fairsched.engines.gateway_server import build, serve
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("fairsched").setLevel(logging.INFO)
+    serve(
+        *build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer),
+        arguments.config,
+        report=arguments.report,
+        say=lambda text: print(text, flush=True),
+    )
+    return 0
+
+
+def policy_of(config: GatewayConfig, path: Path) -> ComposedPolicy:
+    """The configuration's policy as a gateway needs it: outputs reserved, one request a decision.
+
+    Raises `ConfigError` for one that cannot be used here.
+    """
+    try:
+        policy = local_policy(config.policy)
+        values = {"batching": "iteration-level", "max_running": "1", "reserve": "static"}
+        if hasattr(policy.gate, "quantum"):
+            values["quantum"] = str(config.quantum)
+        policy = with_parameters(policy, values)
+    except ValueError as error:
+        raise ConfigError(f"{path}: policy: {error}") from None
+    if policy.order.displaces:
+        raise ConfigError(f"{path}: policy: {config.policy} preempts, which a gateway cannot")
+    rates = policy.gate.rates
+    if policy.promises_bound and rates.input > rates.output:
+        raise ConfigError(f"{path}: policy: its bound needs input tokens that are not dearer than output tokens")
+    return policy
+
+
+def _bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
+    from fairsched.model.request import Client
+
+    tokens = sum(server.window_tokens for server in config.servers)
+    clients = tuple(Client(i, name, client.weight) for i, (name, client) in enumerate(config.clients.items()))
+    clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
+    bound = policy.service_gap_bound(clients, policy.limits(tokens, tokens))
+    text = f"window {tokens:,} tokens, policy {policy.name}: "
+    if bound is None:
+        return text + "promises nothing"
+    return text + f"two clients that wait differ by at most {bound:,} cost units (an output token costs 2)"
+
+
+def _imported(name: str) -> Any:
+    module, colon, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--tokenizer: {error}") from None
+    if not callable(found):
+        raise ValueError(f"--tokenizer is MODULE:FUNCTION, not {name!r}")
+    return found

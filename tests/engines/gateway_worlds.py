@@ -1,0 +1,180 @@
+"""OpenAI-compatible servers that are made up, and a gateway before them, all in one event loop on loopback."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fairsched.cli_gateway import policy_of
+from fairsched.engines.gateway import Gateway
+from fairsched.engines.gateway_app import application
+from fairsched.engines.gateway_config import GatewayConfig, LimitConfig, ServerConfig
+from fairsched.engines.gateway_server import build
+from fairsched.engines.gateway_status import Books, status
+from fairsched.policies.registry import ROUTERS
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves the signals of the test's process alone."""
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """The address of an application on loopback."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = _Quiet(uvicorn.Config(app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=1))
+    task = asyncio.ensure_future(server.serve(sockets=[listener]))
+    while not server.started:
+        await asyncio.sleep(0.001)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+def events(tokens: int) -> list[bytes]:
+    """The events of a stream of so many tokens, with what it came to."""
+    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}]
+    chunks += [{"choices": [{"index": 0, "delta": {"content": f"t{i} é"}}]} for i in range(tokens)]
+    chunks += [{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}}]
+    return [f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
+
+
+class Fake:
+    """A server: `tokens` of output, `pause` seconds before each event; what it was asked and who left."""
+
+    def __init__(self, tokens: int = 3, pause: float = 0.0, status: int = 200) -> None:
+        self.tokens = tokens
+        self.pause = pause
+        self.status = status
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.left = 0
+        self.running = self.running_max = 0
+        self.app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._answer, methods=["POST"]),
+                Route("/v1/completions", self._answer, methods=["POST"]),
+                Route("/v1/models", self._models),
+            ]
+        )
+
+    async def _models(self, _: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "tiny"}]}, headers={"x-from": "fake"})
+
+    async def _answer(self, request: Request) -> Response:
+        body = await request.json()
+        self.asked.append(body)
+        self.keys.append(request.headers.get("authorization"))
+        if self.status != 200:
+            return JSONResponse({"error": {"message": "no"}}, self.status)
+        if body.get("stream"):
+            return StreamingResponse(self._stream(), media_type="text/event-stream")
+        self._enter()
+        await asyncio.sleep(self.pause)
+        self.running -= 1
+        usage = {"prompt_tokens": 7, "completion_tokens": self.tokens}
+        return JSONResponse({"choices": [{"text": "x" * self.tokens}], "usage": usage})
+
+    def _enter(self) -> None:
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        self._enter()
+        try:
+            for event in events(self.tokens):
+                await asyncio.sleep(self.pause)
+                yield event
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+@asynccontextmanager
+async def dying(after: bytes) -> AsyncIterator[str]:
+    """A server that reads a call, sends these bytes and is gone."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(size)
+        writer.write(after)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class World:
+    """A gateway that serves, its books, and a client of it."""
+
+    def __init__(self, gateway: Gateway, books: Books, http: httpx.AsyncClient) -> None:
+        self.gateway = gateway
+        self.books = books
+        self.http = http
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the gateway says of itself."""
+        return status(self.gateway, self.books)
+
+    def empty(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        window = self.gateway.window
+        return not (window.waiting or window.in_flight or window.in_flight_tokens)
+
+    async def emptied(self) -> None:
+        """Wait until nothing is left of any call."""
+        async with asyncio.timeout(10):
+            while not self.empty():
+                await asyncio.sleep(0.005)
+
+    async def ask(self, client: str = "a", **fields: Any) -> httpx.Response:
+        """A chat completion for the client."""
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10, **fields}
+        return await self.http.post("/v1/chat/completions", json=body, headers={"x-client": client})
+
+
+@asynccontextmanager
+async def world(
+    *urls: str, window_tokens: int = 1000, window_requests: int = 64, shadow: bool = False, **fields: Any
+) -> AsyncIterator[World]:
+    """A gateway before these servers, with clients known by a header."""
+    limits = fields.pop("limits", LimitConfig(down_seconds=0.05, stall_seconds=1.0))
+    servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
+    config = GatewayConfig(servers, limits=limits, **{"identify": "header", "status": True, **fields})
+    policy = policy_of(config, Path("test.toml"))
+    gateway, books = build(config, policy, ROUTERS[config.router], shadow=shadow)
+    async with (
+        served(application(gateway, books)) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(max_connections=None)) as http,
+    ):
+        made = World(gateway, books, http)
+        yield made
+        await made.emptied()

@@ -1,0 +1,149 @@
+"""`fairsched gateway`: its configuration, what bad ones get, reading it again, and draining."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairsched.cli import main
+from fairsched.cli_gateway import policy_of
+from fairsched.engines.gateway_config import ConfigError, read_config, reloaded
+from fairsched.engines.gateway_request import CallError, Names, read_call
+from fairsched.engines.gateway_server import build, reload
+from fairsched.policies.registry import ROUTERS
+
+PLAIN = """
+listen = "127.0.0.1:0"
+[[server]]
+url = "http://127.0.0.1:8000"
+window_tokens = 1000
+[client.gold]
+keys = ["sk-gold"]
+weight = 4
+[client.free]
+keys = ["sk-free"]
+"""
+
+
+def written(folder: Path, text: str = PLAIN) -> Path:
+    """The text as a file."""
+    path = folder / "gateway.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is D-weighted's with the window as memory: 2 Q 4 + (U - 1)(4 + 1), where U = 2 * 1000 - 1."""
+    assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
+    assert f"{2 * 4096 * 4 + 1998 * 5:,} cost units" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("weight = 4", "wieght = 4", "unknown key client.gold.wieght; did you mean weight"),
+        ("listen", "lisen", "unknown key lisen; did you mean listen"),
+        ("weight = 4", "weight = 0", "client.gold: weight is positive"),
+        ("weight = 4", "weight = true", "client.gold.weight is of type int"),
+        ('keys = ["sk-free"]', 'keys = ["sk-gold"]', "client.free.keys: one of its keys is also gold's"),
+        ("window_tokens = 1000", "", "server[0].window_tokens is missing"),
+        ("8000", "8000/v1", "url is http://HOST:PORT without /v1"),
+        ("127.0.0.1:0", "here", "listen is HOST:PORT"),
+        ("[[server]]", "[server]", "server is a list of tables"),
+        ("[[server]]", 'policy = "dlmp"\n[[server]]', "did you mean dlpm"),
+        ("[[server]]", 'policy = "fastserve"\n[[server]]', "preempts"),
+        ("[[server]]", 'router = "shortest"\n[[server]]', "unknown router 'shortest'"),
+        ("[[server]]", 'strangers = "maybe"\n[[server]]', "strangers is one of reject, own, together"),
+        ("[[server]]", "= 1", "Invalid statement"),
+    ],
+)
+def test_bad_configurations_get_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+) -> None:
+    """File and key are named, the status is 2, and there is no traceback."""
+    path = written(tmp_path, PLAIN.replace(old, new))
+    with pytest.raises(SystemExit) as stopped:
+        main(["gateway", str(path), "--check"])
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert said.count("\n") == 1
+    assert message in said
+    assert str(path) in said
+
+
+def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
+    """Weights, keys and limits change; another window needs a restart; a bad file changes nothing."""
+    path = written(tmp_path)
+    config = read_config(path)
+    gateway, _ = build(config, policy_of(config, path), ROUTERS[config.router])
+    written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace("sk-free", "sk-new"))
+    assert reload(gateway, path)
+    assert [(client.name, client.weight) for client in gateway.clients.all] == [("gold", 2), ("free", 1)]
+    assert gateway.names.of({"authorization": "Bearer sk-new"}) == "free"
+    for text in (PLAIN.replace("1000", "2000"), "nothing"):
+        written(tmp_path, text)
+        with pytest.raises(ConfigError):
+            reloaded(config, path)
+        assert not reload(gateway, path)
+    assert gateway.clients.all[0].weight == 2
+
+
+def test_strangers(tmp_path: Path) -> None:
+    """Each has a name that does not show its key, up to so many; then they share one."""
+    config = read_config(written(tmp_path, PLAIN + "[limits]\nclients = 4\n"))
+    names = Names(config)
+    found = [names.of({"authorization": f"Bearer sk-{i}"}) for i in (0, 1, 2, 0)]
+    assert found[0] == found[3] != found[1]
+    assert found[2] == names.of({}) == "others"
+    assert all("sk-" not in name for name in found)
+    assert names.weight("gold") == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "prompt", "output"),
+    [
+        ({"prompt": "x" * 41, "max_tokens": 5}, 11, 5),
+        ({"prompt": "é" * 4, "max_tokens": 5}, 2, 5),
+        ({"prompt": [5] * 9, "max_tokens": 5}, 9, 5),
+        ({"prompt": [[5] * 9, [6]], "max_tokens": 5, "n": 3}, 10, 30),
+        ({"prompt": ["ab", "cd"], "max_tokens": 5}, 3, 10),
+        ({"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 7, "max_tokens": 5}, 8, 7),
+    ],
+)
+def test_what_a_call_may_come_to(tmp_path: Path, body: dict[str, object], prompt: int, output: int) -> None:
+    """Bytes of the text divided by four and rounded up, or token ids counted; outputs times answers."""
+    call = read_call(json.dumps(body).encode(), read_config(written(tmp_path)))
+    assert (call.prompt_tokens, call.max_output_tokens) == (prompt, output)
+
+
+def test_a_tokenizer_counts_instead(tmp_path: Path) -> None:
+    """A function that is given counts texts."""
+    call = read_call(b'{"prompt": "one two", "max_tokens": 1}', read_config(written(tmp_path)), lambda text: 42)
+    assert call.prompt_tokens == 42
+    with pytest.raises(CallError):
+        read_call(b'{"prompt": "one two", "n": 0}', read_config(written(tmp_path)))
+
+
+def test_a_process_serves_reads_again_and_drains(tmp_path: Path) -> None:
+    """SIGHUP keeps it serving, SIGTERM ends it, and the report is written."""
+    path, report = written(tmp_path), tmp_path / "report.json"
+    command = [sys.executable, "-m", "fairsched.cli", "gateway", str(path), "--report", str(report)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split(" at ")[1].split()[0]
+            written(tmp_path, PLAIN.replace("weight = 4", "weight = 2"))
+            os.kill(process.pid, signal.SIGHUP)
+            time.sleep(0.2)
+            assert httpx.get(f"{url}/health", trust_env=False).json() == {"servers_up": 1}
+            process.terminate()
+            process.wait(20)
+        finally:
+            process.kill()
+    assert json.loads(report.read_bytes())["clients"]["gold"]["weight"] == 2
