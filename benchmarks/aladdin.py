@@ -222,7 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("speed", "optimum", "profile"))
     parser.add_argument("--workers", type=int, nargs="+", default=[100])
-    parser.add_argument("--running", type=int, default=40)
+    parser.add_argument("--running", type=int, default=12)
     parser.add_argument("--requests", type=int, default=REQUESTS_MAX)
     parser.add_argument("--model", default="small")
     parser.add_argument("--repeats", type=int, default=3)

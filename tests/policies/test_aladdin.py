@@ -21,7 +21,9 @@ from fairsched.model.view import ClusterView
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.aladdin import Aladdin, AladdinPrinted
 from fairsched.policies.aladdin_books import AladdinState
+from fairsched.policies.aladdin_grouped import AladdinGrouped, group_of
 from fairsched.policies.aladdin_history import OutputHistory
+from fairsched.policies.aladdin_split import AladdinSplit
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.fcfs import FCFS
 from fairsched.verify.strategies import workloads
@@ -64,6 +66,8 @@ VARIANTS = st.sampled_from(
         (Aladdin, {"reserve": "peaks", "slack": "earned", "errors": "ignore"}),
         (Aladdin, {"errors": "rebalance", "norm": "printed"}),
         (AladdinPrinted, {}),
+        (AladdinSplit, {}),
+        (AladdinGrouped, {"groups": 3}),
     )
 )
 LOCAL = st.sampled_from([FCFS(batching=kind(max_batched_tokens=7, max_running=3)) for kind in BATCHINGS.values()])
@@ -207,3 +211,23 @@ def test_lines_are_on_the_safe_side(name: str) -> None:
             assert latency.decode_ns(batch, context) <= p.decode_ns(batch, context)
             if p.context_max(batch, 10**9):
                 assert p.decode_ns(batch, p.context_max(batch, 10**9)) <= 10**9
+
+
+def test_split_phases_compute_here_and_decode_there() -> None:
+    """Prompts are computed by the first worker, and outputs of any length end at another one."""
+    jobs = [Job(Request(i, 0, 5_000 * i, Prompt(5), 12), 12) for i in range(4)]
+    workload = Workload("split", tuple(jobs), (Client(0, "a"),))
+    events = simulate(workload, FCFS(), AladdinSplit(heartbeat_us=1), UNIT, workers=3, kv_capacity_tokens=200)
+    first = {event.request_id: event.worker for event in reversed(events) if isinstance(event, Prefilled)}
+    assert set(first.values()) == {0}
+    last = {event.request_id: event.worker for event in events if isinstance(event, Finished)}
+    assert len(last) == 4
+    assert 0 not in last.values()
+
+
+def test_groups_keep_to_their_workers() -> None:
+    """A request of group g is at a worker of group g, and no other group has more than its share by much."""
+    workload = _arrivals(*[(1, 2)] * 40)
+    at = _workers_of(AladdinGrouped(groups=2), workload, 4, 1_000)
+    assert {request_id: worker % 2 for request_id, worker in at.items()} == {i: group_of(i, (0, 1)) for i in range(40)}
+    assert 10 <= sum(worker % 2 for worker in at.values()) <= 30
