@@ -12,6 +12,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import wraps
 from multiprocessing import get_context
 from time import perf_counter
 from types import ModuleType
@@ -21,31 +22,8 @@ import attrs
 import z3
 
 from fairsched.model import pricing
-from fairsched.policies import bypass, counter, credit_ledger, d2lpm_credit, deficit, global_deficit, migrate, turns
-from fairsched.verify import (
-    bypass_proofs,
-    change_proofs,
-    claim_mutation,
-    counter_kernel_proofs,
-    counter_proofs,
-    counter_wait_proofs,
-    credit_ledger_proofs,
-    d2lpm_proofs,
-    decide,
-    deficit_cap_proofs,
-    deficit_kernel_proofs,
-    deficit_progress_proofs,
-    deficit_proofs,
-    deficit_rejoin_proofs,
-    deficit_sharing_proofs,
-    global_proofs,
-    global_worker_proofs,
-    migrate_proofs,
-    pricing_mutation,
-    prover,
-    suite,
-    turns_proofs,
-)
+from fairsched.policies import deficit
+from fairsched.verify import claim_mutation, decide, pricing_mutation, prover, suite
 from fairsched.verify.counterexample import Counterexample
 from fairsched.verify.equivalence import ILL_TYPED, equal, equal_within, signature
 from fairsched.verify.guard import closure
@@ -56,7 +34,7 @@ from fairsched.verify.steps import Step, confirmed, steps
 from fairsched.verify.system import Claim
 from fairsched.verify.variants import with_text
 
-Claims = Callable[[Any], tuple[Claim, ...]]
+Claims = Callable[..., tuple[Claim, ...]]
 RLIMIT_FIRST = 200_000
 """Budget of a first round of solver calls, in which easy claims are asked before hard ones get the full budget."""
 RLIMIT_SEARCH = 1_000_000
@@ -68,10 +46,10 @@ _Key = tuple[str, str]
 
 @attrs.frozen
 class Target:
-    """The kernels of a module, and the claims about them as functions of whoever holds the kernels."""
+    """The kernels of a module, and the modules of proofs about them, whose claims are functions of the kernels."""
 
     module: ModuleType
-    claims: tuple[Claims, ...]
+    proofs: tuple[ModuleType, ...]
 
     def kernels(self) -> list[Callable[..., Any]]:
         """The functions over the algebra, in the order of the file."""
@@ -85,39 +63,31 @@ class Target:
 
     def steps(self, kernel: Any) -> dict[_Key, Step]:
         """Every step of every claim about `kernel`."""
-        made = (claim for claims in self.claims for claim in claims(kernel))
-        return {(claim.theorem.id, step.name): step for claim in made for step in steps(claim)}
+        about = (each for proofs in self.proofs for each in _parameters(proofs))
+        made = (claims(**{name: kernel}) for claims, name, kernels in about if kernels is self.module)
+        return {(claim.theorem.id, step.name): step for each in made for claim in each for step in steps(claim)}
 
 
-TARGETS = (
-    Target(
-        deficit,
-        (
-            deficit_kernel_proofs.claims,
-            deficit_proofs.claims,
-            deficit_rejoin_proofs.claims,
-            deficit_progress_proofs.claims,
-            deficit_cap_proofs.claims,
-            deficit_sharing_proofs.kernel_claims,
-            lambda kernel: change_proofs.claims(deficit_kernel=kernel),
-        ),
-    ),
-    Target(
-        counter,
-        (
-            counter_kernel_proofs.claims,
-            counter_proofs.claims,
-            counter_wait_proofs.claims,
-            lambda kernel: change_proofs.claims(counter_kernel=kernel),
-        ),
-    ),
-    Target(bypass, (bypass_proofs.claims,)),
-    Target(turns, (turns_proofs.claims,)),
-    Target(migrate, (migrate_proofs.claims,)),
-    Target(d2lpm_credit, (d2lpm_proofs.kernel_claims,)),
-    Target(global_deficit, (global_worker_proofs.claims, global_proofs.claims)),
-    Target(credit_ledger, (credit_ledger_proofs.claims,)),
-)
+def targets() -> tuple[Target, ...]:
+    """Every module of kernels that a module of proofs names as what its claims are about."""
+    about = dict.fromkeys(kernels for proofs in suite.MODULES for _, _, kernels in _parameters(proofs))
+    found = (Target(kernels, tuple(p for p in suite.MODULES if kernels in _kernels(p))) for kernels in about)
+    return tuple(target for target in found if target.kernels())
+
+
+def _kernels(proofs: ModuleType) -> list[ModuleType]:
+    return [kernels for _, _, kernels in _parameters(proofs)]
+
+
+def _parameters(proofs: ModuleType) -> Iterator[tuple[Claims, str, ModuleType]]:
+    """The function that makes the claims about kernels, and its parameters whose default is what ships."""
+    made: Claims = getattr(proofs, "kernel_claims", proofs.claims)
+    for name, parameter in inspect.signature(made).parameters.items():
+        if isinstance(parameter.default, ModuleType):
+            yield made, name, parameter.default
+
+
+TARGETS = targets()
 
 
 class _Recorder:
@@ -130,6 +100,7 @@ class _Recorder:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         kernel = getattr(self._module, name)
 
+        @wraps(kernel)
         def recorded(*arguments: Any) -> Any:
             self.called |= {function.__name__ for function in closure([kernel])}
             return kernel(*arguments)

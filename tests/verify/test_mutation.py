@@ -71,7 +71,7 @@ def test_a_mutant_that_changes_nothing_is_proved_equal() -> None:
 def test_without_the_theorem_that_a_mutant_showed_to_be_missing_it_survives() -> None:
     """A refund that may raise a counter breaks V-refund and nothing else: the report would say unknown."""
     target = _target(counter)
-    without = Target(counter, tuple(claims for claims in target.claims if claims is not counter_kernel_proofs.claims))
+    without = Target(counter, tuple(proofs for proofs in target.proofs if proofs is not counter_kernel_proofs))
     fates = {outcome.mutant.change: outcome.fate for outcome in mutation.outcomes(without, ["refund"])}
     change = "o.minimum(held, o.maximum(held - amount, lowest)) -> o.maximum(held - amount, lowest)"
     assert fates[change] is Fate.UNKNOWN
