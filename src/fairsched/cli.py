@@ -16,6 +16,7 @@ from fairsched.cli_calibrate import add_calibrate
 from fairsched.cli_compare import add_compare
 from fairsched.cli_fidelity import add_fidelity
 from fairsched.cli_gateway import add_gateway
+from fairsched.cli_load import add_load
 from fairsched.cli_logs import add_explain, add_replay
 from fairsched.cli_plan import add_plan
 from fairsched.cli_policies import add_policies
@@ -53,6 +54,7 @@ def parser() -> Parser:
         *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
         *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch, add_plan),
         add_gateway,
+        add_load,
     ):
         add(commands)
     return whole
