@@ -57,7 +57,10 @@ def events(tokens: int) -> list[bytes]:
 
 
 class Fake:
-    """A server: `tokens` of output, `pause` seconds before each event; what it was asked and who left."""
+    """A server: `tokens` of output, `pause` seconds before each event; what it was asked and who left.
+
+    While `answers` is not set, calls that are no streams are held.
+    """
 
     def __init__(self, tokens: int = 3, pause: float = 0.0, status: int = 200) -> None:
         self.tokens = tokens
@@ -66,6 +69,8 @@ class Fake:
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.left = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.running = self.running_max = 0
         self.app = Starlette(
             routes=[
@@ -87,7 +92,7 @@ class Fake:
         if body.get("stream"):
             return StreamingResponse(self._stream(), media_type="text/event-stream")
         self._enter()
-        await asyncio.sleep(self.pause)
+        await self.answers.wait()
         self.running -= 1
         usage = {"prompt_tokens": 7, "completion_tokens": self.tokens}
         return JSONResponse({"choices": [{"text": "x" * self.tokens}], "usage": usage})
@@ -148,6 +153,12 @@ class World:
         """Whether nothing waits and nothing is in flight."""
         window = self.gateway.window
         return not (window.waiting or window.in_flight or window.in_flight_tokens)
+
+    async def told(self, outcome: str, count: int) -> None:
+        """Wait until so many calls ended so."""
+        async with asyncio.timeout(30):
+            while self.gateway.outcomes[outcome] < count:
+                await asyncio.sleep(0.005)
 
     async def emptied(self) -> None:
         """Wait until nothing is left of any call."""

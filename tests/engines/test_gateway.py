@@ -16,8 +16,8 @@ from tests.engines.gateway_worlds import STREAM_HEAD, Fake, dying, events, serve
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in an event loop of its own."""
-    asyncio.run(test)
+    """Run a test in an event loop of its own; one that hangs fails."""
+    asyncio.run(asyncio.wait_for(test, 900))
 
 
 def test_streams_pass_byte_for_byte_and_usage_settles_what_was_charged() -> None:
@@ -125,10 +125,16 @@ def test_the_window_is_never_exceeded_and_too_many_waiting_are_told_when_to_come
     """Two requests at a time at the server; of those that wait for a client two at most, others get 429."""
 
     async def test() -> None:
-        fake = Fake(pause=0.02)
+        fake = Fake()
+        fake.answers.clear()
         limits = LimitConfig(waiting_per_client=2, waiting=3, retry_after_seconds=4)
         async with served(fake.app) as url, world(url, window_requests=2, limits=limits) as here:
-            answers = await asyncio.gather(*(here.ask() for _ in range(10)))
+            calls = asyncio.gather(*(here.ask() for _ in range(10)))
+            await here.told("limited", 6)
+            while fake.running < 2:
+                await asyncio.sleep(0.005)
+            fake.answers.set()
+            answers = await calls
             codes = sorted(answer.status_code for answer in answers)
             assert codes == [200] * 4 + [429] * 6
             assert all(a.headers["retry-after"] == "4" for a in answers if a.status_code == 429)
@@ -256,10 +262,14 @@ def test_nobody_waits_for_ever() -> None:
     """With no room in `wait_seconds` a call ends with 503."""
 
     async def test() -> None:
-        fake = Fake(pause=0.1)
+        fake = Fake()
+        fake.answers.clear()
         limits = LimitConfig(wait_seconds=0.05)
         async with served(fake.app) as url, world(url, window_requests=1, limits=limits) as here:
-            answers = await asyncio.gather(here.ask(stream=True), here.ask())
+            calls = asyncio.gather(here.ask(), here.ask())
+            await here.told("waited too long", 1)
+            fake.answers.set()
+            answers = await calls
             assert sorted(answer.status_code for answer in answers) == [200, 503]
 
     run(test())
@@ -269,13 +279,17 @@ def test_shadow_forwards_everything_at_once_and_counts() -> None:
     """All calls are at the server together though the window has room for one; what would have waited is counted."""
 
     async def test() -> None:
-        fake = Fake(pause=0.1)
+        fake = Fake()
+        fake.answers.clear()
         async with served(fake.app) as url, world(url, window_requests=1, shadow=True) as here:
-            answers = await asyncio.gather(*(here.ask(str(i)) for i in range(6)), here.ask(max_tokens=5000))
+            calls = asyncio.gather(*(here.ask(str(i)) for i in range(6)), here.ask(max_tokens=5000))
+            while fake.running < 7:
+                await asyncio.sleep(0.005)
+            fake.answers.set()
+            answers = await calls
             assert [answer.status_code for answer in answers] == [200] * 7
             await here.emptied()
             counts = here.status["shadow"]
-            assert fake.running_max == 7
             assert (counts["forwarded"], counts["too large"]) == (7, 1)
             assert counts["at once"] == 1
             assert counts["at once"] + counts.get("later", 0) + counts.get("never", 0) == 6
