@@ -69,6 +69,7 @@ def serve(
         log_level="warning",
         access_log=False,
         ws="none",
+        timeout_keep_alive=75,  # longer than callers keep theirs, for the same reason
         timeout_graceful_shutdown=gateway.config.limits.drain_seconds,
     )
 

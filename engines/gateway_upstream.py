@@ -15,6 +15,9 @@ import httpx
 from fairsched.engines.gateway_config import ServerConfig
 
 CONNECT_SECONDS = 5.0
+IDLE_SECONDS = 2.0
+"""Connections idle for longer are not used again: servers close theirs after 5 seconds (uvicorn's and vLLM's default),
+and a call that meets the closing looks like a server that failed."""
 ANSWER_BYTES_MAX = 64 << 20
 """Longest answer that is no stream."""
 
@@ -59,7 +62,7 @@ class Answer:
 
 def new_client() -> httpx.AsyncClient:
     """The connections to all servers; how many are open is bounded by the windows."""
-    pool = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+    pool = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=IDLE_SECONDS)
     return httpx.AsyncClient(limits=pool, follow_redirects=False, trust_env=False)
 
 

@@ -184,7 +184,7 @@ async def world(
     gateway, books = build(config, policy, ROUTERS[config.router], shadow=shadow)
     async with (
         served(application(gateway, books)) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(max_connections=None)) as http,
+        httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(keepalive_expiry=2.0)) as http,
     ):
         made = World(gateway, books, http)
         yield made
