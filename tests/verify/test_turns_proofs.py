@@ -78,7 +78,7 @@ def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
 
 def test_no_mutant_survives() -> None:
     """Every small change to the rule breaks a theorem, or is proved to change nothing that can happen."""
-    fates = [outcome.fate for outcome in outcomes(Target(turns, (turns_proofs.claims,)))]
+    fates = [outcome.fate for outcome in outcomes(Target(turns, (turns_proofs,)))]
     assert fates.count(Fate.KILLED) > 50
     assert set(fates) <= {Fate.KILLED, Fate.EQUIVALENT}
 
