@@ -267,7 +267,8 @@ def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy
         # A swap is about one worker, so whoever waits does so there.
         size = len(gate_state.q)
         places = grown(queued, size, False).astype(np.int64)
-        return GlobalState(gate_state, places, np.zeros(size, np.int64))
+        granted = state.gate.granted if isinstance(old.gate, GlobalDeficitGate) else np.zeros(0, np.int64)
+        return GlobalState(gate_state, places, grown(granted, size, 0))
     return gate_state
 
 

@@ -151,6 +151,10 @@ def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> Compose
     parameter that the policy does not have, `ValueError` for a value that it cannot have.
     """
     known = parameters(policy)
+    if given.get("batching") in BATCHINGS:
+        # Another batching rule may have parameters of its own.
+        own = BATCHINGS[given["batching"]]()
+        known |= {name: getattr(own, name) for name in _fields(type(own)) if name not in known}
     for name in given:
         if name not in known:
             raise unknown(f"parameter of policy {policy.name}", name, known)

@@ -38,7 +38,11 @@ CONTINUOUS = {name: policy for name, policy in LOCAL_POLICIES.items() if not isi
 """Policies that let requests in beside those that run."""
 
 
-@pytest.mark.parametrize("policy", CONTINUOUS.values(), ids=CONTINUOUS)
+IN_LINE = {name: policy for name, policy in CONTINUOUS.items() if name not in ("trail", "learning-to-rank")}
+"""Those of them that do not rank by outputs, for which the small request is the first."""
+
+
+@pytest.mark.parametrize("policy", IN_LINE.values(), ids=IN_LINE)
 def test_first_that_does_not_fit_stops_the_line(policy: ComposedPolicy) -> None:
     """A request that does not fit is not passed over by a smaller one of the same client behind it."""
     play = Play(attrs.evolve(policy, batching=Chunked()), 24)
@@ -142,7 +146,11 @@ def test_fully_cached_prompt_fits_a_worker_that_it_fills() -> None:
 # --- gates ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", LOCAL_POLICIES.values(), ids=LOCAL_POLICIES)
+PATIENT = {name: policy for name, policy in LOCAL_POLICIES.items() if not policy.order.displaces}
+"""Policies in which nobody takes the place of who runs."""
+
+
+@pytest.mark.parametrize("policy", PATIENT.values(), ids=PATIENT)
 def test_admitting_nothing_changes_nothing(policy: ComposedPolicy) -> None:
     """A decision that admits nobody returns the very state that it was given, even when a refill is due."""
     if isinstance(policy.gate, DeficitGate):
