@@ -82,6 +82,20 @@ def run(
     return simulator, events, log.sha256()
 
 
+@given(RUNS)
+def test_routers_see_what_workers_have_now(drawn: tuple[Workload, Case]) -> None:
+    """Whoever joins the shortest queue goes where the fewest requests are, by all that has happened until then."""
+    workload, case = drawn
+    simulator, events, _ = run(workload, case, JoinShortestQueue(), LATENCY)
+    there: list[set[int]] = [set() for _ in simulator.lanes]
+    for event in events:
+        if isinstance(event, Arrived):
+            assert len(there[event.worker]) == min(map(len, there))
+            there[event.worker].add(event.request.id)
+        elif isinstance(event, Finished | Cancelled | Rejected) and event.worker >= 0:
+            there[event.worker].discard(event.request_id)
+
+
 def test_two_requests_to_the_nanosecond() -> None:
     """A prefill of 10 + 4 ns, a decode step of 10 + 5 + 2, one mixed step of 10 + 2 + (6 + 2): worked out by hand.
 

@@ -5,7 +5,9 @@ from itertools import product
 import pytest
 
 from fairsched.model.request import Client
+from fairsched.policies.batching import MemoryCentric
 from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.fcfs import FCFS
 from fairsched.policies.registry import GATES, LOCAL_POLICIES, UnknownNameError, local_policy, with_parameters
 
 
@@ -27,6 +29,15 @@ def test_parameters_of_the_gate_can_be_set() -> None:
     assert policy.order.bypass_budget == 3
     with pytest.raises(UnknownNameError, match=r"lpm\+counter.*quantum"):
         with_parameters(local_policy("lpm+counter"), {"quantum": "77"})
+
+
+def test_parameters_of_another_batching_rule_can_be_set() -> None:
+    """A batching rule that is given by name brings its own parameters, and only with it are they known; those that it
+    shares with the policy's own rule keep their values."""
+    policy = with_parameters(local_policy("fcfs"), {"batching": "memory-centric", "kv_threshold_percent": "70"})
+    assert policy.batching == MemoryCentric(max_running=FCFS().batching.max_running, kv_threshold_percent=70)
+    with pytest.raises(UnknownNameError, match=r"fcfs.*kv_threshold_percent"):
+        with_parameters(local_policy("fcfs"), {"kv_threshold_percent": "70"})
 
 
 @pytest.mark.parametrize(("name", "said"), [("lmp", "did you mean.*lpm"), ("lpm+deficite", "gate.*mean deficit")])
