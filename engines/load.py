@@ -15,7 +15,7 @@ import attrs
 import httpx
 import msgspec
 
-from fairsched.engines.gateway_answer import StreamReader
+from fairsched.engines.gateway.answer import StreamReader
 from fairsched.engines.outcomes import Measures, Outcomes
 from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Prefilled, Rejected
 from fairsched.model.request import KEY_BYTES, Prompt, Request

@@ -13,9 +13,9 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.cli_gateway import policy_of
-from fairsched.engines.gateway_config import ConfigError, read_config, reloaded
-from fairsched.engines.gateway_request import CallError, Names, read_call
-from fairsched.engines.gateway_server import build, reload
+from fairsched.engines.gateway.config import ConfigError, read_config, reloaded
+from fairsched.engines.gateway.request import CallError, Names, read_call
+from fairsched.engines.gateway.server import build, reload
 from fairsched.policies.registry import ROUTERS
 
 PLAIN = """

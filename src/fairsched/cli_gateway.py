@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from fairsched.engines.gateway_config import ConfigError, GatewayConfig, read_config
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
 
@@ -44,7 +44,7 @@ def gateway(arguments: Namespace) -> int:
         print(_bound_text(config, policy))
         return 0
     # Only here, so that everything above works without the extra.
-    from fairsched.engines.gateway_server import build, serve
+    from fairsched.engines.gateway.server import build, serve
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("fairsched").setLevel(logging.INFO)

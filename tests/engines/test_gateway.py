@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from fairsched.engines.gateway_config import ClientConfig, LimitConfig, ServerConfig
+from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
 from tests.engines.gateway_worlds import STREAM_HEAD, Fake, dying, events, served, world
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli_gateway import policy_of
-from fairsched.engines.gateway_config import GatewayConfig, ServerConfig
-from fairsched.engines.gateway_status import Books
-from fairsched.engines.gateway_window import Placement, Share, Window
+from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
+from fairsched.engines.gateway.status import Books
+from fairsched.engines.gateway.window import Placement, Share, Window
 from fairsched.model.events import Cancelled, Event, Finished
 from fairsched.model.request import Client
 from fairsched.policies.base import LocalPolicy

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from fairsched.engines.gateway_window import Window
+from fairsched.engines.gateway.window import Window
 
 
 class Shadow:

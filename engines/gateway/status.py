@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from fairsched.engines.gateway import Gateway
+from fairsched.engines.gateway.gateway import Gateway
 from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Settled
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import Client

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.gateway_config import GatewayConfig
+from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.model.request import TOKENS_MAX
 
 Tokenizer = Callable[[str], int]

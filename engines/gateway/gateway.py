@@ -18,12 +18,12 @@ import attrs
 import httpx
 import msgspec
 
-from fairsched.engines.gateway_answer import StreamReader, Usage, usage_of
-from fairsched.engines.gateway_config import GatewayConfig
-from fairsched.engines.gateway_request import Call, CallError, Names, Tokenizer, read_call
-from fairsched.engines.gateway_shadow import Shadow
-from fairsched.engines.gateway_upstream import Answer, BrokenError, FailedError, open_answer
-from fairsched.engines.gateway_window import Window
+from fairsched.engines.gateway.answer import StreamReader, Usage, usage_of
+from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.request import Call, CallError, Names, Tokenizer, read_call
+from fairsched.engines.gateway.shadow import Shadow
+from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, open_answer
+from fairsched.engines.gateway.window import Window
 from fairsched.engines.serving_request import Clients
 from fairsched.model.request import Client
 
@@ -46,7 +46,7 @@ class Ticket:
 
 
 class Gateway:
-    """What stands behind the HTTP application (`engines.gateway_app`).  It belongs to one event loop.
+    """What stands behind the HTTP application (`engines.gateway.app`).  It belongs to one event loop.
 
     `window` has a server for each of the configuration's, in order; `http` are the connections to them.
     """

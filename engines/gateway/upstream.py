@@ -12,7 +12,7 @@ from typing import Literal
 import attrs
 import httpx
 
-from fairsched.engines.gateway_config import ServerConfig
+from fairsched.engines.gateway.config import ServerConfig
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 2.0
