@@ -20,10 +20,11 @@ import msgspec
 
 from fairsched.engines.gateway.answer import StreamReader, Usage, usage_of
 from fairsched.engines.gateway.config import GatewayConfig
-from fairsched.engines.gateway.request import Call, CallError, Names, Tokenizer, read_call
+from fairsched.engines.gateway.request import Call, CallError, Names, read_call
 from fairsched.engines.gateway.shadow import Shadow
 from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, open_answer
 from fairsched.engines.gateway.window import Window
+from fairsched.engines.openai_size import Tokenizer
 from fairsched.engines.serving_request import Clients
 from fairsched.model.request import Client
 

@@ -1,28 +1,18 @@
 """What a gateway must know of a call before it is forwarded: who asks, and how many tokens it may come to.
 
-A prompt's tokens are estimated from its text: the bytes of `messages` or `prompt`, `tools` and `functions` as compact
-JSON in UTF-8, divided by `bytes_per_token` and rounded up; a list of token ids counts as it is.  No token of a
-byte-level vocabulary is shorter than a byte, so the truth is at most `bytes_per_token` times the estimate (for text: an
-image's tokens are not in the text).  A `Tokenizer` that is given counts instead.
-
-The output is what the caller declares at most, or the default, which the server is told then; times `n`.
+Tokens are estimated as `engines.openai_size` says; a call that names no most for its output is given the default, which
+the server is told then.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import attrs
 import msgspec
 
 from fairsched.engines.gateway.config import GatewayConfig
-from fairsched.model.request import TOKENS_MAX
+from fairsched.engines.openai_size import Tokenizer, sized
 
-Tokenizer = Callable[[str], int]
-"""How many tokens a text has."""
-
-_PROMPT_KEYS = ("messages", "prompt", "tools", "functions", "suffix")
-_MOST_KEYS = ("max_completion_tokens", "max_tokens")
 OTHERS = "others"
 """The client of all strangers that have no name of their own."""
 
@@ -55,57 +45,14 @@ def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = N
         raise CallError(400, f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise CallError(400, "the body is not a JSON object")
-    if not document.get("messages") and not document.get("prompt"):
-        raise CallError(400, "messages or prompt is missing")
-    n = max(_whole(document, "n", 1), _whole(document, "best_of", 1))
-    declared = [_whole(document, key, 1) for key in _MOST_KEYS if document.get(key) is not None]
+    try:
+        size = sized(document, config.bytes_per_token, config.default_output_tokens, tokenizer)
+    except ValueError as error:
+        raise CallError(400, str(error)) from None
     body = raw
-    if not declared:
-        declared = [config.default_output_tokens]
-        body = msgspec.json.encode({**document, "max_tokens": declared[0]})
-    prompts = _prompts(document.get("prompt"))
-    tokens = _prompt_tokens(document, config.bytes_per_token, tokenizer)
-    output = max(declared) * n * prompts
-    for what, count in (("prompt", tokens), ("output", output)):
-        if count > TOKENS_MAX:
-            raise CallError(400, f"{count} {what} tokens are over {TOKENS_MAX}")
-    return Call(body, tokens, output, document.get("stream") is True)
-
-
-def _whole(document: dict[str, Any], key: str, default: int) -> int:
-    value = document.get(key)
-    if value is None:
-        return default
-    if type(value) is not int or not 1 <= value <= TOKENS_MAX:
-        raise CallError(400, f"{key} is a whole number from 1, not {str(value)[:40]!r}")
-    return value
-
-
-def _prompts(prompt: object) -> int:
-    """How many prompts a completion has: a list of texts, or of lists of token ids, is one each."""
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        return len(prompt)
-    return 1
-
-
-def _prompt_tokens(document: dict[str, Any], bytes_per_token: int, tokenizer: Tokenizer | None) -> int:
-    counted = 0
-    texts = []
-    for key in _PROMPT_KEYS:
-        value = document.get(key)
-        if not value:
-            continue
-        if key == "prompt" and isinstance(value, list) and all(isinstance(each, int) for each in value):
-            counted += len(value)
-        elif key == "prompt" and isinstance(value, list) and all(isinstance(each, list) for each in value):
-            counted += sum(len(each) for each in value)
-        else:
-            texts.append(value if isinstance(value, str) else msgspec.json.encode(value).decode())
-    if tokenizer is not None:
-        counted += sum(tokenizer(text) for text in texts)
-    else:
-        counted += -(-sum(len(text.encode()) for text in texts) // bytes_per_token)
-    return max(counted, 1)
+    if not size.declared:
+        body = msgspec.json.encode({**document, "max_tokens": config.default_output_tokens})
+    return Call(body, size.prompt_tokens, size.max_output_tokens, document.get("stream") is True)
 
 
 class Names:
