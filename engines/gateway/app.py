@@ -12,9 +12,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.gateway import Gateway, StalledError
 from fairsched.engines.gateway.request import CallError
-from fairsched.engines.gateway.status import Books, status
+from fairsched.engines.gateway.status import status
 from fairsched.engines.gateway.upstream import FailedError, open_answer
 
 PATHS = ("/v1/chat/completions", "/v1/completions")

@@ -11,9 +11,10 @@ import msgspec
 import uvicorn
 
 from fairsched.engines.gateway.app import application
+from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.status import Books, status
+from fairsched.engines.gateway.status import status
 from fairsched.engines.gateway.upstream import new_client
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.openai_size import Tokenizer

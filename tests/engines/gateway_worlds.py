@@ -17,10 +17,11 @@ from starlette.routing import Route
 
 from fairsched.cli_gateway import policy_of
 from fairsched.engines.gateway.app import application
+from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import build
-from fairsched.engines.gateway.status import Books, status
+from fairsched.engines.gateway.status import status
 from fairsched.policies.registry import ROUTERS
 
 
