@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fairsched import __version__
+from fairsched.cli_audit import add_audit
 from fairsched.cli_batch import add_batch
 from fairsched.cli_calibrate import add_calibrate
 from fairsched.cli_compare import add_compare
@@ -55,6 +56,7 @@ def parser() -> Parser:
         *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch, add_plan),
         add_gateway,
         add_load,
+        add_audit,
     ):
         add(commands)
     return whole

@@ -1,4 +1,4 @@
-"""`fairsched trace info` and `fairsched trace save`: look at a workload, and keep a generated one as a file."""
+"""`fairsched trace info`, `save` and `convert`: look at a workload, keep a generated one, or make one out of a log."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from fairsched.cli_audit import add_reading_arguments, workload_of_any
 from fairsched.cli_common import add_workload_arguments, workload_of
 from fairsched.engines.workloads.info import render_info, trace_info
 from fairsched.engines.workloads.save import save_workload
@@ -24,6 +25,13 @@ def add_trace(commands: Any) -> None:
     save.add_argument("file", type=Path, metavar="FILE", help="the file to write")
     add_workload_arguments(save)
     save.set_defaults(run=keep)
+    into = actions.add_parser(
+        "convert", help="make a trace out of a log: an access log of yours, or an event log of ours"
+    )
+    into.add_argument("log", type=Path, metavar="LOG", help="the log, as for `fairsched audit`")
+    into.add_argument("file", type=Path, metavar="FILE", help="the file to write, in our JSONL format")
+    add_reading_arguments(into)
+    into.set_defaults(run=convert)
 
 
 def show(arguments: Namespace) -> int:
@@ -39,5 +47,17 @@ def keep(arguments: Namespace) -> int:
     """Write a workload to a file."""
     workload = workload_of(arguments)
     save_workload(workload, arguments.file)
+    print(f"{len(workload.jobs)} requests: {arguments.file}")
+    return 0
+
+
+def convert(arguments: Namespace) -> int:
+    """Write a log's requests as a trace."""
+    workload = workload_of_any(arguments)
+    if not workload.jobs:
+        raise ValueError(f"{arguments.log}: no request in it had an output")
+    save_workload(workload, arguments.file)
+    for note in workload.notes:
+        print(note)
     print(f"{len(workload.jobs)} requests: {arguments.file}")
     return 0

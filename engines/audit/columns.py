@@ -1,0 +1,213 @@
+"""Which column of an access log says what: named in a few lines of TOML, or guessed from common names.
+
+Names are compared without case, dashes and underscores, and a unit at a name's end is understood (`ttft_ms`).  In JSON
+lines a name may lead inside: `usage.prompt_tokens`.  The guesses cover what LiteLLM's payload, vLLM's request metrics
+and its spans, OpenAI's answers with their `usage`, and most proxies write.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from fairsched.engines.workloads.errors import TraceError, unknown
+
+Unit = Literal["s", "ms", "us", "ns", "iso"]
+UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns", "iso")
+
+MOMENTS = ("arrival", "first_token", "end")
+DURATIONS = ("queue", "ttft", "latency")
+COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "max_output_tokens")
+FIELDS = (*MOMENTS, *DURATIONS, *COUNTS, "client", "worker", "status")
+"""What a column may say."""
+
+_NAMES: dict[str, str] = {
+    "arrival": "arrival arrivaltime arrivaltimestamp arrivalts arrivedat starttime starttimestamp startedat start "
+    "requeststart requeststarttime requestedat requesttimestamp submittedat sentat createdat created timestamp "
+    "@timestamp ts datetime time",
+    "first_token": "firsttokentime firsttokenat firsttokentimestamp firsttokents firsttoken completionstarttime",
+    "end": "endtime endtimestamp endedat end finishtime finishedat finishedtime finish completedat completedtime",
+    "queue": "queuetime timeinqueue queuedtime queuewait queuewaittime waittime waitingtime",
+    "ttft": "ttft timetofirsttoken firsttokenlatency",
+    "latency": "latency e2elatency e2e requestlatency totallatency duration requestduration totalduration totaltime "
+    "elapsed elapsedtime responsetime",
+    "prompt_tokens": "prompttokens inputtokens prompttokencount inputtokencount numprompttokens promptlen promptlength "
+    "inputlen inputlength contexttokens requesttokens tokensin",
+    "cached_tokens": "cachedtokens cachedprompttokens cachedinputtokens cachedprefixtokens numcachedtokens "
+    "cachereadinputtokens",
+    "output_tokens": "completiontokens outputtokens generatedtokens outputtokencount completiontokencount "
+    "numoutputtokens numgenerationtokens outputlen outputlength responsetokens tokensout",
+    "max_output_tokens": "maxoutputtokens maxcompletiontokens maxtokens maxnewtokens",
+    "client": "client clientid clientname tenant tenantid customer customerid enduser user userid username "
+    "userapikeyalias apikeyalias team teamid organization organizationid org account project apikey userapikey key",
+    "worker": "worker workerid replica replicaid server backend upstream apibase",
+    "status": "status statuscode httpstatus httpstatuscode responsestatus success",
+}
+NAMES = {field: text.split() for field, text in _NAMES.items()}
+"""For each field the names that are understood, the likeliest first."""
+
+_UNIT_NAMES: dict[str, Unit] = {
+    "milliseconds": "ms",
+    "microseconds": "us",
+    "nanoseconds": "ns",
+    "seconds": "s",
+    "millis": "ms",
+    "micros": "us",
+    "secs": "s",
+    "sec": "s",
+    "ms": "ms",
+    "us": "us",
+    "ns": "ns",
+    "s": "s",
+}
+_PUNCTUATION = re.compile(r"[^a-z0-9.@]")
+DEPTH_MAX = 4
+
+
+@attrs.frozen
+class Column:
+    """A column: its key (or the keys that lead to it), and its unit where it is a time and somebody knows."""
+
+    path: tuple[str, ...]
+    unit: Unit | None = None
+
+    @property
+    def name(self) -> str:
+        """As it is written in a map."""
+        return ".".join(self.path)
+
+
+@attrs.frozen
+class Columns:
+    """The columns of an access log by field, and the values of `status` that mean success (empty: the common ones)."""
+
+    of: Mapping[str, Column]
+    ok: frozenset[str] = frozenset()
+
+
+def read_map(path: Path) -> Columns:
+    """The map in a TOML file: `field = "column"` or `field = { column = "...", unit = "ms" }`, and `ok = [...]`.
+
+    A column with dots is split when the log is seen not to have it whole.  Raises `ValueError` in one line.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    ok = document.pop("ok", [])
+    if not isinstance(ok, list):
+        raise ValueError(f"{path}: ok is a list of the values of status that mean success, not {ok!r}")
+    columns = {}
+    for field, value in document.items():
+        if field not in FIELDS:
+            raise ValueError(f"{path}: {unknown('field', field, [*FIELDS, 'ok'])}")
+        columns[field] = _column(path, field, value)
+    return Columns(columns, frozenset(_plain(each) for each in ok))
+
+
+def _plain(value: object) -> str:
+    """A status as text: true and 200 are written as in JSON."""
+    return str(value).lower()
+
+
+def _column(path: Path, field: str, value: Any) -> Column:
+    known = {"column", "unit"}
+    if isinstance(value, str) and value:
+        return Column((value,), None)
+    if not isinstance(value, dict) or not isinstance(value.get("column"), str) or set(value) - known:
+        raise ValueError(f'{path}: {field} is a column as "name" or {{ column = "name", unit = "ms" }}, not {value!r}')
+    unit = value.get("unit")
+    units = UNITS if field in MOMENTS else UNITS[:4] if field in DURATIONS else ()
+    if unit is not None and unit not in units:
+        said = f"one of {', '.join(units)}" if units else "nothing: this is no time"
+        raise ValueError(f"{path}: the unit of {field} is {said}; found {unit!r}")
+    return Column((value["column"],), unit)
+
+
+def resolved(path: Path, sample: Sequence[Mapping[str, Any]], given: Columns | None) -> Columns:
+    """The columns of the log whose first rows are `sample`: those given, and guesses for the other fields.
+
+    Raises `TraceError` where a given column is in none of these rows, or where times or tokens cannot be found.
+    """
+    filled: dict[tuple[str, ...], bool] = {}
+    for row in sample:
+        _collect(row, (), filled)
+    found: dict[str, Column] = {}
+    for field, column in given.of.items() if given else ():
+        found[field] = attrs.evolve(column, path=_place(path, field, column.path[0], filled))
+    taken = {column.path for column in found.values()}
+    for field in FIELDS:
+        if field not in found and not _replaced(field, found):
+            guess = _guess(field, filled, taken)
+            if guess is not None:
+                found[field] = guess
+                taken.add(guess.path)
+    _check(path, found, filled)
+    return Columns(found, given.ok if given else frozenset())
+
+
+def _replaced(field: str, found: Mapping[str, Column]) -> bool:
+    """Whether another column says the same already."""
+    return (field == "ttft" and "first_token" in found) or (field == "latency" and {"arrival", "end"} <= set(found))
+
+
+def _collect(row: Mapping[str, Any], path: tuple[str, ...], filled: dict[tuple[str, ...], bool]) -> None:
+    """The paths of a row that lead to plain values, and whether any row had a value there."""
+    for key, value in row.items():
+        here = (*path, key)
+        if isinstance(value, dict):
+            if len(here) < DEPTH_MAX:
+                _collect(value, here, filled)
+        elif not isinstance(value, list):
+            filled[here] = filled.get(here, False) or value not in (None, "")
+
+
+def _place(path: Path, field: str, name: str, filled: Mapping[tuple[str, ...], bool]) -> tuple[str, ...]:
+    for place in ((name,), tuple(name.split("."))):
+        if place in filled:
+            return place
+    known = ", ".join(sorted(".".join(each) for each in filled))
+    raise TraceError(path, None, field, f"a column {name!r}, which the map names", f"only {known}")
+
+
+def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[str, ...]]) -> Column | None:
+    """The column with the likeliest name that is not empty throughout; of equal names the outermost."""
+    best: tuple[int, int, tuple[str, ...], Unit | None] | None = None
+    for path, any_value in filled.items():
+        if not any_value or path in taken or (field == "ttft" and path[0] == "metrics" and len(path) > 1):
+            continue  # vLLM counts that one from when the request was scheduled
+        rank, unit = _rank(field, path)
+        if rank is not None and (best is None or (rank, len(path), path) < best[:3]):
+            best = (rank, len(path), path, unit)
+    return None if best is None else Column(best[2], best[3])
+
+
+def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
+    """How early a path's name stands among the field's, and the unit at its end."""
+    name = _PUNCTUATION.sub("", ".".join(path).lower()).rpartition(".")[2]
+    names = NAMES[field]
+    if name in names:
+        return names.index(name), None
+    if field in MOMENTS or field in DURATIONS:
+        for suffix, unit in _UNIT_NAMES.items():
+            base = name.removesuffix(suffix)
+            if base != name and base in names:
+                return names.index(base), unit
+    return None, None
+
+
+def _check(path: Path, found: Mapping[str, Column], filled: Mapping[tuple[str, ...], bool]) -> None:
+    """An arrival, an end, and both numbers of tokens must be known."""
+    have = set(found)
+    known = ", ".join(sorted(".".join(each) for each in filled))
+    for field, enough, what in (
+        ("arrival", bool({"arrival"} & have or {"end", "latency"} <= have), "when a request came"),
+        ("end", bool({"end", "latency"} & have), "when a request ended (end) or how long it took (latency)"),
+        ("prompt_tokens", "prompt_tokens" in have, "the tokens of a prompt"),
+        ("output_tokens", "output_tokens" in have, "the tokens of an output"),
+    ):
+        if not enough:
+            raise TraceError(path, None, field, f"a column that says {what}: name it with --map", f"only {known}")

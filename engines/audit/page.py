@@ -1,0 +1,268 @@
+"""The report of an audit: its sentences and tables, and what each client got, waited for and lost over time.
+
+Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.engines.audit.findings import Audit, waits_ns
+from fairsched.engines.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
+from fairsched.engines.audit.values import UNKNOWN
+from fairsched.engines.report.canvas import (
+    COLOURS,
+    DOTTED,
+    GREY,
+    WIDTH,
+    Plot,
+    cost_tick,
+    drawn,
+    end_labels,
+    line_style,
+)
+from fairsched.engines.report.sheet import write_sheet
+from fairsched.engines.series import POINTS_MAX, cumulative, thinned
+from fairsched.model.trace import Ints
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BINS = 240
+_STARVED_SHOWN = 16
+_BARS_MAX = 2_000
+_LEAST_NS = 10**6
+"""Shorter waits are drawn as one of a millisecond."""
+_SECONDS = "seconds since the first arrival"
+
+
+def plots(audit: Audit) -> list[Plot]:
+    """The plots, in the order in which they are read; none where nobody was served."""
+    if not audit.evidence.charged["position"].size or audit.evidence.last_ns <= audit.evidence.origin_ns:
+        return []
+    shown = _shown(audit)
+    found = [_service(audit, shown), _waiting(audit, shown), _gained(audit, shown), _gap(audit)]
+    found += [_waits(audit, shown), _starved(audit)]
+    return [plot for plot in found if plot is not None]
+
+
+def _shown(audit: Audit) -> tuple[int, ...]:
+    """The clients with the most service."""
+    service = np.array([client.service for client in audit.clients])
+    chosen: list[int] = np.argsort(-service, kind="stable")[:CLIENTS_SHOWN].tolist()
+    return tuple(chosen)
+
+
+def _legend(audit: Audit, figure: "Figure", axes: "Axes", shown: Sequence[int]) -> None:
+    """The names of the coloured lines."""
+    several = min(len(shown), len(COLOURS) + 1)
+    lines = [axes.plot([], [], **line_style(i))[0] for i in range(several)]
+    names = [audit.who(client) for client in shown[: len(COLOURS)]]
+    if len(shown) > len(COLOURS):
+        names.append(f"{len(shown) - len(COLOURS)} other clients")
+    figure.legend(lines, names, loc="outside upper left", ncols=min(several, 5), fontsize=9)
+
+
+def _lines(
+    audit: Audit,
+    shown: Sequence[int],
+    seconds: npt.NDArray[np.float64],
+    values: npt.NDArray[Any],
+    name: str,
+    heading: str,
+    caption: str,
+    ylabel: str,
+    zero: bool = True,
+) -> Plot:
+    """A line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
+
+    def picture(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for i in reversed(range(len(shown))):
+            axes.plot(seconds, values[:, i], **line_style(i))
+        axes.yaxis.set_major_formatter(cost_tick)
+        if zero:
+            axes.set_ylim(bottom=0)
+        else:
+            axes.axhline(0, color=GREY, linewidth=0.8)
+        axes.set_xlim(0, float(seconds[-1]))
+        axes.set_xlabel(_SECONDS)
+        axes.set_ylabel(ylabel)
+        _legend(audit, figure, axes, shown)
+
+    return drawn(name, heading, caption, (WIDTH, 3.8), picture)
+
+
+def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
+    evidence = audit.evidence
+    charged, span = evidence.charged, evidence.last_ns - evidence.origin_ns
+    time_ns = np.maximum(charged["time_ns"] - evidence.origin_ns, 0)
+    seconds, received = cumulative(time_ns, charged["client"], evidence.costs(), shown, span)
+    return _lines(
+        audit,
+        shown,
+        seconds,
+        received,
+        "service",
+        "Service of each client over time",
+        "Lines that stay together while all want more are fair; one that pulls away takes more than its share, and a "
+        "flat one starves or asks for nothing: the next plot tells which.",
+        "service, cost units",
+    )
+
+
+def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
+    evidence = audit.evidence
+    calls, origin, span = evidence.calls, evidence.origin_ns, evidence.last_ns - evidence.origin_ns
+    edges = origin + np.linspace(0, span, _BINS + 1)
+    over = np.where(calls.served_ns == UNKNOWN, calls.end_ns, calls.served_ns)
+    values = np.zeros((_BINS + 1, len(shown)), dtype=np.int64)
+    for i, client in enumerate(shown):
+        mine = calls.client == client
+        came = np.sort(calls.arrival_ns[mine])
+        left = np.sort(over[mine & (over != UNKNOWN)])
+        values[:, i] = np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right")
+    return _lines(
+        audit,
+        shown,
+        np.linspace(0, span / 1e9, _BINS + 1),
+        values,
+        "waiting",
+        "Requests that wait",
+        "Who has requests waiting wants more than it gets. A client whose line stays high while its service is flat "
+        "starves.",
+        "requests waiting",
+    )
+
+
+def _gained(audit: Audit, shown: tuple[int, ...]) -> Plot:
+    division = audit.shares
+    course = np.cumsum(division.served - division.fair, axis=0)[:, list(shown)]
+    count = len(course)
+    kept = np.unique(np.linspace(0, count - 1, min(count, POINTS_MAX)).round().astype(np.int64))
+    values = np.vstack((np.zeros((1, len(shown))), course[kept]))
+    span_s = (audit.evidence.last_ns - audit.evidence.origin_ns) / 1e9
+    seconds = np.minimum(np.concatenate(([0.0], (kept + 1) * (division.window_ns / 1e9))), span_s)
+    return _lines(
+        audit,
+        shown,
+        seconds,
+        values,
+        "gained",
+        "Service beyond the fair share",
+        f"What each client got so far above (or below) a fair division by weight of what was served, in windows of "
+        f"{division.window_ns / 1e9:g} s, among what clients asked for. Nobody loses who waits for nothing.",
+        "cost units beyond the fair share",
+        zero=False,
+    )
+
+
+def _gap(audit: Audit) -> Plot | None:
+    gap, bound = audit.bounded_gap, audit.evidence.bound
+    if gap.ahead is None:
+        return None
+    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+    progress = thinned(gap.progress)
+
+    def picture(figure: "Figure") -> None:
+        axes = figure.subplots()
+        seconds = (progress[:, 0] - origin) / 1e9
+        stop = (last - origin) / 1e9
+        axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=COLOURS[0])
+        ends = [(float(gap.cost), "gap", COLOURS[0])]
+        if bound is not None:
+            axes.axhline(bound, **{"color": COLOURS[1]} | DOTTED)
+            ends.append((float(bound), "bound", COLOURS[1]))
+        axes.set_ylim(0, 1.08 * max(end[0] for end in ends))
+        axes.set_xlim(0, stop)
+        axes.yaxis.set_major_formatter(cost_tick)
+        axes.set_xlabel(_SECONDS)
+        axes.set_ylabel("largest gap so far, cost units")
+        axes.apply_aspect()
+        end_labels(axes, ends)
+
+    assert gap.behind is not None
+    return drawn(
+        "gap",
+        "The largest service gap" + (" against its bound" if bound is not None else ""),
+        f"How the gap between {audit.who(gap.ahead)} and {audit.who(gap.behind)} grew while both waited. A policy with "
+        "a bound keeps it below (dotted); without one it may grow as long as both want more than they get.",
+        (WIDTH, 3.2),
+        picture,
+    )
+
+
+def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
+    calls = audit.evidence.calls
+
+    def sample(client: int) -> npt.NDArray[np.float64]:
+        waits: Ints = np.sort(waits_ns(audit.evidence, np.flatnonzero(calls.client == client)))
+        return np.maximum(thinned(waits), _LEAST_NS) / 1e9
+
+    def picture(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for i in reversed(range(len(shown))):
+            seconds = sample(shown[i])
+            if len(seconds):
+                axes.plot(seconds, np.linspace(0, 100, len(seconds)), **line_style(i))
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(0, 100)
+        axes.set_xlabel("wait, seconds (log)")
+        axes.set_ylabel("requests served within, %")
+        _legend(audit, figure, axes, shown)
+
+    return drawn(
+        "waits",
+        "How long requests waited",
+        "Further left is faster. Clients that ask for little should not wait as long as one that floods.",
+        (WIDTH, 3.6),
+        picture,
+    )
+
+
+def _starved(audit: Audit) -> Plot | None:
+    """When each client starved; None where nobody did."""
+    starving = list(audit.starved.items())[:_STARVED_SHOWN]
+    if not starving:
+        return None
+    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+
+    def picture(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for row, (_, several) in enumerate(reversed(starving)):
+            longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
+            bars = [((stretch.start_ns - origin) / 1e9, stretch.length_ns / 1e9) for stretch in longest]
+            axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=COLOURS[1])
+        axes.set_yticks(range(len(starving)), [audit.who(client) for client, _ in reversed(starving)])
+        axes.set_ylim(-0.6, len(starving) - 0.4)
+        axes.set_xlim(0, (last - origin) / 1e9)
+        axes.set_xlabel(_SECONDS)
+
+    return drawn(
+        "starved",
+        "When clients starved",
+        f"Each bar is a time of at least {audit.starved_after_ns / 1e9:g} s in which the client waited and got "
+        "nothing, while others were served.",
+        (WIDTH, 1.2 + 0.34 * len(starving)),
+        picture,
+    )
+
+
+def write_audit(directory: Path, audit: Audit, command: str) -> Path:
+    """Write the report and return its path.  Raises `OSError`."""
+    columns, rows, more = client_table(audit)
+    return write_sheet(
+        directory,
+        title="Audit of a log",
+        command=command,
+        lines=[title(audit) + "."],
+        sections=[(heading, [f"{line}." for line in lines]) for heading, lines in sections(audit)],
+        tables=[("Clients", [name.replace("\n", " ") for name in columns], rows)],
+        plots=plots(audit),
+        small=[*([more] if more else []), *LEGEND, *scope(audit)],
+    )

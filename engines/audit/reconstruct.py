@@ -1,0 +1,172 @@
+"""Waits and service made out of an access log: what each request must have done between the times that it has.
+
+**Waiting.**  A request waits from its arrival to its first token (to the end of its time in the queue, where the log
+has that).  **Service.**  Its prompt is charged when the wait is over, less what came from the cache, where that is
+known; its outputs come at even distances, the first at the first token and the last at the end, at twice the price of a
+prompt token.  What happens at one time is one event, in the order: outputs, arrivals, admissions, ends of those that
+failed; so nothing depends on the order of the rows.
+
+Outputs are summed up between two *instants*.  Instants are all times at which a request comes, is served or ends, as
+long as that takes at most `ROWS_MAX` sums; above, they are thinned out evenly, and a note says how far apart they are.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairsched.engines.audit.access_log import AccessLog
+from fairsched.engines.audit.evidence import Calls, Evidence
+from fairsched.engines.audit.values import UNKNOWN
+from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
+from fairsched.model.pricing import COMMON, multipliers
+from fairsched.model.request import Client
+from fairsched.model.service import Charging, backlogs, charges
+from fairsched.model.trace import Ints, Table, concatenate
+
+ROWS_MAX = 4_000_000
+_OUTPUTS, _ARRIVALS, _ADMISSIONS, _FAILURES = range(4)
+
+
+def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX) -> Evidence:
+    """What the access log shows; `weights` are the clients' shares in the order of their names (default: equal).
+
+    O(n log n) for n requests, and O(`rows_max`) memory.
+    """
+    clients = tuple(
+        Client(i, name, weight)
+        for i, (name, weight) in enumerate(zip(log.clients, weights or [1] * len(log.clients), strict=True))
+    )
+    charging = Charging(COMMON, "extend", multipliers([client.weight for client in clients]))
+    outputs, apart_ns = _outputs(log, rows_max)
+    served = np.flatnonzero(log.served_ns != UNKNOWN)
+    lost = np.flatnonzero(log.served_ns == UNKNOWN)
+    everybody = np.arange(len(log.client))
+    parts: list[tuple[int, Table]] = [
+        (_OUTPUTS, outputs),
+        (_ARRIVALS, _heads(log, everybody, log.arrival_ns)),
+        (
+            _ADMISSIONS,
+            _heads(log, served, log.served_ns[served])
+            | {
+                "extend_tokens": (log.prompt - log.cached)[served],
+                "cached_prefix_tokens": log.cached[served],
+            },
+        ),
+        (_FAILURES, _heads(log, lost, log.end_ns[lost])),
+    ]
+    _number([each for _, each in parts], [kind for kind, _ in parts])
+    kinds: tuple[type[Event], ...] = (Decoded, Arrived, Admitted, Rejected)
+    trace = concatenate([{kind: table for kind, (_, table) in zip(kinds, parts, strict=True)}])
+    return Evidence(
+        path=log.path,
+        kind="access log",
+        about="an access log",
+        clients=clients,
+        calls=Calls(
+            log.client,
+            log.arrival_ns,
+            log.served_ns,
+            np.where(log.served_ns == UNKNOWN, UNKNOWN, log.first_ns),
+            log.end_ns,
+            log.prompt,
+            log.output,
+            log.failed,
+        ),
+        charged=charges(trace, charging),
+        waited=backlogs(trace),
+        charging=charging,
+        workers=len(log.workers),
+        reading=log.reading,
+        limits=_limits(log, apart_ns),
+        notes=log.notes,
+    )
+
+
+def _heads(log: AccessLog, rows: Ints, time_ns: Ints) -> Table:
+    return {"time_ns": time_ns, "worker": log.worker[rows], "request_id": rows, "client": log.client[rows]}
+
+
+def _number(tables: Sequence[Table], kinds: Sequence[int]) -> None:
+    """Give every row its position: what happens at one time and is of one kind is one event."""
+    times = np.concatenate([table["time_ns"] for table in tables])
+    kind = np.concatenate([np.full(len(table["time_ns"]), code) for table, code in zip(tables, kinds, strict=True)])
+    order = np.lexsort((kind, times))
+    new = np.append(True, (np.diff(times[order]) != 0) | (np.diff(kind[order]) != 0))[: len(order)]
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.cumsum(new) - 1
+    first = 0
+    for table in tables:
+        count = len(table["time_ns"])
+        mine = position[first : first + count]
+        # The tables of a run are in order of position.
+        by_position = np.argsort(mine, kind="stable")
+        for name in list(table):
+            table[name] = table[name][by_position]
+        table["position"] = mine[by_position]
+        first += count
+
+
+def _outputs(log: AccessLog, rows_max: int) -> tuple[Table, int]:
+    """Output tokens by instant, worker and client, and how far instants are apart at most (0: there are all)."""
+    rows = np.flatnonzero((log.served_ns != UNKNOWN) & (log.output > 0))
+    first, end, count = log.first_ns[rows], log.end_ns[rows], log.output[rows]
+    instants = np.unique(np.concatenate((log.arrival_ns, log.served_ns[rows], first, end)))
+    apart_ns = 0
+    if rows.size:
+        # How many sums it takes: the instants in which each request produces.
+        need = int((np.searchsorted(instants, end) - np.searchsorted(instants, first)).sum()) + len(rows)
+        if need > rows_max:
+            kept = max(2, int(len(instants) * (rows_max / need)))
+            chosen = np.unique(np.linspace(0, len(instants) - 1, kept).round().astype(np.int64))
+            instants = instants[chosen]
+            apart_ns = int(np.diff(instants).max(initial=0))
+    at_once = first == end
+    begin = np.where(at_once, np.searchsorted(instants, end), np.searchsorted(instants, first, side="right"))
+    stop = np.searchsorted(instants, end) + 1
+    sizes = stop - begin
+    which = np.repeat(np.arange(len(rows)), sizes)
+    starts = np.cumsum(sizes) - sizes
+    instant = np.arange(int(sizes.sum())) - np.repeat(starts - begin, sizes)
+    so_far = _produced(instants[instant], first[which], end[which], count[which])
+    new = np.diff(so_far, prepend=0)
+    new[starts] = so_far[starts]
+    return _summed(instants, instant, log.worker[rows][which], log.client[rows][which], new), apart_ns
+
+
+def _produced(time_ns: Ints, first: Ints, end: Ints, count: Ints) -> Ints:
+    """Tokens out of `count` that came before or at each time: the first after `first`, the last at `end`."""
+    span = np.maximum(end - first, 1)
+    passed = np.clip((time_ns - first) / span, 0.0, 1.0)
+    inside = 1 + np.floor((count - 1) * passed).astype(np.int64)
+    return np.where(time_ns >= end, count, inside)
+
+
+def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: Ints) -> Table:
+    """One row for each instant, worker and client with any tokens."""
+    clients, workers = int(client.max(initial=0)) + 1, int(worker.max(initial=0)) + 1
+    key = (instant * workers + worker) * clients + client
+    keys, inverse = np.unique(key, return_inverse=True)
+    total = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(total, inverse, tokens)
+    keys, total = keys[total > 0], total[total > 0]
+    place = keys // clients
+    return {"time_ns": instants[place // workers], "worker": place % workers, "client": keys % clients, "tokens": total}
+
+
+def _limits(log: AccessLog, apart_ns: int) -> tuple[str, ...]:
+    """What this log cannot tell."""
+    said = []
+    if "queue" not in log.fields:
+        said.append(
+            "Waiting and computing the prompt cannot be told apart: all time until the first token counts as waiting."
+        )
+    if "cached_tokens" not in log.fields:
+        said.append("What came from a prefix cache is unknown: every prompt is charged whole.")
+    said.append("When each output token came is unknown: they are taken to come evenly between the first and the end.")
+    said.append(
+        "Requests that were not over when the log was taken are not in it, nor are calls that were never logged."
+    )
+    said.append("No gate is named in it, so there is no bound to hold the gap to, and no assumption to check.")
+    if apart_ns:
+        said.append(f"Outputs are summed up over at most {apart_ns / 1e9:,.3g} s at a time, the log being long.")
+    return tuple(said)

@@ -1,0 +1,167 @@
+"""Waits and service out of a run's own event log: exactly what `compare` measured, or a live engine could have."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.engines.assumptions import assumption_monitor
+from fairsched.engines.audit.evidence import Calls, Evidence
+from fairsched.engines.audit.values import UNKNOWN
+from fairsched.engines.log_file import LogHeader
+from fairsched.engines.log_reader import LogReader, read_log
+from fairsched.engines.outcomes import Outcomes
+from fairsched.model.events import Admitted, Arrived, ClientConfigured, Event, Finished, Rejected
+from fairsched.model.monitor import together
+from fairsched.model.pricing import COMMON, multipliers
+from fairsched.model.service import Charging, backlogs, charges
+from fairsched.model.trace import Ints, Tables, concatenate, tables
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.base import Limits, LocalPolicy
+
+PIECE = 1 << 15
+_PROGRESS_EVERY = 1_000
+
+BuildPolicy = Callable[[LogHeader], LocalPolicy[Any] | None]
+"""Makes the policy that a log's header names; None where it is not there, which costs the bound."""
+
+
+def read_run_log(
+    path: Path, build_policy: BuildPolicy, progress: Callable[[int], None] | None = None
+) -> tuple[Evidence, Workload]:
+    """What a run's log shows, and the workload that it served.
+
+    `progress` is told how many lines were read, in each of two passes over the log where a policy promises something:
+    what is promised depends on all requests.  Raises `LogError`.
+    """
+    log = read_log(path)
+    policy = build_policy(log.header)
+    trace, changed = _read(log, progress)
+    workload = _workload(log, trace)
+    limits = None if policy is None else _limits(log, policy)
+    charging = _charging(log, policy)
+    bound = None
+    if policy is not None and limits is not None and not changed:
+        bound = policy.service_gap_bound(workload.clients, limits)
+    run = log.header.run
+    evidence = Evidence(
+        path=path,
+        kind="run log",
+        about=f"{run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
+        clients=workload.clients,
+        calls=_calls(Outcomes(workload, trace), workload, trace),
+        charged=charges(trace, charging),
+        waited=backlogs(trace),
+        charging=charging,
+        workers=run.workers,
+        bound=bound,
+        scope="worker" if limits is None or limits.workers == 1 else "cluster",
+        notes=tuple(_notes(log, policy, changed)),
+    )
+    if policy is None or limits is None:
+        return evidence, workload
+    monitor = assumption_monitor(policy, log.header.clients, limits)
+    if monitor is None:
+        return evidence, workload
+    monitor.observe_all(_told(log, progress))
+    return attrs.evolve(evidence, assumptions=together(monitor.reports())), workload
+
+
+def _told(log: LogReader, progress: Callable[[int], None] | None) -> Iterator[Event]:
+    for number, event in log:
+        if progress is not None and not number % _PROGRESS_EVERY:
+            progress(number)
+        yield event
+
+
+def _read(log: LogReader, progress: Callable[[int], None] | None) -> tuple[Tables, bool]:
+    """The events as tables, and whether a weight changed on the way."""
+    pieces: list[Tables] = []
+    pending: list[Event] = []
+    position = 0
+    changed = False
+    for event in _told(log, progress):
+        if type(event) is ClientConfigured:
+            changed |= log.clients[event.client].weight != event.weight
+        pending.append(event)
+        if len(pending) == PIECE:
+            pieces.append(tables(pending, position))
+            position += PIECE
+            pending = []
+    pieces.append(tables(pending, position))
+    return concatenate(pieces), changed
+
+
+def _workload(log: LogReader, trace: Tables) -> Workload:
+    """The requests of the log, in order of arrival, with the outputs that they had."""
+    ended = dict(zip(trace[Finished]["request_id"].tolist(), trace[Finished]["output_tokens"].tolist(), strict=True))
+
+    def known(job: Job) -> Job:
+        output = ended.get(job.request.id, job.output_tokens)
+        return job if output == job.output_tokens else msgspec.structs.replace(job, output_tokens=output)
+
+    jobs = sorted(map(known, log.jobs.values()), key=lambda job: (job.request.arrival_ns, job.request.id))
+    return Workload(log.header.run.workload, tuple(jobs), tuple(log.clients))
+
+
+def _limits(log: LogReader, policy: LocalPolicy[Any]) -> Limits:
+    """What the policy's bound rests on, as a comparison has it."""
+    declared = max((job.request.max_output_tokens for job in log.jobs.values()), default=1)
+    run = log.header.run
+    limits = policy.limits(run.kv_capacity_tokens, declared)
+    return limits if policy.credit() is None else attrs.evolve(limits, workers=run.workers)
+
+
+def _charging(log: LogReader, policy: LocalPolicy[Any] | None) -> Charging:
+    """How the policy charged; computed tokens at rates 1 and 2 where nobody was charged, as in a comparison."""
+    multiples = multipliers([client.weight for client in log.clients])
+    rule = None if policy is None else policy.charging
+    if rule is None:
+        return Charging(COMMON, "extend", multiples)
+    return Charging(rule.rates, rule.input, multiples, rule.cached_percent, rule.splits)
+
+
+def _calls(outcomes: Outcomes, workload: Workload, trace: Tables) -> Calls:
+    """The requests, on the clock of the log; a call that was never sent came and went when it was cancelled."""
+    ids = np.array([job.request.id for job in workload.jobs], dtype=np.int64)
+    order = np.argsort(ids)
+
+    def first(kind: type[Event]) -> Ints:
+        """The time of each request's first event of this kind."""
+        table = trace[kind]
+        times = np.full(len(ids), UNKNOWN, dtype=np.int64)
+        # Of equal rows the last write stays.
+        times[order[np.searchsorted(ids[order], table["request_id"])][::-1]] = table["time_ns"][::-1]
+        return times
+
+    def absolute(times: Ints) -> Ints:
+        return np.where(times == UNKNOWN, UNKNOWN, times + outcomes.origin)
+
+    end = absolute(outcomes.ended)
+    arrival = outcomes.arrival + outcomes.origin
+    return Calls(
+        client=outcomes.client,
+        arrival_ns=np.where((first(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
+        served_ns=first(Admitted),
+        first_ns=absolute(outcomes.first),
+        end_ns=np.maximum(end, first(Rejected)),
+        prompt=outcomes.prompt,
+        output=outcomes.output,
+        failed=(outcomes.rejected | outcomes.cancelled).astype(np.int64),
+    )
+
+
+def _notes(log: LogReader, policy: LocalPolicy[Any] | None, changed: bool) -> list[str]:
+    said = []
+    if log.footer is None:
+        said.append("The log has no last line: the run was interrupted, or is still going on.")
+    elif log.changed is not None:
+        said.append(f"The log is not what was written: {log.changed}.")
+    if policy is None:
+        said.append(f"The policy {log.header.run.policy} is not to be had here, so nothing is known of its bound.")
+    if changed:
+        said.append("Weights changed on the way: shares are by the first, and the gap is held to no bound.")
+    return said

@@ -1,0 +1,192 @@
+"""An audit in words: sentences that terminal and report share, and the tables that both show."""
+
+from collections.abc import Sequence
+
+from fairsched.engines.audit.findings import SECOND_NS, Audit, ClientFindings
+from fairsched.engines.figures import NOTHING, UNBROKEN, broken, count, digits, share, time, who
+
+SHOWN = 8
+CLIENTS_SHOWN = 32
+COLUMNS = (
+    "client",
+    "weight",
+    "requests",
+    "failed",
+    "wait\np50",
+    "wait\np99",
+    "longest\nwait",
+    "latency\np99",
+    "service",
+    "share",
+    "beyond\nfair share",
+    "starved",
+)
+LEGEND = (
+    "Service: 1 cost unit a computed prompt token, 2 an output token, unless the run's own gate charged otherwise.",
+    "Service gap: the largest difference of service, by weight, between two clients while both waited.",
+    "Beyond fair share: what a client got above (or below) a fair division, by weight, among those who asked.",
+    "Starved: how often the client waited so long without any service while others got some; the longest time.",
+)
+
+
+def title(audit: Audit) -> str:
+    """What was audited, in a line."""
+    evidence = audit.evidence
+    span = (evidence.last_ns - evidence.origin_ns) / 1e3
+    return (
+        f"{evidence.path.name}, {evidence.about}: {len(evidence.calls.client):,} requests of "
+        f"{len(evidence.clients):,} client{'s' * (len(evidence.clients) != 1)} in {time(span)}"
+    )
+
+
+def gap_sentence(audit: Audit) -> str:
+    """The largest gap: who got how much more than whom, when, and how that stands to the bound."""
+    gap, evidence = audit.bounded_gap, audit.evidence
+    if gap.ahead is None or gap.behind is None:
+        return "no two clients ever waited at the same time" + _bound(audit)
+    where = "" if evidence.workers == 1 else " on all workers" if gap.worker is None else f" on worker {gap.worker}"
+    origin = evidence.origin_ns
+    unit = "" if max(client.weight for client in evidence.clients) == 1 else ", by weight"
+    return (
+        f"{audit.who(gap.ahead)} received {count(gap.cost)} cost units more than {audit.who(gap.behind)}{unit}{where}, "
+        f"from {time((gap.start_ns - origin) / 1e3)} to {time((gap.stop_ns - origin) / 1e3)}; the two waited together "
+        f"for {time(gap.together_ns / 1e3)}" + _bound(audit)
+    )
+
+
+def _bound(audit: Audit) -> str:
+    bound = audit.evidence.bound
+    if bound is None:
+        return "; nothing was promised about it" if audit.evidence.kind == "run log" else ""
+    if not audit.within_bound:
+        return f"; the bound of {count(bound)} is BROKEN"
+    if bound >= audit.busiest:
+        return f"; the bound of {count(bound)} is more than anybody got, so nothing here could break it"
+    return f"; that is within the bound of {count(bound)} ({share(audit.bounded_gap.cost / bound)})"
+
+
+def starved_sentences(audit: Audit) -> list[str]:
+    """A sentence for each client that starved, the longest first."""
+    origin, said = audit.evidence.origin_ns, []
+    for client, several in list(audit.starved.items())[:SHOWN]:
+        worst = max(several, key=lambda stretch: stretch.length_ns)
+        more = len(several) - 1
+        said.append(
+            f"{audit.who(client)} waited {time(worst.length_ns / 1e3)} (from {time((worst.start_ns - origin) / 1e3)}) "
+            f"for nothing, while others got {count(worst.others_cost)} cost units"
+            + (f"; {more:,} more such stretch{'es' * (more > 1)}" if more else "")
+        )
+    hidden = len(audit.starved) - SHOWN
+    if hidden > 0:
+        said.append(f"{hidden:,} more clients starved")
+    return said or [
+        f"nobody waited {digits(audit.starved_after_ns / SECOND_NS)} s for nothing while others were served"
+    ]
+
+
+def gain_sentences(audit: Audit) -> list[str]:
+    """Who gained, and at whose cost."""
+    said = []
+    for i in audit.gainers()[:SHOWN]:
+        client = audit.clients[i]
+        fair = client.service - client.gained
+        more = f" ({100 * client.gained / fair:+,.0f}% of its fair share)" if fair > 0 else ""
+        said.append(
+            f"{audit.who(i)} got {count(client.gained)} cost units beyond its fair share{more} while others waited"
+        )
+    if not said:
+        return ["nobody got much more than a fair share while others waited"]
+    losers = [f"{audit.who(i)} {count(-audit.clients[i].gained)}" for i in audit.losers()[:SHOWN]]
+    if losers:
+        said.append(f"what that cost: {', '.join(losers)}")
+    return said
+
+
+def assumption_sentences(audit: Audit) -> list[str]:
+    """Which assumptions of the theorems failed; nothing where there is no theorem."""
+    found = audit.evidence.assumptions
+    if not found:
+        return []
+    return broken(found, [client.name for client in audit.clients], audit.evidence.origin_ns) or [UNBROKEN]
+
+
+def sections(audit: Audit) -> list[tuple[str, list[str]]]:
+    """Headings with their sentences."""
+    found = [
+        ("Largest gap", [gap_sentence(audit)]),
+        ("Starved", starved_sentences(audit)),
+        ("Gained", gain_sentences(audit)),
+    ]
+    assumptions = assumption_sentences(audit)
+    return [*found, ("Assumptions of the theorems", assumptions)] if assumptions else found
+
+
+def scope(audit: Audit) -> list[str]:
+    """How the log was read, what it cannot tell, and what else belongs to the figures."""
+    evidence = audit.evidence
+    reading = [f"Read as: {', '.join(evidence.reading)}."] if evidence.reading else []
+    return [*reading, *evidence.limits, *audit.notes]
+
+
+def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
+    """Columns and rows of the clients with the most service, and what is said of the others.
+
+    Columns in which nobody has anything to tell are left out: equal weights, no failures.
+    """
+    clients = sorted(audit.clients, key=lambda client: (-client.service, client.name))
+    idle = {"weight"} if len({client.weight for client in clients}) == 1 else set()
+    if not any(client.failed for client in clients):
+        idle.add("failed")
+    kept = [i for i, name in enumerate(COLUMNS) if name not in idle]
+    hidden = len(clients) - CLIENTS_SHOWN
+    more = f"{hidden:,} clients with less service are in the JSON document." if hidden > 0 else ""
+    shown = [[row[i] for i in kept] for row in rows(clients[:CLIENTS_SHOWN])]
+    return [COLUMNS[i] for i in kept], shown, more
+
+
+def rows(clients: Sequence[ClientFindings]) -> list[list[str]]:
+    """The table's rows, under `COLUMNS`."""
+    return [
+        [
+            who(client.name),
+            f"{client.weight}",
+            f"{client.requests:,}",
+            f"{client.failed:,}" if client.failed else "",
+            time(client.wait_us.p50),
+            time(client.wait_us.p99),
+            time(client.wait_us_max),
+            time(client.latency_us.p99),
+            count(client.service),
+            share(client.service_share),
+            f"{'+' if client.gained > 0 else ''}{count(round(client.gained))}" if round(client.gained) else "0",
+            f"{client.starved:,} x, {time(client.starved_us_max)}" if client.starved else NOTHING,
+        ]
+        for client in clients
+    ]
+
+
+def print_audit(audit: Audit, width: int | None = None) -> None:
+    """Print it; needs the `cli` extra (rich)."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(width=width)
+    console.print(title(audit), highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    columns, shown, hidden = client_table(audit)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0)
+    for row in shown:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    if hidden:
+        console.print(f"{hidden}\n", highlight=False)
+    for heading, sentences in sections(audit):
+        console.print(f"[bold]{heading}[/]")
+        for sentence in sentences:
+            console.print(f"  {escape(sentence)}.", highlight=False)
+    console.print()
+    for line in (*LEGEND, *scope(audit)):
+        console.print(f"[dim]{escape(line)}[/]", highlight=False)
