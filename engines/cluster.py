@@ -35,7 +35,7 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.request import Client
+from fairsched.model.request import Client, Groups
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.model.workload import Job
 from fairsched.policies.base import LocalPolicy, Router
@@ -157,13 +157,13 @@ class Cluster:
             member.outbox.append(Cancel(request_id))
         return True
 
-    def configure_client(self, client: str, weight: int) -> None:
-        """Set a client's weight, at every worker: a positive integer share."""
-        known = client in self.clients
-        changed = Client(self.clients.id(client) if known else len(self.clients.all), client, weight)
-        if known:
+    def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
+        """Set a client's weight, and its groups, at every worker (see `serving.Engine.configure_client`)."""
+        if client in self.clients:
+            changed = self.clients.all[self.clients.id(client)].changed(weight, groups)
             self.clients.put(changed)
         else:
+            changed = Client(len(self.clients.all), client, weight, groups)
             self._define(changed)
         for member in self._members.values():
             member.outbox.append(Configure(changed))

@@ -206,7 +206,7 @@ class WorkerHost:
             case Cancel():
                 engine.cancel(command.request_id)
             case Configure():
-                engine.configure_client(command.client.name, command.client.weight)
+                engine.configure_client(command.client.name, command.client.weight, command.client.place)
 
     def _submit(self, command: Submit) -> None:
         engine, request = self.engine, command.request

@@ -12,11 +12,11 @@ from fairsched.model.events import (
     Arrived,
     Cached,
     Cancelled,
-    ClientConfigured,
     Decoded,
     Event,
     Prefilled,
     WorkerJoined,
+    configured,
 )
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import InFlight
@@ -32,7 +32,7 @@ def history(state: WorkerState, clients: Iterable[Client], now_ns: int) -> list[
     waits = list(state.queue.values()) + [run.waiting for run in state.running.values()]
     waits.sort(key=lambda waiting: (waiting.request.arrival_ns, waiting.request.id))
     events: list[Event] = [WorkerJoined(now_ns, worker, state.capacity)]
-    events += [ClientConfigured(now_ns, worker, c.id, c.weight) for c in clients if c.weight != 1]
+    events += [configured(client, now_ns, worker) for client in clients if not client.is_plain]
     # What a request had generated before its last preemption came with it, as from a worker that left.
     events += [Arrived(now_ns, worker, waiting.request, waiting.generated_tokens) for waiting in waits]
     ghost = Request(GHOST, 0, now_ns, Prompt(tokens=1), 1)

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from fairsched.model.events import Arrived, Cached, Decoded, Event, Evicted
+from fairsched.model.events import Arrived, Cached, ClientConfigured, Decoded, Event, Evicted
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _BATCH = 4096
-_BY_REFERENCE = frozenset({Arrived, Cached, Evicted})
+_BY_REFERENCE = frozenset({Arrived, Cached, Evicted, ClientConfigured})
 
 
 def by_reference(event: Event) -> object:
-    """An event as the log writes it: prompts are named by the request that brought them."""
+    """An event as the log writes it: prompts are named by the request that brought them, no groups are left out."""
     match event:
         case Arrived(request=r):
             line = ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
@@ -29,6 +29,8 @@ def by_reference(event: Event) -> object:
             return ("Cached", event.time_ns, event.worker, event.owner, event.blocks)
         case Evicted():
             return ("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks)
+        case ClientConfigured(groups=()):
+            return ("ClientConfigured", event.time_ns, event.worker, event.client, event.weight)
     return event
 
 

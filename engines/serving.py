@@ -32,15 +32,15 @@ from fairsched.model import worker as transitions
 from fairsched.model.events import (
     Arrived,
     Cancelled,
-    ClientConfigured,
     Decoded,
     Event,
     Finished,
     Rejected,
     WorkerJoined,
+    configured,
 )
 from fairsched.model.plan import StepPlan
-from fairsched.model.request import Client, Request
+from fairsched.model.request import Client, Groups, Request
 from fairsched.model.theorem import Certificate
 from fairsched.model.worker_state import WorkerState
 from fairsched.model.workload import Job
@@ -211,24 +211,27 @@ class Engine:
         self._answers.call(self.cancel)
         return True
 
-    def configure_client(self, client: str, weight: int) -> None:
-        """Set a client's weight: a positive integer share."""
+    def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
+        """Set a client's weight, a positive integer share, and the groups that it is in (see `Client`).
+
+        Which groups is told before its first request, and stays; without `groups` so do their weights.
+        """
         if client not in self.clients:
-            self._add_client(Client(len(self.clients.all), client, weight))
+            self._add_client(Client(len(self.clients.all), client, weight, groups))
             return
-        changed = Client(self.clients.id(client), client, weight)
+        changed = self.clients.all[self.clients.id(client)].changed(weight, groups)
         if self.certified is not None:
             self.certified.check_weight(changed)
         self.clients.put(changed)
-        self._publish([ClientConfigured(self._now(), self.state.worker, changed.id, weight)])
+        self._publish([configured(changed, self._now(), self.state.worker)])
 
     def _add_client(self, client: Client) -> None:
         if self.certified is not None:
             self.certified.check_weight(client)
         self.clients.put(client)
         self.audience.client(client)
-        if client.weight != 1:
-            self._publish([ClientConfigured(self._now(), self.state.worker, client.id, client.weight)])
+        if not client.is_plain:
+            self._publish([configured(client, self._now(), self.state.worker)])
 
     # --- policy -----------------------------------------------------------------------------------------------------
 

@@ -38,12 +38,12 @@ from fairsched.engines.timeline import (
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
     NOWHERE,
-    ClientConfigured,
     Event,
     Rejected,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
+    configured,
 )
 from fairsched.model.latency import LatencyModel
 from fairsched.model.worker_state import WorkerState
@@ -180,11 +180,11 @@ class Simulator(Placing):
     def _joins(self, lane: Lane) -> None:
         worker, new = lane.state.worker, lane.run == 0
         lane.phase, lane.down_until_ns = "serving", 0
-        weights = [client for client in self.workload.clients if new and client.weight != 1]
+        told = [client for client in self.workload.clients if new and not client.is_plain]
         self._announce(
             lane,
             WorkerJoined(self.now_ns, worker, lane.state.capacity),
-            *(ClientConfigured(self.now_ns, worker, client.id, client.weight) for client in weights),
+            *(configured(client, self.now_ns, worker) for client in told),
         )
         self._place_held()
 

@@ -6,7 +6,7 @@ a fact about what an engine did, never a wish: a plan that was refused leaves no
 
 import msgspec
 
-from fairsched.model.request import Prompt, Request
+from fairsched.model.request import Client, Groups, Prompt, Request
 
 NOWHERE = -1
 """The worker of an event about a request that is at none."""
@@ -160,12 +160,21 @@ class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
 
 
 class ClientConfigured(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """The client's weight is now `weight`."""
+    """The client's weight is now `weight`, and those of its `groups` what they say.
+
+    To which groups it belongs is told before its first request and stays; without any the event says nothing of them.
+    """
 
     time_ns: int
     worker: int
     client: int
     weight: int
+    groups: Groups = ()
+
+
+def configured(client: Client, time_ns: int, worker: int) -> ClientConfigured:
+    """The event that says all of a client."""
+    return ClientConfigured(time_ns, worker, client.id, client.weight, client.place)
 
 
 class WorkerJoined(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):

@@ -90,6 +90,7 @@ class Monitor:
         self._now_ns = 0
         self._weights = dict(enumerate(promise.weights))
         self._lowest = dict(self._weights)
+        self._groups = {client: groups for client, groups in enumerate(promise.groups) if groups}
         self._handlers: dict[type, Callable[[Any], None]] = {
             WorkerJoined: self.watch.joined,
             Arrived: self._arrived,
@@ -160,8 +161,11 @@ class Monitor:
             self._leave(event.client)
 
     def _configured(self, event: ClientConfigured) -> None:
-        if self._weights.get(event.client, 1) == event.weight:
+        groups = event.groups or self._groups.get(event.client, ())
+        if self._weights.get(event.client, 1) == event.weight and self._groups.get(event.client, ()) == groups:
             return
+        if groups:
+            self._groups[event.client] = groups
         size = max(event.client + 1, len(self._weights))
         for weights in (self._weights, self._lowest):
             for client in range(size):
@@ -178,7 +182,8 @@ class Monitor:
         now = tuple(self._weights[client] for client in range(len(self._weights)))
         lowest = tuple(self._lowest[client] for client in range(len(self._lowest)))
         if self.promise.reweighted is not None:
-            return self.promise.reweighted(now, lowest)
+            groups = tuple(self._groups.get(client, ()) for client in range(len(now)))
+            return self.promise.reweighted(now, lowest, groups)
         charging = attrs.evolve(self.promise.charging, multipliers=multipliers(now))
         return attrs.evolve(self.promise, charging=charging, weights=now, gap_bound=None, lag_bound=None)
 

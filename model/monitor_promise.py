@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import attrs
 
+from fairsched.model.request import Groups
 from fairsched.model.service import Charging
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
@@ -74,8 +75,9 @@ class Promise:
     `broken` the assumptions that this configuration does not fulfil.  `capacity_floor` is the a of CapacityFloor in
     cost units a second, if somebody claims one.
 
-    `reweighted`, if given, makes the promise that holds once clients have other weights: called with their weights now
-    and the lowest that each had in the run.
+    `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
+    once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and
+    their groups.
     """
 
     charging: Charging
@@ -90,7 +92,8 @@ class Promise:
     running_max: int | None = None
     in_flight_cap_tokens: int | None = None
     capacity_floor: float | None = None
-    reweighted: Callable[[tuple[int, ...], tuple[int, ...]], "Promise"] | None = attrs.field(
+    groups: tuple[Groups, ...] = ()
+    reweighted: Callable[[tuple[int, ...], tuple[int, ...], tuple[Groups, ...]], "Promise"] | None = attrs.field(
         default=None, eq=False, repr=False
     )
 

@@ -75,16 +75,60 @@ class Slo(msgspec.Struct, frozen=True):
     latency_ns: int | None = None
 
 
+GROUPS_MAX = 2
+"""How many groups a client may be in, one inside the other: organisation > user > key."""
+
+Groups = tuple[tuple[str, int], ...]
+"""Names and weights of the groups that somebody is in, the outermost first."""
+
+
 class Client(msgspec.Struct, frozen=True):
-    """Somebody who shares the service.  `id` is dense (0, 1, 2, ...), `weight` a positive integer share."""
+    """Somebody who shares the service.  `id` is dense (0, 1, 2, ...), `weight` a positive integer share.
+
+    `groups` are those to which the client belongs, an organisation or an organisation and a user of it, each with its
+    weight among its own siblings; unset for a client in none.  They matter to a gate that shares by groups
+    (`policies.hierarchical`) and to no other.
+    """
 
     id: int
     name: str
     weight: int = 1
+    groups: Groups | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.weight < 1:
             raise ValueError(f"client {self.name!r}: a weight is a positive integer, not {self.weight}")
+        if len(self.place) > GROUPS_MAX:
+            raise ValueError(f"client {self.name!r}: at most {GROUPS_MAX} groups, not {len(self.place)}")
+        if not self.place:
+            # No groups are written in one way only, as if there were no such field.
+            msgspec.structs.force_setattr(self, "groups", msgspec.UNSET)
+        for name, weight in self.place:
+            if not name or weight < 1:
+                raise ValueError(
+                    f"client {self.name!r}: a group has a name and a positive weight, not {name!r}, {weight}"
+                )
+
+    def changed(self, weight: int, groups: Groups = ()) -> "Client":
+        """This client with another weight and, if given, other weights of its groups.
+
+        Raises `ValueError` for other groups: what it was charged is theirs.
+        """
+        groups = groups or self.place
+        here, there = ("/".join(name for name, _ in each) for each in (self.place, groups))
+        if here != there:
+            raise ValueError(f"client {self.name!r} is in {here or 'no group'} and stays there, not in {there}")
+        return Client(self.id, self.name, weight, groups)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to say of it: weight 1, in no group."""
+        return self.weight == 1 and not self.place
+
+    @property
+    def place(self) -> Groups:
+        """Its groups, none if unset."""
+        return self.groups if isinstance(self.groups, tuple) else ()
 
 
 class Request(msgspec.Struct, frozen=True):

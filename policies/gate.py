@@ -13,7 +13,7 @@ import msgspec
 
 from fairsched.model.algebra import NO_SCORE, NOBODY, Ints
 from fairsched.model.pricing import Rates
-from fairsched.model.request import Client
+from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 
@@ -112,6 +112,13 @@ class Gate(ABC, Generic[GateState]):
     @abstractmethod
     def released(self, state: GateState, client: int, kv_tokens: int) -> GateState:
         """A request that was admitted with `kv_tokens` promised left the batch."""
+
+    def placed(self, state: GateState, client: int, groups: Groups) -> GateState:
+        """The client is in these groups, of these weights, the outermost first; most gates share among clients only.
+
+        Raises `ValueError` for a client that was seen elsewhere before.
+        """
+        return state
 
     @abstractmethod
     def configured(self, state: GateState, client: int, weight: int) -> GateState:

@@ -234,4 +234,6 @@ class GateWatch:
 
     def _configured(self, event: ClientConfigured) -> None:
         self._heads = grown(self._heads, event.client + 1, NO_SCORE)
+        if event.groups:
+            self._state = self._gate.placed(self._state, event.client, event.groups)
         self._state = self._gate.configured(self._state, event.client, event.weight)

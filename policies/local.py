@@ -256,7 +256,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def _configured(self, state: LocalState[Any], event: ClientConfigured) -> LocalState[Any]:
         """A weight may be set before the client's first request: then its head is none yet."""
-        gate = self.gate.configured(state.gate, event.client, event.weight)
+        gate = self.gate.placed(state.gate, event.client, event.groups) if event.groups else state.gate
+        gate = self.gate.configured(gate, event.client, event.weight)
         waiting = with_groups(state.waiting, event.client + 1) if self.gate.grouped else state.waiting
         return msgspec.structs.replace(state, gate=gate, waiting=waiting)
 

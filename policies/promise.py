@@ -8,7 +8,7 @@ import attrs
 
 from fairsched.model.monitor_promise import Promise
 from fairsched.model.pricing import multipliers
-from fairsched.model.request import Client
+from fairsched.model.request import Client, Groups
 from fairsched.model.service import Charging
 from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
 from fairsched.policies.base import ChargingRule, Limits
@@ -28,8 +28,8 @@ def promise_of(gate: Gate[Any], clients: tuple[Client, ...], limits: Limits) -> 
     stakes = gate.stakes(clients, limits)
     cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
 
-    def reweighted(now: tuple[int, ...], lowest: tuple[int, ...]) -> Promise:
-        return _reweighted(gate, limits, now, lowest)
+    def reweighted(now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]) -> Promise:
+        return _reweighted(gate, limits, now, lowest, groups)
 
     return Promise(
         charging=charging_to(gate.charging, weights),
@@ -45,6 +45,7 @@ def promise_of(gate: Gate[Any], clients: tuple[Client, ...], limits: Limits) -> 
         outputs_reserved=limits.outputs_reserved,
         running_max=limits.running_max,
         in_flight_cap_tokens=cap,
+        groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
         reweighted=reweighted,
     )
 
@@ -75,21 +76,23 @@ def _lag_bound(gate: Gate[Any], stakes: tuple[Stake, ...]) -> int | None:
     )
 
 
-def _reweighted(gate: Gate[Any], limits: Limits, now: tuple[int, ...], lowest: tuple[int, ...]) -> Promise:
-    """The promise from a change of weights on.
+def _reweighted(
+    gate: Gate[Any], limits: Limits, now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]
+) -> Promise:
+    """The promise from a change of weights or groups on.
 
     A deficit stays between what quanta and U say now (D-change), so its bounds are those of the weights now.  A counter
     remembers the dearest price that a client ever paid (V-change): its gap is bounded by that of the lowest weights, in
     the unit of those now, and its one-sided bound is not proved.
     """
-    promise = promise_of(gate, _clients(now), limits)
+    promise = promise_of(gate, _clients(now, groups), limits)
     if promise.quanta:
         return promise
-    bound = gate.service_gap_bound(_clients(lowest), limits)
+    bound = gate.service_gap_bound(_clients(lowest, groups), limits)
     if bound is not None:
         bound = bound * lcm(*now) // lcm(*lowest)
     return attrs.evolve(promise, gap_bound=bound, lag_bound=None)
 
 
-def _clients(weights: tuple[int, ...]) -> tuple[Client, ...]:
-    return tuple(Client(i, str(i), weight) for i, weight in enumerate(weights))
+def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Client, ...]:
+    return tuple(Client(i, str(i), *of) for i, of in enumerate(zip(weights, groups, strict=True)))

@@ -30,6 +30,7 @@ from fairsched.policies.fastserve import FastServe
 from fairsched.policies.fcfs import FCFS, FCFSOptimistic, NoPreempt
 from fairsched.policies.freeness import Freeness
 from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.hierarchical import HierarchicalGate
 from fairsched.policies.larry import LARRY, FairLARRY, LARRYPrinted
 from fairsched.policies.learning_to_rank import LearningToRank
 from fairsched.policies.llumnix import Llumnix
@@ -60,7 +61,9 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
 }
 """Local policies by name, with their defaults."""
 
-GATES: dict[str, Gate[Any]] = {gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate())}
+GATES: dict[str, Gate[Any]] = {
+    gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate())
+}
 """Gates by name, with their defaults: any of them goes with any local policy (`local_policy`)."""
 
 ROUTERS: dict[str, Router[Any]] = {
