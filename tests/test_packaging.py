@@ -32,8 +32,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def package_files() -> set[str]:
     """Every file a distribution must hold, as a path inside it."""
-    own = [path.relative_to(ROOT / "src") for path in (ROOT / "src" / "fairsched" / "reproduce").glob("*.py")]
-    own += [path.relative_to(ROOT / "src") for path in (ROOT / "src" / "fairsched").glob("*.py")]
+    ours = ROOT / "src" / "fairsched"
+    files = [path for folder in (ours, ours / "reproduce", ours / "integrations") for path in folder.glob("*.py")]
+    own = [path.relative_to(ROOT / "src") for path in files]
     layers = [Path("fairsched", path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
     return {path.as_posix() for path in [*own, *layers]} | {"fairsched/py.typed"}
 

@@ -1,0 +1,62 @@
+"""What vLLM has cached, as a policy that ranks by prefix is told: in time for each decision, and no more.
+
+vLLM names blocks by chained hashes, which become keys of our prompts.  It does not say what it evicts, so the truth is
+looked up where it matters: for whoever is about to be let in, and for the two prompts that were looked at longest ago
+whenever another one is computed, so that what is believed stays about as large as the cache.  Outputs, which vLLM
+caches too, are not told: whoever continues a chat finds more than the policy expected, and is charged for what is
+really computed.
+"""
+
+from collections import OrderedDict
+
+from fairsched.engines.vllm.memory import KvMemory
+from fairsched.engines.vllm.protocol import VllmRequest
+from fairsched.model.events import Cached, Event, Evicted
+from fairsched.model.request import KEY_BYTES, Prompt
+
+
+class Prefixes:
+    """Prompts by their blocks, and what the policy believes of the cache.
+
+    `follows` is whether the policy looks at prompts at all; if not, they have no keys and nothing costs anything.
+    """
+
+    def __init__(self, memory: KvMemory, follows: bool) -> None:
+        self.follows = follows
+        self._memory = memory
+        self._told: OrderedDict[bytes, tuple[int, Prompt, VllmRequest]] = OrderedDict()
+
+    def prompt(self, request: VllmRequest) -> Prompt:
+        """The request's prompt, with the keys of its whole blocks if the policy looks at them."""
+        tokens, size = request.num_prompt_tokens, self._memory.block_tokens
+        if not self.follows:
+            return Prompt(tokens)
+        blocks = min(tokens // size, len(request.block_hashes))
+        return Prompt(tokens, size, b"".join(name[:KEY_BYTES] for name in request.block_hashes[:blocks]))
+
+    def computed(self, owner: int, prompt: Prompt, request: VllmRequest, now_ns: int) -> list[Event]:
+        """The owner's prompt is computed, and so in the cache; and what that says of older ones."""
+        if not prompt.keys:
+            return []
+        events: list[Event] = [Cached(now_ns, 0, owner, prompt, prompt.blocks)]
+        last = prompt.keys[-KEY_BYTES:]
+        self._told.pop(last, None)
+        for _ in range(min(2, len(self._told))):
+            name, (oldest, old, whose) = self._told.popitem(last=False)
+            keep = self._memory.cached_tokens(whose) // old.block_tokens
+            if keep < old.reusable_blocks:
+                events.append(Evicted(now_ns, 0, oldest, old, keep, old.blocks - keep))
+            else:
+                self._told[name] = (oldest, old, whose)
+        self._told[last] = (owner, prompt, request)
+        return events
+
+    def corrected(self, request: VllmRequest, owner: int, prompt: Prompt, believed: int, now_ns: int) -> Evicted | None:
+        """What the policy must be told if it believes more tokens of the prompt to be cached than are."""
+        if not believed:
+            return None
+        true = self._memory.cached_tokens(request)
+        if true >= believed:
+            return None
+        keep = true // prompt.block_tokens
+        return Evicted(now_ns, 0, owner, prompt, keep, believed // prompt.block_tokens - keep)
