@@ -11,12 +11,16 @@ import attrs
 from fairsched.verify.deployment import Deployment
 from fairsched.verify.report import Bound, Outcome, Row, TheoremEntry
 from fairsched.verify.resting import HELD
-from fairsched.verify.subject import PRICING, VARIANTS
+from fairsched.verify.subject import PRICING, VARIANTS, WINDOW
 
 WIDTH = 118
 _INDENT = " " * 4
 _COLUMNS = "{:<9}{:<7}{:<42}{:>12}{:>8}  {:<8}{:>7}"
-_HEADINGS = {PRICING: "pricing (every gate)", VARIANTS: "variants (rules of no policy above)"}
+_HEADINGS = {
+    PRICING: "pricing (every gate)",
+    WINDOW: "window (the gateway's)",
+    VARIANTS: "variants (rules of no policy above)",
+}
 
 _Line = tuple[Row, TheoremEntry]
 

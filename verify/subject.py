@@ -21,7 +21,7 @@ from fairsched.policies.global_deficit import GlobalDeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.predicted_batches import PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
-from fairsched.verify import pricing_proofs, suite
+from fairsched.verify import pricing_proofs, suite, window_proofs
 from fairsched.verify.resting import below
 from fairsched.verify.suite import AnyClaim
 
@@ -29,6 +29,8 @@ SUITE = ""
 """The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
 PRICING = "pricing"
 """The name under which the theorems about prices are reported."""
+WINDOW = "window"
+"""The name under which the theorems about the gateway's window are reported."""
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
@@ -121,17 +123,22 @@ def pricing() -> Subject:
     return Subject(PRICING, SUITE, tuple(claim.theorem for claim in pricing_proofs.claims()))
 
 
+def window() -> Subject:
+    """The theorems about the gateway's window, from which the gates' U follows there."""
+    return Subject(WINDOW, SUITE, window_proofs.THEOREMS)
+
+
 def variants() -> Subject:
-    """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing."""
+    """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing or the window."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
     gates = (DeficitGate, GlobalDeficitGate, CounterGate)
-    listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), pricing())
+    listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), pricing(), window())
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
     return Subject(VARIANTS, SUITE, tuple(rest))
 
 
-PARTS = {PRICING: pricing, VARIANTS: variants}
+PARTS = {PRICING: pricing, WINDOW: window, VARIANTS: variants}
 """What is reported beside policies, by name."""
 
 

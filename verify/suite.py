@@ -54,6 +54,7 @@ from fairsched.verify import (
     turns_bound,
     turns_proofs,
     wait_proofs,
+    window_proofs,
 )
 from fairsched.verify.arithmetic import ArithmeticClaim
 from fairsched.verify.false_claim import Bug, FalseClaim
@@ -100,6 +101,7 @@ MODULES: tuple[ModuleType, ...] = (
     credit_ledger_proofs,
     aladdin_fit_proofs,
     aladdin_proofs,
+    window_proofs,
 )
 
 

@@ -8,7 +8,7 @@ that have it.
 Charges follow the deficit gate's theorem to the letter.  The length of a prompt is an estimate until the answer tells
 it, so half of the estimate is charged when a request is forwarded, all of it has room, and `finish` settles the truth.
 With an input token not dearer than an output token, what a client may be charged after it was let in is then at most U
-of a memory of all servers' tokens together, `tokens`: D-4.1 (`policies.deficit_fairness`) with that as M.
+of a memory of all servers' tokens together, `tokens` (U-window, `model.window`): D-4.1 with that as M.
 
 A policy that raises, or whose plan cannot be followed, is set aside: from then on the oldest goes first.
 """
@@ -36,6 +36,7 @@ from fairsched.model.plan import Admission
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.model.view import ClusterView, WorkerLoad, WorkerView
+from fairsched.model.window import charged_at_once, held_tokens
 from fairsched.policies.base import LocalPolicy, Router
 
 _log = logging.getLogger("fairsched.gateway")
@@ -153,7 +154,7 @@ class Window:
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
         """Why no server could ever take such a request, or None."""
-        need, most = prompt_tokens + max_output_tokens, max(server.share.tokens for server in self._servers)
+        need, most = held_tokens(prompt_tokens, max_output_tokens), max(server.share.tokens for server in self._servers)
         if need > most:
             return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
         return None
@@ -349,10 +350,5 @@ class Window:
         _log.error("the policy is set aside, the oldest goes first from now on: %s", self.set_aside)
 
 
-def charged_at_once(prompt_tokens: int) -> int:
-    """What of an estimated prompt is charged when it is forwarded: half, so that the truth seldom takes some back."""
-    return (prompt_tokens + 1) // 2
-
-
 def _need(request: Request) -> int:
-    return request.prompt_tokens + request.max_output_tokens
+    return held_tokens(request.prompt_tokens, request.max_output_tokens)

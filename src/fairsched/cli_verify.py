@@ -74,13 +74,13 @@ def verify(arguments: Namespace) -> int:
     deployment = _deployment(arguments.config)
     names = _names(arguments.policy, deployment)
     from fairsched.verify import certificate, report, report_text
-    from fairsched.verify.subject import SUITE, pricing, variants
+    from fairsched.verify.subject import SUITE, pricing, variants, window
 
     subjects = [_subject(name, deployment) for name in names]
     if any(subject.source == SUITE and subject.policy and subject.theorems for subject in subjects):
         subjects.append(pricing())
     if arguments.policy is None:
-        subjects.append(variants())
+        subjects += [window(), variants()]
     if arguments.certificate is not None:
         certificate.check_free(arguments.certificate)
     outcome = report.run(

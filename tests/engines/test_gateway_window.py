@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli_gateway import policy_of
+from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
-from fairsched.engines.gateway.status import Books
 from fairsched.engines.gateway.window import Placement, Share, Window
 from fairsched.model.events import Cancelled, Event, Finished
+from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client
+from fairsched.model.window import charge_max_window
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.registry import ROUTERS
 
@@ -115,24 +117,55 @@ def test_whatever_happens_the_gap_is_within_its_bound_and_every_request_ends_onc
     assert broken <= ALLOWED
 
 
-def test_half_of_the_bound_is_reached() -> None:
-    """One client has nearly the whole window decoded after it was let in while another waits: the gap is nearly U, half
-    of the promise (the other half is a second client's U)."""
-    world = World(policy(quantum=1))
-    window = world.window
-    for request_id, tokens in enumerate((58, 38)):
-        window.arrive(request_id, 0, 2, tokens, 0)
-        world.admit()
-    for request_id in range(2, 6):
-        window.arrive(request_id, request_id % 2, 2, 58, 0)
-    assert not world.admit()
-    window.finish(0, 2, 58, 1)
-    window.finish(1, 2, 38, 1)
+def alone(shares: list[Share], quantum: int) -> World:
+    """A window of these servers, with the books of it."""
+    world = World(policy(quantum=quantum))
+    world.shares, world.books = shares, Books(world.window.policy, sum(share.tokens for share in shares))
+    world.window = Window(world.window.policy, ROUTERS["join-shortest-queue"], shares, (world.books.record,))
+    return world
+
+
+@pytest.mark.parametrize("tokens", [2, 5, 60, 100_000])
+def test_u_and_the_bound_of_the_gap_are_reached(tokens: int) -> None:
+    """The witness of U-cost, and of D-4.1 for the window: two calls of f, each as large as the window, are let in one
+    after the other while g waits, whose debt is as deep as it can be, so the gap is 2(Q + U - 1) = 2(2 W - 1)."""
+    world = alone([Share(tokens)], quantum=1)
+    window, now = world.window, 0
+
+    def whole(request_id: int) -> None:
+        """A call that fills the window is let in, and all of its output comes."""
+        assert [placement.request_id for placement in window.admit(now)] == [request_id]
+        window.finish(request_id, 1, tokens - 1, now)
+
+    window.arrive(0, 0, 1, tokens - 1, now)  # f comes and goes, so the gate knows it.
+    window.cancel(0, now)
+    window.arrive(1, 1, 1, tokens - 1, now)
+    whole(1)  # g falls as deep as it can, and f has its quantum.
+    for request_id, client in ((2, 0), (3, 0), (4, 0), (5, 1)):
+        window.arrive(request_id, client, 1, tokens - 1, now)
+    charged = COMMON.input * world.books.prompt_tokens[0] + COMMON.output * world.books.output_tokens[0]
+    assert charged == 0
+    whole(2)
+    charged = COMMON.input * world.books.prompt_tokens[0] + COMMON.output * world.books.output_tokens[0]
+    assert charged == charge_max_window(COMMON, tokens) == 2 * tokens - 1
+    whole(3)
     assert world.books.monitor is not None
     report = world.books.monitor.report()
     assert report.gap is not None
-    assert report.gap_bound == 2 * (1 + 2 * 100 - 1 - 1)
-    assert 2 * 96 <= report.gap.cost <= report.gap_bound // 2
+    assert report.gap.cost == report.gap_bound == 2 * (1 + charge_max_window(COMMON, tokens) - 1)
+
+
+def test_with_several_servers_u_is_reached_but_for_a_prompt_each() -> None:
+    """A call at each of three servers: what each but the last was charged at once came before the last admission."""
+    world = alone([Share(60), Share(40), Share(20)], quantum=1000)
+    for request_id, tokens in enumerate((60, 40, 20)):
+        world.window.arrive(request_id, 0, 1, tokens - 1, 0)
+    assert len(world.window.admit(0)) == 3
+    for request_id, tokens in enumerate((60, 40, 20)):
+        world.window.finish(request_id, 1, tokens - 1, 1)
+    charged = COMMON.input * world.books.prompt_tokens[0] + COMMON.output * world.books.output_tokens[0]
+    before_the_last = COMMON.input * 2
+    assert charged - before_the_last == charge_max_window(COMMON, 120) - COMMON.output * 2
 
 
 def test_a_window_that_forgets_reservations_is_caught() -> None:

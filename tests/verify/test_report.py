@@ -23,7 +23,7 @@ from fairsched.verify.deployment import Deployment, constant, document, read, se
 from fairsched.verify.prover import Proved
 from fairsched.verify.report import plan, run
 from fairsched.verify.resting import fallen
-from fairsched.verify.subject import SUITE, Subject, claims_of, pricing, subject, variants
+from fairsched.verify.subject import SUITE, Subject, claims_of, pricing, subject, variants, window
 from tests.verify.authors.least_served import LeastServed
 
 GATES: list[Gate[Any]] = [DeficitGate(), CounterGate()]
@@ -57,7 +57,7 @@ def test_a_composition_inherits_the_theorems_of_its_gate(gate: Gate[Any], order:
 def test_every_claim_of_the_suite_is_some_shipped_policys() -> None:
     """Nothing is proved that no report shows."""
     policies = {**LOCAL_POLICIES, **CLUSTER_POLICIES}
-    subjects = [pricing(), variants(), *(subject(name, policy) for name, policy in policies.items())]
+    subjects = [pricing(), window(), variants(), *(subject(name, policy) for name, policy in policies.items())]
     subjects.append(subject("mine", JoinShortestQueue(measure="tokens")))
     capped = composed(DeficitGate(in_flight_cap_tokens=1024))
     planned = plan([*subjects, capped])
