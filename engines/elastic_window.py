@@ -1,0 +1,224 @@
+"""A window before servers that come and go, whose accounts outlive it.
+
+`Window` knows its servers for good; behind a platform that scales and restarts them, servers join, rest and leave.  A
+place that a server left is given to the next one when nothing is in flight there any more, so that all of them together
+are never more than what was there at one time: `tokens`, M of the theorem, is the largest sum so far.
+
+`accounts` are what clients owe, without anything that waits or is in flight: the policy's state as it would be if all
+of that left now, every prompt in flight charged to its estimate.  The policy's states are values, so this is asked of a
+copy and costs no pause.  A new window that is given them goes on from there, and `adopt` tells it what is in flight at
+servers already.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from fairsched.engines.gateway.window import WINDOW, Share, Window, _Flight
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Decoded,
+    Event,
+    Finished,
+    Settled,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.request import Prompt, Request
+from fairsched.model.window import charged_at_once
+from fairsched.policies.base import LocalPolicy, Router
+
+_NOTHING = Share(2, 1)
+
+
+@attrs.define
+class _Quiet:
+    """A request in flight whose prompt is in the accounts already: it takes room, and its output is charged."""
+
+    request: Request
+    server: int
+    tokens: int
+    produced: int = 0
+
+
+class ElasticWindow(Window):
+    """Queue, gate and window over servers that come and go.  `accounts` are those of a window that is gone.
+
+    Raises `StateError` for accounts that are no state of this policy.
+    """
+
+    def __init__(
+        self,
+        policy: LocalPolicy[Any],
+        router: Router[Any],
+        listeners: Sequence[Callable[[Event], object]] = (),
+        accounts: dict[str, Any] | None = None,
+    ) -> None:
+        state = None if accounts is None else policy.state_from_json(accounts)
+        self._most_tokens = 0
+        super().__init__(policy, router, (_NOTHING,), listeners)
+        # The one place that a window begins with is nobody's yet.
+        self._servers[0].up = False
+        self._vacant: set[int] = {0}
+        self._leaving: set[int] = set()
+        self._quiet: dict[int, _Quiet] = {}
+        if state is not None:
+            self._state = state
+
+    @property
+    def tokens(self) -> int:
+        """The most that the servers of one time could hold so far: M of the theorem."""
+        return self._most_tokens
+
+    @property
+    def servers(self) -> int:
+        """Servers that are there, at rest or not, without those that leave."""
+        return len(self._servers) - len(self._vacant) - len(self._leaving)
+
+    @property
+    def in_flight(self) -> int:
+        return super().in_flight + len(self._quiet)
+
+    def holds(self, request_id: int) -> bool:
+        """Whether the request waits or is in flight."""
+        return request_id in self._waiting or request_id in self._flights or request_id in self._quiet
+
+    def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
+        """Why no server could ever take such a request; None also while no server is known."""
+        return None if not self.servers else super().refuses(prompt_tokens, max_output_tokens)
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+
+    def join(self, share: Share, now_ns: int) -> int:
+        """A server is there; returns its place, a number that another may have when this one is gone."""
+        place = min(self._vacant, default=len(self._servers))
+        if place == len(self._servers):
+            self._servers.append(attrs.evolve(self._servers[0], share=share, tokens=0, requests=0, up=True))
+        else:
+            self._vacant.remove(place)
+            self._servers[place].up = True
+        self._tell_router(WorkerJoined(now_ns, place, share.tokens))
+        self.resize(place, share, now_ns)
+        return place
+
+    def resize(self, place: int, share: Share, now_ns: int) -> None:
+        """A server takes so much from now on; what is in flight there stays."""
+        self._servers[place].share = share
+        total = sum(server.share.tokens for i, server in enumerate(self._servers) if i not in self._vacant)
+        if total > self._most_tokens:
+            self._most_tokens = total
+            self._announce(WorkerJoined(now_ns, WINDOW, total))
+
+    def part(self, place: int, now_ns: int) -> None:
+        """A server takes no more, and is gone when nothing is in flight there."""
+        self._servers[place].up = False
+        self._leaving.add(place)
+        self._vacate(place, now_ns)
+
+    def _vacate(self, place: int, now_ns: int) -> None:
+        if place in self._leaving and not self._servers[place].requests:
+            self._leaving.remove(place)
+            self._vacant.add(place)
+            self._tell_router(WorkerLeft(now_ns, place))
+
+    # --- what another window left -----------------------------------------------------------------------------------
+
+    def accounts(self, now_ns: int) -> dict[str, Any] | None:
+        """What clients owe; None while the policy is set aside.  O(clients + what waits + what is in flight)."""
+        if self.set_aside is not None:
+            return None
+        state = self._state
+        for flight in self._flights.values():
+            request = flight.request
+            if request.prompt_tokens != flight.charged:
+                settled = Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens)
+                state = self.policy.observe(state, settled)
+        return self.policy.state_to_json(self.policy.observe(state, WorkerLeft(now_ns, WINDOW)))
+
+    def adopt(self, request: Request, place: int, now_ns: int, *, charged: bool) -> None:
+        """A request that is at a server already: it takes room there, even if there is none.
+
+        `charged`: its prompt is in the accounts.  Otherwise it is charged now, as an admission past the gate.
+        """
+        server, need = self._servers[place], request.prompt_tokens + request.max_output_tokens
+        server.tokens += need
+        server.requests += 1
+        if charged:
+            self._quiet[request.id] = _Quiet(request, place, need)
+            self._tell_router(Arrived(now_ns, place, request))
+            self._tell_router(self._entered(request, place, now_ns))
+            return
+        at_once = charged_at_once(request.prompt_tokens)
+        self._tell(Arrived(now_ns, WINDOW, request, 0, request.prompt_tokens - at_once))
+        self._tell(self._entered(request, WINDOW, now_ns))
+        self._tell_router(Arrived(now_ns, place, request))
+        self._tell_router(self._entered(request, place, now_ns))
+        self._flights[request.id] = _Flight(request, place, need, at_once)
+
+    def _entered(self, request: Request, place: int, now_ns: int) -> Admitted:
+        at_once = charged_at_once(request.prompt_tokens)
+        cached = request.prompt_tokens - at_once
+        return Admitted(now_ns, place, request.id, request.client, at_once, cached, request.max_output_tokens)
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def produced(self, request_id: int, tokens: int, now_ns: int) -> None:
+        quiet = self._quiet.get(request_id)
+        if quiet is None:
+            super().produced(request_id, tokens, now_ns)
+            return
+        quiet.produced += tokens
+        self._charge_quietly(Decoded(now_ns, WINDOW, 1, (quiet.request.client,), (tokens,)))
+
+    def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None, now_ns: int) -> None:
+        quiet = self._quiet.get(request_id)
+        if quiet is None:
+            place = self._flights[request_id].server
+            super().finish(request_id, computed_tokens, output_tokens, now_ns)
+            self._vacate(place, now_ns)
+            return
+        if output_tokens is not None and output_tokens > quiet.produced:
+            self.produced(request_id, output_tokens - quiet.produced, now_ns)
+        self._forget(quiet, now_ns)
+
+    def cancel(self, request_id: int, now_ns: int) -> bool:
+        quiet, flight = self._quiet.get(request_id), self._flights.get(request_id)
+        if quiet is not None:
+            self._forget(quiet, now_ns)
+            return True
+        there = super().cancel(request_id, now_ns)
+        if flight is not None:
+            self._vacate(flight.server, now_ns)
+        return there
+
+    def give_back(self, request_id: int, now_ns: int) -> None:
+        quiet = self._quiet.get(request_id)
+        if quiet is not None:
+            self._forget(quiet, now_ns)
+            return
+        place = self._flights[request_id].server
+        super().give_back(request_id, now_ns)
+        self._vacate(place, now_ns)
+
+    def _forget(self, quiet: _Quiet, now_ns: int) -> None:
+        server, request = self._servers[quiet.server], quiet.request
+        server.tokens -= quiet.tokens
+        server.requests -= 1
+        del self._quiet[request.id]
+        self._tell_router(Finished(now_ns, quiet.server, request.id, request.client, quiet.produced))
+        self._vacate(quiet.server, now_ns)
+
+    def _charge_quietly(self, event: Event) -> None:
+        """Charge for what no listener knows of: it was let in before they listened."""
+        if self.set_aside is None:
+            try:
+                self._state = self.policy.observe(self._state, event)
+            except Exception as error:
+                self._fail(error)
+
+
+def request_of(request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> Request:
+    """A request of so many tokens, whose text nobody here knows."""
+    return Request(request_id, client, now_ns, Prompt(prompt_tokens), max_output_tokens)

@@ -1,0 +1,93 @@
+"""The named actor of a deployment, which every handle finds or makes, and which Ray restarts when it dies.
+
+It ends by itself when no handle was there for a while, so that nothing stays behind when Serve shuts down.
+"""
+
+import asyncio
+from typing import Any
+
+import attrs
+import ray
+
+from fairsched.engines.ray_serve.host import Host, Parts
+from fairsched.engines.ray_serve.settings import Settings
+
+NAMESPACE = "fairsched"
+"""Ray's namespace for these actors."""
+
+
+def actor_name(app: str, deployment: str) -> str:
+    """The name of a deployment's actor."""
+    return f"fairsched:{app}:{deployment}"
+
+
+class _PolicyActor:
+    """What runs in the actor's process."""
+
+    def __init__(self, settings: dict[str, Any], parts: Parts) -> None:
+        again = ray.get_runtime_context().was_current_actor_reconstructed
+        self._host = Host(Settings(**settings), parts, again=again)
+        self._running: asyncio.Task[None] | None = None
+
+    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(ray.get_runtime_context().current_actor))
+        return await self._host.hello(handle, session, raw)
+
+    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
+        return await self._host.exchange(handle, session, raw)
+
+    async def hear(self, handle: str, session: int) -> bytes:
+        return await self._host.hear(handle, session)
+
+    async def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
+        return await self._host.used(name, output_tokens, computed_tokens)
+
+    async def status(self) -> dict[str, Any]:
+        return await self._host.status()
+
+    async def configure(self, weights: dict[str, int]) -> None:
+        await self._host.configure(weights)
+
+    async def _run(self, this: Any) -> None:
+        await self._host.run()
+        ray.kill(this, no_restart=True)
+
+
+class RemoteActor:
+    """The actor by its handle, as a `connection.Actor`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
+        answer: bytes = await self._actor.hello.remote(handle, session, raw)
+        return answer
+
+    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
+        answer: bytes = await self._actor.exchange.remote(handle, session, raw)
+        return answer
+
+    async def hear(self, handle: str, session: int) -> bytes:
+        answer: bytes = await self._actor.hear.remote(handle, session)
+        return answer
+
+
+def found_or_made(name: str, settings: Settings, parts: Parts) -> RemoteActor:
+    """The actor of that name.  Talks to Ray, and may take a while."""
+    make = ray.remote(_PolicyActor).options(
+        name=name,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=10_000,  # A handle has two calls there at a time; nothing may wait behind others' waiting.
+    )
+    return RemoteActor(make.remote(attrs.asdict(settings), parts))
+
+
+def found(name: str) -> Any:
+    """The handle of the actor of that name.  Raises `ValueError` if there is none."""
+    return ray.get_actor(name, namespace=NAMESPACE)

@@ -1,0 +1,281 @@
+"""A handle's end of the line: it asks the actor for places, tells it what became of them, and lives without it.
+
+Messages go in order, one exchange at a time; what comes meanwhile goes with the next.  When an exchange fails or takes
+too long nobody knows what arrived, so the handle says `Hello` with all that is open until it is answered.  A call that
+waited `patience_seconds` for an actor that is not there gets `UnreachableError`, and goes around the policy.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Protocol
+
+import attrs
+
+from fairsched.engines.ray_serve.messages import (
+    Accounts,
+    Ask,
+    Done,
+    GivenBack,
+    Heard,
+    Held,
+    Hello,
+    Left,
+    Message,
+    Placed,
+    Replicas,
+    encode,
+    heard_of,
+)
+from fairsched.engines.ray_serve.settings import Settings
+
+_log = logging.getLogger("fairsched.ray_serve")
+
+_EXCHANGE_SECONDS = 10.0
+"""An exchange that takes longer has failed."""
+
+
+class UnreachableError(Exception):
+    """The actor did not answer in time."""
+
+
+class TooLargeError(ValueError):
+    """A call that no replica's window could ever hold."""
+
+
+class Actor(Protocol):
+    """What is at the other end."""
+
+    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
+        """`Host.hello`."""
+
+    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
+        """`Host.exchange`."""
+
+    async def hear(self, handle: str, session: int) -> bytes:
+        """`Host.hear`."""
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    ask: Ask
+    place: "asyncio.Future[Placed]"
+
+
+class Connection:
+    """Belongs to one event loop.  `connect` finds or makes the actor; `name` is the handle's."""
+
+    def __init__(self, settings: Settings, name: str, connect: Callable[[], Awaitable[Actor]]) -> None:
+        self.settings = settings
+        self.name = name
+        self.around = 0
+        self._connect = connect
+        self._actor: Actor | None = None
+        self._session = 0
+        self._tickets = count()
+        self._replicas: dict[str, int] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._held: dict[int, Held] = {}
+        self._accounts: Accounts | None = None
+        self._around_told = 0
+        self._out: list[Message] = []
+        self._wake: asyncio.Event | None = None
+        self._talking: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._given_up = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def held(self) -> int:
+        """Calls in flight."""
+        return len(self._held)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    async def place(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int) -> Placed:
+        """A booked place for a call.
+
+        Raises `UnreachableError` when there is no actor to ask, `TooLargeError` for a call that fits nowhere.  When it
+        is cancelled the call is given up.
+        """
+        self.start()
+        if self._given_up:
+            raise UnreachableError
+        ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        waiting = _Waiting(ask, asyncio.get_running_loop().create_future())
+        self._waiting[ask.ticket] = waiting
+        self._say(ask)
+        try:
+            placed = await waiting.place
+        except (asyncio.CancelledError, UnreachableError):
+            # A place that comes meanwhile is given back, too: nothing was sent.
+            del self._waiting[ask.ticket]
+            self._held.pop(ask.ticket, None)
+            self._say(GivenBack(ask.ticket))
+            raise
+        del self._waiting[ask.ticket]
+        if placed.refusal:
+            raise TooLargeError(f"client {client}: {placed.refusal}")
+        return placed
+
+    def went_around(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int, replica: str) -> int:
+        """A call goes to that replica without having been let in; returns its ticket.  An actor that comes back hears
+        of it, and charges it."""
+        self.around += 1
+        ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        self._held[ask.ticket] = Held(ask, replica, 0)
+        return ask.ticket
+
+    def done(self, ticket: int) -> None:
+        """A call that was placed was answered.  Telling an end twice changes nothing."""
+        self._ended(ticket, Done(ticket))
+
+    def give_back(self, ticket: int) -> None:
+        """A call's replica did not take it."""
+        self._ended(ticket, GivenBack(ticket))
+
+    def leave(self, ticket: int) -> None:
+        """A call's caller gave it up when it had been sent."""
+        self._ended(ticket, Left(ticket))
+
+    def _ended(self, ticket: int, message: Message) -> None:
+        if self._held.pop(ticket, None) is not None:
+            self._say(message)
+
+    def sees(self, replicas: dict[str, int]) -> None:
+        """The replicas that there are, and how many calls each takes."""
+        self._replicas = replicas
+        self._say(Replicas(replicas))
+
+    def tell(self, message: Message) -> None:
+        """Anything else."""
+        self._say(message)
+
+    # --- the line ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Begin to talk, in the loop that is running; returns whether it had not begun."""
+        if self._wake is not None:
+            return False
+        self._wake = asyncio.Event()
+        self._give_time()
+        self._talking = self._run(self._talk())
+        return True
+
+    def _run(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def stop(self) -> None:
+        """Say nothing more.  Whoever waits gets `UnreachableError`."""
+        self._give_up()
+        for task in self._tasks:
+            task.cancel()
+
+    def _say(self, message: Message) -> None:
+        """Without an actor nothing is said: the next `Hello` has it."""
+        if self._actor is not None:
+            self._out.append(message)
+            assert self._wake is not None
+            self._wake.set()
+
+    async def _talk(self) -> None:
+        """Find the actor, say `Hello`, exchange and listen; and again whenever that fails."""
+        shortest = min(0.05, self.settings.heartbeat_seconds)
+        delay = shortest
+        while True:
+            try:
+                async with asyncio.timeout(2 * _EXCHANGE_SECONDS):
+                    actor = await self._connect()
+                    await self._greet(actor)
+                delay = shortest
+                await self._converse(actor)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                _log.warning("the actor of %s does not answer: %s: %s", self.name, type(error).__name__, error)
+            self._actor = None
+            self._give_time()
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, self.settings.heartbeat_seconds)
+
+    async def _greet(self, actor: Actor) -> None:
+        self._session += 1
+        self._out.clear()
+        around = self.around
+        waiting = tuple(each.ask for each in self._waiting.values() if not each.place.done())
+        hello = Hello(self._replicas, waiting, tuple(self._held.values()), self._accounts, around - self._around_told)
+        # What is said from here on comes after this `Hello`.
+        self._actor = actor
+        async with asyncio.timeout(_EXCHANGE_SECONDS):
+            heard = heard_of(await actor.hello(self.name, self._session, encode(hello)))
+        self._around_told = around
+        self._here()
+        self._hear(heard)
+
+    async def _converse(self, actor: Actor) -> None:
+        """Until something fails or the actor knows nothing of this handle any more."""
+        tasks = [self._run(self._exchanges(actor)), self._run(self._hears(actor))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _exchanges(self, actor: Actor) -> None:
+        assert self._wake is not None
+        while True:
+            if not self._out:
+                self._wake.clear()
+                await self._wake.wait()
+            messages, self._out = tuple(self._out), []
+            async with asyncio.timeout(_EXCHANGE_SECONDS):
+                heard = heard_of(await actor.exchange(self.name, self._session, encode(messages)))
+            if not self._hear(heard):
+                return
+
+    async def _hears(self, actor: Actor) -> None:
+        while True:
+            async with asyncio.timeout(_EXCHANGE_SECONDS + self.settings.heartbeat_seconds):
+                heard = heard_of(await actor.hear(self.name, self._session))
+            if not self._hear(heard):
+                return
+
+    def _hear(self, heard: Heard) -> bool:
+        if heard.accounts is not None:
+            self._accounts = heard.accounts
+        for placed in heard.placed:
+            waiting = self._waiting.get(placed.ticket)
+            if waiting is None or waiting.place.done():
+                # It was given up while this was on its way, which was said or will be.
+                continue
+            if not placed.refusal:
+                self._held[placed.ticket] = Held(waiting.ask, placed.replica, placed.number)
+            waiting.place.set_result(placed)
+        return heard.known
+
+    # --- patience ---------------------------------------------------------------------------------------------------
+
+    def _give_time(self) -> None:
+        if self._deadline is None and not self._given_up:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self.settings.patience_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self._given_up, self._deadline = True, None
+        for waiting in list(self._waiting.values()):
+            if not waiting.place.done():
+                waiting.place.set_exception(UnreachableError())
+
+    def _here(self) -> None:
+        """The actor is there."""
+        self._given_up = False
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

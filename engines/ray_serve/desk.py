@@ -1,0 +1,402 @@
+"""What the actor knows: who waits at which handle, what is in flight where, and whom the policy lets in next.
+
+No I/O, no clock and no Ray.  Choosing and booking are one step (`_pump`), so two handles cannot be given the same
+place.  A handle that was not heard of for too long is forgotten with all that it held; a replica is there while a
+handle sees it, until one says that it died.
+
+After a restart the desk gathers for a while what the handles keep, before it lets anybody in: the latest accounts of
+any of them are its own, what is in flight is adopted, and who waited waits again.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from fairsched.engines.elastic_window import ElasticWindow, request_of
+from fairsched.engines.gateway.books import Books
+from fairsched.engines.gateway.window import Share
+from fairsched.engines.ray_serve.messages import (
+    Accounts,
+    Ask,
+    Died,
+    Done,
+    GivenBack,
+    Held,
+    Hello,
+    Left,
+    Message,
+    Placed,
+    Replicas,
+)
+from fairsched.engines.ray_serve.settings import Settings
+from fairsched.engines.serving_request import Clients
+from fairsched.model.fingerprint import configuration, document_sha256
+from fairsched.model.request import Client
+from fairsched.model.serial import StateError
+from fairsched.policies.base import LocalPolicy, Router
+
+_log = logging.getLogger("fairsched.ray_serve")
+
+OTHERS = "others"
+"""The client of whoever has no name of its own."""
+_SECOND_NS = 1_000_000_000
+_GATHER_HEARTBEATS = 2.5
+"""From the first handle on; a handle tries again at every heartbeat."""
+
+
+@attrs.define
+class _Handle:
+    """A handle: when it was heard of, the replicas that it sees, its open calls, and what it is to be told."""
+
+    heard_ns: int
+    replicas: dict[str, int] = attrs.field(factory=dict)
+    open: dict[int, int] = attrs.field(factory=dict)
+    outbox: list[Placed] = attrs.field(factory=list)
+    stale: bool = False
+    """It said things while the desk gathered, and must say `Hello` again."""
+
+
+@attrs.define
+class _Call:
+    """An open call; `replica` is None while it waits."""
+
+    id: int
+    handle: str
+    ask: Ask
+    replica: str | None = None
+    number: int = 0
+    since_ns: int = 0
+    used: tuple[int | None, int] | None = None
+    """Prompt tokens that were computed, and output tokens, if its replica said so."""
+
+
+class Desk:
+    """One for a deployment.  `now_ns` is a clock that does not go back; `again`: there was one before.
+
+    A message costs what the policy and the router do, and O(replicas).
+    """
+
+    def __init__(
+        self, settings: Settings, policy: LocalPolicy[Any], router: Router[Any], *, again: bool = False
+    ) -> None:
+        self.settings = settings
+        self.outcomes: Counter[str] = Counter()
+        self.router = router
+        self._policy, self._policy_hash = policy, document_sha256(configuration(policy))
+        self._gathers = again
+        self._gather_until_ns: int | None = None
+        self._gathered: list[tuple[str, Hello]] = []
+        self._handles: dict[str, _Handle] = {}
+        self._calls: dict[int, _Call] = {}
+        self._named: dict[str, list[int]] = {}
+        self._places: dict[str, int] = {}
+        self._next_id = 0
+        self._placements = 0
+        self._covered = 0
+        """Placements up to this one are in the accounts that the window began with."""
+        self._kept: tuple[int, Accounts | None] = (-1, None)
+        self._changes = 0
+        self._begin(None, 0)
+
+    def _begin(self, accounts: Accounts | None, now_ns: int) -> None:
+        """A window, with these accounts; the policy's own clients are the settings'."""
+        self.clients = Clients()
+        self.books = Books(self._policy, 0)
+        state = None if accounts is None else accounts.state
+        self.window = ElasticWindow(self._policy, self.router, (self.books.record,), state)
+        for name, weight in accounts.clients if accounts is not None else ():
+            # The state has the weight already; listeners have not.
+            self.clients.put(Client(len(self.clients.all), name))
+            self._weigh(name, weight, now_ns)
+        for name, weight in self.settings.weights.items():
+            self._client(name, now_ns)
+            self._weigh(name, weight, now_ns)
+        if accounts is not None:
+            self._placements = accounts.number
+
+    # --- handles ----------------------------------------------------------------------------------------------------
+
+    def knows(self, handle: str) -> bool:
+        """Whether the desk has all that the handle said; otherwise it must say `Hello`."""
+        there = self._handles.get(handle)
+        return there is not None and (not there.stale or self.gathers)
+
+    def has(self, handle: str) -> bool:
+        """Whether the handle is there."""
+        return handle in self._handles
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the desk still gathers what handles kept, and lets nobody in."""
+        return self._gathers
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that take calls."""
+        return len(self._places)
+
+    @property
+    def handles(self) -> int:
+        """Handles that are there."""
+        return len(self._handles)
+
+    def hello(self, handle: str, hello: Hello, now_ns: int) -> None:
+        """All that is open at the handle is this; what it does not name any more was answered."""
+        self.outcomes["around the policy"] += hello.around
+        if self.gathers:
+            if self._gather_until_ns is None:
+                self._gather_until_ns = now_ns + int(_GATHER_HEARTBEATS * self.settings.heartbeat_seconds * _SECOND_NS)
+            self._gathered = [each for each in self._gathered if each[0] != handle] + [(handle, hello)]
+            self._handles[handle] = _Handle(now_ns)
+            return
+        there = self._handles.setdefault(handle, _Handle(now_ns))
+        there.heard_ns, there.stale = now_ns, False
+        named = {ask.ticket for ask in hello.waiting} | {held.ask.ticket for held in hello.held}
+        for ticket in [ticket for ticket in there.open if ticket not in named]:
+            self._end(there.open[ticket], "answered", now_ns)
+        self._sees(there, hello.replicas, now_ns)
+        there.outbox.clear()
+        for held in hello.held:
+            self._hold(handle, there, held, now_ns)
+        for ask in hello.waiting:
+            known = self._calls.get(there.open.get(ask.ticket, -1))
+            if known is None:
+                self._ask(handle, there, ask, now_ns)
+            elif known.replica is not None:
+                there.outbox.append(Placed(ask.ticket, known.replica, known.number))
+        self._pump(now_ns)
+
+    def tell(self, handle: str, messages: Sequence[Message], now_ns: int) -> None:
+        """What a known handle says, in order."""
+        there = self._handles[handle]
+        there.heard_ns = now_ns
+        if self.gathers:
+            there.stale = True
+            return
+        for message in messages:
+            match message:
+                case Ask():
+                    self._ask(handle, there, message, now_ns)
+                case Replicas():
+                    self._sees(there, message.replicas, now_ns)
+                case Died():
+                    self._died(message.replica, now_ns)
+                case Done() | Left() | GivenBack():
+                    request_id = there.open.get(message.ticket)
+                    if request_id is not None:
+                        self._end(request_id, _OUTCOMES[type(message)], now_ns)
+        self._pump(now_ns)
+
+    def take(self, handle: str) -> tuple[Placed, ...]:
+        """What the handle is to be told, once."""
+        there = self._handles[handle]
+        placed, there.outbox = tuple(there.outbox), []
+        return placed
+
+    def has_news(self, handle: str) -> bool:
+        """Whether `take` would return anything."""
+        return bool(self._handles[handle].outbox)
+
+    def heard(self, handle: str, now_ns: int) -> None:
+        """The handle is still there."""
+        self._handles[handle].heard_ns = now_ns
+
+    def tick(self, now_ns: int) -> None:
+        """Time passes: gathering ends, handles that fell silent are forgotten, and calls whose lease is over."""
+        if self._gathers and self._gather_until_ns is not None and now_ns >= self._gather_until_ns:
+            self._gathers = False
+            self._go_on(now_ns)
+        patience = int(self.settings.handle_timeout_seconds * _SECOND_NS)
+        for name, handle in list(self._handles.items()):
+            if now_ns - handle.heard_ns > patience:
+                _log.warning("handle %s is gone; %d calls that it held are given back", name, len(handle.open))
+                for request_id in list(handle.open.values()):
+                    self._end(request_id, "lost with its handle", now_ns)
+                self._sees(handle, {}, now_ns)
+                del self._handles[name]
+                self._forget_replicas(now_ns)
+        lease = int(self.settings.lease_seconds * _SECOND_NS)
+        for call in [call for call in self._calls.values() if call.replica and now_ns - call.since_ns > lease]:
+            self._end(call.id, "lease over", now_ns)
+        self._pump(now_ns)
+
+    def _go_on(self, now_ns: int) -> None:
+        """Begin with what the handles kept."""
+        gathered, self._gathered = self._gathered, []
+        for accounts in sorted(
+            (hello.accounts for _, hello in gathered if hello.accounts is not None), key=lambda each: -each.number
+        ):
+            try:
+                if accounts.policy == self._policy_hash:
+                    self._begin(accounts, now_ns)
+                    break
+            except (StateError, ValueError):
+                _log.exception("accounts that a handle kept cannot be read; others may do")
+        # The numbers of placements go on, too, so that no two have one.
+        numbers = [held.number for _, hello in gathered for held in hello.held]
+        self._covered = self._placements
+        self._placements = max([self._placements, *numbers])
+        for handle, hello in gathered:
+            there = self._handles.get(handle)
+            if there is not None:
+                stale = there.stale
+                self.hello(handle, _counted(hello), now_ns)
+                there.stale = stale
+
+    # --- replicas ---------------------------------------------------------------------------------------------------
+
+    def _sees(self, handle: _Handle, replicas: dict[str, int], now_ns: int) -> None:
+        handle.replicas = replicas
+        for replica, requests in replicas.items():
+            share = Share(self.settings.window_tokens, max(requests, 1))
+            if replica not in self._places:
+                self._places[replica] = self._join(share, now_ns)
+            else:
+                self.window.resize(self._places[replica], share, now_ns)
+        self._forget_replicas(now_ns)
+
+    def _join(self, share: Share, now_ns: int) -> int:
+        most = self.window.tokens
+        place = self.window.join(share, now_ns)
+        if self.window.tokens > most:
+            self.books.grow(tuple(self.clients.all), self.window.tokens, now_ns)
+        return place
+
+    def _forget_replicas(self, now_ns: int) -> None:
+        """Replicas that nobody sees take no more; what they have goes on."""
+        seen = {replica for handle in self._handles.values() for replica in handle.replicas}
+        for replica in [replica for replica in self._places if replica not in seen]:
+            self.window.part(self._places.pop(replica), now_ns)
+
+    def _died(self, replica: str, now_ns: int) -> None:
+        """A dead replica's calls are over, whoever held them."""
+        if replica in self._places:
+            self.window.part(self._places.pop(replica), now_ns)
+        for call in [call for call in self._calls.values() if call.replica == replica]:
+            self._end(call.id, "lost with its replica", now_ns)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, handle: str, there: _Handle, ask: Ask, now_ns: int) -> None:
+        if ask.ticket in there.open:
+            return
+        refusal = self.window.refuses(ask.prompt_tokens, ask.max_output_tokens)
+        if refusal is not None:
+            self.outcomes["too large"] += 1
+            there.outbox.append(Placed(ask.ticket, "", 0, refusal))
+            return
+        call = self._open(handle, there, ask)
+        client = self._client(ask.client, now_ns)
+        self.window.arrive(call.id, client, ask.prompt_tokens, ask.max_output_tokens, now_ns)
+
+    def _hold(self, handle: str, there: _Handle, held: Held, now_ns: int) -> None:
+        """A call that is in flight: known, or adopted."""
+        known = self._calls.get(there.open.get(held.ask.ticket, -1))
+        if known is not None and known.replica == held.replica:
+            return
+        if known is not None:
+            self._end(known.id, "moved", now_ns)
+        place = self._places.get(held.replica)
+        if place is None or self.window.refuses(held.ask.prompt_tokens, held.ask.max_output_tokens):
+            return
+        call = self._open(handle, there, held.ask)
+        call.replica, call.number, call.since_ns = held.replica, held.number, now_ns
+        client = self._client(held.ask.client, now_ns)
+        request = request_of(call.id, client, held.ask.prompt_tokens, held.ask.max_output_tokens, now_ns)
+        self.window.adopt(request, place, now_ns, charged=0 < held.number <= self._covered)
+        self.outcomes["adopted"] += 1
+
+    def _open(self, handle: str, there: _Handle, ask: Ask) -> _Call:
+        call = _Call(self._next_id, handle, ask)
+        self._next_id += 1
+        there.open[ask.ticket] = call.id
+        self._calls[call.id] = call
+        self._named.setdefault(ask.name, []).append(call.id)
+        return call
+
+    def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
+        """A replica says what a call in flight used, all of it; returns whether such a call is there."""
+        for request_id in self._named.get(name, ()):
+            call = self._calls[request_id]
+            if call.replica is not None and call.used is None:
+                call.used = (computed_tokens, output_tokens)
+                return True
+        return False
+
+    def _end(self, request_id: int, outcome: str, now_ns: int) -> None:
+        """The call is over; what is not known of it is taken from what was declared."""
+        call = self._calls.pop(request_id)
+        if call.replica is None and outcome == "given back":
+            outcome = "left"
+        self._changes += 1
+        self.outcomes[outcome] += 1
+        self._handles[call.handle].open.pop(call.ask.ticket, None)
+        named = self._named[call.ask.name]
+        named.remove(request_id)
+        if not named:
+            del self._named[call.ask.name]
+        if outcome == "answered" and call.replica is not None:
+            computed, output = call.used or (None, call.ask.max_output_tokens)
+            self.window.finish(request_id, computed, output, now_ns)
+        elif call.replica is not None and outcome in ("given back", "moved"):
+            self.window.give_back(request_id, now_ns)
+        else:
+            self.window.cancel(request_id, now_ns)
+
+    def _pump(self, now_ns: int) -> None:
+        """Let in and book all that may go now."""
+        if self.gathers:
+            return
+        replica_at = {place: replica for replica, place in self._places.items()}
+        for placement in self.window.admit(now_ns):
+            call = self._calls[placement.request_id]
+            self._placements += 1
+            self._changes += 1
+            call.replica, call.number, call.since_ns = replica_at[placement.server], self._placements, now_ns
+            self._handles[call.handle].outbox.append(Placed(call.ask.ticket, call.replica, call.number))
+
+    # --- clients and accounts ---------------------------------------------------------------------------------------
+
+    def _client(self, name: str, now_ns: int) -> int:
+        if name in self.clients:
+            return self.clients.id(name)
+        if len(self.clients.all) >= self.settings.clients + len(self.settings.weights) and name != OTHERS:
+            return self._client(OTHERS, now_ns)
+        self.clients.put(Client(len(self.clients.all), name))
+        return self.clients.id(name)
+
+    def _weigh(self, name: str, weight: int, now_ns: int) -> None:
+        client = self.clients.all[self._client(name, now_ns)]
+        if client.weight != weight:
+            client = Client(client.id, name, weight)
+            self.clients.put(client)
+            self.window.configure(client, now_ns)
+
+    def configure(self, weights: dict[str, int], now_ns: int) -> None:
+        """Weights are these from now on; who is not named has 1.  Raises `ValueError` for what is no weight."""
+        self.settings = attrs.evolve(self.settings, weights=weights)
+        for client in list(self.clients.all):
+            self._weigh(client.name, weights.get(client.name, 1), now_ns)
+        for name, weight in weights.items():
+            self._weigh(name, weight, now_ns)
+        self._changes += 1
+
+    def accounts(self, now_ns: int) -> Accounts | None:
+        """What handles keep; the same object while nothing changed.  None while there is nothing to be trusted."""
+        if self._kept[0] != self._changes and not self.gathers:
+            state = self.window.accounts(now_ns)
+            clients = tuple((client.name, client.weight) for client in self.clients.all)
+            kept = None if state is None else Accounts(self._placements, self._policy_hash, clients, state)
+            self._kept = (self._changes, kept)
+        return self._kept[1]
+
+
+def _counted(hello: Hello) -> Hello:
+    """The same, whose calls around the policy were counted already."""
+    return Hello(hello.replicas, hello.waiting, hello.held, hello.accounts)
+
+
+_OUTCOMES: dict[type, str] = {Done: "answered", Left: "left", GivenBack: "given back"}

@@ -1,0 +1,107 @@
+"""What a handle and the actor say to each other, as msgpack.
+
+A handle says things in order: it asks, leaves, tells ends, and which replicas it sees.  Whatever may have been lost, it
+says `Hello` again with all that is open, and both go on from that.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call waits.  `ticket` is the handle's own number; `name` is the call's id in Serve, under which a replica
+    may report what it used."""
+
+    ticket: int
+    name: str
+    client: str
+    prompt_tokens: int
+    max_output_tokens: int
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call that is in flight at a replica.  `number` is its placement's, 0 if it went around the policy."""
+
+    ask: Ask
+    replica: str
+    number: int
+
+
+class Left(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call whose caller gave it up."""
+
+    ticket: int
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call that was answered."""
+
+    ticket: int
+
+
+class GivenBack(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call that its replica did not take: nothing was computed."""
+
+    ticket: int
+
+
+class Replicas(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The replicas that the handle sees, and how many calls each takes at a time."""
+
+    replicas: dict[str, int]
+
+
+class Died(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A replica that is dead."""
+
+    replica: str
+
+
+Message = Ask | Left | Done | GivenBack | Replicas | Died
+
+
+class Accounts(msgspec.Struct, frozen=True):
+    """What clients owe, kept by every handle for an actor that is made anew.
+
+    `number`: placements up to this one are in it.  `state` is the policy's, as its `state_to_json` makes it.
+    """
+
+    number: int
+    policy: str
+    clients: tuple[tuple[str, int], ...]
+    state: dict[str, Any]
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """All that is open at a handle, and how many calls went around the policy since the last one."""
+
+    replicas: dict[str, int]
+    waiting: tuple[Ask, ...] = ()
+    held: tuple[Held, ...] = ()
+    accounts: Accounts | None = None
+    around: int = 0
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True):
+    """The call goes to that replica now; or, with a refusal, nowhere ever."""
+
+    ticket: int
+    replica: str
+    number: int
+    refusal: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What the actor answers."""
+
+    placed: tuple[Placed, ...] = ()
+    accounts: Accounts | None = None
+    known: bool = True
+    """False: the actor knows nothing of this handle, which must say `Hello`."""
+
+
+encode = msgspec.msgpack.Encoder().encode
+messages_of = msgspec.msgpack.Decoder(tuple[Message, ...]).decode
+hello_of = msgspec.msgpack.Decoder(Hello).decode
+heard_of = msgspec.msgpack.Decoder(Heard).decode
