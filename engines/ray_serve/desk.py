@@ -32,16 +32,13 @@ from fairsched.engines.ray_serve.messages import (
     Replicas,
 )
 from fairsched.engines.ray_serve.settings import Settings
-from fairsched.engines.serving_request import Clients
+from fairsched.engines.window_clients import WindowClients
 from fairsched.model.fingerprint import configuration, document_sha256
-from fairsched.model.request import Client
 from fairsched.model.serial import StateError
 from fairsched.policies.base import LocalPolicy, Router
 
 _log = logging.getLogger("fairsched.ray_serve")
 
-OTHERS = "others"
-"""The client of whoever has no name of its own."""
 _SECOND_NS = 1_000_000_000
 _GATHER_HEARTBEATS = 2.5
 """From the first handle on; a handle tries again at every heartbeat."""
@@ -99,21 +96,16 @@ class Desk:
         """Placements up to this one are in the accounts that the window began with."""
         self._kept: tuple[int, Accounts | None] = (-1, None)
         self._changes = 0
-        self._begin(None, 0)
+        self._begin(None)
 
-    def _begin(self, accounts: Accounts | None, now_ns: int) -> None:
+    def _begin(self, accounts: Accounts | None) -> None:
         """A window, with these accounts; the policy's own clients are the settings'."""
-        self.clients = Clients()
         self.books = Books(self._policy, 0)
         state = None if accounts is None else accounts.state
         self.window = ElasticWindow(self._policy, self.router, (self.books.record,), state)
-        for name, weight in accounts.clients if accounts is not None else ():
-            # The state has the weight already; listeners have not.
-            self.clients.put(Client(len(self.clients.all), name))
-            self._weigh(name, weight, now_ns)
-        for name, weight in self.settings.weights.items():
-            self._client(name, now_ns)
-            self._weigh(name, weight, now_ns)
+        # The state has the weights of the accounts already; listeners have not.
+        known = () if accounts is None else accounts.clients
+        self.clients = WindowClients(self.window, self.settings.weights, self.settings.clients, known)
         if accounts is not None:
             self._placements = accounts.number
 
@@ -231,7 +223,7 @@ class Desk:
         ):
             try:
                 if accounts.policy == self._policy_hash:
-                    self._begin(accounts, now_ns)
+                    self._begin(accounts)
                     break
             except (StateError, ValueError):
                 _log.exception("accounts that a handle kept cannot be read; others may do")
@@ -262,7 +254,7 @@ class Desk:
         most = self.window.tokens
         place = self.window.join(share, now_ns)
         if self.window.tokens > most:
-            self.books.grow(tuple(self.clients.all), self.window.tokens, now_ns)
+            self.books.grow(self.clients.all, self.window.tokens, now_ns)
         return place
 
     def _forget_replicas(self, now_ns: int) -> None:
@@ -289,7 +281,7 @@ class Desk:
             there.outbox.append(Placed(ask.ticket, "", 0, refusal))
             return
         call = self._open(handle, there, ask)
-        client = self._client(ask.client, now_ns)
+        client = self.clients.id(ask.client)
         self.window.arrive(call.id, client, ask.prompt_tokens, ask.max_output_tokens, now_ns)
 
     def _hold(self, handle: str, there: _Handle, held: Held, now_ns: int) -> None:
@@ -304,7 +296,7 @@ class Desk:
             return
         call = self._open(handle, there, held.ask)
         call.replica, call.number, call.since_ns = held.replica, held.number, now_ns
-        client = self._client(held.ask.client, now_ns)
+        client = self.clients.id(held.ask.client)
         request = request_of(call.id, client, held.ask.prompt_tokens, held.ask.max_output_tokens, now_ns)
         self.window.adopt(request, place, now_ns, charged=0 < held.number <= self._covered)
         self.outcomes["adopted"] += 1
@@ -358,30 +350,12 @@ class Desk:
             call.replica, call.number, call.since_ns = replica_at[placement.server], self._placements, now_ns
             self._handles[call.handle].outbox.append(Placed(call.ask.ticket, call.replica, call.number))
 
-    # --- clients and accounts ---------------------------------------------------------------------------------------
-
-    def _client(self, name: str, now_ns: int) -> int:
-        if name in self.clients:
-            return self.clients.id(name)
-        if len(self.clients.all) >= self.settings.clients + len(self.settings.weights) and name != OTHERS:
-            return self._client(OTHERS, now_ns)
-        self.clients.put(Client(len(self.clients.all), name))
-        return self.clients.id(name)
-
-    def _weigh(self, name: str, weight: int, now_ns: int) -> None:
-        client = self.clients.all[self._client(name, now_ns)]
-        if client.weight != weight:
-            client = Client(client.id, name, weight)
-            self.clients.put(client)
-            self.window.configure(client, now_ns)
+    # --- accounts ---------------------------------------------------------------------------------------------------
 
     def configure(self, weights: dict[str, int], now_ns: int) -> None:
         """Weights are these from now on; who is not named has 1.  Raises `ValueError` for what is no weight."""
         self.settings = attrs.evolve(self.settings, weights=weights)
-        for client in list(self.clients.all):
-            self._weigh(client.name, weights.get(client.name, 1), now_ns)
-        for name, weight in weights.items():
-            self._weigh(name, weight, now_ns)
+        self.clients.configure(weights, now_ns)
         self._changes += 1
 
     def accounts(self, now_ns: int) -> Accounts | None:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import attrs
 
 from fairsched.engines.openai_size import sized
-from fairsched.engines.ray_serve.desk import OTHERS
 from fairsched.engines.ray_serve.settings import Settings
+from fairsched.engines.window_clients import OTHERS
 from fairsched.model.request import TOKENS_MAX
 
 _BODY_KEYS = ("messages", "prompt", "tools", "functions", "suffix", "n", "best_of", "max_tokens") + (
