@@ -87,11 +87,16 @@ def _heads(log: AccessLog, rows: Ints, time_ns: Ints) -> Table:
 
 
 def _number(tables: Sequence[Table], kinds: Sequence[int]) -> None:
-    """Give every row its position: what happens at one time and is of one kind is one event."""
+    """Give every row its position: what happens at one time and is of one kind is one event.
+
+    Arrivals are one each, since two waits that are compared must begin one after the other; they charge nobody, so
+    their order does not matter.
+    """
     times = np.concatenate([table["time_ns"] for table in tables])
     kind = np.concatenate([np.full(len(table["time_ns"]), code) for table, code in zip(tables, kinds, strict=True)])
     order = np.lexsort((kind, times))
     new = np.append(True, (np.diff(times[order]) != 0) | (np.diff(kind[order]) != 0))[: len(order)]
+    new |= kind[order] == _ARRIVALS
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.cumsum(new) - 1
     first = 0

@@ -30,20 +30,21 @@ class Stretch:
 
 
 def stretches(evidence: Evidence, at_least_ns: int) -> tuple[Stretch, ...]:
-    """All stretches of at least so long, in order of client and time.  O(n log n) for n charges and waits."""
+    """All stretches of at least so long, in order of client and time.  O(n) a client, for n charges and waits."""
     _, waited = anywhere(evidence.charged, evidence.waited)
     costs = evidence.costs()
     order = np.argsort(evidence.charged["time_ns"], kind="stable")
-    when = evidence.charged["time_ns"][order]
-    total = np.concatenate(([0], np.cumsum(costs[order])))
-    charged = evidence.charged["client"]
+    when, costs, charged = evidence.charged["time_ns"][order], costs[order], evidence.charged["client"][order]
     found: list[Stretch] = []
     for client in np.unique(waited["client"]).tolist():
-        mine = np.sort(evidence.charged["time_ns"][(charged == client) & (costs > 0)])
-        start, stop = without_service(_of(waited, client, evidence.last_ns), mine, at_least_ns)
-        before, after = (total[np.searchsorted(when, times)] for times in (start, stop))
-        rows = zip(start.tolist(), stop.tolist(), (after - before).tolist(), strict=True)
-        found += [Stretch(client, a, b, others) for a, b, others in rows if others > 0]
+        mine = charged == client
+        waits = _of(waited, client, evidence.last_ns)
+        start, stop = without_service(waits, when[mine & (costs > 0)], at_least_ns)
+        if start.size:
+            total = np.concatenate(([0], np.cumsum(np.where(mine, 0, costs))))
+            others = total[np.searchsorted(when, stop)] - total[np.searchsorted(when, start)]
+            rows = zip(start.tolist(), stop.tolist(), others.tolist(), strict=True)
+            found += [Stretch(client, *row) for row in rows if row[2] > 0]
     return tuple(found)
 
 

@@ -1,0 +1,446 @@
+"""Audits: what they find in a log of ours is what was measured, and in an access log what slow definitions say."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.engines.audit.access_log import read_access_log
+from fairsched.engines.audit.columns import Columns, read_map
+from fairsched.engines.audit.convert import workload_of_log
+from fairsched.engines.audit.findings import Audit, audit
+from fairsched.engines.audit.reconstruct import evidence_of
+from fairsched.engines.audit.run_log import read_run_log
+from fairsched.engines.audit.shares import fair_division
+from fairsched.engines.audit.starvation import without_service
+from fairsched.engines.compare import Cluster, charging_of, limits_of
+from fairsched.engines.log_file import LogHeader
+from fairsched.engines.metrics import Recorder
+from fairsched.engines.workloads.errors import TraceError
+from fairsched.model.workload import Workload
+from tests.engines.access_logs import LINES, MS, Line, Slow, write
+from tests.engines.logs import RUNS, Case, build
+from tests.engines.logs import write as write_run
+
+
+def audited(path: Path, starved_ms: int = 5, window_ms: int = 10, **options: Any) -> Audit:
+    """An audit of an access log."""
+    log = read_access_log(path)
+    return audit(evidence_of(log, **options), starved_after_ns=starved_ms * MS, window_ns=window_ms * MS)
+
+
+# --- logs of ours -----------------------------------------------------------------------------------------------------
+
+
+@given(run=RUNS)
+def test_a_run_logs_audit_is_what_was_compared(run: tuple[Workload, Case]) -> None:
+    """Gap, bound, scope and each client's outcomes are those that `compare` reports for the run."""
+    workload, case = run
+    with TemporaryDirectory() as folder:
+        written = write_run(Path(folder) / "log.jsonl", workload, case)
+        evidence, again = read_run_log(written.path, build)
+    recorder = Recorder(workload)
+    recorder.record(written.events)
+    policy = case.build()
+    cluster = Cluster(case.latency, case.workers, case.kv_capacity_tokens)
+    bound = policy.service_gap_bound(workload.clients, limits_of(workload, cluster, policy))
+    result = recorder.result(policy=case.policy, charging=charging_of(workload, policy), workers=case.workers)
+    found = audit(evidence)
+    assert found.gap == result.gap
+    assert found.cluster_gap == result.cluster_gap
+    assert evidence.bound == bound
+    for client in found.clients:
+        measures = result.clients[client.name]
+        assert (client.requests, client.finished) == (measures.requests, measures.finished)
+        assert client.failed == measures.rejected + measures.cancelled
+        assert client.latency_us == measures.latency_us
+    assert {job.request.id for job in again.jobs} <= {job.request.id for job in workload.jobs}
+
+
+def test_a_policy_that_is_not_there_costs_only_the_bound(tmp_path: Path) -> None:
+    """A log of a policy that cannot be had is audited all the same, and says what is missing."""
+
+    def nobody(header: LogHeader) -> None:
+        return None
+
+    path = _run(tmp_path, "dlpm", {"quantum": "30"})
+    with_policy, without = (audit(read_run_log(path, made)[0]) for made in (build, nobody))
+    assert with_policy.evidence.bound is not None
+    assert without.evidence.bound is None
+    assert without.within_bound is None
+    assert "dlpm is not to be had here" in without.notes[-1]
+    assert [c.requests for c in without.clients] == [c.requests for c in with_policy.clients]
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    """A log without its last line is audited as far as it goes, with a note."""
+    path = _run(tmp_path, "fcfs", {}, complete=False)
+    found = audit(read_run_log(path, build)[0])
+    assert any("no last line" in note for note in found.notes)
+
+
+def _run(folder: Path, policy: str, params: dict[str, str], complete: bool = True) -> Path:
+    from fairsched.engines.workloads.generate import generate
+    from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+
+    case = Case(policy, params, kv_capacity_tokens=132_000, latency=PRESETS[DEFAULT_PRESET])
+    return write_run(folder / "log.jsonl", generate("demo", limit=60), case, complete).path
+
+
+# --- access logs ------------------------------------------------------------------------------------------------------
+
+
+@given(lines=LINES, seed=st.integers(0, 2**32))
+def test_rows_in_any_order_give_the_same_audit(lines: list[Line], seed: int) -> None:
+    """Every figure is the same, however the lines of the log are ordered."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "access.jsonl"
+        plain = audited(write(path, lines)).to_json()
+        assert audited(write(path, lines, seed)).to_json() == plain
+
+
+@given(lines=LINES)
+def test_service_and_gap_are_those_of_the_definition(lines: list[Line]) -> None:
+    """Played event by event, the log has the same service of each client and the same largest gap."""
+    with TemporaryDirectory() as folder:
+        found = audited(write(Path(folder) / "access.jsonl", lines))
+    slow = Slow.of(lines)
+    assert {client.name: client.service for client in found.clients if client.service} == {
+        name: amount for name, amount in slow.service().items() if amount
+    }
+    assert found.gap.cost == slow.gap(sorted({line.client for line in lines}))
+
+
+@given(lines=LINES, rows_max=st.integers(1, 30))
+def test_long_logs_lose_no_service(lines: list[Line], rows_max: int) -> None:
+    """Summed up over longer times, every client still gets what it got, and the scope says how long."""
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "access.jsonl", lines)
+        exact, coarse = audited(path), audited(path, rows_max=rows_max)
+    assert [client.service for client in coarse.clients] == [client.service for client in exact.clients]
+    said = any("summed up over" in line for line in coarse.evidence.limits)
+    assert said or coarse.gap == exact.gap
+
+
+@given(lines=LINES, starved_ms=st.integers(1, 20))
+def test_starvation_is_that_of_the_definition(lines: list[Line], starved_ms: int) -> None:
+    """Each stretch is a time in which its client waited and only others were charged, and none is missed."""
+    with TemporaryDirectory() as folder:
+        found = audited(write(Path(folder) / "access.jsonl", lines), starved_ms)
+    slow, origin = Slow.of(lines), min(line.arrival for line in lines)
+    expected = set()
+    for client in {line.client for line in lines}:
+        charged = {now for now, charges, _ in slow.events if charges.get(client)}
+        begun: int | None = None
+        for now in range(80):
+            waits = any(line.client == client and line.arrival <= now < line.over for line in lines)
+            if begun is not None and (not waits or now in charged):
+                others = [a for t, each, _ in slow.events if begun <= t < now for c, a in each.items() if c != client]
+                total = sum(others)
+                if now - begun >= starved_ms and total:
+                    expected.add((client, begun - origin, now - origin, total))
+                begun = None
+            if waits and begun is None:
+                begun = now
+    first = found.evidence.origin_ns
+    assert expected == {
+        (found.clients[s.client].name, (s.start_ns - first) // MS, (s.stop_ns - first) // MS, s.others_cost)
+        for several in found.starved.values()
+        for s in several
+    }
+
+
+@given(
+    waits=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 20)), max_size=5),
+    served=st.lists(st.integers(0, 150), max_size=8).map(sorted),
+    least=st.integers(1, 12),
+)
+def test_waits_are_cut_where_somebody_was_served(waits: list[tuple[int, int]], served: list[int], least: int) -> None:
+    """What is left of a wait between charges is every maximal stretch without one inside, and no shorter one."""
+    start, stop, now = [], [], 0
+    for apart, length in waits:
+        start.append(now + apart)
+        now = now + apart + length
+        stop.append(now)
+    ints = [np.array(each, dtype=np.int64) for each in (start, stop, served)]
+    found = without_service((ints[0], ints[1]), ints[2], least)
+    expected = []
+    for a, b in zip(start, stop, strict=True):
+        edges = [a, *(time for time in served if a < time < b), b]
+        expected += [(x, y) for x, y in pairwise(edges) if y - x >= least]
+    assert list(zip(*(each.tolist() for each in found), strict=True)) == expected
+
+
+@given(data=st.data())
+def test_a_fair_division_is_max_min(data: st.DataObject) -> None:
+    """Nobody gets more than asked for, all is given out, and who gets less than asked for gets the most by weight."""
+    count = data.draw(st.integers(1, 6))
+    numbers = st.lists(st.integers(0, 50), min_size=count, max_size=count)
+    served = np.array([data.draw(numbers)], dtype=np.float64)
+    asked = served + np.array([data.draw(numbers)], dtype=np.float64)
+    weights = np.array(data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count)), dtype=np.float64)
+    fair = fair_division(served, asked, weights)[0]
+    assert (fair <= asked[0] + 1e-9).all()
+    assert fair.sum() == pytest.approx(served.sum())
+    short = fair < asked[0] - 1e-6
+    if short.any():
+        assert (fair / weights).max() <= (fair / weights)[short].min() + 1e-6
+
+
+@given(lines=LINES)
+def test_gains_are_others_losses(lines: list[Line]) -> None:
+    """All gains and losses add up to nothing, and where nobody waits at a window's end there are none."""
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "access.jsonl", lines)
+        found, whole = audited(path), audited(path, window_ms=1_000)
+    assert sum(client.gained for client in found.clients) == pytest.approx(0, abs=1e-6)
+    assert [client.gained for client in whole.clients] == pytest.approx([0.0] * len(whole.clients), abs=1e-6)
+
+
+def test_who_floods_gains_and_who_waits_loses(tmp_path: Path) -> None:
+    """One client is served ten times while another waits: it gains what is beyond one half, which the other loses."""
+    flood = [Line("flood", 10 * k, 1, 5, 10, 5) for k in range(10)]
+    path = write(tmp_path / "a.jsonl", [*flood, Line("small", 0, 100, 5, 50, 25)])
+    found = audited(path, starved_ms=50)
+    assert [found.clients[i].name for i in found.gainers()] == ["flood"]
+    assert found.clients[0].gained == pytest.approx(100, abs=21)
+    assert found.clients[0].gained == pytest.approx(-found.clients[1].gained)
+    ((client, (stretch,)),) = found.starved.items()
+    assert (found.clients[client].name, stretch.length_ns) == ("small", 100 * MS)
+    assert stretch.others_cost == 10 * (10 + 2 * 5)
+
+
+def test_weights_divide_service(tmp_path: Path) -> None:
+    """With weights a client's fair share grows, and the gap is in units by weight."""
+    lines = [Line("a", 0, 50, 1, 40, 1), Line("b", 0, 50, 1, 10, 1), Line("b", 0, 20, 1, 10, 1)]
+    path = write(tmp_path / "a.jsonl", lines)
+    equal, weighted = audited(path), audited(path, weights=[4, 1])
+    # At 20 ms b is charged 10, then 2, and at 50 ms a is charged 40 and b 10: from -12 to 18, or from 0 to -48.
+    assert (equal.gap.cost, weighted.gap.cost) == (30, 48)
+    assert [client.weight for client in weighted.clients] == [4, 1]
+    assert [client.service for client in weighted.clients] == [client.service for client in equal.clients]
+
+
+# --- how a log is read ------------------------------------------------------------------------------------------------
+
+LITELLM = {
+    "startTime": 1700000000.5,
+    "completionStartTime": 1700000001.0,
+    "endTime": 1700000002.0,
+    "prompt_tokens": 10,
+    "completion_tokens": 4,
+    "end_user": "",
+    "metadata": {"user_api_key_alias": "gold"},
+    "response_time": 0.5,
+    "status": "success",
+    "api_base": "http://a",
+}
+OPENAI = {
+    "created": 1700000000,
+    "user": "gold",
+    "ttft_ms": 500,
+    "latency_ms": 1500.0,
+    "usage": {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}},
+}
+SPAN = {
+    "start_time": "2023-11-14T22:13:20Z",
+    "gen_ai.latency.time_to_first_token": 0.5,
+    "gen_ai.latency.e2e": 1.5,
+    "gen_ai.usage.prompt_tokens": 10,
+    "gen_ai.usage.completion_tokens": 4,
+    "tenant": "gold",
+}
+VLLM = {
+    "arrival_time": 1700000000.0,
+    "end_time": 1700000001.5,
+    "metrics": {"time_to_first_token_ms": 200.0, "queue_time_ms": 500.0, "generation_time_ms": 800.0},
+    "usage": {"prompt_tokens": 10, "completion_tokens": 4},
+    "client": "gold",
+}
+
+
+@pytest.mark.parametrize("row", [LITELLM, OPENAI, SPAN, VLLM], ids=["litellm", "openai", "span", "vllm"])
+def test_common_logs_need_no_map(tmp_path: Path, row: dict[str, Any]) -> None:
+    """What proxies, engines and spans usually write is read as it is meant."""
+    path = tmp_path / "access.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    log = read_access_log(path)
+    assert log.clients == ("gold",)
+    assert (log.prompt[0], log.output[0], log.failed[0]) == (10, 4, 0)
+    assert log.served_ns[0] - log.arrival_ns[0] == 500 * MS
+    assert log.end_ns[0] - log.arrival_ns[0] == 1500 * MS
+    assert log.cached[0] == (6 if row is OPENAI else 0)
+
+
+@given(lines=LINES)
+def test_csv_and_json_say_the_same(lines: list[Line]) -> None:
+    """A log in CSV is audited as the same log in JSON lines."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        plain = audited(write(path, lines)).to_json()
+        names = ["client", "start_ms", "latency_ms", "ttft_ms", "prompt_tokens", "output_tokens", "status"]
+        rows = [",".join(str(line.row().get(name, "")) for name in names) for line in lines]
+        path.write_text("\n".join([",".join(names), *rows]) + "\n")
+        assert {key: v for key, v in audited(path).to_json().items() if key != "reading"} == {
+            key: v for key, v in plain.items() if key != "reading"
+        }
+
+
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [
+        (1700000000.25, "s"),
+        (1700000000250, "ms"),
+        (1700000000250000, "us"),
+        (1700000000250000000, "ns"),
+        ("1700000000.25", "s"),
+        ("2023-11-14T22:13:20.25Z", "iso"),
+        ("2023-11-14 23:13:20.250+01:00", "iso"),
+        ("2023-11-14 22:13:20.2500000", "iso"),
+    ],
+)
+def test_a_moments_unit_is_seen(tmp_path: Path, value: object, unit: str) -> None:
+    """Seconds, their fractions and ISO 8601 are told apart, and all of them mean the same moment."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"start": value, "latency_s": 1, "prompt_tokens": 1, "output_tokens": 1}) + "\n")
+    log = read_access_log(path)
+    assert log.arrival_ns[0] == 1700000000_250_000_000
+    assert any(unit.replace("iso", "ISO 8601") in line for line in log.reading if line.startswith("arrival"))
+
+
+MAP = """
+arrival = { column = "t", unit = "ms" }
+latency = { column = "took", unit = "ms" }
+client = "who.name"
+prompt_tokens = "in"
+output_tokens = "out"
+status = "code"
+ok = ["fine"]
+"""
+
+
+def test_a_map_of_few_lines_names_columns(tmp_path: Path) -> None:
+    """Columns, units and successes are as a map says; an end and a length of time make an arrival."""
+    path, mapped = tmp_path / "a.jsonl", tmp_path / "map.toml"
+    mapped.write_text(MAP)
+    assert len(MAP.strip().splitlines()) <= 10
+    row = {"t": 5_000, "took": 2, "who": {"name": "x"}, "in": 3, "out": 4, "code": "fine"}
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"code": "broke", "out": 0}) + "\n")
+    log = read_access_log(path, read_map(mapped))
+    assert log.clients == ("x",)
+    assert (log.end_ns - log.arrival_ns).tolist() == [2 * MS, 2 * MS]
+    assert sorted(log.failed.tolist()) == [0, 1]
+    mapped.write_text(MAP.replace("arrival =", "end ="))
+    assert read_access_log(path, read_map(mapped)).arrival_ns.tolist() == [4_998 * MS] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("arival = 't'", "did you mean arrival"),
+        ("arrival = 3", "arrival is a column as"),
+        ("arrival = { column = 't', unit = 'weeks' }", "one of s, ms, us, ns, iso"),
+        ("client = { column = 't', unit = 's' }", "this is no time"),
+        ("ok = 'yes'", "ok is a list"),
+        ("arrival = ", "Invalid value"),
+    ],
+)
+def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    """In one line, with the file."""
+    path = tmp_path / "map.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said) as caught:
+        read_map(path)
+    assert str(path) in str(caught.value)
+
+
+GOOD = {"start_ms": 1_000, "ttft_ms": 1, "latency_ms": 5, "client": "a", "prompt_tokens": 1, "output_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{nonsense", "row 2: expected a JSON object"),
+        ("", "row 2: expected a JSON object, found an empty line"),
+        (GOOD | {"start_ms": "soon"}, "row 2, field start_ms: expected a time in ms since 1970, found soon"),
+        (GOOD | {"prompt_tokens": -1}, "row 2, field prompt_tokens: expected a whole number of tokens"),
+        (GOOD | {"prompt_tokens": 1.5}, "row 2, field prompt_tokens"),
+        (GOOD | {"output_tokens": None}, "row 2, field output_tokens: expected a value, found nothing"),
+        (GOOD | {"latency_ms": -3}, "row 2, field latency_ms: expected a length of time in ms, not negative"),
+        (GOOD | {"ttft_ms": 50}, "row 2, field ttft_ms: expected times in order"),
+        (GOOD | {"latency_ms": None}, "row 2, field latency_ms: expected a value"),
+        (GOOD | {"latency_ms": float("nan")}, "row 2: expected a JSON object"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: Any, said: str) -> None:
+    """File, row and field, what was expected and found; or, if asked for, left out and counted."""
+    path = tmp_path / "a.jsonl"
+    text = row if isinstance(row, str) else json.dumps(row)
+    path.write_text(f"{json.dumps(GOOD)}\n{text}\n{json.dumps(GOOD)}\n")
+    with pytest.raises(TraceError) as caught:
+        read_access_log(path)
+    assert f"{path}, {said}" in str(caught.value)
+    log = read_access_log(path, skip=True)
+    assert len(log.client) == 2
+    assert log.notes[-1].startswith("1 rows could not be read")
+    assert said in log.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "at least one request"),
+        ("[1]", "one JSON object a line"),
+        ('{"a": 1}\n', "when a request came"),
+        ('{"start": 1, "prompt_tokens": 1, "output_tokens": 1}\n', "when a request ended"),
+        ('{"start": 1, "latency": 1, "output_tokens": 1}\n', "the tokens of a prompt"),
+        ('{"start": 1, "latency": 90000, "prompt_tokens": 1, "output_tokens": 1}\n', "its unit in a map"),
+        ("start,latency_s,prompt_tokens,output_tokens\n1,1,1\n", "expected 4 values"),
+        ("start,start,prompt_tokens,output_tokens\n1,1,1,1\n", "each column once"),
+    ],
+)
+def test_a_file_that_is_no_access_log_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    """In one line that says what is missing."""
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=said):
+        read_access_log(path)
+
+
+def test_a_column_that_the_map_names_must_be_there(tmp_path: Path) -> None:
+    """The message lists the columns that there are."""
+    path, mapped = tmp_path / "a.jsonl", tmp_path / "m.toml"
+    path.write_text(json.dumps(GOOD) + "\n")
+    mapped.write_text('client = "tenant"\n')
+    with pytest.raises(TraceError, match="a column 'tenant', which the map names, found only client, latency_ms"):
+        read_access_log(path, read_map(mapped))
+
+
+def test_what_a_log_cannot_tell_is_said(tmp_path: Path) -> None:
+    """Without a first token, a client, a queue or a cache the scope says what follows."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"timestamp": 1700000000, "duration": 2.5, "prompt_tokens": 10, "output_tokens": 2}\n')
+    found = audited(path)
+    said = "\n".join((*found.evidence.limits, *found.notes))
+    for part in ("no time of a first token", "names no clients", "is taken for the time of arrival", "read as seconds"):
+        assert part in said
+    for part in ("cannot be told apart", "prefix cache is unknown", "not in it", "no bound"):
+        assert part in said
+    assert found.clients[0].wait_us_max == 2.5e6
+
+
+def test_a_log_becomes_a_workload(tmp_path: Path) -> None:
+    """Requests that had an output, in order of arrival from 0, with what they asked for at most."""
+    lines = [Line("b", 7, 1, 2, 5, 3), Line("a", 3, 1, 2, 0, 4), Line("c", 0, 1, 2, 5, 3, failed=True)]
+    workload = workload_of_log(read_access_log(write(tmp_path / "a.jsonl", lines), Columns({})))
+    assert [workload.clients[job.request.client].name for job in workload.jobs] == ["a", "b"]
+    assert [job.request.arrival_ns for job in workload.jobs] == [0, 4 * MS]
+    assert [(job.request.prompt.tokens, job.output_tokens) for job in workload.jobs] == [(1, 4), (5, 3)]
+    assert {job.request.max_output_tokens for job in workload.jobs} == {4}
+    assert any("1 requests without an output" in note for note in workload.notes)

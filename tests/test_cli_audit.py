@@ -1,0 +1,104 @@
+"""`fairsched audit` and `fairsched trace convert`: from a log to findings, a report and a comparison."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairsched.cli import main
+from tests.engines.access_logs import Line, write
+
+FLOOD = [Line("flood", 1_000 * k, 100, 800, 50, 20) for k in range(30)]
+SMALL = [Line("small", 0, 20_000, 100, 100, 50)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """An access log in which one client waits twenty seconds while another is served."""
+    return write(tmp_path / "access.jsonl", [*FLOOD, *SMALL])
+
+
+def test_an_access_log_is_audited(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table, who starved and who gained, every figure as JSON, and a report with plots."""
+    out = tmp_path / "audit.json"
+    assert main(["audit", str(log), "--json", str(out), "--report", str(tmp_path / "report")]) == 0
+    shown = capsys.readouterr().out
+    assert "31 requests of 2 clients" in shown
+    assert "small waited 20 s (from 0 us) for nothing, while others got" in shown
+    assert "flood got" in shown
+    assert "Waiting and computing the prompt cannot be told apart" in shown
+    said = json.loads(out.read_text())
+    assert said["clients"]["small"]["starved"] == 1
+    assert said["clients"]["flood"]["service"] == 30 * (50 + 2 * 20)
+    assert [row["client"] for row in said["gained"]] == ["flood"]
+    assert said["service_gap_bound"] is None
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("<svg") == 6
+    assert "When clients starved" in page
+
+
+def test_weights_make_shares(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--clients weights:` shares and gap are by weight, and unknown names are refused."""
+    assert main(["audit", str(log), "--clients", "weights:flood=4"]) == 0
+    assert "weight" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["audit", str(log), "--clients", "weights:floud=4"])
+    assert "did you mean flood" in capsys.readouterr().err
+
+
+def test_a_log_of_compare_is_audited_as_it_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gap and the bound are those in the comparison's JSON, with the assumptions of the theorems."""
+    compared, audited = tmp_path / "compare.json", tmp_path / "audit.json"
+    run = ["compare", "--workload", "demo", "--limit", "120", "--policies", "dlpm", "--set", "dlpm.quantum=512"]
+    assert main([*run, "--log", str(tmp_path / "logs"), "--json", str(compared)]) == 0
+    (path,) = (tmp_path / "logs").iterdir()
+    assert main(["audit", str(path), "--json", str(audited)]) == 0
+    assert "none is broken" in capsys.readouterr().out
+    (theirs,) = json.loads(compared.read_text())["runs"]
+    mine = json.loads(audited.read_text())
+    for name in ("service_gap_max", "service_gap_bound", "gap_scope", "bound_over_busiest", "assumptions"):
+        assert mine[name] == theirs[name]
+
+
+def test_a_log_becomes_a_trace_that_can_be_compared(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `trace convert` writes, `compare --trace` reads: the same requests and clients."""
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "out.json"
+    assert main(["trace", "convert", str(log), str(trace)]) == 0
+    assert "31 requests" in capsys.readouterr().out
+    assert main(["compare", "--trace", str(trace), "--policies", "fcfs,dlpm", "--json", str(out)]) == 0
+    runs = json.loads(out.read_text())["runs"]
+    assert [(run["finished"], sorted(run["clients"])) for run in runs] == [(31, ["flood", "small"])] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gone.jsonl"], "gone.jsonl"),
+        (["{log}", "--map", "gone.toml"], "gone.toml"),
+        (["{log}", "--starved-after", "soon"], "a length of time as 5s"),
+        (["{log}", "--window", "0s"], "a length of time as 5s"),
+        (["{log}", "--clients", "zipf:8"], "weights of the log's own clients"),
+        (["{log}", "--json", "gone/a.json"], "there is no folder"),
+    ],
+)
+def test_what_is_wrong_is_said(log: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with exit status 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", *(each.replace("{log}", str(log)) for each in arguments)])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_row_that_is_wrong_is_named_or_left_out(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file, its row and field; with `--skip-malformed` how many were left out."""
+    row = {"client": "a", "start_ms": 5, "latency_ms": "long", "prompt_tokens": 1, "output_tokens": 1}
+    log.write_text(log.read_text() + json.dumps(row) + "\n")
+    with pytest.raises(SystemExit):
+        main(["audit", str(log)])
+    assert "row 32, field latency_ms: expected a length of time in ms" in capsys.readouterr().err
+    assert main(["audit", str(log), "--skip-malformed"]) == 0
+    assert "1 rows could not be read and are left out" in capsys.readouterr().out
