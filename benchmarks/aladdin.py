@@ -1,6 +1,6 @@
 """Aladdin: placements a second, and best fit against the exact optimum of every small instance of a grid.
 
-    PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py speed [--workers W ...] [--running N]
+    PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py speed [--workers W ...] [--running N] [--capacity K]
     PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py optimum [--requests N]
     PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py profile [--model SIZE] [--repeats N]
 
@@ -39,6 +39,8 @@ from fairsched.policies.aladdin_pack import pack
 from fairsched.policies.draw import draw
 
 HEARTBEAT_NS = 50_000_000
+LATENCY = PRESETS["llama-3.1-8b-a100"]
+CAPACITY = LATENCY.kv_capacity_tokens // 4
 KINDS = tuple((prompt, output) for prompt in (200, 800, 2_000) for output in (100, 400))
 """Prompt and output tokens of the grid."""
 GRID = Packing(
@@ -56,10 +58,9 @@ REQUESTS_MAX = 8
 class Bench:
     """Workers at which requests come and go, and a scheduler that hears of it."""
 
-    def __init__(self, workers: int, running: int) -> None:
-        latency = PRESETS["llama-3.1-8b-a100"]
-        self.policy = Aladdin(tpot_us=60_000, ttft_us=2_000_000).fitted(latency)
-        self.capacity = latency.kv_capacity_tokens // 4
+    def __init__(self, workers: int, running: int, capacity: int = CAPACITY) -> None:
+        self.policy = Aladdin(tpot_us=60_000, ttft_us=2_000_000).fitted(LATENCY)
+        self.capacity = capacity
         self.state: AladdinState = self.policy.init()
         self.workers = workers
         self.running = running
@@ -111,9 +112,9 @@ class Bench:
             self.state = self.policy.observe(self.state, event)
 
 
-def speed(workers: int, running: int) -> None:
+def speed(workers: int, running: int, capacity: int) -> None:
     """Fill the workers, then time heartbeats in which as many come as go."""
-    bench = Bench(workers, running)
+    bench = Bench(workers, running, capacity)
     per_beat = max(workers * running // 210, 1)  # The mean output is 210 iterations.
     for beat in range(300):
         bench.heartbeat(beat, per_beat)
@@ -122,7 +123,8 @@ def speed(workers: int, running: int) -> None:
     sizes = [len(worker.members) for worker in bench.state.workers.values()]
     print(
         f"{workers} workers, {sum(sizes) / max(len(sizes), 1):.0f} requests on each of {sum(map(bool, sizes))}: "
-        f"{1e9 / each:,.0f} placements/s, {each / 1e3:.0f} us each, {sum(n for _, n in timed) / 100:.1f} a heartbeat"
+        f"{1e9 / each:,.0f} placements/s, {each / 1e3:.0f} us each, {sum(n for _, n in timed) / 100:.1f} a heartbeat, "
+        f"{len(bench.held):,} held"
     )
 
 
@@ -223,6 +225,7 @@ def main() -> int:
     parser.add_argument("what", choices=("speed", "optimum", "profile"))
     parser.add_argument("--workers", type=int, nargs="+", default=[100])
     parser.add_argument("--running", type=int, default=12)
+    parser.add_argument("--capacity", type=int, default=CAPACITY, help="KV tokens of a worker")
     parser.add_argument("--requests", type=int, default=REQUESTS_MAX)
     parser.add_argument("--model", default="small")
     parser.add_argument("--repeats", type=int, default=3)
@@ -232,7 +235,7 @@ def main() -> int:
     if arguments.what == "optimum":
         optimum(arguments.requests)
     for workers in arguments.workers if arguments.what == "speed" else ():
-        speed(workers, arguments.running)
+        speed(workers, arguments.running, arguments.capacity)
     return 0
 
 

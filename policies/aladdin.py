@@ -21,6 +21,7 @@ from itertools import islice
 from typing import ClassVar
 
 import attrs
+import numpy as np
 from msgspec.structs import replace
 
 from fairsched.model.plan import ClusterPlan, Dispatch
@@ -28,11 +29,13 @@ from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import aladdin_worker as workers
 from fairsched.policies.aladdin_books import AladdinState, Books, Errors, Held, Opens, Output, Slack, released
-from fairsched.policies.aladdin_draft import FOREVER_NS, Draft, Norm, Row, Wanted
-from fairsched.policies.aladdin_limits import context_cost, decode_slack, peak_kv, saved_rates
+from fairsched.policies.aladdin_draft import FOREVER_NS, Draft, Norm, Row, Wanted, column
+from fairsched.policies.aladdin_hopes import Asked, Hopes
+from fairsched.policies.aladdin_limits import context_cost, decode_slack, peak_kv, prefill_slack, saved_rates
+from fairsched.policies.aladdin_memory import Flags, Ints
 from fairsched.policies.aladdin_rebalance import Placed, errors, rebalanced
 from fairsched.policies.aladdin_theorems import THEOREMS
-from fairsched.policies.aladdin_worker import Believed, Member
+from fairsched.policies.aladdin_worker import NOBODY, Believed, Member
 from fairsched.policies.validators import one_of
 
 
@@ -40,8 +43,8 @@ from fairsched.policies.validators import one_of
 class Aladdin(Books):
     """Best fit of requests into workers under both targets.
 
-    A heartbeat O(workers), and each request that it looks at O(workers) in numpy's columns and O(requests) for each
-    worker whose memory is not obviously enough; an event O(log n).
+    A heartbeat O(workers + held requests looked at), and each of those that is tried O(workers) in numpy's columns and
+    O(requests) for each worker whose memory is not obviously enough; an event O(log n).
     """
 
     name: ClassVar[str] = "aladdin"
@@ -59,10 +62,10 @@ class Aladdin(Books):
         if not waiting or not view.workers:
             return ClusterPlan(), state
         rules = self.rules(checks)
-        draft = Draft(rules, [self._row(state, load, view.now_ns, self.errors == "follow") for load in view.workers])
+        draft = Draft(rules, self._rows(state, view.workers, view.now_ns, self.errors == "follow"))
         placed = self._placed(state, draft, view.now_ns, waiting)
         if self.errors == "rebalance" and len(placed):
-            true = Draft(rules, [self._row(state, load, view.now_ns, True) for load in view.workers])
+            true = Draft(rules, self._rows(state, view.workers, view.now_ns, True))
             for each in placed:
                 true.take(each.row, each.wanted)
             placed = rebalanced(true, errors(true), placed)
@@ -71,72 +74,86 @@ class Aladdin(Books):
             held = state.held[each.request_id]
             worker = draft.rows[each.row].worker
             state = released(state, held)
-            member = self._member(held.request, held.generated, view.now_ns, 0)
+            member = self._member(held, view.now_ns)
             state = self._joins(state, each.request_id, worker, member)
             dispatches.append(Dispatch(each.request_id, worker))
         return ClusterPlan(tuple(dispatches)), state
 
     def _placed(self, state: AladdinState, draft: Draft, now_ns: int, waiting: Sequence[int]) -> tuple[Placed, ...]:
-        """Which of the held requests go where, one after the other."""
-        placed = []
-        for request_id in waiting:
-            held = state.held[request_id]
-            wanted = self._wanted(held, now_ns)
-            row = draft.choose(wanted)
-            if row is None and self.opens == "unchecked":
-                row = next((i for i, batch in enumerate(draft.batch.tolist()) if not batch), None)
-            if row is None and (self._waited(held, now_ns) or not self._fits_alone(draft, wanted)):
-                row = draft.least(wanted)
+        """Which of the held requests go where, one after the other; whoever can find no worker is passed over."""
+        asked, waited_ns = self._asked([state.held[request_id] for request_id in waiting], now_ns)
+        anyway = self._anyway(draft, asked, waited_ns)
+        placed: list[Placed] = []
+        hopes: Hopes | None = None
+        at = 0
+        while at < len(waiting):
+            wanted = asked.at(at)
+            row = self._choose(draft, wanted, anyway[at])
             if row is not None:
                 draft.take(row, wanted)
-                placed.append(Placed(request_id, row, wanted))
+                placed.append(Placed(waiting[at], row, wanted))
+            else:
+                hopes = hopes or Hopes(draft, asked, anyway)
+                hopes.failed(at)
+            at = at + 1 if hopes is None else hopes.after(at)
         return tuple(placed)
 
-    def _wanted(self, held: Held, now_ns: int) -> Wanted:
-        member = self._member(held.request, held.generated, now_ns, 0)
-        counted = member.output_tokens if self.output == "predicted" else 0
-        return Wanted(member.prompt_tokens, member.output_tokens, counted, member.deadline_ns)
+    def _choose(self, draft: Draft, wanted: Wanted, anyway: bool) -> int | None:
+        """Where the request goes; None: nowhere yet."""
+        row = draft.choose(wanted)
+        if row is None and self.opens == "unchecked":
+            row = next((i for i, batch in enumerate(draft.batch.tolist()) if not batch), None)
+        return draft.least(wanted) if row is None and anyway else row
 
-    def _waited(self, held: Held, now_ns: int) -> bool:
-        return now_ns - held.request.arrival_ns > self.patience_us * 1_000
+    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Asked, Ints]:
+        """Held requests side by side, and for how long each has been waiting."""
+        prompts, outputs = column([h.prompt_tokens for h in helds]), column([h.output_tokens for h in helds])
+        due = column([h.due_ns for h in helds])
+        counted = outputs if self.output == "predicted" else np.zeros_like(outputs)
+        in_time = prefill_slack(self.lines, prompts, now_ns, due) >= 0
+        waited_ns = now_ns - column([h.request.arrival_ns for h in helds])
+        return Asked(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
 
-    def _fits_alone(self, draft: Draft, wanted: Wanted) -> bool:
-        """Whether the largest worker could take it, were it empty."""
-        p, context = self.lines, context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.gamma_percent)
-        within = decode_slack(p, self.theta_percent, self.tpot_us * 1_000, 1, context) >= 0
-        return bool(within and peak_kv(p, wanted.prompt_tokens, wanted.output_tokens) <= draft.capacity.max())
+    def _anyway(self, draft: Draft, asked: Asked, waited_ns: Ints) -> Flags:
+        """Who goes somewhere in any case: after waiting too long, or with too much for the largest worker, if empty."""
+        p, context = self.lines, context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
+        anyway: Flags = waited_ns > self.patience_us * 1_000
+        anyway |= decode_slack(p, self.theta_percent, self.tpot_us * 1_000, 1, context) < 0
+        anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > draft.capacity.max()
+        return anyway
 
-    def _row(self, state: AladdinState, load: WorkerLoad, now_ns: int, true: bool) -> Row:
-        """A worker as this heartbeat finds it; `true`: as it is, and not as the plan believed."""
-        believed = state.workers.get(load.worker, Believed())
-        everybody, over, ghost = believed.everybody, believed.over, believed.ghost
+    def _rows(self, state: AladdinState, loads: Sequence[WorkerLoad], now_ns: int, true: bool) -> list[Row]:
+        """The workers as this heartbeat finds them; `true`: as they are, and not as the plan believed."""
         per_iteration, per_ns = saved_rates(self.slack, self.theta_percent, self.tpot_us * 1_000)
-        if self.output == "generated":
-            done = believed.saved.size * believed.clock - believed.starts
-            context = context_cost(everybody.prompt_tokens, done, self.gamma_percent)
-        else:
-            context = self._context(everybody)
-        batch = everybody.batch
-        if not true:
-            batch += ghost.batch - over.batch
-            context += self._context(ghost) - self._context(over)
-        running = believed.saved.size
-        under_way = self.lines.decode_ns(running, context // 100) if running else 0
-        saved = believed.saved.first()[0] + per_iteration * believed.clock - per_ns * now_ns if running else FOREVER_NS
-        return Row(
-            worker=load.worker,
-            capacity=load.kv_capacity_tokens,
-            believed=believed,
-            batch=batch,
-            context=context,
-            begins_ns=now_ns + (under_way if self.slack != "printed" else 0),
-            deadline_ns=believed.deadlines.first()[0] if believed.deadlines.size else FOREVER_NS,
-            saved=saved,
-        )
+        passed, lines, residual = per_ns * now_ns, self.lines, self.slack != "printed"
+        rows = []
+        for load in loads:
+            believed = state.workers.get(load.worker, NOBODY)
+            batch, context = self._counted(believed, true)
+            saved, begins_ns = FOREVER_NS, now_ns
+            running = believed.saved.size
+            if running:
+                saved = believed.saved.first()[0] + per_iteration * believed.clock - passed
+                if residual:
+                    begins_ns += lines.decode_ns(running, context // 100)
+            due = believed.deadlines.first()[0] if believed.deadlines.size else FOREVER_NS
+            rows.append(Row(load.worker, load.kv_capacity_tokens, believed, batch, context, begins_ns, due, saved))
+        return rows
 
-    def _context(self, sums: workers.Sums) -> int:
-        cost: int = context_cost(sums.prompt_tokens, sums.output_tokens, self.gamma_percent)
-        return cost
+    def _counted(self, believed: Believed, true: bool) -> tuple[int, int]:
+        """Requests and context of (b)."""
+        gamma, sums = self.gamma_percent, believed.everybody
+        output_tokens = sums.output_tokens
+        if self.output == "generated":
+            output_tokens = believed.saved.size * believed.clock - believed.starts
+        batch, context = sums.batch, context_cost(sums.prompt_tokens, output_tokens, gamma)
+        if true:
+            return batch, context
+        over, ghost = believed.over, believed.ghost
+        context += context_cost(
+            ghost.prompt_tokens - over.prompt_tokens, ghost.output_tokens - over.output_tokens, gamma
+        )
+        return batch + ghost.batch - over.batch, context
 
     def _foreseen_anew(self, state: AladdinState, view: ClusterView) -> AladdinState:
         """Who outlived its prediction gets another, and ghosts whose end has come go.  O(workers + what changed)."""

@@ -33,7 +33,7 @@ from fairsched.policies import aladdin_worker as workers
 from fairsched.policies.aladdin_draft import Norm, Reserve, Rules
 from fairsched.policies.aladdin_history import OutputHistory
 from fairsched.policies.aladdin_limits import saved_from
-from fairsched.policies.aladdin_worker import Believed, Member
+from fairsched.policies.aladdin_worker import NOBODY, Believed, Member
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.validators import not_negative, one_of, percent, positive
 
@@ -44,10 +44,17 @@ Errors = Literal["follow", "rebalance", "ignore"]
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """A request that is at no worker, with the tokens that it has from one that is gone."""
+    """A request that is at no worker, with the tokens that it has from one that is gone.
+
+    It has `prompt_tokens` to compute with them, `output_tokens` foreseen after them, and its first token is due at
+    `due_ns`.
+    """
 
     request: Request
     generated: int
+    prompt_tokens: int
+    output_tokens: int
+    due_ns: int
 
 
 class AladdinState(msgspec.Struct, frozen=True):
@@ -143,7 +150,9 @@ class Books(ClusterPolicy[AladdinState]):
             case Prefilled(remaining_tokens=0):
                 return self._first_token(state, event)
             case Arrived() if event.worker == NOWHERE:
-                return holding(without(self, state, event.request.id), event.request, event.generated_tokens)
+                return holding(
+                    without(self, state, event.request.id), self._held(event.request, event.generated_tokens)
+                )
             case Arrived():
                 return self._at_worker(state, event)
             case Preempted():
@@ -164,10 +173,11 @@ class Books(ClusterPolicy[AladdinState]):
 
         A step that only prefills gives a token to nobody else, so the clock stands still.
         """
-        worker = state.workers.get(event.worker, Believed())
-        alone = event.steps == 1 and len(worker.fresh) == sum(event.tokens)
+        worker = state.workers.get(event.worker, NOBODY)
+        fresh = worker.fresh
+        alone = event.steps == 1 and len(fresh) == sum(event.tokens)
         clock = worker.clock if alone else worker.clock + event.steps
-        fresh, worker = worker.fresh, replace(worker, clock=clock, fresh=())
+        worker = replace(worker, clock=clock, fresh=())
         for request_id in fresh:
             member = worker.members[request_id]
             begun = replace(member, start=clock - event.steps)
@@ -192,7 +202,7 @@ class Books(ClusterPolicy[AladdinState]):
         if state.home.get(request_id) == event.worker:
             return state
         state = without(self, state, request_id)
-        member = self._member(event.request, event.generated_tokens, event.time_ns, None)
+        member = self._member(self._held(event.request, event.generated_tokens), event.time_ns)
         return self._joins(state, request_id, event.worker, member)
 
     def _preempted(self, state: AladdinState, event: Preempted) -> AladdinState:
@@ -230,24 +240,29 @@ class Books(ClusterPolicy[AladdinState]):
 
     # --- members ----------------------------------------------------------------------------------------------------
 
-    def _member(self, request: Request, generated: int, now_ns: int, clock: int | None) -> Member:
-        foreseen = request.predicted_output_tokens or request.max_output_tokens
-        return Member(
-            client=request.client,
+    def _held(self, request: Request, generated: int) -> Held:
+        foreseen = min(request.predicted_output_tokens or request.max_output_tokens, request.max_output_tokens)
+        named = None if request.slo is None else request.slo.ttft_ns
+        return Held(
+            request,
+            generated,
             prompt_tokens=request.prompt.tokens + generated,
-            output_tokens=max(min(foreseen, request.max_output_tokens) - generated, 1),
-            most=max(request.max_output_tokens - generated, 1),
-            deadline_ns=self._deadline(request, generated, now_ns),
-            came=0 if clock is None else clock,
-            generated=generated,
+            output_tokens=max(foreseen - generated, 1),
+            due_ns=request.arrival_ns + (self.ttft_us * 1_000 if named is None else named),
         )
 
-    def _deadline(self, request: Request, generated: int, now_ns: int) -> int | None:
-        """When its first token is due; None if that cannot be any more, however empty a worker."""
-        named = None if request.slo is None else request.slo.ttft_ns
-        due = request.arrival_ns + (self.ttft_us * 1_000 if named is None else named)
-        soonest = now_ns + self.lines.prefill_ns(request.prompt.tokens + generated)
-        return due if soonest <= due else None
+    def _member(self, held: Held, now_ns: int) -> Member:
+        soonest = now_ns + self.lines.prefill_ns(held.prompt_tokens)
+        return Member(
+            client=held.request.client,
+            prompt_tokens=held.prompt_tokens,
+            output_tokens=held.output_tokens,
+            most=max(held.request.max_output_tokens - held.generated, 1),
+            # What cannot be kept any more, however empty a worker, is no deadline.
+            deadline_ns=held.due_ns if soonest <= held.due_ns else None,
+            came=0,
+            generated=held.generated,
+        )
 
     def saves(self, member: Member) -> int:
         """Where it ranks among those that have saved time."""
@@ -264,7 +279,7 @@ class Books(ClusterPolicy[AladdinState]):
         return workers.joined(worker, request_id, member, self.saves(member))
 
     def _joins(self, state: AladdinState, request_id: int, worker: int, member: Member) -> AladdinState:
-        believed = state.workers.get(worker, Believed())
+        believed = state.workers.get(worker, NOBODY)
         member = replace(member, came=believed.clock)
         believed = workers.joined(believed, request_id, member, 0)
         return replace(state, workers=state.workers.set(worker, believed), home=state.home.set(request_id, worker))
@@ -273,11 +288,12 @@ class Books(ClusterPolicy[AladdinState]):
 # --- who is where -----------------------------------------------------------------------------------------------------
 
 
-def holding(state: AladdinState, request: Request, generated: int) -> AladdinState:
+def holding(state: AladdinState, held: Held) -> AladdinState:
     """The request waits for a decision."""
+    request = held.request
     return replace(
         state,
-        held=state.held.set(request.id, Held(request, generated)),
+        held=state.held.set(request.id, held),
         waiting=state.waiting.add((request.arrival_ns, request.id)),
     )
 

@@ -59,7 +59,7 @@ class AladdinSplit(Aladdin):
         )
         if not ready:
             return (), state
-        draft = Draft(self.rules("be"), [self._row(state, load, now_ns, True) for load in decode])
+        draft = Draft(self.rules("be"), self._rows(state, decode, now_ns, True))
         migrations = []
         for _, request_id, source in ready:
             worker = state.workers[source]

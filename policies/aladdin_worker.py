@@ -107,6 +107,10 @@ class Believed(msgspec.Struct, frozen=True):
         return [(end, level) for end, _, level in self.ends]
 
 
+NOBODY = Believed()
+"""A worker that has had no request yet."""
+
+
 def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Believed:
     """The request is at the worker; `saves` ranks it among those that have saved time, once it has begun."""
     deadlines, saved = worker.deadlines, worker.saved
