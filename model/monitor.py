@@ -178,6 +178,12 @@ class Monitor:
             self._pairs.restart()
             self._lags.restart()
 
+    def promised(self, promise: Promise, time_ns: int) -> None:
+        """What it is held to is this from now on, with weights as they are: bounds for other limits than before."""
+        self.promise = promise
+        self.promise = self._reweighted()
+        self.watch.configure(self.promise, time_ns)
+
     def _reweighted(self) -> Promise:
         now = tuple(self._weights[client] for client in range(len(self._weights)))
         lowest = tuple(self._lowest[client] for client in range(len(self._lowest)))

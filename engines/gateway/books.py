@@ -15,27 +15,27 @@ _TWO = (Client(0, "a"), Client(1, "b"))
 class Books:
     """A listener of the window: tokens charged to each client, and the policy's promise held to the events.
 
-    `tokens` is the window's, M of the theorem; `grow` tells of a larger one.
+    `tokens` is the window's, M of the theorem; `grow` tells of a larger one.  `resumed`: the window goes on from debts
+    that these books did not see, so who the gate lets in cannot be held to it.
     """
 
-    def __init__(self, policy: LocalPolicy[Any], tokens: int) -> None:
+    def __init__(self, policy: LocalPolicy[Any], tokens: int, *, resumed: bool = False) -> None:
         self._policy = policy
-        promise = self._promise(_TWO, tokens)
-        self.monitor = None if promise is None else Monitor(promise, policy.gate_check())
+        promise = self._promise(tokens)
+        self.monitor = None if promise is None else Monitor(promise, None if resumed else policy.gate_check())
         self.prompt_tokens: Counter[int] = Counter()
         self.output_tokens: Counter[int] = Counter()
         self.requests: Counter[int] = Counter()
         self._charged: dict[int, int] = {}
 
-    def grow(self, clients: tuple[Client, ...], tokens: int, now_ns: int) -> None:
+    def grow(self, tokens: int, now_ns: int) -> None:
         """More servers are there than ever before: the bound is that of the larger window from now on."""
-        promise = self._promise(clients if len(clients) > 1 else _TWO, tokens)
+        promise = self._promise(tokens)
         if self.monitor is not None and promise is not None:
-            self.monitor.promise = promise
-            self.monitor.watch.configure(promise, now_ns)
+            self.monitor.promised(promise, now_ns)
 
-    def _promise(self, clients: tuple[Client, ...], tokens: int) -> Promise | None:
-        return self._policy.promise(clients, self._policy.limits(tokens, tokens))
+    def _promise(self, tokens: int) -> Promise | None:
+        return self._policy.promise(_TWO, self._policy.limits(tokens, tokens))
 
     def record(self, event: Event) -> None:
         """The window's next event."""

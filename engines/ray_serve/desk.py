@@ -254,7 +254,7 @@ class Desk:
         most = self.window.tokens
         place = self.window.join(share, now_ns)
         if self.window.tokens > most:
-            self.books.grow(self.clients.all, self.window.tokens, now_ns)
+            self.books.grow(self.window.tokens, now_ns)
         return place
 
     def _forget_replicas(self, now_ns: int) -> None:

@@ -38,7 +38,7 @@ class World:
     def join(self, share: Share) -> None:
         """A server comes."""
         self.there.append(self.window.join(share, self.now))
-        self.books.grow((), self.window.tokens, self.now)
+        self.books.grow(self.window.tokens, self.now)
 
     def arrive(self, client: int, prompt: int, output: int) -> None:
         """The next request waits, if there is anything that could take it."""
@@ -130,6 +130,21 @@ def test_places_are_used_again_only_when_nothing_is_in_flight_there() -> None:
     world.join(Share(40, 2))
     assert world.there[-1] == first
     assert world.window.tokens == 80
+
+
+def test_a_window_that_grows_keeps_its_clients_weights() -> None:
+    """Weights told before the first server came count in the bound that is promised with it: a heavy client may be
+    ahead of a light one by its weight."""
+    world = World()
+    world.window.configure(Client(0, "gold", 4), 0)
+    world.join(Share(40, 2))
+    monitor = world.books.monitor
+    assert monitor is not None
+    assert monitor.promise.weights[:2] == (4, 1)
+    alike = World()
+    alike.join(Share(40, 2))
+    assert alike.books.monitor is not None
+    assert monitor.promise.gap_bound != alike.books.monitor.promise.gap_bound
 
 
 def served(window: ElasticWindow, rounds: int) -> list[int]:
