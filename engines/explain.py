@@ -43,6 +43,8 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanati
     worker; while the request waits, each decode step costs one question to the policy.
     """
     log = read_log(path)
+    if log.header.run.windows:
+        raise ExplainError(f"{path} is a gateway's log, in which nobody decides step by step: fairsched audit reads it")
     worker, origin = _worker_of(log, request_id)
     run = log.header.run
     policy = build_policy(log.header)

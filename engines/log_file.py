@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -55,7 +55,8 @@ class RunInfo(Struct, frozen=True):
     """What was run: the policy by name with all its parameters as text, router, cluster and workload.
 
     `workers` is how many there ever were, `latencies` the model of each where they differ, `kv_capacity_tokens` what
-    the largest holds.
+    the largest holds.  `windows` are the tokens of a gateway's servers, whose one worker is its window; `state` is the
+    policy's state that a run went on from.
     """
 
     policy: str
@@ -68,6 +69,8 @@ class RunInfo(Struct, frozen=True):
     leap: bool = True
     seed: int | None = None
     latencies: tuple[LatencyModel, ...] = ()
+    windows: tuple[int, ...] = ()
+    state: dict[str, Any] | None = None
 
     def latency_of(self, worker: int) -> LatencyModel:
         """How long the steps of a worker take."""

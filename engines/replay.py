@@ -4,7 +4,7 @@ Equal means: each event is what the worker tells at that point, written again it
 events is the one in the last line, and so is the digest of each policy state that the events lead to.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import attrs
 
 from fairsched.engines.assumptions import assumption_monitor
 from fairsched.engines.figures import UNBROKEN, broken
+from fairsched.engines.gateway.retrace import WindowRetrace
 from fairsched.engines.log_file import LogHeader
 from fairsched.engines.log_reader import LogReader, read_log
 from fairsched.engines.retrace import DifferenceError, Retrace
@@ -111,7 +112,11 @@ def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
     """
     log = read_log(path)
     policy, run = build_policy(log.header), log.header.run
-    workers = [Retrace(worker, policy, log.jobs, run.latency_of(worker)) for worker in range(run.workers)]
+    workers: list[Retrace] | list[WindowRetrace]
+    if run.windows:
+        workers = [WindowRetrace(policy, run)]
+    else:
+        workers = [Retrace(worker, policy, log.jobs, run.latency_of(worker)) for worker in range(run.workers)]
     difference = _follow(log, workers)
     reports = tuple(_report(worker) for worker in workers)
     # A log sums up decode steps, so it does not say in which order several workers used credit that they share.
@@ -136,7 +141,7 @@ def _assumptions(log: LogReader, policy: LocalPolicy[Any]) -> dict[str, Finding]
     return together(monitor.reports())
 
 
-def _follow(log: LogReader, workers: list[Retrace]) -> str | None:
+def _follow(log: LogReader, workers: Sequence[Retrace | WindowRetrace]) -> str | None:
     """Feed every event to its worker; returns the first difference."""
     try:
         for _, event in log:
@@ -150,15 +155,12 @@ def _follow(log: LogReader, workers: list[Retrace]) -> str | None:
     return None
 
 
-def _report(worker: Retrace) -> WorkerReport:
-    state = worker.state
-    return WorkerReport(
-        worker.worker,
-        digest(worker.policy_state),
-        len(state.queue),
-        len(state.in_flight),
-        state.cache.tree.cached_tokens,
-    )
+def _report(worker: Retrace | WindowRetrace) -> WorkerReport:
+    state = digest(worker.policy_state)
+    if isinstance(worker, WindowRetrace):
+        return WorkerReport(worker.worker, state, worker.waiting, worker.in_flight, 0)
+    books = worker.state
+    return WorkerReport(worker.worker, state, len(books.queue), len(books.in_flight), books.cache.tree.cached_tokens)
 
 
 def _difference(log: LogReader, reports: tuple[WorkerReport, ...]) -> str | None:

@@ -36,7 +36,8 @@ class ServingLog:
     """A log being written: the `log` of an `Engine` or of a `Cluster`, and a context manager.
 
     `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
-    all its parameters; a cluster's log has a `router`, and as many `workers` as it may have.  Call `complete` when the
+    all its parameters; a cluster's log has a `router`, and as many `workers` as it may have, a gateway's has the
+    `windows` of its servers and, if it went on from one, the policy's `state`.  Call `complete` when the
     engine is idle or closed; a log without is that of an interrupted run, and readable up to where it ends.  Raises
     `OSError` where the file cannot be written.
     """
@@ -52,8 +53,14 @@ class ServingLog:
         workers: int = 1,
         name: str = "live",
         latency: LatencyModel = MEASURED,
+        windows: tuple[int, ...] = (),
+        state: dict[str, Any] | None = None,
     ) -> None:
-        run = RunInfo(policy, params_of(params), router, workers, kv_capacity_tokens, latency, name)
+        run = RunInfo(
+            *(policy, params_of(params), router, workers, kv_capacity_tokens, latency, name),
+            windows=windows,
+            state=state,
+        )
         self._writer = LogWriter(path, metadata.version("fairsched"), run, Workload(name, (), ()))
         self._canonical = CanonicalLog(self._writer)
 

@@ -81,7 +81,7 @@ def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
     """Weights, keys and limits change; another window needs a restart; a bad file changes nothing."""
     path = written(tmp_path)
     config = read_config(path)
-    gateway, _ = build(config, policy_of(config, path), ROUTERS[config.router])
+    gateway = build(config, policy_of(config, path), ROUTERS[config.router]).gateway
     written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace("sk-free", "sk-new"))
     assert reload(gateway, path)
     assert [(client.name, client.weight) for client in gateway.clients.all] == [("gold", 2), ("free", 1)]

@@ -50,6 +50,16 @@ def application(gateway: Gateway, books: Books, stopped: Callable[[], object] = 
     routes += [Route("/v1/models", models), Route("/health", health)]
     if gateway.config.status:
         routes.append(Route("/gateway/status", told))
+    if gateway.config.metrics:
+        # Only here, since it needs the extra `metrics`.
+        from fairsched.engines.gateway.metrics import GatewayMetrics
+
+        metrics = GatewayMetrics(gateway, books)
+
+        async def scraped(_: HttpRequest) -> Response:
+            return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+        routes.append(Route("/metrics", scraped))
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={CallError: _refused})
 
 

@@ -12,8 +12,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import attrs
 
+from fairsched.model.request import Groups
+
+Mode = Literal["window", "priority"]
 Identify = Literal["key", "header"]
 Strangers = Literal["reject", "own", "together"]
+
+
+DEFAULT_POLICY = "fcfs+deficit"
 
 
 class ConfigError(ValueError):
@@ -40,18 +46,30 @@ class ServerConfig:
     """An OpenAI-compatible server: its address without `/v1`, and what it takes at a time."""
 
     url: str = attrs.field(validator=_url)
-    window_tokens: int = attrs.field(validator=_positive)
-    window_requests: int = attrs.field(default=256, validator=_positive)
+    window_tokens: int | None = attrs.field(default=None, validator=_positive)
+    """None only in priority mode: no limit."""
+    window_requests: int | None = attrs.field(default=None, validator=_positive)
+    """None: 256, and no limit in priority mode."""
     api_key: str | None = attrs.field(default=None, repr=False)
     """Sent instead of the caller's key; None passes the caller's on."""
 
 
 @attrs.frozen
+class OrganisationConfig:
+    """An organisation: its weight, and the weights of its users among themselves (1 for one that is not named)."""
+
+    weight: int = attrs.field(default=1, validator=_positive)
+    users: dict[str, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen
 class ClientConfig:
-    """A client: its keys and its weight."""
+    """A client: its keys, its weight among its siblings, and where it belongs."""
 
     keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     weight: int = attrs.field(default=1, validator=_positive)
+    organisation: str | None = None
+    user: str | None = None
 
 
 @attrs.frozen
@@ -80,8 +98,9 @@ class GatewayConfig:
     """All of it."""
 
     servers: tuple[ServerConfig, ...]
+    mode: Mode = "window"
     listen: str = "127.0.0.1:8080"
-    policy: str = "fcfs+deficit"
+    policy: str = DEFAULT_POLICY
     quantum: int = attrs.field(default=4096, validator=_positive)
     router: str = "join-shortest-queue"
     identify: Identify = "key"
@@ -92,18 +111,41 @@ class GatewayConfig:
     """For a request that names no most; it is told to the server."""
     status: bool = False
     """Whether `/gateway/status` answers: it names clients."""
+    metrics: bool = False
+    """Whether `/metrics` answers: it names clients."""
+    state: str | None = None
+    """A file that keeps what clients owe through restarts."""
     limits: LimitConfig = attrs.field(factory=LimitConfig)
+    organisations: dict[str, OrganisationConfig] = attrs.field(factory=dict)
     clients: dict[str, ClientConfig] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         if not self.servers:
             raise ValueError("server: at least one is needed")
+        for i, server in enumerate(self.servers):
+            if self.mode == "window" and server.window_tokens is None:
+                raise ValueError(f"server[{i}].window_tokens is missing")
+        if self.mode == "priority" and self.policy != DEFAULT_POLICY:
+            raise ValueError("policy: in priority mode the servers order calls; leave it out")
         owner: dict[str, str] = {}
         for name, client in self.clients.items():
             for key in client.keys:
                 if owner.setdefault(key, name) != name:
                     raise ValueError(f"client.{name}.keys: one of its keys is also {owner[key]}'s")
+            if client.organisation is not None and client.organisation not in self.organisations:
+                raise ValueError(f"client.{name}.organisation: there is no [organisation.{client.organisation}]")
+            if client.user is not None and client.organisation is None:
+                raise ValueError(f"client.{name}.user is somebody of an organisation, and none is named")
         self.address  # noqa: B018
+
+    def groups(self, client: str) -> Groups:
+        """Where a client belongs, with weights: nowhere, in an organisation, or to a user of one."""
+        found = self.clients.get(client)
+        if found is None or found.organisation is None:
+            return ()
+        organisation = self.organisations[found.organisation]
+        groups = ((found.organisation, organisation.weight),)
+        return groups if found.user is None else (*groups, (found.user, organisation.users.get(found.user, 1)))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -114,7 +156,7 @@ class GatewayConfig:
         return host.strip("[]"), int(port)
 
 
-_TABLES = {"server": "servers", "client": "clients", "limits": "limits"}
+_TABLES = {"server": "servers", "client": "clients", "organisation": "organisations", "limits": "limits"}
 
 
 def read_config(path: Path) -> GatewayConfig:
@@ -133,8 +175,12 @@ def read_config(path: Path) -> GatewayConfig:
             raise ConfigError("server is a list of tables: [[server]]")
         values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
         values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
-        clients = _table("client", tables.get("client", {}))
-        values["clients"] = {name: _made(ClientConfig, f"client.{name}", table) for name, table in clients.items()}
+        for table, (field, kind) in {
+            "client": ("clients", ClientConfig),
+            "organisation": ("organisations", OrganisationConfig),
+        }.items():
+            named = _table(table, tables.get(table, {}))
+            values[field] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
         return GatewayConfig(**values)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -145,8 +191,12 @@ def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
     fresh = read_config(path)
     for field in attrs.fields(GatewayConfig):
         name = field.name
-        if name not in ("clients", "limits") and getattr(fresh, name) != getattr(running, name):
+        if name not in ("clients", "organisations", "limits") and getattr(fresh, name) != getattr(running, name):
             raise ConfigError(f"{path}: a change of {name} needs a restart")
+    for name in running.clients:
+        here, there = ([group for group, _ in config.groups(name)] for config in (running, fresh))
+        if here != there:
+            raise ConfigError(f"{path}: client.{name}: a change of where it belongs needs a restart")
     return fresh
 
 
@@ -182,6 +232,9 @@ def _made(kind: type[Any], where: str, table: object) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+_KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
+
+
 def _typed(where: str, value: Any, hint: Any) -> Any:
     """The value if it is of the field's type."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
@@ -193,9 +246,12 @@ def _typed(where: str, value: Any, hint: Any) -> Any:
         if get_origin(kind) is tuple:
             if isinstance(value, list) and all(isinstance(each, str) and each for each in value):
                 return tuple(value)
+        elif get_origin(kind) is dict:
+            if isinstance(value, dict) and all(type(each) is int and each >= 1 for each in value.values()):
+                return value
         elif kind is float and type(value) in (int, float):
             return float(value)
         elif type(value) is kind:
             return value
-    names = " or ".join("a list of strings" if get_origin(kind) is tuple else kind.__name__ for kind in kinds[:1])
+    names = _KINDS.get(get_origin(kinds[0]), kinds[0].__name__)
     raise ConfigError(f"{where} is of type {names}, not {value!r}")

@@ -11,15 +11,16 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 import httpx
 import msgspec
 
 from fairsched.engines.gateway.answer import StreamReader, Usage, usage_of
-from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.priority import Tags, with_priority
 from fairsched.engines.gateway.request import Call, CallError, Names, read_call
 from fairsched.engines.gateway.shadow import Shadow
 from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, open_answer
@@ -37,6 +38,17 @@ class StalledError(Exception):
     """The caller took no byte for too long."""
 
 
+class ClientLog(Protocol):
+    """Whoever must know a client before events name it."""
+
+    def client(self, client: Client) -> None:
+        """The next client."""
+
+
+def _ignored(_seconds: float) -> None:
+    """Nobody asks how long decisions take."""
+
+
 @attrs.define(eq=False)
 class Ticket:
     """A call that waits for its place: the future is the server."""
@@ -49,7 +61,9 @@ class Ticket:
 class Gateway:
     """What stands behind the HTTP application (`engines.gateway.app`).  It belongs to one event loop.
 
-    `window` has a server for each of the configuration's, in order; `http` are the connections to them.
+    `window` has a server for each of the configuration's, in order; `http` are the connections to them; `clients` those
+    of a gateway before this one, whose debts the window goes on from.  `logs` must know a client before events name it.
+    `tags` are given to servers as priorities (`engines.gateway.priority`).  `decided` is told how long a decision took.
     """
 
     def __init__(
@@ -60,8 +74,14 @@ class Gateway:
         *,
         shadow: bool = False,
         tokenizer: Tokenizer | None = None,
+        clients: Sequence[Client] = (),
+        logs: Sequence[ClientLog] = (),
+        tags: Tags | None = None,
     ) -> None:
         self.config = config
+        self.logs = logs
+        self.tags = tags
+        self.decided: Callable[[float], object] = _ignored
         self.window = window
         self.http = http
         self.tokenizer = tokenizer
@@ -73,8 +93,15 @@ class Gateway:
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
         self._tickets: dict[int, Ticket] = {}
-        for name in config.clients:
+        self.names.remember(client.name for client in clients)
+        for client in clients:
+            _check_place(client, config)
+            self.clients.put(client)
+            for log in logs:
+                log.client(client)
+        for name in (*(client.name for client in clients), *config.clients):
             self._client(name)
+            self._weigh(name)
 
     def now_ns(self) -> int:
         """Time since the start."""
@@ -91,15 +118,17 @@ class Gateway:
 
     def _client(self, name: str) -> int:
         if name not in self.clients:
-            self.clients.put(Client(len(self.clients.all), name))
+            client = Client(len(self.clients.all), name)
+            self.clients.put(client)
+            for log in self.logs:
+                log.client(client)
             self._weigh(name)
         return self.clients.id(name)
 
     def _weigh(self, name: str) -> None:
-        client = self.clients.all[self.clients.id(name)]
-        weight = self.names.weight(name)
-        if client.weight != weight:
-            client = Client(client.id, name, weight)
+        known = self.clients.all[self.clients.id(name)]
+        client = Client(known.id, name, self.names.weight(name), self.config.groups(name))
+        if client != known:
             self.clients.put(client)
             self.window.configure(client, self.now_ns())
 
@@ -152,11 +181,12 @@ class Gateway:
         ended = False
         try:
             server = await self._place(request_id, client, call, deadline)
+            body = call.body if self.tags is None else with_priority(call.body, self.tags.of(request_id))
             try:
                 async with open_answer(
                     self.http,
                     self.config.servers[server],
-                    ("POST", path, list(headers.items()), call.body),
+                    ("POST", path, list(headers.items()), body),
                     self.config.limits.read_seconds,
                 ) as answer:
                     usage, rest = await self._pass_on(request_id, call, answer, send)
@@ -223,7 +253,11 @@ class Gateway:
 
     def pump(self) -> None:
         """Let in all that may be forwarded now."""
-        for placement in self.window.admit(self.now_ns()):
+        begun = time.perf_counter()
+        placements = self.window.admit(self.now_ns())
+        if placements:
+            self.decided(time.perf_counter() - begun)
+        for placement in placements:
             if self.shadow is not None:
                 self.shadow.let_in(placement.request_id)
                 continue
@@ -293,6 +327,16 @@ class Gateway:
                 await send(message)
         except TimeoutError:
             raise StalledError from None
+
+
+def _check_place(client: Client, config: GatewayConfig) -> None:
+    """Raises `ConfigError` where the configuration puts a client elsewhere than the kept state does."""
+    here, there = ("/".join(name for name, _ in place) for place in (config.groups(client.name), client.place))
+    if here != there:
+        raise ConfigError(
+            f"client.{client.name} is in {here or 'no organisation'}, and in {there or 'none'} in the kept state: what "
+            "it owes is theirs"
+        )
 
 
 def _error_event(message: str) -> bytes:

@@ -5,7 +5,7 @@ the server is told then.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 import msgspec
@@ -13,6 +13,8 @@ import msgspec
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.openai_size import Tokenizer, sized
 
+STRANGER = "~"
+"""How the name of a stranger begins."""
 OTHERS = "others"
 """The client of all strangers that have no name of their own."""
 
@@ -67,6 +69,10 @@ class Names:
         self._config = config
         self._owners = {key: name for name, client in config.clients.items() for key in client.keys}
 
+    def remember(self, names: Iterable[str]) -> None:
+        """Strangers among these have been here before."""
+        self._strangers.update(name for name in names if name.startswith(STRANGER))
+
     def weight(self, name: str) -> int:
         """The weight of a name: 1 for a stranger."""
         client = self._config.clients.get(name)
@@ -91,7 +97,7 @@ class Names:
         if how == "together" or not mark:
             return OTHERS
         # A key must not be seen in a report, and no stranger may take the name of a configured client.
-        name = f"~{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
+        name = f"{STRANGER}{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
         if name not in self._strangers and len(self._strangers) + len(self._config.clients) >= (
             self._config.limits.clients
         ):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 import uvicorn
 
@@ -14,13 +15,44 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.keep import Kept
+from fairsched.engines.gateway.priority import Tags
+from fairsched.engines.gateway.record import Recorded, state_of
 from fairsched.engines.gateway.status import status
 from fairsched.engines.gateway.upstream import new_client
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.openai_size import Tokenizer
+from fairsched.engines.serving_log import ServingLog
 from fairsched.policies.base import LocalPolicy, Router
 
 _log = logging.getLogger("fairsched.gateway")
+
+OpenLog = Callable[[tuple[int, ...], dict[str, Any] | None], ServingLog]
+"""Begins a log, for windows of so many tokens and a state that the policy goes on from."""
+
+WINDOW_REQUESTS = 256
+"""Requests at a server at a time, unless the configuration says otherwise."""
+
+
+ENDLESS = 1 << 40
+"""Tokens and requests of a server without a limit."""
+
+
+@attrs.frozen
+class Built:
+    """A gateway, its books, and what is kept of it: debts, and its log."""
+
+    gateway: Gateway
+    books: Books
+    kept: Kept | None = None
+    recorded: Recorded | None = None
+
+    def close(self) -> None:
+        """It has drained: write what remains to be written."""
+        if self.kept is not None:
+            self.kept.close()
+        if self.recorded is not None:
+            self.recorded.close(self.gateway.window)
 
 
 def build(
@@ -30,12 +62,42 @@ def build(
     *,
     shadow: bool = False,
     tokenizer: Tokenizer | None = None,
-) -> tuple[Gateway, Books]:
-    """A gateway and its books.  Call it in the event loop that is to serve, or before there is one."""
-    shares = [Share(server.window_tokens, server.window_requests) for server in config.servers]
-    books = Books(policy, sum(share.tokens for share in shares))
-    window = Window(policy, router, shares, (books.record,))
-    return Gateway(config, window, new_client(), shadow=shadow, tokenizer=tokenizer), books
+    open_log: OpenLog | None = None,
+) -> Built:
+    """A gateway.  Call it in the event loop that is to serve, or before there is one.
+
+    `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
+    for debts that cannot be gone on from, and `OSError` where they cannot be kept.
+    """
+    unlimited = config.mode == "priority"
+    shares = [
+        Share(
+            server.window_tokens or ENDLESS,
+            server.window_requests or (ENDLESS if unlimited else WINDOW_REQUESTS),
+        )
+        for server in config.servers
+    ]
+    kept = None if config.state is None else Kept(Path(config.state), policy)
+    state = None if kept is None else kept.state
+    books = Books(policy, sum(share.tokens for share in shares), resumed=state is not None)
+    windows = tuple(share.tokens for share in shares)
+    recorded = None if open_log is None else Recorded(open_log(windows, state_of(policy, state)))
+    tags = Tags() if config.mode == "priority" else None
+    listening = (kept, recorded, tags, books)
+    window = Window(policy, router, shares, [each.record for each in listening if each is not None], state)
+    if kept is not None:
+        kept.begin(window)
+    gateway = Gateway(
+        config,
+        window,
+        new_client(),
+        shadow=shadow,
+        tokenizer=tokenizer,
+        clients=() if kept is None else kept.clients,
+        logs=[each for each in (kept, recorded) if each is not None],
+        tags=tags,
+    )
+    return Built(gateway, books, kept, recorded)
 
 
 def reload(gateway: Gateway, path: Path) -> bool:
@@ -50,15 +112,15 @@ def reload(gateway: Gateway, path: Path) -> bool:
     return True
 
 
-def serve(
-    gateway: Gateway, books: Books, path: Path, *, report: Path | None = None, say: Callable[[str], object] = print
-) -> None:
+def serve(built: Built, path: Path, *, report: Path | None = None, say: Callable[[str], object] = print) -> None:
     """Serve until SIGTERM or SIGINT; what was taken on by then is served, within `drain_seconds`.
 
-    Then `report` is written.
+    Then `report` is written, and what is kept is closed.
     """
+    gateway, books = built.gateway, built.books
 
     def stopped() -> None:
+        built.close()
         if report is not None:
             report.write_bytes(msgspec.json.format(msgspec.json.encode(status(gateway, books)), indent=2) + b"\n")
 

@@ -14,7 +14,7 @@ A policy that raises, or whose plan cannot be followed, is set aside: from then 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -29,6 +29,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Prefilled,
     Settled,
     WorkerJoined,
 )
@@ -89,7 +90,8 @@ class Window:
     """Queue, gate and window.
 
     `policy` lets one request in at a decision (`max_running` of its batching rule is 1) and reserves outputs;
-    `listeners` are told every event.  A call costs what the policy and the router do, and O(servers).
+    `listeners` are told every event; `state` is the policy's to go on from, in which nothing waits or is in flight.  A
+    call costs what the policy and the router do, and O(servers).
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Window:
         router: Router[Any],
         shares: Sequence[Share],
         listeners: Sequence[Callable[[Event], object]] = (),
+        state: Any = None,
     ) -> None:
         if not shares:
             raise ValueError("a window needs at least one server")
@@ -106,7 +109,7 @@ class Window:
         self.set_aside: str | None = None
         self.overrun_tokens = 0
         self._listeners = listeners
-        self._state = policy.init()
+        self._state = policy.init() if state is None else state
         self._router_state = router.init()
         self._servers = [_Server(share) for share in shares]
         self._waiting: dict[int, Request] = {}
@@ -148,6 +151,21 @@ class Window:
         """Which servers take requests."""
         return tuple(server.up for server in self._servers)
 
+    @property
+    def state(self) -> Any:
+        """The policy's state."""
+        return self._state
+
+    @property
+    def queue(self) -> Iterator[Request]:
+        """The requests that wait, in order of arrival."""
+        return iter(self._waiting.values())
+
+    @property
+    def flights(self) -> Iterator[tuple[Request, int]]:
+        """The requests in flight, each with what of its prompt was charged so far."""
+        return ((flight.request, flight.charged) for flight in self._flights.values())
+
     def waiting_of(self, client: int) -> int:
         """Requests of a client that wait."""
         return self._waiting_of.get(client, 0)
@@ -162,8 +180,8 @@ class Window:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def configure(self, client: Client, now_ns: int) -> None:
-        """A client's weight."""
-        self._tell(ClientConfigured(now_ns, WINDOW, client.id, client.weight))
+        """A client's weight, and its groups."""
+        self._tell(ClientConfigured(now_ns, WINDOW, client.id, client.weight, client.place))
 
     def arrive(self, request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> None:
         """A request of so many tokens by estimate waits.  Raises `ValueError` for one that no server could take."""
@@ -197,6 +215,10 @@ class Window:
     def produced(self, request_id: int, tokens: int, now_ns: int) -> None:
         """Output tokens of a request passed by."""
         flight = self._flights[request_id]
+        if not flight.produced:
+            # For logs: whoever asks when the first token came.
+            request = flight.request
+            self._announce(Prefilled(now_ns, WINDOW, request_id, request.client, request.prompt_tokens, 0))
         flight.produced += tokens
         over = flight.produced - flight.request.max_output_tokens
         self.overrun_tokens += max(min(over, tokens), 0)

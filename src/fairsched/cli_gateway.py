@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
+from fairsched.policies.hierarchical import HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
+from fairsched.policies.registry import ROUTERS, local_policy, parameters, unknown, with_parameters
 
 
 def add_gateway(commands: Any) -> None:
@@ -26,6 +27,9 @@ def add_gateway(commands: Any) -> None:
     )
     command.add_argument("--report", type=Path, metavar="FILE", help="write the status as JSON at the end")
     command.add_argument(
+        "--log", type=Path, metavar="FILE", help="write every event, for `fairsched replay` and `fairsched audit`"
+    )
+    command.add_argument(
         "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
     )
     command.set_defaults(run=gateway)
@@ -37,19 +41,39 @@ def gateway(arguments: Namespace) -> int:
     policy, router = policy_of(config, arguments.config), ROUTERS.get(config.router)
     if router is None:
         raise ConfigError(f"{arguments.config}: {unknown('router', config.router, ROUTERS)}")
-    if arguments.report is not None and not arguments.report.parent.is_dir():
-        raise ValueError(f"--report: there is no folder {arguments.report.parent}")
+    for option, file in (("--report", arguments.report), ("--log", arguments.log)):
+        if file is not None and not file.parent.is_dir():
+            raise ValueError(f"{option}: there is no folder {file.parent}")
+    if config.state is not None and not Path(config.state).parent.is_dir():
+        raise ConfigError(f"{arguments.config}: state: there is no folder {Path(config.state).parent}")
+    if arguments.shadow and (config.mode == "priority" or config.state is not None):
+        raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges nobody")
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
     if arguments.check:
         print(_bound_text(config, policy))
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway.server import build, serve
+    from fairsched.engines.serving_log import ServingLog
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("fairsched").setLevel(logging.INFO)
+
+    def open_log(windows: tuple[int, ...], state: dict[str, Any] | None) -> ServingLog:
+        return ServingLog(
+            arguments.log,
+            policy.name,
+            parameters(policy),
+            kv_capacity_tokens=sum(windows),
+            router=config.router,
+            name="gateway",
+            windows=windows,
+            state=state,
+        )
+
+    log = None if arguments.log is None else open_log
     serve(
-        *build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer),
+        build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=log),
         arguments.config,
         report=arguments.report,
         say=lambda text: print(text, flush=True),
@@ -63,7 +87,7 @@ def policy_of(config: GatewayConfig, path: Path) -> ComposedPolicy:
     Raises `ConfigError` for one that cannot be used here.
     """
     try:
-        policy = local_policy(config.policy)
+        policy = local_policy("fcfs" if config.mode == "priority" else config.policy)
         values = {"batching": "iteration-level", "max_running": "1", "reserve": "static"}
         if hasattr(policy.gate, "quantum"):
             values["quantum"] = str(config.quantum)
@@ -72,6 +96,8 @@ def policy_of(config: GatewayConfig, path: Path) -> ComposedPolicy:
         raise ConfigError(f"{path}: policy: {error}") from None
     if policy.order.displaces:
         raise ConfigError(f"{path}: policy: {config.policy} preempts, which a gateway cannot")
+    if config.organisations and not isinstance(policy.gate, HierarchicalGate):
+        raise ConfigError(f'{path}: organisation: only a hierarchical gate knows any: policy = "fcfs+hierarchical"')
     rates = policy.gate.rates
     if policy.promises_bound and rates.input > rates.output:
         raise ConfigError(f"{path}: policy: its bound needs input tokens that are not dearer than output tokens")
@@ -81,8 +107,12 @@ def policy_of(config: GatewayConfig, path: Path) -> ComposedPolicy:
 def _bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     from fairsched.model.request import Client
 
-    tokens = sum(server.window_tokens for server in config.servers)
-    clients = tuple(Client(i, name, client.weight) for i, (name, client) in enumerate(config.clients.items()))
+    if config.mode == "priority":
+        return "mode priority: servers order calls by their field priority, and nothing is promised"
+    tokens = sum(server.window_tokens or 0 for server in config.servers)
+    clients = tuple(
+        Client(i, name, client.weight, config.groups(name)) for i, (name, client) in enumerate(config.clients.items())
+    )
     clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
     bound = policy.service_gap_bound(clients, policy.limits(tokens, tokens))
     text = f"window {tokens:,} tokens, policy {policy.name}: "

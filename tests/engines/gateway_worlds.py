@@ -182,7 +182,8 @@ async def world(
     servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
     config = GatewayConfig(servers, limits=limits, **{"identify": "header", "status": True, **fields})
     policy = policy_of(config, Path("test.toml"))
-    gateway, books = build(config, policy, ROUTERS[config.router], shadow=shadow)
+    built = build(config, policy, ROUTERS[config.router], shadow=shadow)
+    gateway, books = built.gateway, built.books
     async with (
         served(application(gateway, books)) as url,
         httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(keepalive_expiry=2.0)) as http,

@@ -1,0 +1,177 @@
+"""What clients owe, kept through restarts in a file: a gateway that is killed forgives nobody.
+
+The file is a snapshot of the policy's state, written whole; beside it a journal (`engines.journal`) has every event
+since, each written before a byte of what it is about goes on to a caller.  A restart goes on from both: calls that were
+in flight are charged the whole estimate of their prompts and the output that passed, as callers are who leave, and
+those that waited never were.  Written without waiting for the disk: what the machine itself loses when it dies is lost.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairsched.engines.gateway.config import ConfigError
+from fairsched.engines.gateway.window import WINDOW, Window
+from fairsched.engines.journal import NOTHING, Journal, JournalError, read_journal
+from fairsched.engines.snapshot import write_whole
+from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Event, Finished, Settled, WorkerLeft
+from fairsched.model.fingerprint import configuration
+from fairsched.model.request import Client
+from fairsched.model.serial import StateError
+from fairsched.policies.base import LocalPolicy
+
+_log = logging.getLogger("fairsched.gateway")
+
+SCHEMA = 1
+"""Version of the file."""
+EVENTS_MAX = 100_000
+"""Events in a journal before the next snapshot."""
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """An open call: its prompt's estimate, and what of it was charged (0: it waits)."""
+
+    request_id: int
+    client: int
+    prompt_tokens: int
+    charged: int
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    fairsched_gateway_state: int
+    policy: dict[str, Any]
+    state: dict[str, Any]
+    clients: tuple[Client, ...]
+    calls: tuple[_Call, ...]
+
+
+class Kept:
+    """The file at `path`.  `state` and `clients` are what it holds, None and nobody if there is no such file.
+
+    Raises `ConfigError` for a file that is broken or of another policy, and `OSError` where it cannot be read.
+    """
+
+    def __init__(self, path: Path, policy: LocalPolicy[Any]) -> None:
+        self.path = path
+        self.failure: OSError | None = None
+        self.state: Any = None
+        self.clients: tuple[Client, ...] = ()
+        self._policy = policy
+        self._journal: Journal | None = None
+        self._window: Window | None = None
+        self._events = 0
+        if path.exists():
+            try:
+                self._read()
+            except (msgspec.DecodeError, StateError, JournalError) as error:
+                raise ConfigError(f"state: {path} cannot be read: {error}") from None
+
+    @property
+    def _journal_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.journal")
+
+    def _read(self) -> None:
+        data = self.path.read_bytes()
+        file = msgspec.json.decode(data, type=_File)
+        if file.fairsched_gateway_state != SCHEMA or file.policy != configuration(self._policy):
+            raise ConfigError(
+                f"state: {self.path} is of another policy or version: go back to what kept it, or name another file "
+                "and begin without debts"
+            )
+        state = self._policy.state_from_json(file.state)
+        tail = read_journal(self._journal_path) if self._journal_path.exists() else NOTHING
+        if tail.after != _sha256(data):
+            tail = NOTHING  # The snapshot was written after it, and has it all.
+        clients = {client.id: client for client in (*file.clients, *tail.clients)}
+        calls = {call.request_id: call for call in file.calls}
+        for event in tail.events:
+            state = self._policy.observe(state, event)
+            _follow(calls, event)
+            if isinstance(event, ClientConfigured):
+                clients[event.client] = _configured(clients[event.client], event)
+        for call in calls.values():
+            if call.charged not in (0, call.prompt_tokens):
+                settled = Settled(0, WINDOW, call.request_id, call.client, call.prompt_tokens)
+                state = self._policy.observe(state, settled)
+        self.state = self._policy.observe(state, WorkerLeft(0, WINDOW))
+        self.clients = tuple(clients[i] for i in sorted(clients))
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def begin(self, window: Window) -> None:
+        """Keep this window from now on.  Raises `OSError` where the file cannot be written."""
+        self._window = window
+        self._snapshot()
+
+    def client(self, client: Client) -> None:
+        """The next client."""
+        if client.id == len(self.clients):
+            self.clients = (*self.clients, client)
+        if self._journal is not None:
+            self._journal.client(client)
+
+    def record(self, event: Event) -> None:
+        """The window's next event."""
+        if isinstance(event, ClientConfigured):
+            i = event.client
+            self.clients = (*self.clients[:i], _configured(self.clients[i], event), *self.clients[i + 1 :])
+        if self._journal is None or self._window is None:
+            return
+        try:
+            self._journal.events((event,))
+            self._events += 1
+            if self._events >= EVENTS_MAX and isinstance(event, Finished | Cancelled):
+                self._snapshot()
+        except OSError as error:
+            _log.exception("debts cannot be kept in %s any more", self.path)
+            self.failure = error
+            self._journal = None
+
+    def _snapshot(self) -> None:
+        assert self._window is not None
+        if self._window.set_aside is not None:
+            return  # Its state is of an earlier time; the journal goes on.
+        calls = [_Call(each.id, each.client, each.prompt_tokens, 0) for each in self._window.queue]
+        calls += [_Call(each.id, each.client, each.prompt_tokens, charged) for each, charged in self._window.flights]
+        state = self._policy.state_to_json(self._window.state)
+        data = msgspec.json.encode(_File(SCHEMA, configuration(self._policy), state, self.clients, tuple(calls)))
+        write_whole(self.path, data)
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = Journal(self._journal_path, _sha256(data))
+        self._events = 0
+
+    def close(self) -> None:
+        """The gateway has drained: one snapshot has it all."""
+        if self._journal is not None:
+            self._snapshot()
+            self._journal.close()
+            self._journal = None
+
+
+def _follow(calls: dict[int, _Call], event: Event) -> None:
+    """The open calls after an event."""
+    match event:
+        case Arrived(request=request):
+            calls[request.id] = _Call(request.id, request.client, request.prompt_tokens, 0)
+        case Admitted():
+            calls[event.request_id] = msgspec.structs.replace(calls[event.request_id], charged=event.extend_tokens)
+        case Settled():
+            known = calls[event.request_id]
+            whole = max(event.extend_tokens, 1)
+            calls[event.request_id] = _Call(known.request_id, known.client, whole, whole)
+        case Finished() | Cancelled():
+            calls.pop(event.request_id, None)
+        case _:
+            pass
+
+
+def _configured(client: Client, event: ClientConfigured) -> Client:
+    return Client(client.id, client.name, event.weight, event.groups or client.place)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
