@@ -1,5 +1,6 @@
 """Ray Serve with our router: replicas and the actor are killed, handles are in several processes, a client floods."""
 
+import ast
 import asyncio
 import os
 import secrets
@@ -127,7 +128,6 @@ def test_handles_in_two_processes_share_four_to_one_as_one_policy(one: bool) -> 
     for caller in callers:
         ray.kill(caller)
     ratio = gold / free
-    print(f"gold {gold}, free {free}: {ratio:.2f} : 1")
     if one:
         assert 3 <= ratio <= 5, (gold, free)
         found_status = status(name, name)
@@ -188,6 +188,17 @@ def test_the_actor_is_killed_and_goes_on() -> None:
 
 async def _answered(handle: Any, i: int) -> int:
     return int(await handle.remote(i, client=f"c{i % 2}", **TOKENS) > 0)
+
+
+def test_the_page_that_tells_how_to_begin_is_true(capsys: pytest.CaptureFixture[str]) -> None:
+    """The application of docs/ray-serve.md runs as it stands, and its status has both clients."""
+    page = (Path(__file__).parents[2] / "docs" / "ray-serve.md").read_text()
+    app = page.partition("```py\n")[2].partition("```")[0]
+    exec(compile(app, "app.py", "exec"), {"__name__": "app"})
+    answers, told = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert answers == "['HELLO', 'HELLO']"
+    assert {"gold", "free"} <= set(ast.literal_eval(told)["clients"])
+    serve.delete("default")
 
 
 def test_settings_that_cannot_be_lose_nobody() -> None:
