@@ -251,6 +251,7 @@ class Desk:
             self._prefilled(call, call.scheduled - call.computed, now)
         self._produced(call, now)
         del self._running[known.id]
+        call.running = False
         if ended_well(request):
             self._tell(Finished(now, 0, known.id, known.client, call.produced))
             return

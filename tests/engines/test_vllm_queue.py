@@ -1,0 +1,335 @@
+"""The scheduler inside vLLM without vLLM: a policy's queue, the books, the settings, over a stand-in of its loop."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.vllm.memory import KvMemory
+from fairsched.engines.vllm.names import Names
+from fairsched.engines.vllm.settings import VARIABLE, Settings, SettingsError, read_settings
+from fairsched.engines.vllm.status import Status as Report
+from fairsched.engines.vllm.version import VersionError, is_tested, require_tested
+from fairsched.model.events import Admitted, Cancelled, Decoded, Finished, Preempted, Prefilled
+from fairsched.model.monitor import Monitor
+from fairsched.model.request import Client
+from fairsched.policies.vtc import VTC
+from tests.engines.vllm_stand_in import BLOCK, StandIn, StandInRequest, Status, policy_of, requests
+
+POLICIES = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 16}), ("shortest-prompt+deficit", {"quantum": 3})]
+
+
+def monitor_of(engine: StandIn) -> Monitor | None:
+    """The promise of the engine's policy, to be held to its events."""
+    policy = engine.desk.decider.policy
+    limits = attrs.evolve(policy.limits(engine.desk.memory.capacity_tokens, 30), running_max=4)
+    promise = policy.promise((Client(0, "a"), Client(1, "b")), limits)
+    return None if promise is None else Monitor(promise, policy.gate_check())
+
+
+def decisions_differ(engine: StandIn) -> list[str]:
+    """Admissions that the pure policy, told the same events, would not have decided."""
+    policy, wrong = engine.desk.decider.policy, []
+    state = policy.init()
+    for event in engine.events:
+        if isinstance(event, Admitted):
+            plan, _ = policy.decide(state, engine.desk.decider._view(event.time_ns))
+            if [admission.request_id for admission in plan.admit] != [event.request_id]:
+                wrong.append(f"{event} where the policy says {plan}")
+        state = policy.observe(state, event)
+    assert policy.state_to_json(state) == policy.state_to_json(engine.desk.decider.state)
+    return wrong
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 1 << 30), st.sampled_from(POLICIES), st.integers(1, 3), st.booleans(), st.sampled_from([5, 16, 64])
+)
+def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
+    seed: int, chosen: tuple[str, dict[str, int]], ahead: int, reserve: bool, budget: int
+) -> None:
+    """Arrivals, aborts, grammars, requests that are put off, preemptions, steps ahead: every request ends once, vLLM's
+    batch and the books agree, each admission is the one that the pure policy decides, charged tokens are computed
+    tokens, and the promise holds."""
+    rng, (name, parameters) = random.Random(seed), chosen
+    engine = StandIn(policy_of(name, reserve, **parameters), budget=budget, reserve=reserve)
+    coming = requests(rng, 30)
+    for request in coming:
+        request.status = rng.choice([Status.WAITING] * 4 + [Status.WAITING_FOR_GRAMMAR])
+        request.puts_off = rng.choice([0, 0, 0, 1])
+    rest = list(coming)
+    while rest or engine.running or len(engine.waiting):
+        for _ in range(rng.randint(0, 2)):
+            if rest:
+                engine.add(rest.pop())
+        if rng.random() < 0.1 and engine.known:
+            engine.abort(rng.choice(list(engine.known)))
+        engine.ready = set(engine.known) if rng.random() < 0.5 else engine.ready
+        engine.run(1, ahead)
+        late = set(engine.waiting._unready)
+        run = {call.request.request_id for call in engine.desk.running.values()}
+        assert run | late == {request.request_id for request in engine.running} | late
+        assert len(engine.waiting) == len(list(engine.waiting)) == len(engine.desk.waiting) + len(late)
+        engine.desk.decider.policy.check(engine.desk.decider.state)
+    ends = Counter(event.request_id for event in engine.events if isinstance(event, Finished | Cancelled))
+    assert set(ends.values()) == {1}
+    assert engine.pool.free == 16
+    assert not engine.desk.decider.interventions
+    assert decisions_differ(engine) == []
+    if reserve:
+        assert not any(isinstance(event, Preempted) for event in engine.events)
+    produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, Decoded))
+    assert produced == sum(request.num_output_tokens for request in coming)
+    monitor = monitor_of(engine)
+    if monitor is not None:
+        monitor.observe_all(engine.events)
+        report = monitor.report()
+        assert report.bound_violations == 0
+        assert set(report.violated()) <= {"NothingRefunded"}
+
+
+def test_without_reservation_requests_are_preempted_and_come_back() -> None:
+    """The world above does preempt: outputs that outgrow memory take the youngest out, which goes on later."""
+    engine = StandIn(policy_of("vtc", False), blocks=8, reserve=False)
+    for i in range(4):
+        engine.add(StandInRequest(f"r{i}", "ab"[i % 2], 4, 24, 24))
+    engine.run(ahead=2)
+    assert any(isinstance(event, Preempted) for event in engine.events)
+    assert sum(isinstance(event, Finished) for event in engine.events) == 4
+    assert decisions_differ(engine) == []
+
+
+def test_chunks_are_charged_as_they_are_scheduled() -> None:
+    """A prompt over the budget is prefilled in chunks that sum to what was admitted."""
+    engine = StandIn(policy_of("vtc"), budget=5)
+    engine.add(StandInRequest("r", "a", 13, 2, 2))
+    engine.run()
+    chunks = [event.tokens for event in engine.events if isinstance(event, Prefilled)]
+    assert chunks == [5, 5, 3]
+
+
+def test_what_is_being_computed_is_not_given_back() -> None:
+    """A caller leaves while a chunk is in flight: only what was not scheduled is refunded."""
+    engine = StandIn(policy_of("vtc"), budget=5)
+    engine.add(StandInRequest("r", "a", 13, 2, 2))
+    engine.schedule()
+    engine.abort("r")
+    engine.update()
+    (gone,) = (event for event in engine.events if isinstance(event, Cancelled))
+    assert gone.was_running
+    assert gone.uncomputed_tokens == 8
+    assert [event.tokens for event in engine.events if isinstance(event, Prefilled)] == [5]
+
+
+def test_a_chunk_of_an_earlier_stint_is_not_one_of_this() -> None:
+    """A request that was taken out and is back while a step of before is in flight (vLLM drops its results): what that
+    step computed is not taken for the prompt that is computed again."""
+    engine = StandIn(policy_of("vtc"), budget=5)
+    request = StandInRequest("r", "a", 13, 2, 2)
+    engine.add(request)
+    first = engine.schedule()
+    engine.running.clear()
+    engine.pool.release("r")
+    request.status, request.num_computed_tokens = Status.PREEMPTED, 0
+    engine.desk.requeue(request)
+    engine.waiting.prepend_requests([request])
+    engine.schedule()
+    engine.desk.delivered(id(first), first)
+    assert not any(isinstance(event, Prefilled) for event in engine.events)
+
+
+def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
+    """16 heavy requests and then 4 light ones: in order of arrival these are last, by counters they are not."""
+    last = {}
+    for name in ("fcfs", "vtc"):
+        engine = StandIn(policy_of(name), seats=2)
+        for i in range(20):
+            engine.add(StandInRequest(f"r{i}", "heavy" if i < 16 else "light", 12, 8, 8))
+        engine.run()
+        last[name] = max(engine.let_in.index(f"r{i}") for i in range(16, 20))
+    assert last["fcfs"] == 19
+    assert last["vtc"] < 9
+
+
+def test_nobody_passes_who_has_no_room() -> None:
+    """The one who is next waits for memory, and a small request behind it waits too: then large ones do not starve."""
+    engine = StandIn(policy_of("fcfs"), blocks=4)
+    for i, most in enumerate((8, 15, 1)):
+        engine.add(StandInRequest(f"r{i}", "a", 1, most, most))
+    engine.schedule()
+    assert engine.let_in == ["r0"]
+    assert not engine.waiting
+    assert len(engine.waiting) == 2
+    with pytest.raises(IndexError):
+        engine.waiting.peek_request()
+    engine.update()
+    engine.run()
+    assert engine.let_in == ["r0", "r1", "r2"]
+
+
+def test_whoever_is_put_off_keeps_its_place_and_nobody_passes() -> None:
+    """A request that vLLM puts off (a LoRA slot is missing) goes first again in the next step."""
+    engine = StandIn(policy_of("fcfs"))
+    first = StandInRequest("r0", "a", 1, 4, 4)
+    first.puts_off = 2
+    engine.add(first)
+    engine.add(StandInRequest("r1", "b", 1, 4, 4))
+    engine.schedule()
+    engine.schedule()
+    assert engine.let_in == []
+    engine.run()
+    assert engine.let_in == ["r0", "r1"]
+
+
+@pytest.mark.parametrize("fault", ["raises", "unknown", "nobody", "observe"])
+def test_a_policy_that_fails_is_not_followed_and_everybody_is_served(fault: str) -> None:
+    """A policy that raises, names somebody who does not wait, lets nobody in, or cannot be told: the oldest goes first,
+    it is counted, and the policy is set aside when it does not stop."""
+
+    class Faulty(VTC):
+        """VTC with a fault."""
+
+        def decide(self, state: Any, view: Any) -> Any:
+            plan, after = super().decide(state, view)
+            if fault == "raises":
+                raise RuntimeError("no")
+            if fault == "unknown" and plan.admit:
+                plan = msgspec.structs.replace(plan, admit=(msgspec.structs.replace(plan.admit[0], request_id=10_000),))
+            return (msgspec.structs.replace(plan, admit=()), state) if fault == "nobody" else (plan, after)
+
+        def observe(self, state: Any, event: Any) -> Any:
+            if fault == "observe" and isinstance(event, Decoded):
+                raise RuntimeError("no")
+            return super().observe(state, event)
+
+    good = policy_of("vtc")
+    engine = StandIn(Faulty(good.name, good.order, good.gate, good.batching), seats=1)
+    for i in range(12):
+        engine.add(StandInRequest(f"r{i}", "a" if i < 8 else "b", 2, 2, 2))
+    engine.run()
+    decider = engine.desk.decider
+    assert engine.let_in == [f"r{i}" for i in range(12)]
+    assert sum(isinstance(event, Finished) for event in engine.events) == 12
+    assert decider.set_aside is not None
+    cause = {"raises": "exception", "unknown": "infeasible", "nobody": "stalled", "observe": "observe"}[fault]
+    assert set(decider.interventions) == {cause}
+
+
+def test_what_the_books_cannot_describe_is_served_first_and_counted() -> None:
+    """A streaming session waits beside the policy; so does a prompt that is too long for the library."""
+    engine = StandIn(policy_of("vtc"))
+    engine.add(StandInRequest("r0", "a", 2, 2, 2))
+    session = StandInRequest("s", "a", 2, 2, 2)
+    session.resumable = True
+    engine.add(session)
+    engine.waiting.add_request(StandInRequest("huge", "a", 1 << 30, 2, 2))
+    assert engine.waiting.uncovered == 2
+    engine.waiting.remove_request(StandInRequest("huge", "a", 1, 1, 1))
+    engine.run()
+    assert engine.let_in == ["s", "r0"]
+
+
+def test_a_request_fits_if_all_outputs_do() -> None:
+    """Free blocks less what the running ones may still need, in whole blocks; without reservation everybody fits."""
+    pool = StandIn(policy_of("vtc"), blocks=10).pool
+    memory = KvMemory(pool, BLOCK)
+    assert memory.capacity_tokens == 40
+    pool.allocate("r", 5)
+    running = [("r", 17)]
+    assert memory.promised_blocks(running) == 3
+    request: Any = StandInRequest("q", "a", 1, 1, 1)
+    assert memory.fits(request, 20, running)
+    assert not memory.fits(request, 21, running)
+    assert KvMemory(pool, BLOCK, reserves=False).fits(request, 1000, running)
+    assert KvMemory(pool, BLOCK, lookahead_tokens=4).blocks_of(20) == 6
+
+
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        ("gold", "gold"),
+        (7, "7"),
+        (None, "default"),
+        ({"no": "name"}, "default"),
+        ("", "default"),
+        ("x" * 999, "x" * 256),
+    ],
+)
+def test_a_request_names_its_client(client: object, name: str) -> None:
+    """By a string or a number; anything else is the default client."""
+    names = Names(Settings(clients={"gold": 3}))
+    found, new = names.of(StandInRequest("r", client, 1, 1, 1))
+    assert found.name == name
+    assert new == (name not in ("gold", "default"))
+    assert found.weight == (3 if name == "gold" else 1)
+
+
+def test_strangers_beyond_the_limit_share_the_default_client() -> None:
+    """So that nobody can make the tables grow without end."""
+    names = Names(Settings(clients={"gold": 3}, clients_max=2))
+    found = [names.of(StandInRequest("r", f"c{i}", 1, 1, 1))[0].name for i in range(4)]
+    assert found == ["c0", "c1", "default", "default"]
+
+
+def test_settings_come_from_the_command_line_or_a_file(tmp_path: Path) -> None:
+    """One of the two, every key known, every value of its type; the error says where."""
+    file = tmp_path / "fair.toml"
+    file.write_text('policy = "vtc"\n[clients]\ngold = 4\n')
+    assert read_settings({}, {}) == Settings()
+    assert read_settings({"other": 1}, {VARIABLE: str(file)}) == Settings(policy="vtc", clients={"gold": 4})
+    assert read_settings({"fairsched": {"reserve_outputs": False}}, {}).reserve_outputs is False
+    with pytest.raises(SettingsError, match="both"):
+        read_settings({"fairsched": {}}, {VARIABLE: str(file)})
+    for table, match in (
+        ({"polcy": "vtc"}, "polcy"),
+        ({"clients": {"a": 0}}, "clients"),
+        ({"reserve_outputs": "yes"}, "reserve_outputs"),
+        ("vtc", "object"),
+    ):
+        with pytest.raises(SettingsError, match=match):
+            read_settings({"fairsched": table}, {})
+    with pytest.raises(SettingsError, match=r"nowhere\.toml cannot be read"):
+        read_settings({}, {VARIABLE: str(tmp_path / "nowhere.toml")})
+    file.write_text("policy = ")
+    with pytest.raises(SettingsError, match=r"fair\.toml"):
+        read_settings({}, {VARIABLE: str(file)})
+
+
+def test_only_tested_versions_are_accepted() -> None:
+    """Releases from 0.32.0 to below 0.33; others only on demand."""
+    assert [is_tested(version) for version in ("0.32.0", "0.32.4+cpu", "0.31.9", "0.33.0", "0.32.0rc1", "dev")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    with pytest.raises(VersionError, match=r"0\.33\.0; .*accept_untested_version"):
+        require_tested("0.33.0")
+
+
+def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:
+    """Tokens by client, outcomes, the gap and its bound; the metrics say the same."""
+    engine = StandIn(policy_of("vtc"), settings=Settings(clients={"b": 2}))
+    for i in range(6):
+        engine.add(StandInRequest(f"r{i}", "ab"[i % 2], 8, 4, 4))
+    engine.run()
+    report = Report(monitor_of(engine))
+    report.desk = engine.desk
+    report.record(engine.events)
+    report.write(tmp_path / "report.json")
+    said = json.loads((tmp_path / "report.json").read_bytes())
+    assert said["clients"]["b"] == {"weight": 2, "prefill_tokens": 24, "decode_tokens": 12, "cached_tokens": 0}
+    assert said["outcomes"] == {"finished": 6, "cancelled": 0}
+    assert 0 < said["promise"]["gap"] <= said["promise"]["gap_bound"]
+    samples = {(name, *labels.values()): value for name, labels, value in report.samples()}
+    assert samples["client_service_tokens_total", "b", "decode"] == 12
+    assert samples["service_gap_tokens",] <= samples["service_gap_bound_tokens",]
