@@ -135,6 +135,7 @@ def test_a_chunk_of_an_earlier_stint_is_not_one_of_this() -> None:
     request = StandInRequest("r", "a", 13, 2, 2)
     engine.add(request)
     first = engine.schedule()
+    engine.in_flight.clear()
     engine.running.clear()
     engine.pool.release("r")
     request.status, request.num_computed_tokens = Status.PREEMPTED, 0
