@@ -42,8 +42,8 @@ from fairsched.model.siblings import SiblingAlgebra
 from fairsched.model.theorem import CAPPED, Assumption, Theorem
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.deficit import DeficitGate, decode, reconfigure, refill_due, refill_rounds, under_cap
-from fairsched.policies.deficit import choose as best_in_credit
 from fairsched.policies.gate import Gate, Stake, Turn
+from fairsched.policies.hierarchical_theorems import THEOREMS
 from fairsched.policies.validators import positive
 from fairsched.policies.vectors import grown
 
@@ -55,7 +55,7 @@ from fairsched.policies.vectors import grown
 
 def choose(o: Algebra, q: Vector, inner: Vector, outer: Vector, queued: Mask, ready: Mask, score: Vector) -> Point:
     """The client of best score among those who wait and are ready, and who have credit as their groups have."""
-    return best_in_credit(o, q, queued, ready & (inner > 0) & (outer > 0), score)
+    return o.argmax(score, queued & ready & (q > 0) & (inner > 0) & (outer > 0))
 
 
 def along(o: Algebra, v: Vector, p: Point, inner: Point, outer: Point, amount: Scalar) -> Vector:
@@ -200,7 +200,7 @@ class HierarchicalGate(Gate[HierarchicalState]):
     name: ClassVar[str] = "hierarchical"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = HierarchicalState
-    theorems: ClassVar[tuple[Theorem, ...]] = ()
+    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)

@@ -11,6 +11,8 @@ What is carried is debt, and of credit what the new gate has a word for:
 - deficit to counter: a counter is the debt; credit is not carried, so nobody starts below anybody who owes nothing.
 - counter to deficit: whoever is at the level of the lowest who waits (where a lift would put it) gets one unit of
   credit, and everybody else owes what it is ahead of that level.
+- a hierarchical gate keeps its tree, or gives what clients owe to another gate; none takes over from another, which
+  does not know the groups.
 - from an open gate: nobody owes anything, weights are 1 until they are told.  To an open gate: nothing is kept.
 
 The theorems are about these kernels: the new gate's invariant holds at once, with the larger of both gates' U, since
@@ -44,6 +46,7 @@ from fairsched.policies.counter import COMMON_MAX, CounterGate, CounterState
 from fairsched.policies.deficit import DeficitGate, DeficitState, reconfigure
 from fairsched.policies.gate import Gate, NoState, OpenGate
 from fairsched.policies.global_deficit import GlobalDeficitGate, GlobalState
+from fairsched.policies.hierarchical import ROOT, HierarchicalGate, HierarchicalState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local_state import Flight, LocalState, group_of
 from fairsched.policies.prefix_ledger import NO_LEDGER
@@ -164,6 +167,12 @@ def _(gate: CounterGate, state: CounterState, queued: Bools) -> Account:
     return Account(balance, state.common // state.share, np.ones(size, np.bool_))
 
 
+@account.register(HierarchicalGate)
+def _(gate: HierarchicalGate, state: HierarchicalState, queued: Bools) -> Account:
+    """What clients owe; what their groups do has no place in another gate."""
+    return Account(state.q[state.node], state.quantum[state.node] // gate.quantum, state.known[state.node])
+
+
 @account.register(OpenGate)
 def _(gate: OpenGate, state: NoState, queued: Bools) -> Account:
     size = len(queued)
@@ -193,6 +202,11 @@ def _(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
         raise MigrationError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
     share = common // held.weight
     return CounterState(counters(NUMPY, held.balance, share), share, common, -1)
+
+
+@opened.register(HierarchicalGate)
+def _(gate: HierarchicalGate, held: Account, in_flight: Ints) -> HierarchicalState:
+    raise MigrationError("a hierarchical gate is told who is in which group before the first request: start with it")
 
 
 @opened.register(OpenGate)
@@ -255,13 +269,15 @@ def _queue(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> 
 
 
 def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy, size: int) -> Any:
-    if type(old.gate) is type(new.gate) and not isinstance(new.gate, DeficitGate):
+    if type(old.gate) is type(new.gate) and not isinstance(new.gate, DeficitGate | HierarchicalGate):
         return state.gate  # Nothing of these gates' configuration is in their state.
     queued = np.zeros(size, np.bool_)
     queued[[entry.request.client for entry in state.waiting.entries.values()]] = True
     in_flight = np.zeros(size, np.int64)
     for flight in state.flights.values():
         in_flight[flight.entry.request.client] += flight.kv_tokens
+    if isinstance(new.gate, HierarchicalGate) and isinstance(old.gate, HierarchicalGate):
+        return _other_quanta(old.gate, state.gate, new.gate, in_flight)
     gate_state = opened(new.gate, account(old.gate, state.gate, queued), in_flight)
     if isinstance(new.gate, GlobalDeficitGate):
         # A swap is about one worker, so whoever waits does so there.
@@ -270,6 +286,21 @@ def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy
         granted = state.gate.granted if isinstance(old.gate, GlobalDeficitGate) else np.zeros(0, np.int64)
         return GlobalState(gate_state, places, grown(granted, size, 0))
     return gate_state
+
+
+def _other_quanta(
+    old: HierarchicalGate, state: HierarchicalState, new: HierarchicalGate, in_flight: Ints
+) -> HierarchicalState:
+    """The same tree with the new gate's quanta, and what runs counted where the new gate has a cap."""
+    quanta = state.quantum // old.quantum * new.quantum
+    quanta[ROOT] = 1
+    promised = np.zeros_like(state.in_flight)
+    if new.in_flight_cap_tokens is not None:
+        for nodes in (state.node, state.inner, state.outer):
+            np.add.at(promised, nodes[: len(in_flight)], in_flight[: len(nodes)])
+        promised[ROOT] = 0
+    q = reconfigure(NUMPY, state.q, quanta)
+    return msgspec.structs.replace(state, q=q, quantum=quanta, in_flight=promised)
 
 
 def _clients(state: LocalState[Any]) -> int:

@@ -25,6 +25,7 @@ from fairsched.policies.dfs_weight import DfsWeight
 from fairsched.policies.dlpm import DLPM, DLPMPrinted
 from fairsched.policies.dlpm_central import CentralDLPM
 from fairsched.policies.dlpm_global import DLPMGlobal
+from fairsched.policies.dlpm_hierarchical import DLPMHierarchical
 from fairsched.policies.e2 import E2, E2Printed
 from fairsched.policies.fastserve import FastServe
 from fairsched.policies.fcfs import FCFS, FCFSOptimistic, NoPreempt
@@ -52,7 +53,7 @@ from fairsched.policies.vtc import VTC
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
     for policy in (
-        *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal()),
+        *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal(), DLPMHierarchical()),
         *(FCFSOptimistic(), NoPreempt(), Ageing(), DfsWeight(), S3(), PiA()),
         *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
         *(TRAIL(), LearningToRank(), FastServe()),

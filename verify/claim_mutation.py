@@ -29,6 +29,8 @@ from fairsched.verify import (
     deficit_rejoin_proofs,
     global_proofs,
     global_worker_proofs,
+    hierarchical_kernel_proofs,
+    hierarchical_proofs,
     migrate_proofs,
     prover,
 )
@@ -44,6 +46,8 @@ MODULES: tuple[ModuleType, ...] = (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_cap_proofs,
+    hierarchical_proofs,
+    hierarchical_kernel_proofs,
     counter_proofs,
     counter_kernel_proofs,
     counter_wait_proofs,

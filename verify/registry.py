@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import EXACT
-from fairsched.policies import counter, deficit, global_deficit
+from fairsched.policies import counter, deficit, global_deficit, hierarchical
 from fairsched.policies.gate import Gate
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import suite
@@ -90,6 +90,26 @@ REGISTRATIONS = (
             "after": ("refill", "refill of one worker", "admit", "leave a worker's queue"),
         },
         fields={"deficit": "q", "granted": "P"},
+    ),
+    Registration(
+        hierarchical,
+        hierarchical.HierarchicalGate,
+        {
+            "init": (START,),
+            "_grown": (START,),
+            "_with_nodes": (START,),
+            "_with_group": (START,),
+            "placed": (START,),
+            "joined": ("arrive",),
+            "left": ("leave the queue",),
+            "after": ("refill a family", "admit", "leave the queue"),
+            "decoded": ("decode",),
+            "settled": ("correct", "refund"),
+            "released": ("finish",),
+            "_weighed": ("configured",),
+        },
+        fields={"quantum": "Q", "below": "queued"},
+        outside={"in_flight": "a cap that keeps somebody out is nobody who is not ready, and promises nothing itself"},
     ),
 )
 

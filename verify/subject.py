@@ -18,6 +18,7 @@ from fairsched.policies.counter import CounterGate
 from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.gate import OpenGate
 from fairsched.policies.global_deficit import GlobalDeficitGate
+from fairsched.policies.hierarchical import HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.predicted_batches import PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
@@ -34,7 +35,7 @@ WINDOW = "window"
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
-_PROVED = (PredictedBatches, ComposedPolicy, DeficitGate, GlobalDeficitGate, CounterGate, OpenGate)
+_PROVED = (PredictedBatches, ComposedPolicy, DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate, OpenGate)
 """Whose methods the theorems are about.  Batches by prediction decide for themselves who must leave and how much memory
 an entry needs, which both are memory's say; who may go is the gate's as ever."""
 
@@ -131,7 +132,7 @@ def window() -> Subject:
 def variants() -> Subject:
     """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing or the window."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
-    gates = (DeficitGate, GlobalDeficitGate, CounterGate)
+    gates = (DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate)
     listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), pricing(), window())
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)

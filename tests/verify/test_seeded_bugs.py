@@ -11,7 +11,7 @@ import z3
 from fairsched.cli import main
 from fairsched.model import pricing
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
-from fairsched.policies import counter, deficit, deficit_fairness, migrate
+from fairsched.policies import counter, deficit, deficit_fairness, hierarchical, migrate
 from fairsched.verify import (
     arithmetic,
     counter_kernel_proofs,
@@ -20,6 +20,8 @@ from fairsched.verify import (
     deficit_kernel_proofs,
     deficit_progress_proofs,
     deficit_proofs,
+    hierarchical_kernel_proofs,
+    hierarchical_proofs,
     migrate_proofs,
     pricing_proofs,
     prover,
@@ -30,6 +32,7 @@ from fairsched.verify.variants import variant
 
 PROOFS: dict[ModuleType, tuple[Any, ...]] = {
     deficit: (deficit_proofs, deficit_kernel_proofs, deficit_progress_proofs, deficit_cap_proofs),
+    hierarchical: (hierarchical_proofs, hierarchical_kernel_proofs),
     counter: (counter_proofs, counter_kernel_proofs),
     migrate: (migrate_proofs,),
 }
@@ -62,6 +65,17 @@ BUGS = {
     "one round too few": (deficit, "refill_rounds", "-q // quantum + 1", "-q // quantum"),
     "skip the cap": (deficit, "under_cap", "o.pick(in_flight, p, 0) + kv_tokens", "kv_tokens"),
     "promise nothing under the cap": (deficit, "reserve", "o.bump(in_flight, p, kv_tokens)", "in_flight"),
+    "let in whose group has no credit": (hierarchical, "choose", " & (inner > 0)", ""),
+    "let in whose organisation has no credit": (hierarchical, "choose", " & (outer > 0)", ""),
+    "charge the client alone": (hierarchical, "along", "v = o.bump(v, inner, amount)", "v = o.bump(v, inner, 0)"),
+    "charge no organisation": (hierarchical, "along", "o.bump(v, outer, amount)", "v"),
+    "charge groups one unit less": (hierarchical, "admit", "-charge", "1 - charge"),
+    "give back to a group beyond its quantum": (
+        hierarchical,
+        "takes_back",
+        "room(o, q, inner, amount, quantum)",
+        "amount",
+    ),
     "lift to the maximum": (counter, "lift", "argmin", "argmax"),
     "skip the last-leaver branch": (counter, "lift", "o.pick(c, last, 0)", "0"),
     "forgive what the counter says on rejoin": (counter, "lift", "o.maximum(o.pick(c, p, 0), floor)", "floor"),
