@@ -24,6 +24,7 @@ from fairsched.cli_policies import add_policies
 from fairsched.cli_reproduce import add_reproduce
 from fairsched.cli_scale import add_scale
 from fairsched.cli_trace import add_trace
+from fairsched.cli_tune import add_tune
 from fairsched.cli_verify import add_certificate, add_verify
 
 INTERRUPTED = 130
@@ -57,6 +58,7 @@ def parser() -> Parser:
         add_gateway,
         add_load,
         add_audit,
+        add_tune,
     ):
         add(commands)
     return whole

@@ -1,0 +1,95 @@
+"""The report of `fairsched tune`: throughput against waits, measured and proved, with every point that was run.
+
+Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairsched.engines.report.canvas import COLOURS, DOTTED, GREY, WIDTH, Plot, drawn, point_labels
+from fairsched.engines.report.sheet import Table, write_sheet
+from fairsched.engines.tune import Point, Tuning
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def label(point: Point) -> str:
+    """A point in a word or two."""
+    return f"Q {point.quantum:,}" + ("" if point.cap is None else f", cap {point.cap:,}")
+
+
+def pareto_plot(tuning: Tuning, chosen: Point | None) -> Plot:
+    """Throughput against the wait that was measured (left) and the one that is proved (right)."""
+
+    def measured_s(point: Point) -> float | None:
+        return None if point.wait_us.p99 is None else max(point.wait_us.p99, 1_000.0) / 1e6
+
+    def proved_s(point: Point) -> float | None:
+        return None if point.bound_us is None else point.bound_us / 1e6
+
+    def picture(figure: "Figure") -> None:
+        left, right = figure.subplots(1, 2, sharey=True)
+        _panel(left, tuning, measured_s, "measured wait, p99, seconds (log)", chosen)
+        _panel(right, tuning, proved_s, "proved wait, seconds (log)", chosen)
+        left.set_ylabel("throughput, requests/s")
+        for axes in (left, right):
+            axes.margins(0.45, 0.15)
+
+    return drawn(
+        "tune",
+        "Throughput against waits",
+        "Each point is a quantum and a cap; up and to the left is better on both. The dotted line is what was asked "
+        "for, the orange point what was chosen; the grey line joins the points that no other beats.",
+        (WIDTH, 4.2),
+        picture,
+    )
+
+
+def _panel(
+    axes: "Axes", tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str, chosen: Point | None
+) -> None:
+    rows = [(wait, point) for point in tuning.points if (wait := wait_s(point)) is not None]
+    rows.sort(key=lambda row: (row[0], -row[1].throughput))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.axvline(tuning.max_wait_us / 1e6, **{"color": GREY} | DOTTED)
+    front: list[tuple[float, float]] = []
+    for wait, point in rows:
+        if not front or point.throughput > front[-1][1]:
+            front.append((wait, point.throughput))
+    axes.plot([row[0] for row in front], [row[1] for row in front], color=GREY, linewidth=1, zorder=1)
+    for wait, point in rows:
+        axes.scatter([wait], [point.throughput], color=COLOURS[1 if point == chosen else 0], s=34, zorder=2)
+    told = [
+        (wait, p.throughput, label(p))
+        for wait, p in rows
+        if p == chosen or (wait, p.throughput) in (front[0], front[-1])
+    ]
+    if told:
+        point_labels(axes, told)
+    axes.set_xlabel(xlabel)
+
+
+def write_tuning(
+    directory: Path,
+    *,
+    command: str,
+    lines: Sequence[str],
+    table: Table,
+    small: Sequence[str],
+    tuning: Tuning,
+    chosen: Point | None,
+) -> Path:
+    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
+    return write_sheet(
+        directory,
+        title="Quantum and in-flight cap",
+        command=command,
+        lines=lines,
+        tables=[table],
+        plots=[pareto_plot(tuning, chosen)],
+        small=small,
+    )

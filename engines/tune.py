@@ -1,0 +1,333 @@
+"""Choosing a quantum and an in-flight cap: the most throughput with which nobody waits longer than is allowed.
+
+**What is searched.**  Throughput grows with the quantum, since locality does.  Waits grow with it too, since turns do,
+but where little locality is left everything takes longer: so for a cap the shortest wait lies at some quantum, and
+above it the largest that keeps the target is looked for by bisection over powers of two.  Caps are tried from none at
+all downwards; a smaller one means fewer requests at a time, and when even the largest quantum cannot reach what was
+found already, smaller caps are not tried.  None of this is a law of nature: all points that were run are kept, so that
+an exception is seen.
+
+**What a wait is.**  With `of="clients"`, a client waits from when it has a request in the queue, or was last let in
+while it had, until it is let in: what the theorems bound.  With "requests", a request waits from its arrival to its
+admission.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+
+from fairsched.engines.audit.starvation import without_service
+from fairsched.engines.compare import Cluster, Run, charging_of
+from fairsched.engines.outcomes import Measures, Outcomes, Summary, summary
+from fairsched.engines.simulator import Simulator
+from fairsched.model.events import Admitted, Arrived, Event
+from fairsched.model.service import Charging, backlogs, busiest, charges, service_gap
+from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
+from fairsched.model.workload import Workload
+
+WaitOf = Literal["clients", "requests"]
+SAME = 0.99
+"""Throughput within one per cent is taken for the same."""
+_PIECE = 1 << 15
+
+
+@attrs.frozen
+class Point:
+    """One configuration as it was simulated.
+
+    `wait_us` is of the client that fares worst (or of all requests, as asked), `rate` the cost units a second that a
+    worker charged on average while anybody waited there, `bound_cost` what is proved about a wait in cost units (None:
+    nothing), `bound_us` the same at the stated rate.
+    """
+
+    quantum: int
+    cap: int | None
+    measures: Measures
+    wait_us: Summary
+    waits_longest: str
+    gap: int
+    rate: float
+    bound_cost: int | None
+    bound_us: float | None
+
+    @property
+    def throughput(self) -> float:
+        """Finished requests a second."""
+        return self.measures.throughput_rps or 0.0
+
+
+@attrs.frozen
+class Simulated:
+    """What a simulation of one configuration measures, for `Point`."""
+
+    measures: Measures
+    wait_us: Summary
+    waits_longest: str
+    gap: int
+    rate: float
+
+
+@attrs.frozen
+class Tuning:
+    """Every point that was run, in that order, the best by measurement and by proof, and the largest throughput seen.
+
+    `measured` keeps the target in the simulation, `proved` also by theorem at the stated rate; None where none does.
+    `nearest` and `nearest_proved` come closest to it.
+    """
+
+    points: tuple[Point, ...]
+    max_wait_us: float
+    measured: Point | None
+    proved: Point | None
+    complete: bool = True
+
+    @property
+    def best_throughput(self) -> float:
+        """The most that any point had."""
+        return max((point.throughput for point in self.points), default=0.0)
+
+    def lost(self, point: Point) -> float:
+        """The share of the largest throughput that a point gives up."""
+        return 1 - point.throughput / self.best_throughput if self.best_throughput else 0.0
+
+    @property
+    def nearest(self) -> Point:
+        """The point with the shortest measured wait."""
+        return min(self.points, key=lambda point: (point.wait_us.p99 or 0.0, -point.throughput))
+
+    @property
+    def nearest_proved(self) -> Point | None:
+        """The point with the shortest proved wait, if any is proved."""
+        return min((p for p in self.points if p.bound_us is not None), key=lambda p: p.bound_us or 0.0, default=None)
+
+    def front(self) -> list[Point]:
+        """The points that no other beats in both measured wait and throughput, by wait."""
+        rows = sorted(self.points, key=lambda point: (point.wait_us.p99 or 0.0, -point.throughput))
+        best, kept = -1.0, []
+        for point in rows:
+            if point.throughput > best:
+                best = point.throughput
+                kept.append(point)
+        return kept
+
+
+def simulated(
+    workload: Workload, run: Run, cluster: Cluster, of: WaitOf, progress: Callable[[int], None] | None = None
+) -> Simulated:
+    """Simulate a configuration and measure what tuning asks."""
+    pieces: list[Tables] = []
+    pending: list[Event] = []
+    position = 0
+
+    def on_events(events: list[Event]) -> None:
+        nonlocal pending, position
+        pending += events
+        if len(pending) >= _PIECE:
+            pieces.append(tables(pending, position))
+            position += len(pending)
+            pending = []
+
+    Simulator(
+        workload,
+        run.policy,
+        run.router,
+        cluster.latency,
+        workers=cluster.specs,
+        predictor=run.predictor,
+        on_events=on_events,
+        progress=progress,
+    ).run()
+    trace = concatenate([*pieces, tables(pending, position)])
+    charging = charging_of(workload, run.policy) or Charging()
+    charged, waited = charges(trace, charging), backlogs(trace)
+    outcomes = Outcomes(workload, trace)
+    waits, who = _waits(workload, trace, waited, of)
+    return Simulated(
+        measures=outcomes.measures(None),
+        wait_us=waits,
+        waits_longest=who,
+        gap=service_gap(charged, waited, busiest(charged, len(workload.clients))).cost,
+        rate=_rate(charged, waited, charging),
+    )
+
+
+def _waits(workload: Workload, trace: Tables, waited: Table, of: WaitOf) -> tuple[Summary, str]:
+    """The waits that count, and whose they are."""
+    admitted = trace[Admitted]
+    if of == "requests":
+        return summary(_request_waits(trace)), "all requests"
+    found: list[tuple[Summary, str]] = []
+    for client in workload.clients:
+        lengths = []
+        for worker in np.unique(waited["worker"]).tolist():
+            mine = (waited["client"] == client.id) & (waited["worker"] == worker)
+            let_in = admitted["time_ns"][(admitted["client"] == client.id) & (admitted["worker"] == worker)]
+            start, stop = without_service((waited["start_ns"][mine], waited["stop_ns"][mine]), let_in, 1)
+            lengths += [stop - start, np.zeros(max(len(let_in) - len(start), 0), dtype=np.int64)]
+        if lengths:
+            found.append((summary(np.concatenate(lengths)), client.name))
+    return max(found, key=lambda row: row[0].p99 or 0.0, default=(Summary(), "nobody"))
+
+
+def _request_waits(trace: Tables) -> Ints:
+    """From each request's first arrival at a worker to its first admission."""
+    arrived, admitted = trace[Arrived], trace[Admitted]
+    sent, at = np.unique(arrived["request_id"], return_index=True)
+    served, first = np.unique(admitted["request_id"], return_index=True)
+    waits: Ints = admitted["time_ns"][first] - arrived["time_ns"][at][np.searchsorted(sent, served)]
+    return waits
+
+
+def _rate(charged: Table, waited: Table, charging: Charging) -> float:
+    """Cost units a second that the slowest worker charged while anybody waited there; 0.0 if nobody ever did."""
+    costs = charged["amount"]
+    if charging.multipliers:
+        costs = costs // np.array(charging.multipliers, dtype=np.int64)[charged["client"]]
+    rates = []
+    for worker in np.unique(waited["worker"]).tolist():
+        mine, here = waited["worker"] == worker, charged["worker"] == worker
+        position, total = charged["position"][here], np.concatenate(([0], np.cumsum(costs[here])))
+        amount = span = 0
+        for start, stop, start_ns, stop_ns in _merged(waited, mine):
+            first, last = np.searchsorted(position, (start, stop)).tolist()
+            amount += int(total[last] - total[first])
+            span += stop_ns - start_ns
+        if span:
+            rates.append(amount * 1e9 / span)
+    return min(rates, default=0.0)
+
+
+def _merged(waited: Table, mine: Any) -> Iterator[tuple[int, int, int, int]]:
+    """The times at which anybody waits, as positions and nanoseconds."""
+    order = np.argsort(waited["start"][mine], kind="stable")
+    rows = zip(*(waited[name][mine][order].tolist() for name in ("start", "stop", "start_ns", "stop_ns")), strict=True)
+    now: tuple[int, int, int, int] | None = None
+    for start, stop, start_ns, stop_ns in rows:
+        if now is not None and start <= now[1]:
+            now = (now[0], max(now[1], stop), now[2], max(now[3], stop_ns))
+            continue
+        if now is not None:
+            yield now
+        now = (start, stop, start_ns, stop_ns)
+    if now is not None:
+        yield now
+
+
+# --- the search -------------------------------------------------------------------------------------------------------
+
+Measure = Callable[[int, int | None], Point]
+
+
+def caps_for(capacity: int, largest: int, count: int = 4) -> list[int | None]:
+    """Caps to try: none, then ever smaller ones down to what the largest request needs, in equal steps of a factor."""
+    if largest >= capacity:
+        return [None]
+    steps = np.geomspace(capacity, largest, count + 1)[1:]
+    return [None, *dict.fromkeys(int(np.ceil(step)) for step in steps)]
+
+
+def quanta_for(least: int, most: int) -> list[int]:
+    """Powers of two from `least` to `most`."""
+    return [1 << k for k in range((least - 1).bit_length(), most.bit_length())]
+
+
+def search(measure: Measure, quanta: Sequence[int], caps: Sequence[int | None], max_wait_us: float) -> Tuning:
+    """Look for the most throughput with a wait of at most `max_wait_us`, by measurement and by proof.
+
+    An interrupt ends the search with what there is.  Raises `ValueError` without anything to try.
+    """
+    if not quanta or not caps:
+        raise ValueError("there is no quantum or no cap to try")
+    known: dict[tuple[int, int | None], Point] = {}
+
+    def run(quantum: int, cap: int | None) -> Point:
+        if (quantum, cap) not in known:
+            known[quantum, cap] = measure(quantum, cap)
+        return known[quantum, cap]
+
+    def keeps(point: Point) -> bool:
+        return (point.wait_us.p99 or 0.0) <= max_wait_us
+
+    def proved(point: Point) -> bool:
+        return keeps(point) and point.bound_us is not None and point.bound_us <= max_wait_us
+
+    complete = True
+    try:
+        _search(run, quanta, caps, keeps)
+        # The promise that is strongest of all says whether any can be strong enough.
+        if proved(run(quanta[0], caps[-1])):
+            _search(run, quanta, caps, proved)
+    except KeyboardInterrupt:
+        if not known:
+            raise
+        complete = False
+    points = tuple(known.values())
+    return Tuning(points, max_wait_us, _best(points, keeps), _best(points, proved), complete)
+
+
+def _search(run: Measure, quanta: Sequence[int], caps: Sequence[int | None], accept: Callable[[Point], bool]) -> None:
+    """Run what may be the best acceptable point: for each cap the largest quantum that is accepted, and for the best of
+    them the smallest that has as much throughput, since it promises more."""
+    best: Point | None = None
+    for cap in caps:
+
+        def at(k: int, cap: int | None = cap) -> Point:
+            return run(quanta[k], cap)
+
+        top = len(quanta) - 1
+        if best is not None and at(top).throughput < SAME * best.throughput:
+            break
+        low = top if accept(at(top)) else _accepted(at, top, accept)
+        if low is None:
+            continue
+        found = at(_last(low, top, lambda k, at=at: accept(at(k))))  # type: ignore[misc]
+        if best is None or found.throughput > best.throughput:
+            best = found
+    if best is not None:
+        cap, enough, most = best.cap, SAME * best.throughput, quanta.index(best.quantum)
+        # Counted downwards, so that the last that is good enough has the smallest quantum.
+        _last(0, most + 1, lambda k: accept(point := run(quanta[most - k], cap)) and point.throughput >= enough)
+
+
+def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The last place from `low`, where it holds, to below `high` at which it holds, if it does up to some place."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _accepted(at: Callable[[int], Point], top: int, accept: Callable[[Point], bool]) -> int | None:
+    """Any accepted place below `top`, if waits fall and then rise: the shortest wait is closed in on."""
+
+    def wait(k: int) -> float:
+        return at(k).wait_us.p99 or 0.0
+
+    low, high = 0, top
+    if accept(at(low)):
+        return low
+    while high - low > 1:
+        middle = (low + high) // 2
+        if accept(at(middle)):
+            return middle
+        # Where waits fall from the middle on, the shortest lies behind it.
+        if middle + 1 <= high and wait(middle + 1) < wait(middle):
+            if accept(at(middle + 1)):
+                return middle + 1
+            low = middle
+        else:
+            high = middle
+    return None
+
+
+def _best(points: Sequence[Point], accept: Callable[[Point], bool]) -> Point | None:
+    """Of the accepted points with the most throughput, or as good as that, the one that promises most."""
+    accepted = [point for point in points if accept(point)]
+    most = max((point.throughput for point in accepted), default=0.0)
+    return min(
+        (point for point in accepted if point.throughput >= SAME * most),
+        key=lambda point: (point.bound_cost or 0, point.wait_us.p99 or 0.0),
+        default=None,
+    )

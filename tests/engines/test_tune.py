@@ -1,0 +1,241 @@
+"""Tuning: waits are those of the definition, what is proved bounds them, and the search finds what a grid would."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.engines.compare import Cluster, Run, limits_of
+from fairsched.engines.outcomes import Measures, Summary
+from fairsched.engines.simulator import Simulator
+from fairsched.engines.tune import SAME, Point, Tuning, caps_for, quanta_for, search, simulated
+from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Event, Finished, Migrated, Preempted, Rejected
+from fairsched.model.request import Client
+from fairsched.model.workload import Workload
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
+from fairsched.policies.wait_bound import wait_bound_cost
+from fairsched.verify.strategies import workloads
+from tests.engines.logs import LATENCY
+
+# --- waits and what is proved of them ---------------------------------------------------------------------------------
+
+CAPACITY = 40
+
+
+def played(workload: Workload, params: dict[str, str]) -> tuple[Run, Cluster, list[Event]]:
+    """A run of DLPM on one worker, and its events."""
+    policy = with_parameters(LOCAL_POLICIES["dlpm"], params)
+    run = Run(policy, "dlpm", params, ROUTERS["round-robin"])
+    cluster = Cluster(LATENCY, 1, CAPACITY)
+    events: list[Event] = []
+    Simulator(
+        workload, policy, run.router, LATENCY, workers=1, kv_capacity_tokens=CAPACITY, on_events=events.extend
+    ).run()
+    return run, cluster, events
+
+
+def let_in(events: list[Event]) -> dict[int, list[tuple[int, int]]]:
+    """For each client its waits until it was let in, as (length, what everybody was charged meanwhile)."""
+    waiting: dict[int, int] = {}
+    since: dict[int, tuple[int, int]] = {}
+    queued: set[int] = set()
+    charged = 0
+    found: dict[int, list[tuple[int, int]]] = {}
+    for event in events:
+        if event.worker < 0:
+            continue
+        if isinstance(event, Arrived | Preempted):
+            client = event.request.client if isinstance(event, Arrived) else event.client
+            queued.add(event.request.id if isinstance(event, Arrived) else event.request_id)
+            waiting[client] = waiting.get(client, 0) + 1
+            if waiting[client] == 1:
+                since[client] = (event.time_ns, charged)
+        elif isinstance(event, Admitted):
+            start, before = since[event.client]
+            found.setdefault(event.client, []).append((event.time_ns - start, charged - before))
+            charged += event.extend_tokens
+            queued.remove(event.request_id)
+            waiting[event.client] -= 1
+            since[event.client] = (event.time_ns, charged)
+        elif isinstance(event, Cancelled | Rejected | Migrated | Finished):
+            if event.request_id in queued:
+                queued.remove(event.request_id)
+                waiting[event.client] -= 1
+                if not waiting[event.client]:
+                    start, before = since[event.client]
+                    found.setdefault(event.client, []).append((event.time_ns - start, charged - before))
+        elif isinstance(event, Decoded):
+            charged += 2 * sum(event.tokens)
+    return found
+
+
+PARAMS = st.fixed_dictionaries(
+    {
+        "quantum": st.sampled_from(["1", "5", "30"]),
+        "in_flight_cap_tokens": st.sampled_from(["none", "24", "32"]),
+        "reserve": st.sampled_from(["static", "optimistic"]),
+    }
+)
+
+
+@given(workload=workloads(span_ns=400), params=PARAMS)
+def test_nobody_waits_longer_than_is_proved(workload: Workload, params: dict[str, str]) -> None:
+    """While a client waits and is not let in, no more is charged to all than the bound says."""
+    run, cluster, events = played(workload, params)
+    policy: Any = run.policy
+    bound = wait_bound_cost(policy.gate, workload.clients, limits_of(workload, cluster, policy))
+    assert bound is not None
+    for waits in let_in(events).values():
+        assert max(cost for _, cost in waits) <= bound
+
+
+@given(workload=workloads(span_ns=400), params=PARAMS)
+def test_measured_waits_are_those_of_the_definition(workload: Workload, params: dict[str, str]) -> None:
+    """The longest p99 of a client's waits until it is let in is that of the events, played one by one."""
+    run, cluster, events = played(workload, params)
+    found = simulated(workload, run, cluster, "clients")
+    worst = 0
+    for waits in let_in(events).values():
+        lengths = sorted(length for length, _ in waits)
+        worst = max(worst, lengths[(99 * len(lengths) + 99) // 100 - 1])
+    given_up = any(isinstance(event, Cancelled) and not event.was_running for event in events)
+    if not given_up:  # who gives up ends a wait that counts, but let nobody in
+        assert (found.wait_us.p99 or 0.0) == worst / 1e3
+    assert found.rate >= 0.0
+
+
+def test_the_bound_by_hand() -> None:
+    """Three equal clients: R_f and the debt are at most U - 1, and each other gets 2Q + U - 1 and the debt."""
+    policy: Any = with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "10"})
+    limits = policy.limits(100, 20)
+    charge_max = policy.gate.charge_max(limits)
+    assert charge_max == 199
+
+    def bound(*weights: int) -> int | None:
+        clients = tuple(Client(i, str(i), weight) for i, weight in enumerate(weights))
+        return wait_bound_cost(policy.gate, clients, limits)
+
+    assert bound(1) == 198
+    assert bound(1, 1, 1) == 198 + 2 * (2 * 10 + 198 + 198)
+    # The client of weight 1 waits longest: the other has a quantum of 40, and the debt counts four times.
+    assert bound(4, 1) == 198 + 2 * 40 + 198 + 4 * 198
+
+
+@pytest.mark.parametrize("policy", ["vtc", "fcfs", "dlpm-printed"])
+def test_what_is_not_proved_is_not_promised(policy: str) -> None:
+    """Without quanta, or where who comes back is forgiven its debt, there is no bound."""
+    local = LOCAL_POLICIES[policy]
+    clients = (Client(0, "a"), Client(1, "b"))
+    assert wait_bound_cost(local.gate, clients, local.limits(100, 20)) is None
+
+
+# --- the search -------------------------------------------------------------------------------------------------------
+
+NOTHING = Summary()
+EMPTY = Measures(0, 0, 0, 0, 0.0, None, None, None, *(NOTHING,) * 5, None, 0, None)
+
+
+@attrs.frozen
+class World:
+    """A world in which the laws hold: waits and bounds grow with quantum and cap, so does throughput."""
+
+    wait: Callable[[int, int], float]
+    throughput: Callable[[int, int], float]
+    bound: Callable[[int, int], float]
+
+    def measure(self, quantum: int, cap: int | None) -> Point:
+        """The point there."""
+        size = 1_000 if cap is None else cap
+        return Point(
+            quantum=quantum,
+            cap=cap,
+            measures=attrs.evolve(EMPTY, throughput_rps=self.throughput(quantum, size)),
+            wait_us=Summary(p99=self.wait(quantum, size)),
+            waits_longest="somebody",
+            gap=0,
+            rate=1.0,
+            bound_cost=round(self.bound(quantum, size)),
+            bound_us=self.bound(quantum, size),
+        )
+
+
+QUANTA, CAPS = quanta_for(1, 1 << 10), caps_for(1_000, 100)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Powers of quantum and cap; small quanta may make everybody wait."""
+    a, b, c, d = (draw(st.sampled_from([0.1, 0.3, 0.6, 1.0])) for _ in range(4))
+    slow = draw(st.sampled_from([0.0, 20.0, 200.0]))
+    return World(
+        wait=lambda q, m: q**a * m**b + slow / q,
+        throughput=lambda q, m: q ** (c / 10) * m**d,
+        bound=lambda q, m: 2.0 * q + 2.0 * m,
+    )
+
+
+@given(world=worlds(), max_wait=st.sampled_from([1.0, 10.0, 60.0, 300.0, 2_000.0, 1e6]))
+def test_the_search_finds_what_a_grid_finds(world: World, max_wait: float) -> None:
+    """Its best is as good as the best of every quantum with every cap, with fewer runs."""
+    runs: list[tuple[int, int | None]] = []
+
+    def measure(quantum: int, cap: int | None) -> Point:
+        runs.append((quantum, cap))
+        return world.measure(quantum, cap)
+
+    tuning = search(measure, QUANTA, CAPS, max_wait)
+    grid = [world.measure(quantum, cap) for quantum in QUANTA for cap in CAPS]
+    kept = [point for point in grid if (point.wait_us.p99 or 0.0) <= max_wait]
+    proved = [point for point in kept if (point.bound_us or 0.0) <= max_wait]
+    for mine, all_of_them in ((tuning.measured, kept), (tuning.proved, proved)):
+        assert (mine is None) == (not all_of_them)
+        if mine is not None:
+            assert mine in all_of_them
+            assert mine.throughput >= SAME * max(point.throughput for point in all_of_them) - 1e-9
+    assert len(runs) == len(set(runs)) == len(tuning.points)
+    assert len(runs) <= 0.75 * len(grid)
+
+
+def test_what_promises_more_is_chosen_where_nothing_is_lost() -> None:
+    """Where throughput does not depend on the quantum, the smallest is chosen: its bound is the best."""
+    world = World(wait=lambda q, m: 1.0, throughput=lambda q, m: 5.0, bound=lambda q, m: 2.0 * q + m)
+    tuning = search(world.measure, QUANTA, CAPS, 10.0)
+    assert tuning.measured is not None
+    assert tuning.measured.quantum == 1
+    assert tuning.lost(tuning.measured) == 0
+
+
+def test_an_interrupt_keeps_what_was_run() -> None:
+    """The choice is among the points that were run, and says that it is not complete."""
+    world = World(lambda q, m: float(q), lambda q, m: float(q), lambda q, m: float(q))
+    runs = 0
+
+    def measure(quantum: int, cap: int | None) -> Point:
+        nonlocal runs
+        runs += 1
+        if runs > 4:
+            raise KeyboardInterrupt
+        return world.measure(quantum, cap)
+
+    tuning = search(measure, QUANTA, CAPS, 100.0)
+    assert isinstance(tuning, Tuning)
+    assert not tuning.complete
+    assert len(tuning.points) == 4
+
+
+def test_nothing_to_try_is_an_error() -> None:
+    """A search needs a quantum and a cap."""
+    world = World(lambda q, m: 1.0, lambda q, m: 1.0, lambda q, m: 1.0)
+    with pytest.raises(ValueError, match="no quantum or no cap"):
+        search(world.measure, [], CAPS, 1.0)
+
+
+def test_ladders() -> None:
+    """Caps end at what the largest request needs, and quanta are powers of two within their limits."""
+    assert CAPS[0] is None
+    assert CAPS[-1] == 100
+    assert caps_for(100, 100) == [None]
+    assert quanta_for(64, 1_000) == [64, 128, 256, 512]

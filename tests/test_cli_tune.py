@@ -1,0 +1,79 @@
+"""`fairsched tune`: an answer that is true of its runs, and one clear line for what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairsched.cli import main
+
+SMALL = ["--workload", "demo", "--limit", "150", "--quanta", "256-16384"]
+
+
+def test_tune_says_which_quantum_and_cap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The choice keeps the target as measured, with its proof, what it costs, every point, and the plot."""
+    out = tmp_path / "tune.json"
+    arguments = ["tune", *SMALL, "--max-wait", "6s", "--json", str(out), "--report", str(tmp_path)]
+    assert main(arguments) == 0
+    said = json.loads(out.read_text())
+    points = {(point["quantum"], point["in_flight_cap_tokens"]): point for point in said["points"]}
+    chosen = points[said["chosen"]["quantum"], said["chosen"]["in_flight_cap_tokens"]]
+    assert chosen["wait_us"]["p99"] <= said["max_wait_us"] == 6e6
+    kept = [point for point in points.values() if point["wait_us"]["p99"] <= 6e6]
+    assert chosen["throughput_rps"] >= 0.99 * max(point["throughput_rps"] for point in kept)
+    shown = capsys.readouterr().out
+    assert f"quantum {said['chosen']['quantum']}, in_flight_cap_tokens" in shown
+    assert f"is let in before {chosen['wait_bound_cost']:,} cost units are charged" in shown
+    assert "<svg" in (tmp_path / "index.html").read_text()
+
+
+def test_a_target_that_nothing_keeps_gets_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1, and the configuration that comes closest."""
+    out = tmp_path / "tune.json"
+    assert main(["tune", *SMALL, "--max-wait", "1ms", "--json", str(out)]) == 1
+    said = json.loads(out.read_text())
+    assert said["chosen"] is None
+    shortest = min(point["wait_us"]["p99"] for point in said["points"])
+    nearest = [point for point in said["points"] if point["quantum"] == said["nearest"]["quantum"]]
+    assert shortest in [point["wait_us"]["p99"] for point in nearest]
+    assert "nothing keeps a wait of 1 ms" in capsys.readouterr().out
+
+
+def test_what_is_proved_is_required(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--require proved` the theorem's time at the stated rate is within the target, too."""
+    out = tmp_path / "tune.json"
+    proved = ["--require", "proved", "--rate", "10000", "--max-wait", "100s", "--json", str(out)]
+    assert main(["tune", *SMALL, *proved]) == 0
+    said = json.loads(out.read_text())
+    (chosen,) = (
+        point
+        for point in said["points"]
+        if {name: point[name] for name in ("quantum", "in_flight_cap_tokens")} == said["chosen"]
+    )
+    assert chosen["wait_bound_us"] == chosen["wait_bound_cost"] / 10_000 * 1e6 <= 100e6
+    assert main(["tune", *SMALL, "--require", "proved", "--rate", "1", "--max-wait", "100s"]) == 1
+    assert "No wait of 100 s is proved in any; the shortest is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--max-wait"),
+        (["--max-wait", "soon"], "a length of time as 5s"),
+        (["--max-wait", "5s", "--policy", "vtc"], "has no quantum and in-flight cap: choose one with a deficit gate"),
+        (["--max-wait", "5s", "--policy", "dplm"], "did you mean dlpm"),
+        (["--max-wait", "5s", "--quanta", "9-3"], "expected LEAST-MOST"),
+        (["--max-wait", "5s", "--quanta", "5-7"], "no power of two"),
+        (["--max-wait", "5s", "--set", "quantum=5"], "a parameter that is not tuned"),
+        (["--max-wait", "5s", "--router", "roundrobin"], "did you mean round-robin"),
+        (["--max-wait", "5s", "--rate", "0"], "expected a positive number"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with exit status 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "--workload", "demo", *arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
