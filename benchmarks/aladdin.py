@@ -19,11 +19,13 @@ to some scripts and judged by the others, beside the library's own latency model
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import combinations_with_replacement
 from statistics import median
 from time import thread_time_ns
 
 import attrs
+import numpy as np
 
 from fairsched.engines.packing_optimum import Packing, fits_in
 from fairsched.engines.performance_fit import Iteration, fit_performance
@@ -197,26 +199,59 @@ def profile(model: str, repeats: int) -> None:
     )
     steps = calibrator.measure(scenarios(bench.kv_capacity_tokens, 32, 256, 0), repeats)
     calibrator.close()
-    timed = [
-        (step.held_out, Iteration(step.ns, tuple(n for n, _ in shape.chunks), shape.batch, shape.context_tokens))
-        for step in steps
-        for shape in [step.shape]
-    ]
-    p = fit_performance(each for held_out, each in timed if not held_out).performance
-    of_kind: dict[str, list[float]] = {"prefill": [], "decode": []}
-    for held_out, each in timed:
-        if held_out and each.prompts and not each.batch:
-            of_kind["prefill"].append(p.prefill_ns(sum(each.prompts)) / each.ns - 1)
-        elif held_out and each.batch and not each.prompts:
-            of_kind["decode"].append(p.decode_ns(each.batch, each.context_tokens) / each.ns - 1)
+    timed = [(step.held_out, step.ns, step.shape) for step in steps]
+    fitted = [(ns, shape) for held_out, ns, shape in timed if not held_out]
+    judged = [(ns, shape) for held_out, ns, shape in timed if held_out]
+    bytes_a_page = bench.spec.page_tokens * bench.model.config.kv_bytes_per_token
+    memory = [(n, -(-n // bench.spec.page_tokens) * bytes_a_page) for n in range(32, bench.kv_capacity_tokens, 37)]
+    fit = fit_performance(
+        (Iteration(ns, tuple(n for n, _ in shape.chunks), shape.batch, shape.context_tokens) for ns, shape in fitted),
+        memory,
+    )
+    p = fit.performance
     found = calibrated(steps, name=model, source="here", kv_capacity_tokens=bench.kv_capacity_tokens)
-    for residual in found.residuals:
-        errors = of_kind.get(residual.kind)
-        if errors:
-            print(
-                f"{residual.kind}: {len(errors)} steps, lines off by {sum(map(abs, errors)) / len(errors):.1%} on "
-                f"average, {max(errors, key=abs):+.1%} at worst; own model {residual.mape:.1%}, {residual.worst:+.1%}"
-            )
+    own = {residual.kind: f"{residual.mape:.1%}, {residual.worst:+.1%}" for residual in found.residuals}
+    prefills = [(ns, shape.chunks) for ns, shape in judged if shape.chunks and not shape.batch]
+    decodes = [(ns, shape) for ns, shape in judged if shape.batch and not shape.chunks]
+    off = [p.prefill_ns(sum(n for n, _ in chunks)) / ns - 1 for ns, chunks in prefills]
+    print(f"prefill: {len(off)} steps, line off by {_misses(off)}; own model {own['prefill']}")
+    for (ns, chunks), missed in zip(prefills, off, strict=True):
+        said = ", ".join(f"{n} tokens behind {context}" for n, context in chunks)
+        print(f"    {said}: {ns / 1e6:.1f} ms, line {missed:+.1%}")
+    learned = [(ns, shape.chunks) for ns, shape in fitted if shape.chunks and not shape.batch]
+    for what, terms in (("tokens, context read", _with_context), ("tokens and chunks, context read", _with_chunks)):
+        print(f"    with {what}: {_misses(_least_squares(learned, prefills, terms))}")
+    off = [p.decode_ns(shape.batch, shape.context_tokens) / ns - 1 for ns, shape in decodes]
+    print(f"decode: {len(off)} steps, line off by {_misses(off)}; own model {own['decode']}")
+    assert fit.kv is not None
+    print(f"memory in pages: {fit.kv.points} lengths, line off by {fit.kv.mean:.1%}, {fit.kv.worst:+.1%}")
+
+
+def _misses(errors: Sequence[float]) -> str:
+    return f"{sum(map(abs, errors)) / len(errors):.1%} on average, {max(errors, key=abs):+.1%} at worst"
+
+
+Chunks = tuple[tuple[int, int], ...]
+
+
+def _with_context(chunks: Chunks) -> list[float]:
+    """Tokens, and what attention reads: the context of each, and half of its own chunk."""
+    return [1.0, float(sum(n for n, _ in chunks)), sum(n * (context + n / 2) for n, context in chunks)]
+
+
+def _with_chunks(chunks: Chunks) -> list[float]:
+    return [*_with_context(chunks), float(len(chunks))]
+
+
+def _least_squares(
+    learned: Sequence[tuple[float, Chunks]],
+    judged: Sequence[tuple[float, Chunks]],
+    terms: Callable[[Chunks], list[float]],
+) -> list[float]:
+    """Relative errors on the judged steps of what was fitted, on relative errors, to the others."""
+    x = np.array([terms(chunks) for _, chunks in learned]) / np.array([[ns] for ns, _ in learned])
+    solved = np.linalg.lstsq(x, np.ones(len(x)), rcond=None)[0]
+    return [float(np.array(terms(chunks)) @ solved / ns - 1) for ns, chunks in judged]
 
 
 def main() -> int:

@@ -5,13 +5,13 @@ Each line is fitted on relative errors, since a short iteration should be as wel
 may be an engine's steps or a latency model's own, so that a model with more terms is brought to Aladdin's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.latency import LatencyModel
+from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.performance import Performance
 
 Floats = npt.NDArray[np.float64]
@@ -105,6 +105,30 @@ def fit_scaling(times: Sequence[tuple[int, float]]) -> tuple[float, float, LineE
     x = _columns([(1 / size, 1) for size, _ in times])
     a, b = _solved(x, np.array([ns for _, ns in times]))
     return a, b, _errors(x @ np.array([a, b]), np.array([ns for _, ns in times]))
+
+
+def scaled_latency(sizes: Mapping[int, LatencyModel], accelerators: int) -> LatencyModel:
+    """A worker of a size that nobody timed: equation 5 through the lines of those that were, by accelerators.
+
+    Each coefficient is a / N + b, and KV a line in N, as each accelerator adds its memory and the weights take theirs
+    once.  How far that is from a size that was timed can be seen by leaving it out.  Raises `TooFewError` with fewer
+    than two sizes, and `ValueError` if there is no memory left for KV.
+    """
+    lines = {n: fit_performance(asked(latency)).performance for n, latency in sizes.items()}
+
+    def at(name: str) -> int:
+        a, b, _ = fit_scaling([(n, float(max(getattr(p, name), 1))) for n, p in lines.items()])
+        return max(round(a / accelerators + b), 0)
+
+    prefill_token_ns, prefill_constant_ns = at("prefill_token_ns"), at("prefill_constant_ns")
+    piece = DecodePiece(1, max(at("decode_constant_ns"), 1), at("context_token_ns"), at("request_ns"))
+    slope, constant = np.polyfit(list(sizes), [latency.kv_capacity_tokens for latency in sizes.values()], 1)
+    capacity = round(slope * accelerators + constant)
+    timed = ", ".join(f"{latency.name} ({n})" for n, latency in sizes.items())
+    name = f"{accelerators} GPUs by equation 5"
+    if capacity < 1:
+        raise ValueError(f"{name}: from {timed}, the weights leave no memory for KV")
+    return LatencyModel(name, timed, prefill_constant_ns, prefill_token_ns, 0, (piece,), capacity)
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Floats:

@@ -7,7 +7,6 @@ accelerator are bounded by memory, through the iteration, and by the target per 
 Workers for a rate are a line too, rounded up.
 """
 
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -66,12 +65,6 @@ def size_figures(size: Size, demand: Demand, tpot_ns: int, iteration_ns: Fractio
     within = Fraction(tpot_ns - p.decode_constant_ns, max(per_request, 1))
     second = 1_000_000_000
     return SizeFigures(n, batch * second / (n * iteration_ns), within * second / (n * tpot_ns))
-
-
-def best_size(sizes: Iterable[Size], demand: Demand, tpot_ns: int) -> SizeFigures | None:
-    """The size with most tokens a second and accelerator, the smaller of equals; None if none serves at all."""
-    found = [figures for size in sizes if (figures := size_figures(size, demand, tpot_ns)) is not None]
-    return max(found, key=lambda figures: (figures.tokens_per_s, -figures.accelerators), default=None)
 
 
 def workers_for(rate: Any, slope: Any, constant: Any) -> Any:

@@ -29,6 +29,18 @@ def test_plan_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "<svg" in (tmp_path / "index.html").read_text()
 
 
+def test_sizes_that_nobody_timed_and_parameters(tmp_path: Path) -> None:
+    """A size between two is weighed and simulated, and variants of Aladdin get the targets and their parameters."""
+    out = tmp_path / "plan.json"
+    arguments = ["plan", *WORKLOAD[:2], "--slo", "ttft=1s,tpot=50ms", "--attainment", "0.9", "--workers-max", "8"]
+    arguments += ["--latency-model", "opt-13b-a100,opt-13b-a100-tp4", "--scaled-to", "2", "--json", str(out)]
+    assert main([*arguments, "--routers", "aladdin-split", "--set", "aladdin-split.prefill_workers=1"]) == 0
+    said = json.loads(out.read_text())
+    assert [each["gpus"] for each in said["sizes"]] == [1, 4, 2]
+    assert (said["size"], said["gpus_per_worker"]) == ("2 GPUs by equation 5", 2)
+    assert set(said["placements"]) == {"aladdin", "aladdin-split"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -37,6 +49,11 @@ def test_plan_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["--slo", "ttft=2s,tpot=1ms"], "no size keeps"),
         (["--slo", "ttft=2s,tpot=50ms", "--routers", "roundrobin"], "did you mean round-robin"),
         (["--slo", "ttft=2s,tpot=50ms", "--latency-model", "opt-13b-a100:0"], "at least one GPU"),
+        (["--slo", "ttft=2s,tpot=50ms", "--scaled-to", "0"], "numbers of GPUs"),
+        (["--slo", "ttft=2s,tpot=50ms", "--scaled-to", "2"], "two or more sizes"),
+        (["--slo", "ttft=2s,tpot=50ms", "--set", "aladdin=1"], "ROUTER.PARAM=VALUE"),
+        (["--slo", "ttft=2s,tpot=50ms", "--set", "sal.x=1"], "not among --routers"),
+        (["--slo", "ttft=2s,tpot=50ms", "--set", "aladdin.slak=ahead"], "did you mean slack"),
         (["--slo", "ttft=2s,tpot=50ms", "--attainment", "2"], "at most 1"),
         (["--slo", "ttft=2s,tpot=50ms", "--predictor", "nobody"], "predictor"),
         ([], "--slo"),

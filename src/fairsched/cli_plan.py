@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -24,7 +25,7 @@ from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run
 from fairsched.engines.fidelity import with_slo
 from fairsched.engines.figures import share, time
-from fairsched.engines.performance_fit import PerformanceFit, asked, fit_performance
+from fairsched.engines.performance_fit import PerformanceFit, asked, fit_performance, scaled_latency
 from fairsched.engines.sizing import Sizing, fewest, measured
 from fairsched.model.latency import LatencyModel
 from fairsched.model.presets import DEFAULT_PRESET, PRESETS
@@ -33,7 +34,7 @@ from fairsched.model.workload import Workload
 from fairsched.policies.aladdin import Aladdin
 from fairsched.policies.aladdin_size import Demand, Size, SizeFigures, size_figures
 from fairsched.policies.base import ClusterPolicy
-from fairsched.policies.registry import CLUSTER_POLICIES, unknown
+from fairsched.policies.registry import CLUSTER_POLICIES, router_with, unknown
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 WIDTH = 110
@@ -65,6 +66,14 @@ def attainment_of(text: str) -> float:
     if not 0 < value <= 1:
         raise ArgumentTypeError(f"expected a share above 0 and at most 1, found {text!r}")
     return value
+
+
+def gpu_counts(text: str) -> list[int]:
+    """`4,8`: numbers of GPUs."""
+    counts = names(text)
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        raise ArgumentTypeError(f"expected numbers of GPUs, as 4,8, found {text!r}")
+    return [int(count) for count in counts]
 
 
 def add_plan(commands: Any) -> None:
@@ -100,6 +109,13 @@ def add_plan(commands: Any) -> None:
         f"-tpN has N GPUs, others one, unless they say (default: {DEFAULT_PRESET})",
     )
     command.add_argument(
+        "--scaled-to",
+        type=gpu_counts,
+        default=[],
+        metavar="GPUS,...",
+        help="weigh workers of so many GPUs too, which nobody timed, by equation 5 through the sizes given",
+    )
+    command.add_argument(
         "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
     )
     command.add_argument(
@@ -108,6 +124,13 @@ def add_plan(commands: Any) -> None:
         default=["join-shortest-queue", "power-of-two"],
         metavar="A,B,...",
         help=f"what is compared with aladdin: of {', '.join(CLUSTER_POLICIES)} (default: %(default)s)",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ROUTER.PARAM=VALUE",
+        help="set a parameter of aladdin or of a router (repeat for more)",
     )
     command.add_argument(
         "--predictor",
@@ -149,9 +172,11 @@ def plan(arguments: Namespace) -> int:
     for name in arguments.routers:
         if name not in CLUSTER_POLICIES:
             raise unknown("router", name, CLUSTER_POLICIES)
+    settings = _settings(arguments)
     if arguments.json is not None and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: there is no folder {arguments.json.parent}")
     sizes = [_size(text, arguments) for text in arguments.sizes]
+    sizes += _scaled(sizes, arguments)
     workload = with_slo(workload_of(arguments, [sizes[0][1]]), arguments.slo)
     if not workload.jobs:
         raise ValueError("the workload has no requests")
@@ -163,7 +188,7 @@ def plan(arguments: Namespace) -> int:
             + ", ".join(f"{time(option.spec.latency.decode_ns(1, 1) / 1e3)} on {option.name}" for option in options)
         )
     chosen = max(serving, key=lambda option: (option.figures.tokens_per_s if option.figures else 0, -option.gpus))
-    sizings = _sizings(workload, chosen, arguments)
+    sizings = _sizings(workload, chosen, arguments, settings)
     _show(arguments, workload, options, chosen, sizings)
     return 0
 
@@ -190,24 +215,63 @@ def _option(name: str, spec: WorkerSpec, gpus: int, workload: Workload, slo: Slo
     return Option(name, spec, gpus, fit, figures)
 
 
-def aladdin_for(workload: Workload, latency: LatencyModel, slo: Slo) -> Aladdin:
-    """Aladdin with these targets, and lines that cover the longest prompt."""
-    assert slo.ttft_ns is not None
-    assert slo.tpot_ns is not None
-    longest = max(job.request.prompt.tokens for job in workload.jobs)
-    policy = Aladdin(ttft_us=slo.ttft_ns // 1_000, tpot_us=slo.tpot_ns // 1_000, prompt_tokens_max=longest)
-    fitted: Aladdin = policy.fitted(latency)  # type: ignore[assignment]
-    return fitted
+def _settings(arguments: Namespace) -> dict[str, dict[str, str]]:
+    """The parameters of `--set`, by router."""
+    settings: dict[str, dict[str, str]] = {}
+    for text in arguments.set:
+        target, equals, value = text.partition("=")
+        router, dot, param = target.rpartition(".")
+        if not equals or not dot:
+            raise ValueError(f"--set {text!r}: expected ROUTER.PARAM=VALUE")
+        if router not in ("aladdin", *arguments.routers):
+            raise unknown("router in --set (it is not among --routers)", router, ["aladdin", *arguments.routers])
+        settings.setdefault(router, {})[param] = value
+    return settings
 
 
-def _sizings(workload: Workload, chosen: Option, arguments: Namespace) -> dict[str, Sizing]:
+def _scaled(sizes: list[tuple[str, WorkerSpec, int]], arguments: Namespace) -> list[tuple[str, WorkerSpec, int]]:
+    """The sizes that nobody timed."""
+    if not arguments.scaled_to:
+        return []
+    timed = {gpus: spec.latency for _, spec, gpus in sizes}
+    if len(timed) < len(sizes) or len(timed) < 2:
+        raise ValueError(
+            "--scaled-to goes by two or more sizes in --latency-model, each with another number of GPUs, not by "
+            + ", ".join(f"{name} ({gpus})" for name, _, gpus in sizes)
+        )
+    found = [(scaled_latency(timed, gpus), gpus) for gpus in arguments.scaled_to]
+    return [(latency.name, WorkerSpec(latency, arguments.kv_capacity_tokens), gpus) for latency, gpus in found]
+
+
+def placing_for(
+    name: str, workload: Workload, latency: LatencyModel, slo: Slo, settings: Mapping[str, str]
+) -> ClusterPolicy[Any]:
+    """The router of that name; Aladdin and its variants with these targets, and lines that cover the longest prompt."""
+    router = CLUSTER_POLICIES[name]
+    if isinstance(router, Aladdin):
+        assert slo.ttft_ns is not None
+        assert slo.tpot_ns is not None
+        longest = max(job.request.prompt.tokens for job in workload.jobs)
+        router = attrs.evolve(
+            router, ttft_us=slo.ttft_ns // 1_000, tpot_us=slo.tpot_ns // 1_000, prompt_tokens_max=longest
+        )
+        router = router_with(router, settings).fitted(latency)
+        return router
+    return router_with(router, settings)
+
+
+def _sizings(
+    workload: Workload, chosen: Option, arguments: Namespace, settings: Mapping[str, Mapping[str, str]]
+) -> dict[str, Sizing]:
     """For aladdin and each router, the fewest workers; and each router beside aladdin with aladdin's number."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     local = policy_of(arguments.policy, {"batching": arguments.batching, "reserve": "optimistic"})
-    placing: dict[str, ClusterPolicy[Any]] = {"aladdin": aladdin_for(workload, chosen.spec.latency, arguments.slo)}
-    placing |= {name: CLUSTER_POLICIES[name] for name in arguments.routers if name != "aladdin"}
+    placing: dict[str, ClusterPolicy[Any]] = {
+        name: placing_for(name, workload, chosen.spec.latency, arguments.slo, settings.get(name, {}))
+        for name in dict.fromkeys(("aladdin", *arguments.routers))
+    }
     cluster = Cluster(chosen.spec.latency, kv_capacity_tokens=arguments.kv_capacity_tokens)
     columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn())
     found: dict[str, Sizing] = {}

@@ -4,13 +4,22 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.packing_optimum import Packing, fewest_workers, fits_in
-from fairsched.engines.performance_fit import Iteration, TooFewError, asked, fit_performance, fit_scaling
+from fairsched.engines.performance_fit import (
+    Iteration,
+    TooFewError,
+    asked,
+    fit_performance,
+    fit_scaling,
+    scaled_latency,
+)
 from fairsched.engines.sizing import fewest, line
+from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.performance import Performance
 from fairsched.model.presets import PRESETS
 from fairsched.policies.aladdin_draft import Rules, Wanted
@@ -66,6 +75,33 @@ def test_computation_and_communication_are_one_line() -> None:
         a, b, errors = fit_scaling([(n, 40 / n + 7 + k * (n - 1) / n) for n in (1, 2, 4, 8)])
         assert [a, b] == pytest.approx([40 - k, 7 + k])
         assert errors.mean < 1e-9
+
+
+def test_a_size_that_was_timed_is_found_again() -> None:
+    """Workers whose coefficients are a / N + b, and whose KV is a line, come out of two others exactly."""
+
+    def made(n: int) -> LatencyModel:
+        piece = DecodePiece(1, 8_000_000 // n + 3_000_000, 800 // n + 10, 40_000 // n + 2_000)
+        return LatencyModel(
+            f"made-{n}", "made", 4_000_000 // n + 500_000, 80_000 // n + 900, 0, (piece,), 90_000 * n - 5
+        )
+
+    found = scaled_latency({1: made(1), 4: made(4)}, 2)
+    assert attrs.evolve(found, name="made-2", source="made") == made(2)
+    with pytest.raises(TooFewError, match="two sizes"):
+        scaled_latency({1: made(1)}, 2)
+    with pytest.raises(ValueError, match="no memory for KV"):
+        scaled_latency({2: attrs.evolve(made(2), kv_capacity_tokens=40_000), 4: made(4)}, 1)
+
+
+def test_two_gpus_from_one_and_four() -> None:
+    """OPT-13B's size of two GPUs, left out and found by equation 5: iterations within a fifth of what was timed."""
+    sizes = {n: PRESETS[f"opt-13b-a100{suffix}"] for n, suffix in ((1, ""), (2, "-tp2"), (4, "-tp4"))}
+    timed = sizes.pop(2)
+    found = scaled_latency(sizes, 2)
+    for batch, context in ((1, 500), (16, 20_000), (64, 60_000)):
+        assert found.decode_ns(batch, context) == pytest.approx(timed.decode_ns(batch, context), rel=0.2)
+    assert found.kv_capacity_tokens == pytest.approx(timed.kv_capacity_tokens, rel=0.01)
 
 
 # --- the optimum ------------------------------------------------------------------------------------------------------
