@@ -40,6 +40,8 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 WIDTH = 110
 """Columns of the output where it is no terminal, which has a width of its own."""
 _NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+EVERY = "all"
+"""In place of routers: every one that there is."""
 _GPUS = re.compile(r"-tp(\d+)$")
 
 
@@ -123,7 +125,7 @@ def add_plan(commands: Any) -> None:
         type=names,
         default=["join-shortest-queue", "power-of-two"],
         metavar="A,B,...",
-        help=f"what is compared with aladdin: of {', '.join(CLUSTER_POLICIES)} (default: %(default)s)",
+        help=f"what is compared with aladdin: of {', '.join(CLUSTER_POLICIES)}, or {EVERY} (default: %(default)s)",
     )
     command.add_argument(
         "--set",
@@ -169,6 +171,8 @@ class Option:
 
 def plan(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
+    if arguments.routers == [EVERY]:
+        arguments.routers = [name for name in CLUSTER_POLICIES if name != "aladdin"]
     for name in arguments.routers:
         if name not in CLUSTER_POLICIES:
             raise unknown("router", name, CLUSTER_POLICIES)
