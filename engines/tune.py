@@ -12,17 +12,18 @@ while it had, until it is let in: what the theorems bound.  With "requests", a r
 admission.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from fairsched.engines.audit.starvation import without_service
 from fairsched.engines.compare import Cluster, Run, charging_of
 from fairsched.engines.outcomes import Measures, Outcomes, Summary, summary
 from fairsched.engines.simulator import Simulator
-from fairsched.model.events import Admitted, Arrived, Event
+from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Rejected
 from fairsched.model.service import Charging, backlogs, busiest, charges, service_gap
 from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
 from fairsched.model.workload import Workload
@@ -38,7 +39,7 @@ class Point:
     """One configuration as it was simulated.
 
     `wait_us` is of the client that fares worst (or of all requests, as asked), `rate` the cost units a second that a
-    worker charged on average while anybody waited there, `bound_cost` what is proved about a wait in cost units (None:
+    worker charged on average while it had anything to do, `bound_cost` what is proved about a wait in cost units (None:
     nothing), `bound_us` the same at the stated rate.
     """
 
@@ -149,7 +150,7 @@ def simulated(
         wait_us=waits,
         waits_longest=who,
         gap=service_gap(charged, waited, busiest(charged, len(workload.clients))).cost,
-        rate=_rate(charged, waited, charging),
+        rate=_rate(trace, charged, charging),
     )
 
 
@@ -180,39 +181,37 @@ def _request_waits(trace: Tables) -> Ints:
     return waits
 
 
-def _rate(charged: Table, waited: Table, charging: Charging) -> float:
-    """Cost units a second that the slowest worker charged while anybody waited there; 0.0 if nobody ever did."""
+def _rate(trace: Tables, charged: Table, charging: Charging) -> float:
+    """Cost units a second that the slowest worker charged while it had anything to do; 0.0 if none ever had."""
     costs = charged["amount"]
     if charging.multipliers:
         costs = costs // np.array(charging.multipliers, dtype=np.int64)[charged["client"]]
+    gone = [trace[kind] for kind in (Finished, Cancelled, Rejected, Migrated)]
     rates = []
-    for worker in np.unique(waited["worker"]).tolist():
-        mine, here = waited["worker"] == worker, charged["worker"] == worker
-        position, total = charged["position"][here], np.concatenate(([0], np.cumsum(costs[here])))
-        amount = span = 0
-        for start, stop, start_ns, stop_ns in _merged(waited, mine):
-            first, last = np.searchsorted(position, (start, stop)).tolist()
-            amount += int(total[last] - total[first])
-            span += stop_ns - start_ns
-        if span:
-            rates.append(amount * 1e9 / span)
+    for worker in np.unique(trace[Arrived]["worker"]).tolist():
+        busy_ns = _busy_ns(_at(trace[Arrived], worker), [_at(table, worker) for table in gone]) if worker >= 0 else 0
+        if busy_ns:
+            rates.append(int(costs[charged["worker"] == worker].sum()) * 1e9 / busy_ns)
     return min(rates, default=0.0)
 
 
-def _merged(waited: Table, mine: Any) -> Iterator[tuple[int, int, int, int]]:
-    """The times at which anybody waits, as positions and nanoseconds."""
-    order = np.argsort(waited["start"][mine], kind="stable")
-    rows = zip(*(waited[name][mine][order].tolist() for name in ("start", "stop", "start_ns", "stop_ns")), strict=True)
-    now: tuple[int, int, int, int] | None = None
-    for start, stop, start_ns, stop_ns in rows:
-        if now is not None and start <= now[1]:
-            now = (now[0], max(now[1], stop), now[2], max(now[3], stop_ns))
-            continue
-        if now is not None:
-            yield now
-        now = (start, stop, start_ns, stop_ns)
-    if now is not None:
-        yield now
+def _at(table: Table, worker: int) -> Table:
+    return _only(table, table["worker"] == worker)
+
+
+def _busy_ns(came: Table, gone: Sequence[Table]) -> int:
+    """How long any request was there."""
+    # Who is rejected at the door was never there.
+    left = [_only(table, np.isin(table["request_id"], came["request_id"])) for table in gone]
+    position, time_ns = (np.concatenate([table[name] for table in (came, *left)]) for name in ("position", "time_ns"))
+    order = np.argsort(position)
+    change = np.where(np.arange(len(position)) < len(came["position"]), 1, -1)[order]
+    there = np.cumsum(change) > 0
+    return int(np.diff(time_ns[order])[there[:-1]].sum())
+
+
+def _only(table: Table, rows: npt.NDArray[np.bool_]) -> Table:
+    return {name: values[rows] for name, values in table.items()}
 
 
 # --- the search -------------------------------------------------------------------------------------------------------

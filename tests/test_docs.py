@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from fairsched.cli import parser
+from fairsched.cli import main, parser
 from fairsched.cli_common import latency_of, policy_of
 from fairsched.engines.workloads.generate import WORKLOADS
 from fairsched.policies.registry import CLUSTER_POLICIES, router_with
@@ -119,6 +119,25 @@ def test_make_targets_are_there(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link names a file that is there, and a heading in it."""
     assert dead_links(page) == []
+
+
+def test_the_quickstart_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands run, one after the other, on its log and its map, and print what the page shows."""
+    text = (ROOT / "docs" / "quickstart.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    for name, language in (("access.jsonl", "json"), ("map.toml", "toml")):
+        ((_, block),) = blocks(text, language)
+        Path(name).write_text(block)
+    assert len(Path("map.toml").read_text().splitlines()) <= 10
+    for words in commands(text):
+        if words and words[0] == "fairsched":
+            assert main(words[1:]) == 0
+    ((_, shown),) = blocks(text, "text")
+    printed = capsys.readouterr().out
+    assert all(line in printed for line in shown.splitlines())
+    assert all((Path("out") / page / "index.html").is_file() for page in ("audit", "compare", "tune"))
 
 
 def test_the_checks_can_fail(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def add_tune(commands: Any) -> None:
         type=float,
         metavar="X",
         help="cost units a second that a worker charges while somebody waits; a proved wait is that of the theorem in "
-        "cost units divided by it (default: what each run measured, on average)",
+        "cost units divided by it (default: what each run's worker charged on average while it had work)",
     )
     command.add_argument(
         "--quanta", metavar="LEAST-MOST", default="64-65536", help="where to look (default: %(default)s)"
@@ -265,7 +265,7 @@ def _scope(arguments: Namespace, workload: Workload, tuning: Tuning) -> list[str
     stated = (
         "The rate was stated (--rate)."
         if arguments.rate is not None
-        else "The rate is what a worker charged on average while anybody waited, in each run; --rate states another."
+        else "The rate is what a worker charged on average while it had work, in each run; --rate states another."
     )
     return [
         f"{len(tuning.points)} configurations were simulated.",
