@@ -10,7 +10,7 @@ copy and costs no pause.  A new window that is given them goes on from there, an
 servers already.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -26,8 +26,9 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from fairsched.model.plan import Admission
 from fairsched.model.request import Prompt, Request
-from fairsched.model.window import charged_at_once
+from fairsched.model.window import charged_at_once, held_tokens
 from fairsched.policies.base import LocalPolicy, Router
 
 _NOTHING = Share(2, 1)
@@ -58,14 +59,13 @@ class ElasticWindow(Window):
     ) -> None:
         state = None if accounts is None else policy.state_from_json(accounts)
         self._most_tokens = 0
-        super().__init__(policy, router, (_NOTHING,), listeners)
+        super().__init__(policy, router, (_NOTHING,), listeners, state)
         # The one place that a window begins with is nobody's yet.
         self._servers[0].up = False
         self._vacant: set[int] = {0}
         self._leaving: set[int] = set()
         self._quiet: dict[int, _Quiet] = {}
-        if state is not None:
-            self._state = state
+        self._only: dict[int, set[int]] = {}
 
     @property
     def tokens(self) -> int:
@@ -85,9 +85,43 @@ class ElasticWindow(Window):
         """Whether the request waits or is in flight."""
         return request_id in self._waiting or request_id in self._flights or request_id in self._quiet
 
+    def requests_at(self, place: int) -> int:
+        """Requests in flight at a server."""
+        return self._servers[place].requests
+
+    def is_waiting(self, request_id: int) -> bool:
+        """Whether the request waits."""
+        return request_id in self._waiting
+
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
         """Why no server could ever take such a request; None also while no server is known."""
         return None if not self.servers else super().refuses(prompt_tokens, max_output_tokens)
+
+    # --- calls that may not go everywhere ---------------------------------------------------------------------------
+
+    def only(self, request_id: int, places: Iterable[int]) -> None:
+        """A request that waits may go to these servers only, to the one of them with the fewest requests.
+
+        It is let in when any server has room for it, and may then exceed its own server's share, but never what all
+        servers together hold: M stays what it is.
+        """
+        self._only[request_id] = set(places)
+
+    def stranded(self) -> list[int]:
+        """Requests that wait for servers of which none is there any more."""
+        return [request_id for request_id, places in self._only.items() if not places and request_id in self._waiting]
+
+    def _route(self, request: Request, now_ns: int) -> int:
+        places = self._only.pop(request.id, None)
+        able = {i for i in places or () if self._servers[i].up}
+        if not able:
+            return super()._route(request, now_ns)
+        need = held_tokens(request.prompt_tokens, request.max_output_tokens)
+        return min(able, key=lambda i: (self._servers[i].hole < need, self._servers[i].requests, i))
+
+    def _next(self, hole: int, now_ns: int) -> Admission | None:
+        room = sum(server.share.tokens - server.tokens for server in self._servers if server.up)
+        return super()._next(min(hole, room), now_ns) if room > 1 else None
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
@@ -114,6 +148,8 @@ class ElasticWindow(Window):
     def part(self, place: int, now_ns: int) -> None:
         """A server takes no more, and is gone when nothing is in flight there."""
         self._servers[place].up = False
+        for places in self._only.values():
+            places.discard(place)
         self._leaving.add(place)
         self._vacate(place, now_ns)
 
@@ -142,7 +178,7 @@ class ElasticWindow(Window):
 
         `charged`: its prompt is in the accounts.  Otherwise it is charged now, as an admission past the gate.
         """
-        server, need = self._servers[place], request.prompt_tokens + request.max_output_tokens
+        server, need = self._servers[place], held_tokens(request.prompt_tokens, request.max_output_tokens)
         server.tokens += need
         server.requests += 1
         if charged:
@@ -188,6 +224,7 @@ class ElasticWindow(Window):
         if quiet is not None:
             self._forget(quiet, now_ns)
             return True
+        self._only.pop(request_id, None)
         there = super().cancel(request_id, now_ns)
         if flight is not None:
             self._vacate(flight.server, now_ns)

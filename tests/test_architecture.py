@@ -42,7 +42,7 @@ LAYERS = {
         ("fairsched.model", "fairsched.policies.base", "fairsched.engines"),
         VALUES
         | {"jinja2", "matplotlib", "prometheus_client", "rich"}
-        | {"httpx", "starlette", "uvicorn"}
+        | {"envoy", "google", "grpc", "grpc_health", "httpx", "starlette", "uvicorn"}
         | {"ray", "safetensors", "scipy", "sortedcontainers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.

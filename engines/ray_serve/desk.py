@@ -100,8 +100,8 @@ class Desk:
 
     def _begin(self, accounts: Accounts | None) -> None:
         """A window, with these accounts; the policy's own clients are the settings'."""
-        self.books = Books(self._policy, 0)
         state = None if accounts is None else accounts.state
+        self.books = Books(self._policy, 0, resumed=state is not None)
         self.window = ElasticWindow(self._policy, self.router, (self.books.record,), state)
         # The state has the weights of the accounts already; listeners have not.
         known = () if accounts is None else accounts.clients

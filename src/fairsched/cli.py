@@ -15,6 +15,7 @@ from fairsched.cli_audit import add_audit
 from fairsched.cli_batch import add_batch
 from fairsched.cli_calibrate import add_calibrate
 from fairsched.cli_compare import add_compare
+from fairsched.cli_endpoint_picker import add_endpoint_picker
 from fairsched.cli_fidelity import add_fidelity
 from fairsched.cli_gateway import add_gateway
 from fairsched.cli_load import add_load
@@ -56,6 +57,7 @@ def parser() -> Parser:
         *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
         *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch, add_plan),
         add_gateway,
+        add_endpoint_picker,
         add_load,
         add_audit,
         add_tune,
@@ -78,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli,torch]'")
         if error.name and error.name.split(".")[0] in ("httpx", "starlette", "uvicorn"):
             _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[gateway]'")
+        if error.name and error.name.split(".")[0] in ("envoy", "google", "grpc", "grpc_health"):
+            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[endpoint-picker]'")
         raise
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python must not complain at exit either.

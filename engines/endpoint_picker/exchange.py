@@ -1,0 +1,178 @@
+"""One HTTP call as Envoy tells of it: from its headers to the end of its answer.
+
+The endpoint is said when the whole request is known, where Envoy sends the body; else with the headers, and the call is
+counted by its length.  However the exchange ends, the picker is told once.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from fairsched.engines.endpoint_picker import wire
+from fairsched.engines.endpoint_picker.picker import Picked, Picker, PickError
+from fairsched.engines.gateway.answer import StreamReader, Usage, usage_of
+from fairsched.engines.openai_size import sized
+
+_log = logging.getLogger("fairsched.endpoint_picker")
+
+
+class Exchange:
+    """Takes Envoy's messages of one call in order, and says what to answer to each.
+
+    `over`: nothing more is to be said.
+    """
+
+    def __init__(self, picker: Picker) -> None:
+        self.over = False
+        self._picker = picker
+        self._config = picker.config
+        self._request_mode = picker.config.request_body_mode
+        self._response_mode = picker.config.response_body_mode
+        self._headers: dict[str, str] = {}
+        self._subset: list[str] | None = None
+        self._body = bytearray()
+        self._sent = False
+        self._picked: Picked | None = None
+        self._most_output = 1
+        self._status = 0
+        self._stream: StreamReader | None = None
+        self._answer = bytearray()
+
+    async def answers(self, request: Any) -> Iterable[wire.Response]:
+        """What to answer to a message; waits for a place where one is needed."""
+        match request.WhichOneof("request"):
+            case "request_headers":
+                return await self._request_headers(request)
+            case "request_body":
+                return await self._request_body(request.request_body)
+            case "request_trailers":
+                said = [] if self._sent else await self._pick(ends=False)
+                return [*said, wire.request_trailers()] if not self.over else said
+            case "response_headers":
+                return self._response_headers(request.response_headers)
+            case "response_body":
+                return self._response_body(request.response_body)
+            case "response_trailers":
+                self._end()
+                return [wire.response_trailers()]
+        return []
+
+    def close(self) -> None:
+        """The exchange is over, whether or not the answer was whole."""
+        picked, self._picked = self._picked, None
+        if picked is not None:
+            self._picker.leave(picked)
+
+    # --- the request ------------------------------------------------------------------------------------------------
+
+    async def _request_headers(self, request: Any) -> Iterable[wire.Response]:
+        self._headers = wire.headers_of(request.request_headers)
+        self._subset = wire.subset_of(request)
+        said_request, said_response = wire.modes_of(request)
+        self._request_mode = said_request or self._request_mode
+        self._response_mode = said_response or self._response_mode
+        if request.request_headers.end_of_stream or self._request_mode in ("none", "streamed"):
+            self._request_mode = "none" if self._request_mode != "streamed" else "streamed"
+            return await self._pick(ends=True)
+        return [wire.request_headers()] if self._request_mode == "buffered" else []
+
+    async def _request_body(self, body: Any) -> Iterable[wire.Response]:
+        if self._request_mode == "streamed":
+            return [wire.request_body()]
+        self._body += body.body
+        if len(self._body) > self._config.limits.body_bytes:
+            return self._refused(PickError(413, f"the body is longer than {self._config.limits.body_bytes} bytes"))
+        return await self._pick(ends=True) if body.end_of_stream else []
+
+    async def _pick(self, *, ends: bool) -> list[wire.Response]:
+        """A place for the call; `ends`: its body is whole, and no trailers come."""
+        try:
+            endpoint = await self._place()
+        except PickError as error:
+            return self._refused(error)
+        self._sent = True
+        body, self._body = bytes(self._body), bytearray()
+        match self._request_mode:
+            case "buffered":
+                return [wire.request_body(endpoint)]
+            case "full-duplex-streamed":
+                return [wire.request_headers(endpoint), *wire.request_chunks(body, ends=ends)]
+        return [wire.request_headers(endpoint)]
+
+    async def _place(self) -> str:
+        client = self._headers.get(self._config.header.lower(), "").strip()
+        prompt, output = self._size()
+        try:
+            self._picked = await self._picker.pick(client, prompt, output, self._subset)
+        except PickError:
+            raise
+        except Exception:
+            _log.exception("a call of %r could not be queued, and goes around the policy", client)
+            return self._picker.around(self._subset)
+        self._most_output = output
+        return self._picked.endpoint
+
+    def _size(self) -> tuple[int, int]:
+        """Tokens of prompt and output.  Raises `PickError` (400) for a call that says nonsense."""
+        config = self._config
+        if self._headers.get(":method") in ("GET", "HEAD", "OPTIONS"):
+            return 1, 1
+        try:
+            document = msgspec.json.decode(bytes(self._body)) if self._body else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            document = None
+        if isinstance(document, dict) and (document.get("messages") or document.get("prompt")):
+            try:
+                size = sized(document, config.bytes_per_token, config.default_output_tokens)
+            except ValueError as error:
+                raise PickError(400, str(error)) from None
+            return size.prompt_tokens, size.max_output_tokens
+        length = self._headers.get("content-length", "")
+        count = len(self._body) or (int(length) if length.isdecimal() and len(length) < 12 else 0)
+        return max(-(-count // config.bytes_per_token), 1), config.default_output_tokens
+
+    def _refused(self, error: PickError) -> list[wire.Response]:
+        self.over = True
+        return [wire.refusal(error)]
+
+    # --- the answer -------------------------------------------------------------------------------------------------
+
+    def _response_headers(self, message: Any) -> list[wire.Response]:
+        headers = wire.headers_of(message)
+        status = headers.get(":status", "")
+        self._status = int(status) if status.isdecimal() else 0
+        if headers.get("content-type", "").startswith("text/event-stream"):
+            self._stream = StreamReader()
+        if message.end_of_stream or self._response_mode == "none":
+            self._end()
+        return [wire.response_headers()]
+
+    def _response_body(self, message: Any) -> list[wire.Response]:
+        if self._stream is not None:
+            tokens = self._stream.read(message.body)
+            if tokens and self._picked is not None:
+                self._picker.produced(self._picked, tokens)
+        elif len(self._answer) <= self._config.limits.body_bytes:
+            self._answer += message.body
+        if message.end_of_stream:
+            self._end()
+        streamed = self._response_mode == "full-duplex-streamed"
+        return [wire.response_body(message.body, ends=message.end_of_stream, streamed=streamed)]
+
+    def _end(self) -> None:
+        """The answer is whole."""
+        picked, self._picked = self._picked, None
+        if picked is None:
+            return
+        if self._status >= 400:
+            self._picker.give_back(picked)
+        elif self._stream is not None:
+            self._picker.finish(picked, self._stream.usage)
+        elif self._response_mode == "none":
+            # Nobody sees the answer: what was declared is charged.
+            self._picker.finish(picked, Usage(None, self._most_output))
+        else:
+            usage = usage_of(bytes(self._answer), self._most_output, self._config.bytes_per_token)
+            self._picker.finish(picked, usage)

@@ -1,0 +1,205 @@
+"""Which endpoint takes a call, and when: a policy's gate over the windows of a pool's endpoints.
+
+No gRPC: `engines.endpoint_picker.exchange` speaks to Envoy.  A call waits until the policy lets it in and an endpoint
+has room; it is booked there until its answer ends.  It belongs to one event loop.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import attrs
+
+from fairsched.engines.elastic_window import ElasticWindow
+from fairsched.engines.endpoint_picker.config import PickerConfig
+from fairsched.engines.gateway.answer import Usage
+from fairsched.engines.gateway.books import Books
+from fairsched.engines.gateway.window import Share
+from fairsched.engines.window_clients import OTHERS, WindowClients
+from fairsched.engines.window_status import window_status
+from fairsched.policies.base import LocalPolicy, Router
+
+
+class PickError(Exception):
+    """A call that no endpoint takes: an HTTP status, and a sentence for the caller."""
+
+    def __init__(self, status: int, message: str, retry_after_seconds: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+
+@attrs.frozen
+class Picked:
+    """A call's place: its number, and the endpoint as `IP:PORT`."""
+
+    id: int
+    endpoint: str
+
+
+class Picker:
+    """Queue, gate and windows of one pool."""
+
+    def __init__(self, config: PickerConfig, policy: LocalPolicy[Any], router: Router[Any]) -> None:
+        self.config = config
+        self.books = Books(policy, 0)
+        self.window = ElasticWindow(policy, router, (self.books.record,))
+        self.clients = WindowClients(self.window, config.weights, config.limits.clients)
+        self.outcomes: Counter[str] = Counter()
+        self._begun_ns = time.monotonic_ns()
+        self._places: dict[str, int] = {}
+        self._endpoints: dict[int, str] = {}
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._next_id = 0
+
+    def now_ns(self) -> int:
+        """Time since the start."""
+        return time.monotonic_ns() - self._begun_ns
+
+    # --- the pool ---------------------------------------------------------------------------------------------------
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The endpoints that there are, in order."""
+        return tuple(sorted(self._places))
+
+    def configure(self, config: PickerConfig) -> None:
+        """Clients, limits and windows are these from now on; `see` tells the endpoints."""
+        self.config = config
+        self.clients.configure(config.weights, self.now_ns())
+        self.see(self.endpoints)
+
+    def see(self, endpoints: Iterable[str]) -> None:
+        """The pool has these endpoints now; what is in flight at others goes on there."""
+        now, pool = self.now_ns(), self.config.pool
+        share = Share(pool.window_tokens, pool.window_requests)
+        there = set(endpoints)
+        for endpoint in sorted(there):
+            if endpoint in self._places:
+                self.window.resize(self._places[endpoint], share, now)
+            else:
+                self._places[endpoint] = place = self.window.join(share, now)
+                self._endpoints[place] = endpoint
+        self.books.grow(self.window.tokens, now)
+        for endpoint in sorted(self._places.keys() - there):
+            self.window.part(self._places.pop(endpoint), now)
+        for request_id in self.window.stranded():
+            self._refuse(request_id, PickError(503, "none of the endpoints that the proxy named is there any more"))
+        self.pump()
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    async def pick(
+        self, client: str, prompt_tokens: int, max_output_tokens: int, subset: Collection[str] | None = None
+    ) -> Picked:
+        """An endpoint, once one may take the call; of `subset` if that is given.
+
+        Raises `PickError`.  When it is cancelled the call is out of the queue.
+        """
+        number, limits = self.clients.id(client or OTHERS), self.config.limits
+        places = self._eligible(subset)
+        too_large = self.window.refuses(prompt_tokens, max_output_tokens)
+        if too_large is not None:
+            raise self._counted("too large", PickError(413, too_large))
+        for waiting, most in (
+            (self.window.waiting_of(number), limits.waiting_per_client),
+            (self.window.waiting, limits.waiting),
+        ):
+            if waiting >= most:
+                message = f"{waiting} calls wait, and {most} may"
+                raise self._counted("limited", PickError(429, message, limits.retry_after_seconds))
+        request_id = self._next_id
+        self._next_id += 1
+        self.window.arrive(request_id, number, prompt_tokens, max_output_tokens, self.now_ns())
+        if places is not None:
+            self.window.only(request_id, places)
+        place = self._waiting[request_id] = asyncio.get_running_loop().create_future()
+        self.pump()
+        try:
+            async with asyncio.timeout(limits.wait_seconds):
+                return Picked(request_id, await place)
+        except BaseException as error:
+            # It waits no more; if it was let in just now, nothing was sent.
+            self._never_sent(request_id)
+            if not isinstance(error, TimeoutError):
+                raise
+            refusal = PickError(503, "no endpoint had room in time", limits.retry_after_seconds)
+            raise self._counted("waited too long", refusal) from None
+        finally:
+            del self._waiting[request_id]
+
+    def around(self, subset: Collection[str] | None) -> str:
+        """The endpoint with the fewest calls, for one that could not be queued; it is not booked.  Raises
+        `PickError`."""
+        places = self._eligible(subset) or list(self._places.values())
+        self.outcomes["around the policy"] += 1
+        return self._endpoints[min(places, key=self.window.requests_at)]
+
+    def _eligible(self, subset: Collection[str] | None) -> list[int] | None:
+        """The places of a subset; None for all."""
+        if subset is None and self._places:
+            return None
+        places = [self._places[each] for each in subset or () if each in self._places]
+        if not places:
+            raise self._counted("no endpoint", PickError(503, "no endpoint is there"))
+        return None if len(places) == len(self._places) else places
+
+    def _never_sent(self, request_id: int) -> None:
+        if self.window.is_waiting(request_id):
+            self.window.cancel(request_id, self.now_ns())
+        elif self.window.holds(request_id):
+            self.window.give_back(request_id, self.now_ns())
+        self.pump()
+
+    def _counted(self, outcome: str, error: PickError) -> PickError:
+        self.outcomes[outcome] += 1
+        return error
+
+    def _refuse(self, request_id: int, error: PickError) -> None:
+        place = self._waiting.get(request_id)
+        if place is not None and not place.done():
+            place.set_exception(self._counted("no endpoint", error))
+
+    def pump(self) -> None:
+        """Let in all that may go now."""
+        for placement in self.window.admit(self.now_ns()):
+            place = self._waiting[placement.request_id]
+            if not place.done():
+                place.set_result(self._endpoints[placement.server])
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def produced(self, picked: Picked, tokens: int) -> None:
+        """Output passed by."""
+        self.window.produced(picked.id, tokens, self.now_ns())
+
+    def finish(self, picked: Picked, usage: Usage) -> None:
+        """The answer is whole."""
+        self.outcomes["finished"] += 1
+        self.window.finish(picked.id, usage.computed_tokens, usage.output_tokens, self.now_ns())
+        self.pump()
+
+    def give_back(self, picked: Picked) -> None:
+        """The endpoint refused the call, and computed nothing."""
+        self.outcomes["refused by endpoint"] += 1
+        self.window.give_back(picked.id, self.now_ns())
+        self.pump()
+
+    def leave(self, picked: Picked) -> None:
+        """The answer broke off, or nobody waits for it any more: the prompt stays charged."""
+        self.outcomes["left"] += 1
+        self.window.cancel(picked.id, self.now_ns())
+        self.pump()
+
+    # --- status -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "endpoints": list(self.endpoints),
+            "outcomes": dict(sorted(self.outcomes.items())),
+            **window_status(self.window, self.books, self.clients.all),
+        }

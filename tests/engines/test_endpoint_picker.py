@@ -1,0 +1,237 @@
+"""The picker without gRPC: who is let in where, limits, endpoints that come and go, and what a file may say."""
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from fairsched.cli import main
+from fairsched.engines.endpoint_picker.config import ConfigError, PickerConfig, Pool, read_config, reloaded
+from fairsched.engines.endpoint_picker.picker import Picked, Picker, PickError
+from fairsched.engines.gateway.answer import Usage
+from fairsched.integrations.endpoint_picker import picker_of
+
+A, B, C = "10.0.0.1:80", "10.0.0.2:80", "[::1]:80"
+
+FILE = """
+[pool]
+window_tokens = 40
+endpoints = ["10.0.0.1:80", "10.0.0.2:80"]
+[limits]
+waiting = 3
+waiting_per_client = 2
+wait_seconds = 0.2
+[client.gold]
+weight = 4
+"""
+
+
+def configured(tmp_path: Path, text: str = FILE) -> PickerConfig:
+    """The configuration of a file of that text."""
+    path = tmp_path / "picker.toml"
+    path.write_text(text)
+    return read_config(path)
+
+
+def picker(tmp_path: Path, text: str = FILE) -> Picker:
+    """A picker that sees its endpoints."""
+    made = picker_of(configured(tmp_path, text))
+    made.see(made.config.pool.endpoints)
+    return made
+
+
+def empty(made: Picker) -> bool:
+    """Whether nothing waits and nothing is in flight."""
+    now = made.status()
+    return (now["waiting"], now["in_flight"], now["in_flight_tokens"]) == (0, 0, 0)
+
+
+async def refused(work: Awaitable[Picked]) -> tuple[int, int | None]:
+    """The status of a refusal, and when to try again."""
+    with pytest.raises(PickError) as caught:
+        await work
+    return caught.value.status, caught.value.retry_after_seconds
+
+
+def test_calls_are_booked_at_the_emptiest_endpoint_and_wait_for_room(tmp_path: Path) -> None:
+    """Two windows take two calls; the third waits until one ends, and goes there."""
+
+    async def work() -> None:
+        made = picker(tmp_path)
+        first, second = await made.pick("a", 20, 20), await made.pick("a", 20, 20)
+        assert {first.endpoint, second.endpoint} == {A, B}
+        third = asyncio.create_task(made.pick("a", 20, 20))
+        await asyncio.sleep(0)
+        assert not third.done()
+        made.finish(second, Usage(20, 5))
+        assert (await third).endpoint == second.endpoint
+        made.leave(await third)
+        made.give_back(first)
+        assert empty(made)
+        clients = made.status()["clients"]
+        assert (clients["a"]["prompt_tokens"], clients["a"]["output_tokens"]) == (40, 5)
+
+    asyncio.run(work())
+
+
+def test_what_is_over_a_limit_is_told_so(tmp_path: Path) -> None:
+    """413 for what fits nowhere, 429 for too many that wait, of one client or in all, 503 after too long a wait."""
+
+    async def work() -> None:
+        made = picker(tmp_path)
+        assert await refused(made.pick("a", 30, 11)) == (413, None)
+        held = [await made.pick("a", 20, 20) for _ in range(2)]
+        waits = [asyncio.create_task(refused(made.pick("a", 20, 20))) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert await refused(made.pick("a", 20, 20)) == (429, 1)
+        waits.append(asyncio.create_task(refused(made.pick("b", 20, 20))))
+        await asyncio.sleep(0)
+        assert await refused(made.pick("c", 20, 20)) == (429, 1)
+        assert await asyncio.gather(*waits) == [(503, 1)] * 3
+        for each in held:
+            made.finish(each, Usage())
+        assert empty(made)
+        assert made.outcomes == {"too large": 1, "limited": 2, "waited too long": 3, "finished": 2}
+
+    asyncio.run(work())
+
+
+def test_a_caller_that_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
+    """While it waits, and in the moment in which it is let in."""
+
+    async def work() -> None:
+        made = picker(tmp_path, FILE.replace('endpoints = ["10.0.0.1:80", ', "endpoints = ["))
+        first = await made.pick("a", 20, 20)
+        second, third = (asyncio.create_task(made.pick("a", 20, 20)) for _ in range(2))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.sleep(0)
+        assert made.status()["waiting"] == 1
+        made.finish(first, Usage())
+        third.cancel()  # Its place is there, and it has not heard of it.
+        with pytest.raises(asyncio.CancelledError):
+            await third
+        assert empty(made)
+
+    asyncio.run(work())
+
+
+def test_a_subset_is_kept_to_and_never_more_is_in_flight_than_all_windows_hold(tmp_path: Path) -> None:
+    """A call that may go to one endpoint only goes there, also when that is full; then others wait, since the windows
+    together hold no more.  A subset of which nothing is there is refused with 503."""
+
+    async def work() -> None:
+        made = picker(tmp_path)
+        picked = [await made.pick("a", 10, 10, [B, "10.9.9.9:80"]) for _ in range(3)]
+        assert {each.endpoint for each in picked} == {B}
+        fourth = await made.pick("a", 10, 10, [A, B])
+        assert fourth.endpoint == A
+        waits = asyncio.create_task(made.pick("a", 10, 10))
+        await asyncio.sleep(0)
+        assert not waits.done()
+        assert made.window.in_flight_tokens == made.window.tokens == 80
+        for nothing in ([], ["10.9.9.9:80"]):
+            assert await refused(made.pick("a", 1, 1, nothing)) == (503, None)
+        only = asyncio.create_task(refused(made.pick("a", 10, 10, [B])))
+        await asyncio.sleep(0)
+        made.see([A])
+        assert await only == (503, None)
+        for each in (*picked, fourth):
+            made.finish(each, Usage())
+        made.finish(await waits, Usage())
+        assert empty(made)
+
+    asyncio.run(work())
+
+
+def test_endpoints_come_and_go(tmp_path: Path) -> None:
+    """Without any a call is refused at once; one that comes takes what waits, one that goes keeps what it has."""
+
+    async def work() -> None:
+        made = picker_of(configured(tmp_path))
+        assert await refused(made.pick("a", 1, 1)) == (503, None)
+        made.see([A])
+        first = await made.pick("a", 20, 20)
+        waits = asyncio.create_task(made.pick("a", 20, 20))
+        await asyncio.sleep(0)
+        made.see([C])
+        assert (await waits).endpoint == C
+        assert made.endpoints == (C,)
+        made.produced(first, 3)
+        made.finish(first, Usage(None, 7))
+        made.finish(await waits, Usage())
+        assert empty(made)
+        assert made.status()["promise"]["bound_violations"] == 0
+        assert made.around(None) == C
+
+    asyncio.run(work())
+
+
+def test_weights_share_a_busy_pool(tmp_path: Path) -> None:
+    """Weights 4 and 1, both always waiting: 4 : 1 of what is served."""
+    text = "quantum = 30\n" + FILE.replace("waiting = 3", "waiting = 99").replace("_client = 2", "_client = 99")
+    served = {"gold": 0, "free": 0}
+
+    async def work() -> None:
+        made = picker(tmp_path, text.replace("wait_seconds = 0.2", "wait_seconds = 9"))
+
+        async def client(name: str) -> None:
+            while sum(served.values()) < 300:
+                picked = await made.pick(name, 10, 10)
+                await asyncio.sleep(0)
+                served[name] += 1
+                made.finish(picked, Usage(10, 10))
+
+        await asyncio.gather(*(client(name) for name in served for _ in range(5)))
+        assert empty(made)
+
+    asyncio.run(work())
+    assert 3 <= served["gold"] / served["free"] <= 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "missing required field `pool`"),
+        ("[pool]\nwindow_tokens = 10", "nothing to pick from"),
+        (FILE + "wieght = 1", "unknown field `wieght`"),
+        (FILE.replace("10.0.0.2:80", "somewhere"), r"pool.endpoints\[1\]|regex"),
+        (FILE.replace("40", "1"), ">= 2"),
+        ("policy = 3\n" + FILE, "policy"),
+        ('tls_key = "x"\n' + FILE, "go together"),
+        ("pool = [", "picker.toml"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+    """Unknown keys, missing ones, wrong types and values."""
+    with pytest.raises(ConfigError, match=message):
+        configured(tmp_path, text)
+
+
+def test_what_may_change_while_it_serves(tmp_path: Path) -> None:
+    """Endpoints, clients and limits; a change of the policy says that it needs a restart."""
+    running = configured(tmp_path)
+    path = tmp_path / "picker.toml"
+    path.write_text(FILE.replace("weight = 4", "weight = 2"))
+    assert reloaded(running, path).weights == {"gold": 2}
+    path.write_text('policy = "vtc"\n' + FILE)
+    with pytest.raises(ConfigError, match="policy needs a restart"):
+        reloaded(running, path)
+
+
+def test_the_command_checks_a_file_and_prints_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And refuses names that are not there, in one line."""
+    path = tmp_path / "picker.toml"
+    path.write_text(FILE)
+    assert main(["endpoint-picker", str(path), "--check"]) == 0
+    assert "80 tokens in 2 endpoints: it promises" in capsys.readouterr().out
+    path.write_text('policy = "no-such"\n' + FILE)
+    with pytest.raises(SystemExit):
+        main(["endpoint-picker", str(path), "--check"])
+    assert "unknown policy" in capsys.readouterr().err
+
+
+def test_a_pool_by_name_needs_no_addresses() -> None:
+    """A headless Service's name stands for its pods."""
+    assert PickerConfig(Pool(10, dns="pool.default.svc:8000")).pool.endpoints == ()
