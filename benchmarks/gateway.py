@@ -24,7 +24,7 @@ from pathlib import Path
 
 SYSTEMS = {
     "round robin": 'policy = "fcfs"\nrouter = "round-robin"',
-    "gateway": 'policy = "fcfs+deficit"\nquantum = 512',
+    "gateway": 'policy = "fcfs+deficit"\nquantum = 64',
     "priority": 'mode = "priority"',
 }
 FAIRSCHED = str(Path(sys.executable).with_name("fairsched"))
@@ -34,13 +34,13 @@ HOG = "hog"
 
 
 def trace(seconds: int, burst: int) -> list[dict[str, object]]:
-    """Each of three clients asks every three seconds; from second 4 on the other sends its burst, 10 calls a second."""
+    """Each of three clients asks every two seconds; from second 4 on the other sends its burst, 10 calls a second."""
     rows: list[dict[str, object]] = []
     for i, client in enumerate(LIGHT):
-        for at in range(i * 1000, seconds * 1000, 3000):
+        for at in range(i * 600, seconds * 1000, 2000):
             rows.append({"timestamp": at, "input_length": 16, "output_length": 8, "client": client})
     for i in range(burst):
-        rows.append({"timestamp": 4000 + 100 * i, "input_length": 64, "output_length": 128, "client": HOG})
+        rows.append({"timestamp": 4000 + 100 * i, "input_length": 16, "output_length": 64, "client": HOG})
     return sorted(rows, key=lambda row: float(str(row["timestamp"])))
 
 
@@ -101,9 +101,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("servers", nargs="*", metavar="URL", help="two servers, without /v1")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="which of them (default: %(default)s)")
-    parser.add_argument("--window", type=int, default=2048, help="tokens a server (default: %(default)s)")
+    parser.add_argument("--window", type=int, default=900, help="tokens a server (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=60, help="length of the trace (default: %(default)s)")
-    parser.add_argument("--burst", type=int, default=80, help="calls of the burst (default: %(default)s)")
+    parser.add_argument("--burst", type=int, default=150, help="calls of the burst (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="draw it here")
     parser.add_argument("--json", type=Path, help="write every run here")
     arguments = parser.parse_args()
@@ -119,9 +119,10 @@ def main() -> None:
             run = runs[system] = measured(system, arguments.servers, arguments.window, folder)
             worst = max(milliseconds(run, client, "p99") for client in LIGHT)
             median = max(milliseconds(run, client, "p50") for client in LIGHT)
+            seconds, rate = float(str(run["makespan_us"])) / 1e6, float(str(run["output_tokens_per_s"]))
             print(
-                f"{system}: {run['finished']} of {run['requests']} finished in {float(str(run['makespan_us'])) / 1e6:.1f} s, "
-                f"{float(str(run['output_tokens_per_s'])):.0f} output tokens/s; well-behaved clients: TTFT p50 at most "
+                f"{system}: {run['finished']} of {run['requests']} finished in {seconds:.1f} s, "
+                f"{rate:.0f} output tokens/s; well-behaved clients: TTFT p50 at most "
                 f"{median:.0f} ms, p99 at most {worst:.0f} ms; {HOG}: p99 {milliseconds(run, HOG, 'p99'):.0f} ms",
                 flush=True,
             )

@@ -104,7 +104,7 @@ class _Gated:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = Headers(scope=scope)
-            body = await _body(receive, headers, self._gateway.config.limits.body_bytes)
+            body = await self._body(receive, headers)
             path = scope["path"]
             if scope["query_string"]:
                 path += "?" + scope["query_string"].decode("latin-1")
@@ -114,6 +114,18 @@ class _Gated:
         except (LeftError, StalledError):
             # The answer stays incomplete, and the connection is closed.
             return
+
+    async def _body(self, receive: Receive, headers: Headers) -> bytes:
+        """The whole body; whoever sends none ends here and is counted."""
+        outcomes = self._gateway.outcomes
+        try:
+            return await _body(receive, headers, self._gateway.config.limits.body_bytes)
+        except CallError:
+            outcomes["too large"] += 1
+            raise
+        except LeftError:
+            outcomes["left"] += 1
+            raise
 
 
 async def _body(receive: Receive, headers: Headers, most: int) -> bytes:

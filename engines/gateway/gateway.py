@@ -34,6 +34,10 @@ Send = Callable[[Any], Awaitable[None]]
 _log = logging.getLogger("fairsched.gateway")
 
 
+LOST_SECONDS = 0.25
+"""A server whose connection was lost is left alone for so long: a call that is tried again goes elsewhere."""
+
+
 class StalledError(Exception):
     """The caller took no byte for too long."""
 
@@ -136,8 +140,12 @@ class Gateway:
 
     async def serve(self, path: str, headers: Mapping[str, str], raw: bytes, send: Send) -> None:
         """Answer a call.  Raises `CallError` before anything was sent; cancelling it is the caller leaving."""
-        client = self._client(self.names.of(headers))
-        call = read_call(raw, self.config, self.tokenizer)
+        try:
+            client = self._client(self.names.of(headers))
+            call = read_call(raw, self.config, self.tokenizer)
+        except CallError:
+            self.outcomes["refused"] += 1
+            raise
         refusal = self.window.refuses(call.prompt_tokens, call.max_output_tokens)
         if self.shadow is not None:
             call = attrs.evolve(call, body=raw)
@@ -195,7 +203,7 @@ class Gateway:
                 self._failed(request_id, server, error)
                 raise
             except BrokenError as error:
-                self._rest(server, str(error))
+                self._rest(server, str(error), self.config.limits.down_seconds)
                 raise
             ended = True
             self._answered(request_id, usage)
@@ -282,15 +290,16 @@ class Gateway:
 
     def _failed(self, request_id: int, server: int, error: FailedError) -> None:
         self._end(request_id, self.window.give_back, f"tried again ({error.why})")
-        self._rest(server, str(error))
+        seconds = self.config.limits.down_seconds
+        self._rest(server, str(error), min(seconds, LOST_SECONDS) if error.why == "lost" else seconds)
 
-    def _rest(self, server: int, why: str) -> None:
+    def _rest(self, server: int, why: str, seconds: float) -> None:
         """A server that failed, or takes no more, is left alone for a while."""
         if not self.window.up[server]:
             return
         _log.warning("server %s is left alone: %s", self.config.servers[server].url, why)
         self.window.set_up(server, False)
-        asyncio.get_running_loop().call_later(self.config.limits.down_seconds, self._again, server)
+        asyncio.get_running_loop().call_later(seconds, self._again, server)
 
     def _again(self, server: int) -> None:
         self.window.set_up(server, True)

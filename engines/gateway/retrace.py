@@ -106,13 +106,13 @@ class WindowRetrace:
         request = self._queue.pop(event.request_id, None)
         if request is None:
             return "it does not wait"
-        self._free -= held_tokens(request.prompt_tokens, request.max_output_tokens)
-        if self._free < 0:
-            return f"the windows are {-self._free} tokens too small"
         at_once = charged_at_once(request.prompt_tokens)
         planned = (at_once, request.prompt_tokens - at_once, request.max_output_tokens)
         if (event.extend_tokens, event.cached_prefix_tokens, event.reserved_output_tokens) != planned:
             return f"half of {request.prompt_tokens} tokens is {at_once}, and all outputs are reserved"
+        self._free -= held_tokens(request.prompt_tokens, request.max_output_tokens)
+        if self._free < 0:
+            return f"the windows are {-self._free} tokens too small"
         self._flights[request.id] = _Flight(request)
         return None
 

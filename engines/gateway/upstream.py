@@ -32,13 +32,14 @@ _BUSY = frozenset({429, 503})
 _BROKEN = frozenset({502, 504})
 """A 500 goes to the caller: its own call may be the cause, and must not take server after server out."""
 
-Why = Literal["busy", "failed"]
+Why = Literal["busy", "failed", "lost"]
 
 
 class FailedError(Exception):
     """The server gave no answer that a caller should see, and nothing of it was passed on.
 
-    "busy": it takes no more now; "failed": it may be gone.
+    "busy": it takes no more now; "failed": it may be gone; "lost": the connection closed before a byte of an answer,
+    which happens to one that was idle, too: it says little of the server.
     """
 
     def __init__(self, why: Why, message: str) -> None:
@@ -90,7 +91,8 @@ async def open_answer(
     try:
         response = await client.send(request, stream=True)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise FailedError("failed", f"{type(error).__name__}: {error}") from None
+        lost = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
+        raise FailedError("lost" if lost else "failed", f"{type(error).__name__}: {error}") from None
     try:
         if response.status_code in _BUSY | _BROKEN:
             why: Why = "busy" if response.status_code in _BUSY else "failed"

@@ -1,0 +1,129 @@
+"""A gateway and servers as processes that can be killed, and callers of them."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+LISTENING = re.compile(r"serving .*at (http://\S+) before")
+
+
+@contextmanager
+def process(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process and its first line; killed in the end if it is still there."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as started:
+        try:
+            assert started.stdout is not None
+            yield started, started.stdout.readline()
+        finally:
+            started.kill()
+
+
+@contextmanager
+def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server (`tests.engines.openai_server`) and its address."""
+    with process([sys.executable, "-m", "tests.engines.openai_server"]) as (started, line):
+        yield started, f"http://127.0.0.1:{int(line)}"
+
+
+@contextmanager
+def gateway(folder: Path, text: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`fairsched gateway` with this configuration, and its address."""
+    path = folder / "gateway.toml"
+    path.write_text(f'listen = "127.0.0.1:0"\nidentify = "header"\nstatus = true\n{text}')
+    program = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
+    with process([sys.executable, "-c", program, "gateway", str(path), *options]) as (started, line):
+        found = LISTENING.search(line)
+        assert found is not None, line
+        yield started, found[1]
+
+
+def servers_text(urls: list[str], tokens: int, requests: int = 64) -> str:
+    """The configuration's tables of servers."""
+    return "".join(
+        f'[[server]]\nurl = "{url}"\nwindow_tokens = {tokens}\nwindow_requests = {requests}\n' for url in urls
+    )
+
+
+def kill(started: subprocess.Popen[str]) -> None:
+    """kill -9, and wait until it is gone."""
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait(30)
+
+
+def rss_kib(started: subprocess.Popen[str]) -> int:
+    """Memory that the process has in use."""
+    text = Path(f"/proc/{started.pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0])
+
+
+class Stream:
+    """What a caller saw of a stream: tokens, the end, an error."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.tokens: list[str] = []
+        self.whole = False
+        self.error = False
+
+    def take(self, line: str) -> None:
+        """The next line of the stream."""
+        data = line.removeprefix("data: ")
+        if data == "[DONE]":
+            self.whole = True
+        elif line:
+            document = json.loads(data)
+            self.error |= "error" in document
+            self.tokens += [choice["text"] for choice in document.get("choices", ())]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether no token is missing or comes twice."""
+        return self.tokens == [f"t{i}" for i in range(len(self.tokens))]
+
+
+async def ask(http: httpx.AsyncClient, client: str, tokens: int, prompt: str = "hello", pause: float = 0.0) -> Stream:
+    """A stream; a caller that is cut off has what it has."""
+    seen = Stream()
+    body = {"prompt": prompt, "max_tokens": tokens, "stream": True}
+    with suppress(httpx.HTTPError):
+        async with http.stream("POST", "/v1/completions", json=body, headers={"x-client": client}) as answer:
+            seen.status = answer.status_code
+            if seen.status != 200:
+                await answer.aread()
+                return seen
+            async for line in answer.aiter_lines():
+                seen.take(line)
+                if pause:
+                    await asyncio.sleep(pause)
+    return seen
+
+
+async def status(http: httpx.AsyncClient) -> dict[str, Any]:
+    """What the gateway says of itself."""
+    found: dict[str, Any] = (await http.get("/gateway/status")).json()
+    return found
+
+
+async def emptied(http: httpx.AsyncClient) -> dict[str, Any]:
+    """Wait until nothing waits or is in flight."""
+    async with asyncio.timeout(60):
+        while (said := await status(http))["waiting"] or said["in_flight"]:
+            await asyncio.sleep(0.05)
+    return said
+
+
+def caller(url: str) -> httpx.AsyncClient:
+    """A client of the gateway."""
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
+    return httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=limits)

@@ -1,0 +1,235 @@
+"""What a gateway keeps, without I/O but its files: debts after a kill at any moment, a log that replays, tags."""
+
+import errno
+import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.cli_gateway import policy_of
+from fairsched.cli_logs import _policy
+from fairsched.engines.explain import ExplainError, explain
+from fairsched.engines.gateway import keep
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, ServerConfig
+from fairsched.engines.gateway.keep import Kept
+from fairsched.engines.gateway.priority import Tags, with_priority
+from fairsched.engines.gateway.record import Recorded
+from fairsched.engines.gateway.window import WINDOW, Share, Window
+from fairsched.engines.replay import replay
+from fairsched.engines.serving_log import ServingLog
+from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished, Settled, WorkerLeft
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.serial import digest
+from fairsched.policies.registry import ROUTERS, parameters
+
+SERVERS = (ServerConfig("http://a", 60), ServerConfig("http://b", 40))
+SHARES = (Share(60, 5), Share(40, 3))
+
+
+def policy(name: str = "fcfs+deficit", quantum: int = 20) -> Any:
+    """A policy as the gateway uses it."""
+    return policy_of(GatewayConfig(SERVERS, policy=name, quantum=quantum), Path("test.toml"))
+
+
+class World:
+    """A window of two servers that a file keeps and a log records, driven by numbers."""
+
+    def __init__(self, folder: Path, name: str = "fcfs+deficit", log: str = "log.jsonl") -> None:
+        chosen = policy(name)
+        self.kept = Kept(folder / "debts.json", chosen)
+        state = self.kept.state
+        header = None if state is None else chosen.state_to_json(state)
+        self.log = folder / log
+        self.recorded = Recorded(
+            ServingLog(self.log, name, parameters(chosen), kv_capacity_tokens=100, windows=(60, 40), state=header)
+        )
+        listeners = (self.kept.record, self.recorded.record)
+        self.window = Window(chosen, ROUTERS["round-robin"], SHARES, listeners, state)
+        self.kept.begin(self.window)
+        for i in range(3):
+            for listener in (self.kept, self.recorded):
+                listener.client(Client(i, "abc"[i]))
+        self.running: list[int] = []
+        self.count = self.now = 0
+
+    def step(self, what: str, client: int, prompt: int, output: int) -> None:
+        """One thing that happens."""
+        self.now += 1
+        window = self.window
+        if what == "a":
+            window.arrive(self.count, client, prompt, min(output, 10), self.now)
+            self.count += 1
+        elif what == "w":
+            window.configure(Client(client, "abc"[client], 1 + output % 3), self.now)
+        elif what == "c" and self.count:
+            request_id = prompt % self.count
+            window.cancel(request_id, self.now)
+            self.running = [each for each in self.running if each != request_id]
+        elif what == "p" and self.running:
+            window.produced(self.running[prompt % len(self.running)], 1 + output % 2, self.now)
+        elif self.running:
+            request_id = self.running.pop(prompt % len(self.running))
+            if what == "g":
+                window.give_back(request_id, self.now)
+            else:
+                window.finish(request_id, None if output % 5 == 0 else output, output % 4, self.now)
+        self.running += [placement.request_id for placement in window.admit(self.now)]
+
+    def kill(self) -> None:
+        """Nothing more is written, and nothing is tidied up."""
+        journal = self.kept._journal
+        if journal is not None:
+            journal.close()
+        self.recorded._log.close()
+
+    def owed(self) -> str:
+        """What clients owe if all is lost now: prompts in flight are charged whole, and nobody waits."""
+        chosen, state = self.window.policy, self.window.state
+        for request, charged in self.window.flights:
+            if charged != request.prompt_tokens:
+                settled = Settled(self.now, WINDOW, request.id, request.client, request.prompt_tokens)
+                state = chosen.observe(state, settled)
+        return digest(chosen.observe(state, WorkerLeft(self.now, WINDOW)))
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("aaaappffcgw"), st.integers(0, 2), st.integers(1, 30), st.integers(1, 30)), max_size=60
+)
+NAMES = ["fcfs+deficit", "vtc", "dlpm", "fcfs+hierarchical"]
+
+
+@given(STEPS, STEPS, st.sampled_from(NAMES), st.integers(3, 40))
+@settings(max_examples=40, deadline=None)
+def test_whenever_it_is_killed_the_next_gateway_goes_on_with_the_debts(
+    before: list[Any], after: list[Any], name: str, events_max: int
+) -> None:
+    """After any events, the journal's last line included, the file gives what is owed at that moment, and again after a
+    second life that went on from it."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keep, "EVENTS_MAX", events_max)
+        for steps in (before, after):
+            world = World(Path(folder), name)
+            for step in steps:
+                world.step(*step)
+            assert digest(Kept(Path(folder) / "debts.json", policy(name)).state) == world.owed()
+            world.kill()
+
+
+@given(STEPS, STEPS, st.sampled_from(NAMES))
+@settings(max_examples=30, deadline=None)
+def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], name: str) -> None:
+    """Every event is one that a window tells, and the policy's state is the last line's, also of a window that went on
+    from debts."""
+    with TemporaryDirectory() as folder:
+        for run, steps in enumerate((before, after)):
+            world = World(Path(folder), name, f"log{run}.jsonl")
+            for step in steps:
+                world.step(*step)
+            world.recorded.close(world.window)
+            world.kill()
+            report = replay(world.log, _policy)
+            assert report.equal, report.text()
+            assert (report.workers[0].waiting_requests, report.workers[0].running_requests) == (
+                world.window.waiting,
+                world.window.in_flight,
+            )
+
+
+def test_a_log_that_no_window_could_have_written_is_told_from_one(tmp_path: Path) -> None:
+    """A call that is let in twice, one without room, one that ends too early or with too much: `explain` declines."""
+    world = World(tmp_path)
+    for _ in range(4):
+        world.step("a", 0, 20, 10)
+    world.recorded.close(world.window)
+    world.kill()
+    lines = world.log.read_bytes().splitlines(keepends=True)
+    admitted = next(line for line in lines if line.startswith(b'["Admitted"')).replace(b'ed",1,', b'ed",9,')
+    for wrong, why in (
+        (admitted, "it does not wait"),
+        (admitted.replace(b",0,0,10,10,10", b",3,0,10,10,10"), "20 tokens too small"),
+        (admitted.replace(b",0,0,10,10,10", b",3,0,11,9,10"), "half of 20 tokens is 10"),
+        (b'["Finished",9,0,3,0,1]\n', "it is not in flight"),
+        (b'["Finished",9,0,0,0,1]\n', "its client produced 1 tokens less"),
+        (b'["Preempted",9,0,0,0,0,0]\n', "a window tells no such thing"),
+    ):
+        world.log.write_bytes(b"".join([*lines[:-1], wrong]))
+        report = replay(world.log, _policy)
+        assert report.difference is not None
+        assert why in report.difference
+    with pytest.raises(ExplainError, match="a gateway's log"):
+        explain(world.log, 0, _policy)
+
+
+def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path: Path) -> None:
+    """Another policy's debts, another quantum's, and what is no such file: nothing is forgiven silently."""
+    world = World(tmp_path)
+    world.step("a", 0, 5, 5)
+    world.kill()
+    path = tmp_path / "debts.json"
+    for other in (policy("vtc"), policy(quantum=21)):
+        with pytest.raises(ConfigError, match="another policy"):
+            Kept(path, other)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Kept(path, policy())
+    path.write_bytes(whole)
+    journal = tmp_path / "debts.json.journal"
+    journal.write_bytes(journal.read_bytes() + b'["events", [["Arri')
+    assert Kept(path, policy()).state is not None
+
+
+def test_a_disk_that_is_full_stops_nobody(tmp_path: Path) -> None:
+    """The window serves on, and the failure is known."""
+
+    class Full(io.BytesIO):
+        """A file on a disk without room."""
+
+        def write(self, _: Any) -> int:
+            raise OSError(errno.ENOSPC, "no space left")
+
+    world = World(tmp_path)
+    journal = world.kept._journal
+    assert journal is not None
+    journal.close()
+    journal._file = Full()  # type: ignore[assignment]
+    for _ in range(3):
+        world.step("a", 0, 5, 5)
+    world.kill()
+    assert world.window.in_flight == 3
+    assert world.kept.failure is not None
+
+
+# --- tags -----------------------------------------------------------------------------------------------------------
+
+
+def arrived(request_id: int, client: int, prompt: int = 10, output: int = 10) -> Arrived:
+    """A call."""
+    return Arrived(0, WINDOW, Request(request_id, client, 0, Prompt(prompt), output))
+
+
+def test_tags_share_by_weight_and_nobody_saves_up() -> None:
+    """Of two clients with many open calls the heavier has its share of the smallest tags; who comes later starts with
+    those that are open, not at zero; what was not used is given back."""
+    tags = Tags()
+    tags.record(ClientConfigured(0, WINDOW, 0, 3))
+    for i in range(40):
+        tags.record(arrived(i, i % 2))
+    first = sorted(range(40), key=tags.of)[:20]
+    assert 14 <= sum(i % 2 == 0 for i in first) <= 16
+    for i in first:
+        tags.record(Finished(0, WINDOW, i, i % 2, 10))
+    tags.record(arrived(40, 2))
+    assert tags.of(40) == min(tags.of(i) for i in range(40) if i not in first)
+    before = tags._next[2]
+    tags.record(Cancelled(0, WINDOW, 40, 2, False, 0, 0))
+    assert tags._next[2] == before - 30 * 1024
+
+
+def test_a_priority_is_the_gateways_and_nothing_else_changes() -> None:
+    """A caller's own priority is overwritten."""
+    assert with_priority(b'{"prompt": "a", "priority": -9}', 7) == b'{"prompt":"a","priority":7}'
