@@ -25,7 +25,8 @@ def test_an_access_log_is_audited(log: Path, tmp_path: Path, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert "31 requests of 2 clients" in shown
     assert "small waited 20 s (from 0 us) for nothing, while others got" in shown
-    assert "flood got" in shown
+    assert "flood had got 200 cost units beyond its fair share" in shown
+    assert "small was 200 behind" in shown
     assert "Waiting and computing the prompt cannot be told apart" in shown
     said = json.loads(out.read_text())
     assert said["clients"]["small"]["starved"] == 1

@@ -16,8 +16,9 @@ from fairsched.model.trace import Ints, Table
 class Calls:
     """The requests, a row each; times in nanoseconds, -1 where there is none.
 
-    `served_ns` is when the wait was over, `first_ns` the first token; `failed` says whether it was refused, given up or
-    broken off.
+    `served_ns` is when the wait was over, `first_ns` the first token; `cost` is what the request was charged in all, in
+    cost units without multipliers (what it would have been, if it was never served and is not over); `failed` says
+    whether it was refused, given up or broken off.
     """
 
     client: Ints
@@ -27,6 +28,7 @@ class Calls:
     end_ns: Ints
     prompt: Ints
     output: Ints
+    cost: Ints
     failed: Ints
 
 

@@ -19,15 +19,16 @@ from fairsched.model.trace import Ints
 
 SECOND_NS = 10**9
 GAIN_SHARE_MIN = 0.01
-"""A gain or loss below this share of all service is not told as one."""
+"""A lead below this share of all service is not told as a gain."""
 
 
 @attrs.frozen
 class ClientFindings:
     """What became of one client; times in microseconds, service in cost units (of weight 1).
 
-    `wait_us` is over requests that were served (`wait_us_max` the longest), `gained` the service beyond the fair share
-    while others were backlogged, negative for a loss; `starved` counts stretches, `starved_us_max` is the longest.
+    `wait_us` is over requests that were served (`wait_us_max` the longest); `ahead` and `behind` are how far its
+    service was beyond and below its fair share at worst (`engines.audit.shares`); `starved` counts stretches,
+    `starved_us_max` is the longest.
     """
 
     name: str
@@ -41,7 +42,8 @@ class ClientFindings:
     latency_us: Summary
     service: int
     service_share: float | None
-    gained: float
+    ahead: float
+    behind: float
     starved: int
     starved_us: float
     starved_us_max: float
@@ -89,15 +91,23 @@ class Audit:
 
     def gainers(self) -> list[int]:
         """Clients that gained something to speak of, most first."""
-        total = sum(client.service for client in self.clients)
-        gained = [(client.gained, i) for i, client in enumerate(self.clients)]
-        return [i for gain, i in sorted(gained, key=lambda row: (-row[0], row[1])) if gain > GAIN_SHARE_MIN * total]
+        return self._most([client.ahead for client in self.clients])
 
     def losers(self) -> list[int]:
         """Clients that lost something to speak of, most first."""
-        total = sum(client.service for client in self.clients)
-        lost = [(client.gained, i) for i, client in enumerate(self.clients)]
-        return [i for gain, i in sorted(lost) if -gain > GAIN_SHARE_MIN * total]
+        return self._most([client.behind for client in self.clients])
+
+    def _most(self, amounts: Sequence[float]) -> list[int]:
+        """Clients with an amount that is worth telling, the largest first."""
+        least = GAIN_SHARE_MIN * sum(client.service for client in self.clients)
+        return [i for i in sorted(range(len(amounts)), key=lambda i: -amounts[i]) if amounts[i] > least]
+
+    def worst_window_s(self, client: int, ahead: bool) -> float:
+        """When the client was farthest ahead, or behind, in seconds from the first arrival."""
+        lead = self.shares.lead[:, client]
+        k = int(lead.argmax() if ahead else lead.argmin())
+        end_ns = min((k + 1) * self.shares.window_ns, self.evidence.last_ns - self.evidence.origin_ns)
+        return end_ns / SECOND_NS
 
     def who(self, client: int) -> str:
         """A client's name for a sentence."""
@@ -135,8 +145,14 @@ class Audit:
                 for stretch in several
             ],
             "window_s": self.shares.window_ns / SECOND_NS,
-            "gained": [{"client": self.clients[i].name, "cost": self.clients[i].gained} for i in self.gainers()],
-            "lost": [{"client": self.clients[i].name, "cost": -self.clients[i].gained} for i in self.losers()],
+            "gained": [
+                {"client": self.clients[i].name, "cost": self.clients[i].ahead, "at_s": self.worst_window_s(i, True)}
+                for i in self.gainers()
+            ],
+            "lost": [
+                {"client": self.clients[i].name, "cost": self.clients[i].behind, "at_s": self.worst_window_s(i, False)}
+                for i in self.losers()
+            ],
             "assumptions": {name: attrs.asdict(finding) for name, finding in evidence.assumptions.items()},
             "assumptions_broken": self.broken_assumptions(),
             "clients": {client.name: _plain(client) for client in self.clients},
@@ -193,10 +209,10 @@ def audit(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, window_
     if compared is not None:
         notes.append(f"Service gaps are over the {CLIENTS_MAX} busiest of {count} clients.")
     if division.window_ns > window_ns:
-        notes.append(f"The run is long: gains are over windows of {division.window_ns / SECOND_NS:,.3g} s.")
+        notes.append(f"The run is long: leads are looked at every {division.window_ns / SECOND_NS:,.3g} s.")
     return Audit(
         evidence=evidence,
-        clients=_clients(evidence, service, division.gained.tolist(), starved),
+        clients=_clients(evidence, service, division, starved),
         gap=gap,
         cluster_gap=cluster,
         shares=division,
@@ -215,7 +231,7 @@ def waits_ns(evidence: Evidence, rows: Ints) -> Ints:
 
 
 def _clients(
-    evidence: Evidence, service: Ints, gained: Sequence[float], starved: Mapping[int, Sequence[Stretch]]
+    evidence: Evidence, service: Ints, division: Shares, starved: Mapping[int, Sequence[Stretch]]
 ) -> tuple[ClientFindings, ...]:
     calls, total = evidence.calls, int(service.sum())
     order = np.argsort(calls.client, kind="stable")
@@ -240,7 +256,8 @@ def _clients(
                 latency_us=summary(calls.end_ns[done] - calls.arrival_ns[done]),
                 service=int(service[client.id]),
                 service_share=int(service[client.id]) / total if total else None,
-                gained=gained[client.id],
+                ahead=float(division.ahead[client.id]),
+                behind=float(division.behind[client.id]),
                 starved=len(lengths),
                 starved_us=sum(lengths) / 1e3,
                 starved_us_max=max(lengths, default=0) / 1e3,

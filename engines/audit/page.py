@@ -141,7 +141,7 @@ def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
 
 def _gained(audit: Audit, shown: tuple[int, ...]) -> Plot:
     division = audit.shares
-    course = np.cumsum(division.served - division.fair, axis=0)[:, list(shown)]
+    course = division.lead[:, list(shown)]
     count = len(course)
     kept = np.unique(np.linspace(0, count - 1, min(count, POINTS_MAX)).round().astype(np.int64))
     values = np.vstack((np.zeros((1, len(shown))), course[kept]))
@@ -154,9 +154,9 @@ def _gained(audit: Audit, shown: tuple[int, ...]) -> Plot:
         values,
         "gained",
         "Service beyond the fair share",
-        f"What each client got so far above (or below) a fair division by weight of what was served, in windows of "
-        f"{division.window_ns / 1e9:g} s, among what clients asked for. Nobody loses who waits for nothing.",
-        "cost units beyond the fair share",
+        "How far each client is ahead of (or behind) what it would have by then if all that was served had been "
+        "divided by weight among those who asked. Who is ahead made others wait; when all is served, all are even.",
+        "cost units ahead of the fair share",
         zero=False,
     )
 

@@ -70,6 +70,9 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
             log.end_ns,
             log.prompt,
             log.output,
+            np.where(
+                log.served_ns == UNKNOWN, 0, (log.prompt - log.cached) * COMMON.input + log.output * COMMON.output
+            ),
             log.failed,
         ),
         charged=charges(trace, charging),

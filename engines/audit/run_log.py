@@ -14,11 +14,21 @@ from fairsched.engines.audit.values import UNKNOWN
 from fairsched.engines.log_file import LogHeader
 from fairsched.engines.log_reader import LogReader, read_log
 from fairsched.engines.outcomes import Outcomes
-from fairsched.model.events import Admitted, Arrived, ClientConfigured, Event, Finished, Rejected
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    ClientConfigured,
+    Event,
+    Finished,
+    Migrated,
+    Rejected,
+    Settled,
+)
 from fairsched.model.monitor import together
-from fairsched.model.pricing import COMMON, multipliers
-from fairsched.model.service import Charging, backlogs, charges
-from fairsched.model.trace import Ints, Tables, concatenate, tables
+from fairsched.model.pricing import COMMON, charged_tokens, multipliers
+from fairsched.model.service import Charging, backlogs, charges, corrections
+from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.base import Limits, LocalPolicy
 
@@ -52,7 +62,7 @@ def read_run_log(
         kind="run log",
         about=f"{run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
         clients=workload.clients,
-        calls=_calls(Outcomes(workload, trace), workload, trace),
+        calls=_calls(Outcomes(workload, trace), workload, trace, charging),
         charged=charges(trace, charging),
         waited=backlogs(trace),
         charging=charging,
@@ -124,7 +134,7 @@ def _charging(log: LogReader, policy: LocalPolicy[Any] | None) -> Charging:
     return Charging(rule.rates, rule.input, multiples, rule.cached_percent, rule.splits)
 
 
-def _calls(outcomes: Outcomes, workload: Workload, trace: Tables) -> Calls:
+def _calls(outcomes: Outcomes, workload: Workload, trace: Tables, charging: Charging) -> Calls:
     """The requests, on the clock of the log; a call that was never sent came and went when it was cancelled."""
     ids = np.array([job.request.id for job in workload.jobs], dtype=np.int64)
     order = np.argsort(ids)
@@ -134,8 +144,13 @@ def _calls(outcomes: Outcomes, workload: Workload, trace: Tables) -> Calls:
         table = trace[kind]
         times = np.full(len(ids), UNKNOWN, dtype=np.int64)
         # Of equal rows the last write stays.
-        times[order[np.searchsorted(ids[order], table["request_id"])][::-1]] = table["time_ns"][::-1]
+        times[rows(table)[::-1]] = table["time_ns"][::-1]
         return times
+
+    def rows(table: Table) -> Ints:
+        """Which request each row is about."""
+        found: Ints = order[np.searchsorted(ids[order], table["request_id"])]
+        return found
 
     def absolute(times: Ints) -> Ints:
         return np.where(times == UNKNOWN, UNKNOWN, times + outcomes.origin)
@@ -150,8 +165,30 @@ def _calls(outcomes: Outcomes, workload: Workload, trace: Tables) -> Calls:
         end_ns=np.maximum(end, first(Rejected)),
         prompt=outcomes.prompt,
         output=outcomes.output,
+        cost=_costs(outcomes, trace, charging, rows),
         failed=(outcomes.rejected | outcomes.cancelled).astype(np.int64),
     )
+
+
+def _costs(outcomes: Outcomes, trace: Tables, charging: Charging, rows: Callable[[Table], Ints]) -> Ints:
+    """What each request was charged in all: its admissions, what was given back, and its outputs."""
+    rates, percent = charging.rates, charging.percent
+    admitted = trace[Admitted]
+    never = np.ones(len(outcomes.client), dtype=np.bool_)
+    never[rows(admitted)] = False
+    ended = np.maximum(outcomes.ended, np.where(outcomes.rejected, 0, UNKNOWN)) != UNKNOWN
+    output = outcomes.output.copy()
+    output[rows(trace[Cancelled])] = trace[Cancelled]["generated_tokens"]
+    output[rows(trace[Rejected])] = 0
+    cost = output * rates.output
+    tokens = charged_tokens(admitted["extend_tokens"], admitted["cached_prefix_tokens"], percent)
+    np.add.at(cost, rows(admitted), tokens * rates.input)
+    np.add.at(cost, rows(trace[Settled]), corrections(trace, percent) * rates.input)
+    for kind in (Cancelled, Migrated):
+        np.add.at(cost, rows(trace[kind]), -trace[kind]["uncomputed_tokens"] * rates.input)
+    waits = never & ~ended
+    cost[waits] += outcomes.prompt[waits] * rates.input
+    return cost
 
 
 def _notes(log: LogReader, policy: LocalPolicy[Any] | None, changed: bool) -> list[str]:

@@ -18,13 +18,15 @@ COLUMNS = (
     "latency\np99",
     "service",
     "share",
-    "beyond\nfair share",
+    "ahead of\nfair share",
+    "behind\nit",
     "starved",
 )
 LEGEND = (
     "Service: 1 cost unit a computed prompt token, 2 an output token, unless the run's own gate charged otherwise.",
     "Service gap: the largest difference of service, by weight, between two clients while both waited.",
-    "Beyond fair share: what a client got above (or below) a fair division, by weight, among those who asked.",
+    "Fair share: what each client would have by then, had all that was served been divided by weight among those who "
+    "asked; ahead and behind: how far its service was from that at worst.",
     "Starved: how often the client waited so long without any service while others got some; the longest time.",
 )
 
@@ -88,18 +90,14 @@ def gain_sentences(audit: Audit) -> list[str]:
     """Who gained, and at whose cost."""
     said = []
     for i in audit.gainers()[:SHOWN]:
-        client = audit.clients[i]
-        fair = client.service - client.gained
-        more = f" ({100 * client.gained / fair:+,.0f}% of its fair share)" if fair > 0 else ""
+        amount, at = audit.clients[i].ahead, time(audit.worst_window_s(i, True) * 1e6)
         said.append(
-            f"{audit.who(i)} got {count(client.gained)} cost units beyond its fair share{more} while others waited"
+            f"{audit.who(i)} had got {count(amount)} cost units beyond its fair share by {at}, while others waited"
         )
-    if not said:
-        return ["nobody got much more than a fair share while others waited"]
-    losers = [f"{audit.who(i)} {count(-audit.clients[i].gained)}" for i in audit.losers()[:SHOWN]]
-    if losers:
-        said.append(f"what that cost: {', '.join(losers)}")
-    return said
+    for i in audit.losers()[:SHOWN] if said else ():
+        amount, at = audit.clients[i].behind, time(audit.worst_window_s(i, False) * 1e6)
+        said.append(f"{audit.who(i)} was {count(amount)} behind at {at}")
+    return said or ["nobody got far ahead of a fair share while others waited"]
 
 
 def assumption_sentences(audit: Audit) -> list[str]:
@@ -158,7 +156,8 @@ def rows(clients: Sequence[ClientFindings]) -> list[list[str]]:
             time(client.latency_us.p99),
             count(client.service),
             share(client.service_share),
-            f"{'+' if client.gained > 0 else ''}{count(round(client.gained))}" if round(client.gained) else "0",
+            count(round(client.ahead)),
+            count(round(client.behind)),
             f"{client.starved:,} x, {time(client.starved_us_max)}" if client.starved else NOTHING,
         ]
         for client in clients

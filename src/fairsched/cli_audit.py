@@ -64,7 +64,8 @@ def add_audit(commands: Any) -> None:
         type=span_ns,
         default="10s",
         metavar="TIME",
-        help="within so long clients may take turns before one gains (default: %(default)s)",
+        help="how often leads over the fair share are looked at; turns within so long do not count (default: "
+        "%(default)s)",
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
