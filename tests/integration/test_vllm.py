@@ -1,0 +1,344 @@
+"""Our policies inside the real vLLM V1 engine, on CPU: its order, its promise, its failures."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairsched.engines.simulator import simulate
+from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Decoded, Event, Finished
+from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.request import Client, Request
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.registry import with_parameters
+from fairsched.policies.router import RoundRobin
+
+os.environ |= {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+pytest.importorskip("vllm", reason="vLLM is not installed")
+pytestmark = pytest.mark.integration
+
+STEP = LatencyModel(
+    name="step",
+    source="made for tests: every step takes one nanosecond, so that times are steps",
+    prefill_constant_ns=1,
+    prefill_token_ns=0,
+    prefill_attention_ps=0,
+    decode=(DecodePiece(1, 1, 0, 0),),
+    kv_capacity_tokens=16,
+)
+POLICIES: list[tuple[str, dict[str, int]]] = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 64}), ("lpm", {})]
+EACH_POLICY = pytest.mark.parametrize(("policy", "parameters"), POLICIES, ids=[name for name, _ in POLICIES])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama."""
+    from tests.integration.vllm_parts import tiny_llama
+
+    return tiny_llama(tmp_path_factory.mktemp("llama"))
+
+
+def pure_order(policy: Any, arrived: list[Request], seats: int, budget: int, capacity: int) -> list[int]:
+    """In which order the whole policy, with its own chunked batching, lets these requests in, in our simulator."""
+    policy = with_parameters(
+        policy,
+        {"batching": "chunked", "max_running": str(seats), "max_batched_tokens": str(budget)}
+        | ({"quantum": str(policy.gate.quantum)} if hasattr(policy.gate, "quantum") else {}),
+    )
+    clients = tuple(Client(i, str(i)) for i in range(1 + max(request.client for request in arrived)))
+    workload = Workload("same", [Job(request, request.max_output_tokens) for request in arrived], clients)
+    events = simulate(workload, policy, RoundRobin(), STEP, kv_capacity_tokens=capacity)
+    return [event.request_id for event in events if isinstance(event, Admitted)]
+
+
+def decisions_differ(desk: Any, events: list[Event]) -> list[str]:
+    """Admissions that the pure policy, told the same events, would not have decided."""
+    policy, wrong = desk.decider.policy, []
+    state = policy.init()
+    for client in desk.names.configured:
+        if client.weight != 1:
+            state = policy.observe(state, ClientConfigured(0, 0, client.id, client.weight))
+    for event in events:
+        if isinstance(event, Admitted):
+            plan, _ = policy.decide(state, desk.decider._view(event.time_ns))
+            if [admission.request_id for admission in plan.admit] != [event.request_id]:
+                wrong.append(f"{event} where the policy says {plan}")
+        state = policy.observe(state, event)
+    assert policy.state_to_json(state) == policy.state_to_json(desk.decider.state)
+    return wrong
+
+
+# --- the scheduler alone ----------------------------------------------------------------------------------------------
+
+
+@EACH_POLICY
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_is_the_pure_policy_s(model: Path, policy: str, parameters: dict[str, int], seed: int) -> None:
+    """Requests that come while others are served enter vLLM's batch in the order in which our simulator lets them in,
+    with order, gate and batching of the whole policy; the gap is within its bound and nobody is preempted."""
+    from tests.integration.vllm_parts import BLOCK, Bare, prompts
+
+    rng = random.Random(seed)
+    engine = Bare(model, {"policy": policy, "parameters": parameters})
+    coming = list(prompts(rng, 40, caching=False))
+    due = sorted(rng.choice((0, 0, 0, 4, 8, 19)) for _ in coming)
+    at: list[int] = []
+
+    def before(step: int) -> None:
+        while len(at) < len(coming) and due[len(at)] <= step:
+            engine.add(*coming[len(at)])
+            at.append(step)
+
+    engine.run(before=before, more=lambda: len(at) < len(coming))
+    arrived = [event.request for event in engine.events if isinstance(event, Arrived)]
+    arrived = [msgspec.structs.replace(request, arrival_ns=at[request.id]) for request in arrived]
+    mine = [event.request_id for event in engine.events if isinstance(event, Admitted)]
+    assert mine == pure_order(engine.scheduler.desk.decider.policy, arrived, 4, 128, 16 * BLOCK)
+    assert len(engine.finished) == 40
+    said = engine.scheduler.status.document()
+    assert said["preemptions"] == 0
+    promise = said["promise"]
+    assert promise is None or (0 < promise["gap"] <= promise["gap_bound"] and not promise["broken_assumptions"])
+
+
+@EACH_POLICY
+@pytest.mark.parametrize("caching", [False, True], ids=["cold", "caching"])
+@pytest.mark.parametrize("reserve", [True, False], ids=["reserved", "optimistic"])
+@pytest.mark.parametrize("ahead", [1, 2], ids=["sync", "async"])
+def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
+    model: Path, policy: str, parameters: dict[str, int], caching: bool, reserve: bool, ahead: int
+) -> None:
+    """Aborts, resets of the cache with all that run, preemptions for want of memory, steps ahead, shared prefixes: each
+    admission is the one that the pure policy decides, tokens charged are tokens produced, no bound is passed, and with
+    reserved outputs vLLM never preempts by itself."""
+    from vllm.v1.request import RequestStatus
+
+    from tests.integration.vllm_parts import Bare, prompts
+
+    rng = random.Random(f"{policy} {caching} {reserve} {ahead}")
+    table = {"policy": policy, "parameters": parameters, "reserve_outputs": reserve, "clients": {"b": 2}}
+    engine = Bare(model, table, caching=caching, seats=rng.choice((2, 4, 8)), budget=rng.choice((64, 128, 512)))
+    scheduler, rest, taken_out = engine.scheduler, list(prompts(rng, 60, caching)), [0]
+
+    def before(_: int) -> None:
+        while rest and rng.random() < 0.5:
+            engine.add(*rest.pop())
+        if scheduler.requests and rng.random() < 0.05:
+            scheduler.finish_requests(rng.choice(list(scheduler.requests)), RequestStatus.FINISHED_ABORTED)
+        if rng.random() < 0.01:
+            taken_out[0] += len(scheduler.running)
+            scheduler.reset_prefix_cache(reset_running_requests=True)
+        scheduler.desk.decider.policy.check(scheduler.desk.decider.state)
+
+    engine.run(ahead, before, lambda: bool(rest))
+    ends = Counter(event.request_id for event in engine.events if isinstance(event, Finished | Cancelled))
+    assert sorted(ends.items()) == [(i, 1) for i in range(60)]
+    assert decisions_differ(scheduler.desk, engine.events) == []
+    produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, Decoded))
+    assert produced == sum(
+        event.output_tokens if isinstance(event, Finished) else event.generated_tokens
+        for event in engine.events
+        if isinstance(event, Finished | Cancelled)
+    )
+    said = scheduler.status.document()
+    # One that was taken out and ended before its results were back is told to have run all the time.
+    assert said["preemptions"] <= taken_out[0] if reserve else said["preemptions"] > 0
+    assert not any(said["interventions"].values())
+    if said["promise"] is not None:
+        assert said["promise"]["bound_violations"] == 0
+        assert set(said["promise"]["broken_assumptions"]) <= {"EqualQuanta", "NothingRefunded"}
+
+
+def test_without_reservation_the_promise_names_the_larger_constant(model: Path) -> None:
+    """U_dyn counts every request of a batch with the longest output of the model; U the memory."""
+    from tests.integration.vllm_parts import Bare
+
+    reserved, optimistic = (
+        Bare(model, {"policy": "vtc", "reserve_outputs": reserve}).scheduler.status.document()
+        for reserve in (True, False)
+    )
+    assert reserved["promise"]["charge_max"] == 2 * 16 * 32 - 1
+    assert optimistic["promise"]["charge_max"] == (511 + 256) + 2 * 4 * 256
+    assert not optimistic["outputs_reserved"]
+
+
+def test_a_policy_that_fails_inside_vllm_is_set_aside(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request is served, in order of arrival, and the report says why."""
+    from tests.integration.vllm_parts import Bare, prompts
+
+    engine = Bare(model, {"policy": "vtc"})
+
+    def decide(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(type(engine.scheduler.desk.decider.policy), "decide", decide)
+    for request in prompts(random.Random(1), 20, caching=False):
+        engine.add(*request)
+    engine.run()
+    assert [event.request_id for event in engine.events if isinstance(event, Admitted)] == list(range(20))
+    assert len(engine.finished) == 20
+    assert engine.scheduler.status.document()["set_aside"] == "exception: RuntimeError: broken"
+
+
+@pytest.mark.parametrize(
+    ("table", "match"),
+    [
+        ({"polcy": "vtc"}, "polcy"),
+        ({"policy": "vtcc"}, "did you mean vtc"),
+        ({"policy": "vtc", "parameters": {"quantum": 3}}, "quantum"),
+        ({"policy": "vtc", "parameters": {"max_running": 3}}, "max_running is vLLM's"),
+        ({"policy": "fastserve"}, "preempts"),
+        ({"certificate": "nowhere"}, "no certificate can be read"),
+    ],
+)
+def test_settings_that_cannot_be_used_stop_the_engine(model: Path, table: dict[str, object], match: str) -> None:
+    """With one line that says which."""
+    from tests.integration.vllm_parts import Bare
+
+    with pytest.raises(ValueError, match=match):
+        Bare(model, table)
+
+
+# --- the whole engine -------------------------------------------------------------------------------------------------
+
+SERVE = """
+import json, os, sys
+from vllm import LLM, SamplingParams
+
+fair = json.loads(sys.argv[2])
+ours = {"scheduler_cls": "fairsched.integrations.vllm.FairScheduler", "additional_config": {"fairsched": fair}}
+llm = LLM(
+    sys.argv[1], load_format="dummy", skip_tokenizer_init=True, enforce_eager=True, dtype="float32", max_model_len=256,
+    max_num_seqs=2, num_gpu_blocks_override=9, block_size=32, **({} if fair is None else ours)
+)
+engine = llm.llm_engine
+for i in range(20):
+    client, prompt, most = ("heavy", 48, 32) if i < 16 else ("light", 16, 8)
+    params = SamplingParams(max_tokens=most, ignore_eos=True, detokenize=False, extra_args={"client": client})
+    engine.add_request(str(i), {"prompt_token_ids": [(7 * i + k) % 300 + 5 for k in range(prompt)]}, params)
+order, gaps = [], []
+while engine.has_unfinished_requests():
+    order += [int(output.request_id) for output in engine.step() if output.finished]
+    if fair is not None and os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0":
+        promise = engine.engine_core.engine_core.scheduler.status.document()["promise"]
+        gaps.append([promise["gap"], promise["gap_bound"], promise["bound_violations"]])
+engine.engine_core.shutdown()
+print(json.dumps({"order": order, "gaps": gaps}))
+"""
+
+
+def served(model: Path, fair: dict[str, object] | None, **environment: str) -> dict[str, Any]:
+    """What a vLLM of its own says of 16 heavy and 4 light requests that come at once, in order."""
+    command = [sys.executable, "-c", SERVE, str(model), json.dumps(fair)]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def test_light_requests_finish_early_in_the_real_engine(model: Path) -> None:
+    """A real model serves 16 heavy and 4 light requests, two at a time: in vLLM's own order the last light one finishes
+    last of 20; under VTC and DLPM it is among the first, and the gap is within its bound at every step."""
+    stock = served(model, None)
+    assert stock["order"] == list(range(20))
+    fairs: list[dict[str, object]] = [{"policy": "vtc"}, {"policy": "dlpm", "parameters": {"quantum": 64}}]
+    for fair in fairs:
+        found = served(model, fair)
+        assert sorted(found["order"]) == list(range(20))
+        assert max(found["order"].index(i) for i in range(16, 20)) < 7
+        assert len(found["gaps"]) > 100
+        assert all(0 <= gap <= bound and not violations for gap, bound, violations in found["gaps"])
+
+
+def test_the_engine_core_in_its_own_process_is_configured_and_leaves_a_log(model: Path, tmp_path: Path) -> None:
+    """As vLLM is served: the settings reach the core's process, its log replays to the last hash, its report is there.
+    Prefix caching is off, since a log's replay has another cache than vLLM's."""
+    log, report = tmp_path / "run.jsonl", tmp_path / "report.json"
+    config = tmp_path / "fair.toml"
+    config.write_text(f'policy = "vtc"\nlog = "{log}"\nreport = "{report}"\n[clients]\nlight = 2\n')
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "FAIRSCHED_VLLM_CONFIG": str(config)}
+    code = SERVE.replace('"additional_config": {"fairsched": fair}', '"enable_prefix_caching": False')
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(model), "{}"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(report.read_bytes())
+    assert said["outcomes"] == {"finished": 20, "cancelled": 0}
+    assert said["clients"]["light"]["weight"] == 2
+    assert said["clients"]["heavy"]["decode_tokens"] == 16 * 32
+    replayed = subprocess.run(
+        [sys.executable, "-m", "fairsched.cli", "replay", str(log)], capture_output=True, text=True, check=False
+    )
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+@pytest.fixture
+def metrics(model: Path) -> Iterator[str]:
+    """The text of a scrape of a scheduler that served."""
+    import socket
+
+    from tests.integration.vllm_parts import Bare, prompts
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    engine = Bare(model, {"policy": "vtc", "metrics_port": port})
+    for request in prompts(random.Random(2), 10, caching=False):
+        engine.add(*request)
+    engine.run()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        yield answer.read().decode()
+    engine.scheduler.shutdown()
+
+
+def test_metrics_are_scraped_from_the_core(metrics: str) -> None:
+    """Service by client, the gap and its bound, at a port of the engine core."""
+    assert 'fairsched_requests_total{outcome="finished",worker="0"} 10.0' in metrics
+    assert 'fairsched_client_service_tokens_total{client="a",phase="decode",worker="0"}' in metrics
+    assert "fairsched_service_gap_bound_tokens" in metrics
+    assert 'fairsched_bound_violations_total{worker="0"} 0.0' in metrics
+
+
+def test_preempted_requests_come_back_in_the_real_engine(model: Path) -> None:
+    """Without reservation three requests outgrow a small cache: one is taken out, and all are served whole."""
+    code = (
+        SERVE.replace("range(20)", "range(6)")
+        .replace("max_num_seqs=2", "max_num_seqs=4")
+        .replace('("heavy", 48, 32) if i < 16', '("heavy", 20, 180) if i < 16')
+    )
+    fair = json.dumps({"policy": "vtc", "reserve_outputs": False})
+    command = [
+        sys.executable,
+        "-c",
+        code + "\nprint(llm.llm_engine.engine_core.engine_core.scheduler.status.preemptions)",
+    ]
+    done = subprocess.run(
+        [*command, str(model), fair], env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found, preemptions = done.stdout.strip().splitlines()[-2:]
+    assert sorted(json.loads(found)["order"]) == list(range(6))
+    assert int(preemptions) > 0
