@@ -12,6 +12,7 @@ from fairsched.engines.head import Reports
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.metrics import Recorder, RunResult
 from fairsched.engines.moves import KvLink
+from fairsched.engines.organisations import organisations
 from fairsched.engines.predictors import Predictor
 from fairsched.engines.simulator import Simulator
 from fairsched.model.events import Event
@@ -159,6 +160,7 @@ def run_one(
         charging=charging_of(workload, run.policy),
         service_gap_bound=run.policy.service_gap_bound(workload.clients, limits),
         gap_scope="worker" if limits.workers == 1 else "cluster",
+        organisation_gap_bound=run.policy.group_gap_bound(organisations(workload.clients), limits),
         wall_s=0.0,
         log_sha256=sha256,
         workers=len(simulator.lanes),

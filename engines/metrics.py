@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fairsched.engines.organisations import ByOrganisation, by_organisation
 from fairsched.engines.outcomes import Measures, Outcomes
 from fairsched.engines.series import KvSamples, Series
 from fairsched.engines.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
@@ -47,6 +48,7 @@ class RunResult:
     policy's theorems, by name.  `cluster_gap` is between clients that waited at any workers, for the service of all of
     them; None where one worker did everything.  `predictor` says who predicted outputs (None: whoever made the
     workload, if anybody), and `rate_scale` how much faster than the workload's own rate requests came.
+    `organisations` is there where clients are in groups.
     """
 
     policy: str
@@ -74,6 +76,7 @@ class RunResult:
     moves: Mapping[str, int] = attrs.field(factory=dict)
     predictor: str | None = None
     rate_scale: float = 1.0
+    organisations: ByOrganisation | None = None
 
     @property
     def is_binding(self) -> bool | None:
@@ -114,6 +117,8 @@ class RunResult:
             "wall_s": self.wall_s,
             "log_sha256": self.log_sha256,
         }
+        if self.organisations is not None:
+            entry["organisations"] = self.organisations.to_json()
         if "slo_attainment" not in measures:
             for client in entry["clients"].values():
                 del client["slo_attainment"]
@@ -162,6 +167,7 @@ class Recorder:
         charging: Charging | None = None,
         service_gap_bound: int | None = None,
         gap_scope: str = "worker",
+        organisation_gap_bound: int | None = None,
         wall_s: float = 0.0,
         log_sha256: str = "",
         workers: int = 1,
@@ -171,7 +177,8 @@ class Recorder:
 
         `charging` is how the policy's gate charges (default: computed tokens at rates 1 and 2, by weight), and
         `service_gap_bound` is in the same cost units, for clients that wait at one "worker" or anywhere in the
-        "cluster", as `gap_scope` says.  `workers` is how many there were, also without anything to do.
+        "cluster", as `gap_scope` says; `organisation_gap_bound` is for organisations.  `workers` is how many there
+        were, also without anything to do.
         """
         self._flush()
         trace = concatenate(self._pieces)
@@ -214,6 +221,7 @@ class Recorder:
             workers=worked,
             worker_series=worker_series,
             moves=moves or {},
+            organisations=by_organisation(self._workload, trace, charging, organisation_gap_bound),
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
             assumptions=together(self._monitor.reports()) if self._monitor is not None else {},
         )

@@ -113,6 +113,27 @@ def client_table(comparison: Comparison) -> "Table":
     return table
 
 
+def organisation_table(comparison: Comparison) -> "Table | None":
+    """Organisations, where clients are in groups: their share of service and p99 TTFT under each run, and the gap
+    between them beside its bound."""
+    runs = [(label, run.organisations) for label, run in zip(comparison.labels(), comparison.runs, strict=True)]
+    shown = [(label, found) for label, found in runs if found is not None][:_CLIENTS_SHOWN]
+    if not shown:
+        return None
+    table = _table()
+    table.add_column("share and TTFT p99 of", overflow="fold")
+    table.add_column("clients", justify="right")
+    for label, _ in shown:
+        table.add_column(_escape(label), justify="right", overflow="fold")
+    for name, first in list(shown[0][1].each.items())[:_CLIENTS_SHOWN]:
+        rows = [found.each[name] for _, found in shown]
+        figures = [f"{share(one.share)}  {time(one.measures.ttft_us.p99)}" for one in rows]
+        table.add_row(_escape(who(name)), f"{first.clients:,}", *figures)
+    gaps = [count(found.gap.cost) + (f" of {count(found.bound)}" if found.bound else "") for _, found in shown]
+    table.add_row("largest gap (of its bound)", "", *gaps)
+    return table
+
+
 def _escape(text: str) -> str:
     from rich.markup import escape
 
@@ -133,6 +154,8 @@ def print_comparison(comparison: Comparison, console: "Console | None" = None) -
     console.print(summary_table(comparison, console.width))
     if len(comparison.runs[0].names) > 1:
         console.print(client_table(comparison))
+        if (grouped := organisation_table(comparison)) is not None:
+            console.print(grouped)
         console.print("[bold]Largest gaps[/]")
         for label, run in zip(comparison.labels(), comparison.runs, strict=True):
             console.print(f"  {_escape(label)}: {_escape(worst(run))}.", highlight=False)

@@ -154,6 +154,13 @@ class LocalPolicy(Policy[State]):
         """
         return None
 
+    def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
+        """The same of what all clients of a group receive together, for groups beside each other.
+
+        `groups` stand here as clients, with their weights.  None when the policy promises nothing of groups.
+        """
+        return None
+
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
         """What a monitor holds a worker's run to; None when the policy promises nothing."""
         return None

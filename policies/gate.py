@@ -165,6 +165,10 @@ class Gate(ABC, Generic[GateState]):
         """Bound of the gap in charged service between two clients backlogged together; None without a promise."""
         return None
 
+    def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
+        """The same between two groups of one family, whose weights these are; None without a promise."""
+        return None
+
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         """Which assumptions of the gate's theorems this configuration does not fulfil."""

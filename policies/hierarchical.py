@@ -344,12 +344,12 @@ class HierarchicalGate(Gate[HierarchicalState]):
         return self.flat.charge_max(limits)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        """H-siblings for clients that are siblings, None for others.
-
-        The bound of two organisations, or users of one, is that of two clients with their weights.
-        """
+        """H-weighted for clients that are siblings, None for others."""
         families = {tuple(name for name, _ in client.place) for client in clients}
         return self.flat.service_gap_bound(clients, limits) if len(families) == 1 else None
+
+    def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
+        return self.flat.service_gap_bound(groups, limits)
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:

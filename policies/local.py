@@ -316,6 +316,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         """The gate's, for what it charges; None where a log does not tell who was charged."""
         return None if self.gate.splits else self.gate.service_gap_bound(clients, limits)
 
+    def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
+        return self.gate.group_gap_bound(groups, limits)
+
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
         """The gate's promise; None for an open gate."""
         return promise_of(self.gate, clients, limits) if self.gate.grouped else None

@@ -12,7 +12,7 @@ from fairsched.engines.workloads.sharing import continued
 from fairsched.model.request import Client
 
 CLIENTS_MAX = 1_000_000
-GRAMMAR = "N | zipf:N[:S] | weights:NAME=W[,NAME=W...]"
+GRAMMAR = "N | zipf:N[:S] | weights:NAME=W[,NAME=W...] | paths[:NAME=W,...]"
 
 _COUNT = re.compile(r"[1-9]\d{0,6}", re.ASCII)
 _ZIPF = re.compile(r"zipf:([1-9]\d{0,6})(?::(\d{1,3}(?:\.\d{1,6})?))?", re.ASCII)
@@ -24,7 +24,8 @@ class ClientSpec:
     """A declared client mix: names, the share of requests each sends (sums to 1), and the weight each has.
 
     `text` is how it was written.  `names_trace` says that the names are meant to be the trace's own clients, when it
-    has any: then only the weights are taken, and clients not named keep weight 1.
+    has any: then only the weights are taken, and clients not named keep weight 1.  `paths` says that the trace's names
+    are paths, ORGANISATION/KEY or ORGANISATION/USER/KEY, and the names here those of clients or groups on them.
     """
 
     text: str
@@ -32,11 +33,13 @@ class ClientSpec:
     shares: tuple[float, ...]
     weights: tuple[int, ...]
     names_trace: bool = False
+    paths: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "ClientSpec":
         """A mix from its text: `N` (equal shares), `zipf:N[:S]` (share of the k-th client as 1/k^S, S = 1 unless
-        given) or `weights:gold=4,free=1` (equal shares, scheduling weights).  Raises `WorkloadError`.
+        given), `weights:gold=4,free=1` (equal shares, scheduling weights) or `paths:acme=3,acme/ann=2` (the trace's
+        names as paths of groups, and weights of some).  Raises `WorkloadError`.
         """
         zipf = _ZIPF.fullmatch(text)
         if zipf or _COUNT.fullmatch(text):
@@ -46,13 +49,17 @@ class ClientSpec:
                 shares = np.arange(1, clients + 1, dtype=np.float64) ** -exponent
                 names = tuple(f"client-{index}" for index in range(clients))
                 return cls(text, names, tuple((shares / shares.sum()).tolist()), (1,) * clients)
-        if text.startswith("weights:"):
-            pairs = [_WEIGHT.fullmatch(part) for part in text.removeprefix("weights:").split(",")]
+        if text == "paths":
+            return cls(text, (), (), (), names_trace=True, paths=True)
+        kind = next((kind for kind in ("weights:", "paths:") if text.startswith(kind)), None)
+        if kind is not None:
+            pairs = [_WEIGHT.fullmatch(part) for part in text.removeprefix(kind).split(",")]
             found = [(pair[1], int(pair[2])) for pair in pairs if pair]
             if len(found) == len(pairs) == len({name for name, _ in found}):
                 names = tuple(name for name, _ in found)
                 equal = (1 / len(names),) * len(names)
-                return cls(text, names, equal, tuple(weight for _, weight in found), names_trace=True)
+                weights = tuple(weight for _, weight in found)
+                return cls(text, names, equal, weights, names_trace=True, paths=kind == "paths:")
         raise WorkloadError(f"clients {text!r}: expected {GRAMMAR} with at most {CLIENTS_MAX} clients")
 
 
@@ -72,6 +79,8 @@ def assign(
     own = rows[0].client is not None
     if own and (spec is None or spec.names_trace):
         return _named(rows, spec)
+    if spec is not None and spec.paths:
+        raise WorkloadError(f"clients {spec.text!r}: the trace names no clients, so there are no paths")
     mix = spec or DEFAULT_CLIENTS
     leaders = _leaders(rows)
     drawn = np.random.default_rng(seed).choice(len(mix.names), size=len(rows), p=mix.shares).tolist()
@@ -115,6 +124,9 @@ def _named(rows: Sequence[TraceRow], spec: ClientSpec | None) -> tuple[list[int]
         ids.setdefault(row.client, len(ids))
         if row.weight is not None:
             weights[row.client] = row.weight
+    if spec is not None and spec.paths:
+        clients = _placed(ids, weights, spec)
+        return [ids[str(row.client)] for row in rows], clients, (f"Clients' names are paths: {spec.text}.",)
     if spec is not None:
         for name in spec.names:
             if name not in ids:
@@ -123,3 +135,20 @@ def _named(rows: Sequence[TraceRow], spec: ClientSpec | None) -> tuple[list[int]
     clients = tuple(Client(id=index, name=name, weight=weights.get(name, 1)) for name, index in ids.items())
     notes = (f"Clients' weights were set by {spec.text}.",) if spec else ()
     return [ids[row.client] for row in rows if row.client is not None], clients, notes
+
+
+def _placed(ids: dict[str, int], weights: dict[str, int], spec: ClientSpec) -> tuple[Client, ...]:
+    """Clients in the groups that their names say, with the weights of the mix, else of the trace, else 1."""
+    weights = weights | dict(zip(spec.names, spec.weights, strict=True))
+    inside = {name: [name[:i] for i, mark in enumerate(name) if mark == "/"] for name in ids}
+    known = dict.fromkeys([*ids, *(group for groups in inside.values() for group in groups)])
+    for name in spec.names:
+        if name not in known:
+            raise unknown("client or group", name, known)
+    try:
+        return tuple(
+            Client(index, name, weights.get(name, 1), tuple((g.rpartition("/")[2], weights.get(g, 1)) for g in groups))
+            for (name, index), groups in zip(ids.items(), inside.values(), strict=True)
+        )
+    except ValueError as error:
+        raise WorkloadError(f"clients {spec.text!r}: {error}") from None

@@ -26,6 +26,7 @@ from fairsched.engines.workloads.questions import loogle, toolbench, video_qa
 from fairsched.engines.workloads.saturation import ONE_WORKER, AutoRate, saturation
 from fairsched.engines.workloads.scaling import check_limit, rate_notes, rate_ratio, scaled_ns
 from fairsched.engines.workloads.showcase import showcase
+from fairsched.engines.workloads.split import split
 from fairsched.engines.workloads.timing import GapFile, Timing
 from fairsched.engines.workloads.tree_of_thoughts import tree_of_thoughts
 from fairsched.model.workload import Workload
@@ -139,6 +140,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         WorkloadSpec("mixed", "several workloads at once, by default on arrivals like Azure's", mixed),
         WorkloadSpec("azure-chat", "lengths of Azure's conversations on bursty arrivals, no prefixes", azure_chat),
         WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),
+        WorkloadSpec("split", "organisations that ask for the same, one of which comes as many clients", split),
         WorkloadSpec("ce1", "the counterexample to forgiving debt at a rejoin", ce1),
     )
 }

@@ -30,6 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mixed": {"parts": "llm-judge+agent", "llm-judge.clients": 2, "llm-judge.articles": 2, "agent.tasks": 8},
     "azure-chat": {"requests": 60, "clients": 3},
     "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
+    "split": {"duration_s": 2, "keys": 3, "others": 2},
     "ce1": {"steps": 10},
 }
 MISBEHAVING = [name for name, spec in WORKLOADS.items() if spec.misbehaves]

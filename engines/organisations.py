@@ -1,0 +1,111 @@
+"""A run seen by organisation: what all clients of an outermost group received together, and how far groups were apart.
+
+The run's figures are computed once more with every client renamed to its organisation, which waits whenever one of them
+does; a client in no group is its own organisation.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.engines.outcomes import Measures, Outcomes
+from fairsched.model.pricing import COMMON, multipliers
+from fairsched.model.request import Client
+from fairsched.model.service import Charging, Gap, backlogs, busiest, charges, service, service_gap
+from fairsched.model.trace import Ints, Table, Tables
+from fairsched.model.workload import Workload
+
+
+@attrs.frozen
+class Organisation:
+    """One of them: how many clients it is, its `share` of all service (1 a computed input token, 2 an output token) of
+    the times at which every organisation waited (None if there were none), and what is measured of its requests."""
+
+    clients: int
+    share: float | None
+    measures: Measures
+
+
+@attrs.frozen
+class ByOrganisation:
+    """All of them by name, the largest service gap between two, and its bound where the policy promises one."""
+
+    each: Mapping[str, Organisation]
+    gap: Gap
+    bound: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry in a run's JSON document."""
+        each = {name: attrs.asdict(organisation) for name, organisation in self.each.items()}
+        return {"service_gap_max": self.gap.cost, "service_gap_bound": self.bound, "each": each}
+
+
+def organisations(clients: tuple[Client, ...]) -> tuple[Client, ...]:
+    """The outermost groups and the clients in none, as clients with their weights; nothing if nobody is in a group."""
+    if not any(client.place for client in clients):
+        return ()
+    weights = dict(map(_outermost, clients))
+    return tuple(Client(i, name, weight) for i, (name, weight) in enumerate(weights.items()))
+
+
+def _outermost(client: Client) -> tuple[str, int]:
+    return client.place[0] if client.place else (client.name, client.weight)
+
+
+def by_organisation(workload: Workload, trace: Tables, charging: Charging, bound: int | None) -> ByOrganisation | None:
+    """The run by organisation; None if nobody is in a group."""
+    found = organisations(workload.clients)
+    if not found:
+        return None
+    number = {each.name: each.id for each in found}
+    of = np.array([number[_outermost(client)[0]] for client in workload.clients], dtype=np.int64)
+    renamed = {
+        kind: {name: of[column] if name == "client" else column for name, column in table.items()}
+        for kind, table in trace.items()
+    }
+    outcomes = Outcomes(_of(workload, found, of), renamed)
+    charged = charges(renamed, attrs.evolve(charging, multipliers=multipliers([each.weight for each in found])))
+    waited = backlogs(renamed)
+    gap = service_gap(charged, waited, busiest(charged, len(found)))
+    shares = _shares(charges(renamed, Charging(COMMON, "extend", (1,) * len(found))), waited, len(found))
+    sizes = np.bincount(of, minlength=len(found)).tolist()
+    each = {one.name: Organisation(sizes[one.id], shares.get(one.id), outcomes.measures(one.id)) for one in found}
+    return ByOrganisation(each, gap, bound)
+
+
+def _of(workload: Workload, found: tuple[Client, ...], of: Ints) -> Workload:
+    jobs = tuple(
+        msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, client=int(of[job.request.client])))
+        for job in workload.jobs
+    )
+    return msgspec.structs.replace(workload, jobs=jobs, clients=found)
+
+
+def _shares(charged: Table, waited: Table, size: int) -> dict[int, float]:
+    """Each one's part of all service of the times at which every one waits; nothing if they never all do."""
+    received = np.zeros(size, dtype=np.int64)
+    for start, stop in _together(waited, size):
+        received += service(charged, size, start, stop)
+    total = int(received.sum())
+    return {number: amount / total for number, amount in enumerate(received.tolist())} if total else {}
+
+
+def _together(waited: Table, size: int) -> Iterator[tuple[int, int]]:
+    """The times at which every one of so many waits somewhere, as half-open intervals."""
+    columns = ("start_ns", "stop_ns", "client")
+    edges = []
+    for start, stop, one in zip(*(waited[name].tolist() for name in columns), strict=True):
+        edges += [(start, 1, one), (stop, -1, one)]
+    places, everybody, since = Counter[int](), 0, 0
+    for time_ns, change, one in sorted(edges):
+        before = places[one] > 0
+        places[one] += change
+        everybody += (places[one] > 0) - before
+        if everybody == size and change > 0 and not before:
+            since = time_ns
+        elif before and not places[one] and everybody == size - 1 and since < time_ns:
+            yield since, time_ns

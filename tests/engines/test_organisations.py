@@ -1,0 +1,110 @@
+"""A run by organisation: shares, waits and gaps of all clients of a group together."""
+
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+
+from fairsched.engines.compare import Cluster, Run, run_one
+from fairsched.engines.metrics import RunResult
+from fairsched.engines.organisations import organisations
+from fairsched.engines.workloads.clients import ClientSpec, assign
+from fairsched.engines.workloads.errors import WorkloadError
+from fairsched.engines.workloads.generate import generate
+from fairsched.engines.workloads.rows import TraceRow
+from fairsched.model.presets import PRESETS
+from fairsched.model.request import Client, Groups, Prompt
+from fairsched.model.workload import Workload
+from fairsched.policies.registry import local_policy, with_parameters
+from fairsched.policies.router import RoundRobin
+
+SPLIT = generate("split", keys=4, others=2, duration_s=6, many_rate=12, rate=8, seed=3)
+
+
+def ran(workload: Workload, policy: str) -> RunResult:
+    """The figures of a run on one worker."""
+    run = Run(with_parameters(local_policy(policy), {}), policy, {}, RoundRobin())
+    return run_one(workload, run, Cluster(PRESETS["llama-3.2-3b-a10g"], kv_capacity_tokens=8_000))[0]
+
+
+def test_splitting_up_takes_shares_under_the_flat_gate_alone() -> None:
+    """Four clients of one organisation beside two alone: four sixths under the deficit gate, a third under ours."""
+    flat, tree = (ran(SPLIT, f"fcfs+{gate}").organisations for gate in ("deficit", "hierarchical"))
+    assert flat is not None
+    assert tree is not None
+    assert {name: one.clients for name, one in tree.each.items()} == {"many": 4, "single-1": 1, "single-2": 1}
+    shares = [[one.share or 0 for one in found.each.values()] for found in (flat, tree)]
+    assert [sum(each) for each in shares] == pytest.approx([1, 1])
+    assert shares[0][0] > 0.6
+    assert shares[1][0] == pytest.approx(1 / 3, abs=0.02)
+    assert flat.bound is None
+    assert tree.bound is not None
+    assert tree.gap.cost <= tree.bound < flat.gap.cost
+    assert tree.to_json()["service_gap_bound"] == tree.bound
+
+
+def test_an_organisation_of_one_client_is_that_client() -> None:
+    """What is measured of both is the same, and without groups nothing is measured of organisations."""
+    result = ran(SPLIT, "vtc")
+    assert result.organisations is not None
+    assert result.organisations.each["single-1"].measures == result.clients["single-1/key"]
+    assert result.to_json()["organisations"]["each"]["many"]["clients"] == 4
+    plain = msgspec.structs.replace(SPLIT, clients=tuple(Client(c.id, c.name) for c in SPLIT.clients))
+    alone = ran(plain, "vtc")
+    assert alone.organisations is None
+    assert "organisations" not in alone.to_json()
+    # A gate that shares among clients takes no notice of groups.
+    assert attrs.evolve(result, wall_s=0, organisations=None).measures == alone.measures
+
+
+def test_a_run_without_groups_has_the_log_that_it_had() -> None:
+    """Only clients that are told of change the log: with a weight, as ever, or with groups."""
+    plain = msgspec.structs.replace(SPLIT, clients=tuple(Client(c.id, c.name) for c in SPLIT.clients))
+    hashes = {name: ran(made, "vtc").log_sha256 for name, made in (("plain", plain), ("groups", SPLIT))}
+    assert hashes["plain"] != hashes["groups"]
+    assert hashes["plain"] == ran(msgspec.structs.replace(plain, name="other"), "vtc").log_sha256
+
+
+def test_organisations_are_outermost_groups_and_who_is_in_none() -> None:
+    """With the weights that they have among each other."""
+    acme: Groups = (("acme", 3), ("ann", 2))
+    clients = (Client(0, "k1", 1, acme), Client(1, "solo", 5), Client(2, "k2", 1, acme[:1]))
+    assert organisations(clients) == (Client(0, "acme", 3), Client(1, "solo", 5))
+    assert organisations((Client(0, "solo"),)) == ()
+
+
+def _rows(*names: str | None) -> list[TraceRow]:
+    template: dict[str, Any] = {"arrival_ns": 0, "prompt": Prompt(4), "output_tokens": 1}
+    return [TraceRow(row=i + 1, id=i, client=name, **template) for i, name in enumerate(names)]
+
+
+def test_names_of_clients_may_be_paths() -> None:
+    """Groups come from the names; weights of groups and clients from the specification."""
+    rows = _rows("acme/ann/key-1", "solo", "acme/key-2")
+    _, clients, (note,) = assign(rows, ClientSpec.parse("paths:acme=3,acme/ann=2,acme/key-2=4"), 0)
+    assert clients == (
+        Client(0, "acme/ann/key-1", 1, (("acme", 3), ("ann", 2))),
+        Client(1, "solo"),
+        Client(2, "acme/key-2", 4, (("acme", 3),)),
+    )
+    assert "paths" in note
+    _, bare, _ = assign(rows, ClientSpec.parse("paths"), 0)
+    assert [client.place for client in bare] == [(("acme", 1), ("ann", 1)), (), (("acme", 1),)]
+
+
+@pytest.mark.parametrize(
+    ("names", "spec", "problem"),
+    [
+        (("a/b/c/d",), "paths", "at most 2 groups"),
+        (("a//b",), "paths", "has a name"),
+        (("acme/k",), "paths:acne=2", "unknown client or group 'acne'; did you mean acme"),
+        ((None,), "paths", "names no clients"),
+        (("a",), "paths:", "expected N"),
+        (("a",), "paths:a=0", "expected N"),
+    ],
+)
+def test_paths_that_cannot_be_are_refused(names: tuple[str | None, ...], spec: str, problem: str) -> None:
+    """Too deep, without a name, of groups that nobody is in, of a trace without clients."""
+    with pytest.raises(WorkloadError, match=problem):
+        assign(_rows(*names), ClientSpec.parse(spec), 0)
