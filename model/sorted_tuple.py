@@ -60,18 +60,14 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
             if len(last) < limit:
                 return SortedTuple(chunks[:-1] + (last + (item,),), self.size + 1)
             return SortedTuple(chunks + ((item,),), self.size + 1)
-        i = max(bisect_right(chunks, item, key=_first_of) - 1, 0)
-        chunk = list(chunks[i])
+        i = max(bisect_right(chunks, item, key=_first_of) - 1, 0) if len(chunks) > 1 else 0
+        chunk = chunks[i]
         j = bisect_left(chunk, item)
         if j < len(chunk) and chunk[j] == item:
             raise ValueError(f"{item!r} is in the sorted tuple already")
-        chunk.insert(j, item)
-        every = list(chunks)
-        if len(chunk) <= limit:
-            every[i] = tuple(chunk)
-        else:
-            every[i : i + 1] = tuple(chunk[: limit // 2]), tuple(chunk[limit // 2 :])
-        return SortedTuple(tuple(every), self.size + 1)
+        chunk = chunk[:j] + (item,) + chunk[j:]
+        new = (chunk,) if len(chunk) <= limit else (chunk[: limit // 2], chunk[limit // 2 :])
+        return SortedTuple(chunks[:i] + new + chunks[i + 1 :], self.size + 1)
 
     def remove(self, item: T) -> "SortedTuple[T]":
         """The sequence without `item`; raises `KeyError` naming it if it is not there."""
@@ -85,13 +81,14 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         if last[-1] == item:
             tail = (last[:-1],) if len(last) > 1 else ()
             return SortedTuple(chunks[:-1] + tail, self.size - 1)
-        i = max(bisect_right(chunks, item, key=_first_of) - 1, 0)
-        chunk = list(chunks[i])
+        i = max(bisect_right(chunks, item, key=_first_of) - 1, 0) if len(chunks) > 1 else 0
+        chunk = chunks[i]
         j = bisect_left(chunk, item)
         if j == len(chunk) or chunk[j] != item:
             raise KeyError(item)
-        del chunk[j]
-        return SortedTuple(_with_shrunk(list(chunks), i, tuple(chunk)), self.size - 1)
+        chunk = chunk[:j] + chunk[j + 1 :]
+        every = (chunk,) if len(chunks) == 1 else _with_shrunk(list(chunks), i, chunk)
+        return SortedTuple(every, self.size - 1)
 
     def discard(self, item: T) -> "SortedTuple[T]":
         """The sequence without `item`, which need not be there."""
