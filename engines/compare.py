@@ -24,6 +24,8 @@ from fairsched.policies.base import ClusterPolicy, Limits, LocalPolicy
 
 KV_SAMPLE_EVERY = 4
 """Every so many transitions of the run, the KV use of the worker is sampled for the plot."""
+_PIECE = 1 << 12
+"""So many events are recorded at once."""
 
 
 @attrs.frozen
@@ -121,18 +123,28 @@ def run_one(
     limits = limits_of(workload, cluster, run.policy)
     recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits))
     log = CanonicalLog(sink)
+    pending: list[Event] = []
+    pending_max = _PIECE if sink is None else 0  # a sink wants every line at once, since the run may be cut off
     seen = 0
+
+    def record() -> None:
+        log.record(pending)
+        recorder.record(pending)
+        pending.clear()
 
     def on_events(events: list[Event]) -> None:
         nonlocal seen
-        log.record(events)
-        recorder.record(events)
+        pending.extend(events)
         seen += 1
         if not seen % KV_SAMPLE_EVERY and events[0].worker >= 0:
-            state = simulator.lanes[events[0].worker].state
-            tree = state.cache.tree
-            held, idle = state.used + tree.protected_tokens, tree.cached_tokens - tree.protected_tokens
-            recorder.sample_kv(simulator.now_ns, held, idle, state.capacity, state.worker)
+            samples = recorder.kv_samples(events[0].worker)
+            if samples.is_due():
+                state = simulator.lanes[events[0].worker].state
+                tree = state.cache.tree
+                held, idle = state.used + tree.protected_tokens, tree.cached_tokens - tree.protected_tokens
+                samples.add(simulator.now_ns, held, idle, state.capacity)
+        if len(pending) > pending_max:
+            record()
 
     simulator = Simulator(
         workload,
@@ -152,6 +164,7 @@ def run_one(
         simulator.run()
     except KeyboardInterrupt:
         complete = False
+    record()
     sha256 = log.sha256()
     result = recorder.result(
         policy=run.name,

@@ -48,7 +48,7 @@ class CanonicalLog:
     def __init__(self, sink: Callable[[Event, bytes], None] | None = None) -> None:
         self._hash = hashlib.sha256()
         self._batch: list[Event] = []
-        self._decoding: dict[int, Decoded | None] = {}
+        self._decoding: dict[int, Decoded] = {}
         self._sink = sink
         self._batched = 1 if sink is not None else _BATCH
 
@@ -57,12 +57,11 @@ class CanonicalLog:
         decoding, batch = self._decoding, self._batch
         for event in events:
             worker = event.worker
-            pending = decoding.get(worker)
+            pending = decoding.pop(worker, None)
             if type(event) is Decoded:
                 decoding[worker] = event if pending is None else merged(pending, event)
                 continue
             if pending is not None:
-                decoding[worker] = None
                 batch.append(pending)
             batch.append(event)
         if len(batch) >= self._batched:
@@ -81,9 +80,7 @@ class CanonicalLog:
     def sha256(self) -> str:
         """The hash of all lines; open decode runs are written first, in order of their workers."""
         for worker in sorted(self._decoding):
-            pending = self._decoding[worker]
-            if pending is not None:
-                self._batch.append(pending)
+            self._batch.append(self._decoding[worker])
         self._decoding.clear()
         self._flush()
         return self._hash.hexdigest()

@@ -145,11 +145,12 @@ class Recorder:
         if len(self._pending) >= _PIECE:
             self._flush()
 
-    def sample_kv(self, time_ns: int, used: int, cached: int, capacity: int, worker: int = 0) -> None:
-        """KV tokens of a worker that requests hold, and that the prefix cache holds beside them, at some time."""
-        if worker not in self._kv:
-            self._kv[worker] = KvSamples()
-        self._kv[worker].add(time_ns, used, cached, capacity)
+    def kv_samples(self, worker: int) -> KvSamples:
+        """Where samples of a worker's KV tokens go."""
+        samples = self._kv.get(worker)
+        if samples is None:
+            samples = self._kv[worker] = KvSamples()
+        return samples
 
     def _flush(self) -> None:
         if self._monitor is not None:

@@ -6,6 +6,7 @@ the step under way if it runs, and lands when its KV has come over.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from fairsched.engines.head import Head
 from fairsched.engines.lane import Lane
 from fairsched.engines.moves import KvLink, Move, Tally
 from fairsched.engines.predictors import Predictor
-from fairsched.engines.timeline import CALLER_GIVES_UP, CLUSTER_DECIDES, REQUEST_LANDS, Timeline
+from fairsched.engines.timeline import CALLER_GIVES_UP, CLUSTER_DECIDES, REQUEST_COMES, REQUEST_LANDS, Timeline
 from fairsched.model import worker as transitions
 from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Rejected
 from fairsched.model.plan import Migration
@@ -23,6 +24,9 @@ from fairsched.model.request import Request
 from fairsched.model.worker_batch import generated, kv_tokens
 from fairsched.model.workload import Workload
 from fairsched.policies.base import LocalPolicy
+
+_ROOT = 1
+"""A request that comes by its own time, as the next of the workload."""
 
 
 class Placing(Timeline):
@@ -52,6 +56,7 @@ class Placing(Timeline):
         self._held: dict[int, Move] = {}
         self._under_way: dict[int, Move] = {}
         self._asked = False
+        self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in self.calls.roots()]))
 
     # --- what the cluster's policy knows ----------------------------------------------------------------------------
 
@@ -73,7 +78,14 @@ class Placing(Timeline):
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _request_comes(self, request_id: int, _: int) -> None:
+    def _next_root(self) -> None:
+        """Of the requests that follow nobody the agenda holds the next only, which keeps it short."""
+        for arrival_ns, request_id in islice(self._roots, 1):
+            self._at(arrival_ns, REQUEST_COMES, request_id, _ROOT)
+
+    def _request_comes(self, request_id: int, root: int) -> None:
+        if root:
+            self._next_root()
         job = self.calls.jobs[request_id]
         if self._prediction is not None:
             request = replace(job.request, predicted_output_tokens=self._prediction.of(job))

@@ -17,18 +17,23 @@ _RESPONSE_BINS = 40
 
 
 class KvSamples:
-    """Samples of a worker's KV memory in use; every second one is dropped whenever there are too many."""
+    """Samples of a worker's KV memory in use: what requests hold, and what the prefix cache holds beside them.
+
+    Every second one is dropped whenever there are too many.
+    """
 
     def __init__(self) -> None:
         self._rows = array("q")
         self._stride = 1
         self._seen = 0
 
-    def add(self, time_ns: int, used: int, cached: int, capacity: int) -> None:
-        """Take the sample, or pass it over.  O(1) amortised."""
+    def is_due(self) -> bool:
+        """Whether the next sample is to be taken, or passed over."""
         self._seen += 1
-        if self._seen % self._stride:
-            return
+        return not self._seen % self._stride
+
+    def add(self, time_ns: int, used: int, cached: int, capacity: int) -> None:
+        """Take the sample that is due.  O(1) amortised."""
         self._rows.extend((time_ns, used, cached, capacity))
         if len(self._rows) >= 4 * 2 * POINTS_MAX:
             self._rows = array("q", self.rows()[1::2].ravel().tolist())

@@ -30,7 +30,6 @@ from fairsched.engines.timeline import (
     CLUSTER_DECIDES,
     REPORT_COMES,
     REPORTS_ARE_DUE,
-    REQUEST_COMES,
     WORKER_CHANGES,
     WORKER_WAKES,
     PolicyStallError,
@@ -117,13 +116,12 @@ class Simulator(Placing):
         """Serve the whole workload.  May be called once."""
         for lane in self.lanes[: self._first]:
             self._joins(lane)
-        for job in self.calls.roots():
-            self._agenda.append((job.request.arrival_ns, REQUEST_COMES, job.request.id, 0))
         joining = iter(range(self._first, len(self.lanes)))
         for i, change in enumerate(self._changes):
             worker = next(joining) if isinstance(change, Join) else change.worker
             self._agenda.append((change.at_ns, WORKER_CHANGES, worker, i))
         heapify(self._agenda)
+        self._next_root()
         if self.head.reports is not None:
             self._beat(0, REPORTS_ARE_DUE)
         if self.head.decides and self.router.decide_every_us is not None:

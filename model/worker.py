@@ -25,7 +25,7 @@ from fairsched.model.events import (
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import InFlight
-from fairsched.model.worker_batch import evict, generated, join_decode, leave_decode, release, requeue
+from fairsched.model.worker_batch import evict, generated, join_decode, release, requeue
 from fairsched.model.worker_state import Running, Waiting, WorkerState
 
 EVICT_SHARE = 128
@@ -135,8 +135,7 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
             promised=state.promised + state.growing * steps,
         )
     if plan.chunks:
-        clients, counts = (state.clients, state.counts) if decoding else ((), ())
-        produced = dict(zip(clients, counts, strict=True))
+        produced = dict(zip(state.clients, state.counts, strict=True)) if decoding else {}
         for request_id, tokens in plan.chunks:
             state = _prefill(state, request_id, tokens, now_ns, events, produced, ended)
         if produced:
@@ -145,9 +144,8 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
     elif decoding:
         tokens_by_client = state.counts if steps == 1 else tuple([count * steps for count in state.counts])
         events.append(Decoded(now_ns, state.worker, steps, state.clients, tokens_by_client))
-    while state.ends.size and state.ends.first()[0] <= state.clock:
-        ended.append(state.ends.first()[1])
-        state = leave_decode(state, ended[-1])
+    if state.ends.size and state.ends.first()[0] <= state.clock:
+        ended += [request_id for _, request_id in takewhile(lambda end: end[0] <= state.clock, state.ends)]
     for request_id in ended:
         waiting = state.running[request_id].waiting
         state = release(state, request_id)
@@ -180,7 +178,7 @@ def _leave(state: WorkerState, request_id: int, now_ns: int, kind: type[Cancelle
         return _unqueued(state, waiting), [gone]
     flight = state.in_flight[request_id]
     done = generated(state, request_id)
-    state = release(leave_decode(state, request_id), request_id)
+    state = release(state, request_id)
     return state, [kind(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, done)]
 
 
@@ -195,7 +193,7 @@ def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
         doing = "is not running" if flight is None else f"has {flight.remaining_tokens} tokens left to prefill"
         raise NotDecodingError(f"worker {state.worker}: request {request_id} cannot stop, since it {doing}")
     output_tokens = generated(state, request_id)
-    state = release(leave_decode(state, request_id), request_id)
+    state = release(state, request_id)
     return state, [Finished(now_ns, state.worker, request_id, flight.client, output_tokens)]
 
 

@@ -42,32 +42,20 @@ def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
     )
 
 
-def leave_decode(state: WorkerState, request_id: int) -> WorkerState:
-    """The request decodes no more; nothing changes if it was prefilling."""
-    flight = state.in_flight[request_id]
-    clock_end = state.running[request_id].clock_end
-    if clock_end is None or flight.clock_start is None or clock_end == flight.clock_start:
-        return state
-    clients, counts = _counted(state.clients, state.counts, flight.client, -1)
-    return replace(
-        state,
-        ends=state.ends.remove((clock_end, request_id)),
-        clients=clients,
-        counts=counts,
-        decoding=state.decoding - 1,
-        growing=state.growing - (not flight.reserved),
-        context=state.context - flight.context_tokens - 1 - (state.clock - flight.clock_start),
-    )
-
-
 def release(state: WorkerState, request_id: int) -> WorkerState:
-    """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
+    """The request decodes no more and leaves the batch: its own memory is free, its cached prompt stays until evicted."""
     run, flight = state.running[request_id], state.in_flight[request_id]
-    output = produced(state, flight)
+    clock_start, clock_end = flight.clock_start, run.clock_end
+    output = 0 if clock_start is None else 1 + state.clock - clock_start
     computed = run.extend_tokens - flight.remaining_tokens - run.moved_tokens + output
-    prefilling = state.prefilling
+    prefilling, ends, clients, counts = state.prefilling, state.ends, state.clients, state.counts
+    decodes = 0
     if flight.remaining_tokens:
-        prefilling = tuple(pair for pair in prefilling if pair[0] != request_id)
+        prefilling = tuple([pair for pair in prefilling if pair[0] != request_id])
+    if clock_end is not None and clock_end != clock_start:
+        decodes = 1
+        ends = ends.remove((clock_end, request_id))
+        clients, counts = _counted(clients, counts, flight.client, -1)
     return replace(
         state,
         cache=state.cache.release(request_id),
@@ -75,6 +63,12 @@ def release(state: WorkerState, request_id: int) -> WorkerState:
         in_flight=state.in_flight.delete(request_id),
         ranks=state.ranks.remove((flight.rank, request_id)),
         prefilling=prefilling,
+        ends=ends,
+        clients=clients,
+        counts=counts,
+        decoding=state.decoding - decodes,
+        growing=state.growing - (0 if flight.reserved else decodes),
+        context=state.context - decodes * (flight.context_tokens + output),
         used=state.used - computed,
         promised=state.promised - flight.kv_tokens - (0 if flight.reserved else output),
     )
@@ -84,7 +78,7 @@ def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSta
     """A running request loses its memory and waits again; what it generated is kept, to be computed once more."""
     run, flight = state.running[request_id], state.in_flight[request_id]
     done = generated(state, request_id)
-    state = release(leave_decode(state, request_id), request_id)
+    state = release(state, request_id)
     waiting = Waiting(run.waiting.request, run.waiting.output_tokens, done)
     state = replace(
         state,

@@ -59,7 +59,7 @@ def a_run(
         events += [Decoded(now, 0, 1, (request.client,), (1,)), Decoded(now + MS, 0, 1, (request.client,), (1,))]
         events += [Finished(now + MS, 0, request.id, request.client, 2)]
         recorder.record(events)
-        recorder.sample_kv(now, 40 + step % 20, 30, 100)
+        recorder.kv_samples(0).add(now, 40 + step % 20, 30, 100)
     return recorder.result(policy=policy, router=router, params=params, service_gap_bound=bound, wall_s=0.25)
 
 
