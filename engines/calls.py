@@ -1,6 +1,6 @@
 """The requests of a simulated run: who follows whom, who has ended, and who is due or lost when somebody ends."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fairsched.model.workload import Job
 
@@ -38,12 +38,14 @@ class Calls:
         """Those who follow nobody."""
         return (job for job in self.jobs.values() if not job.after)
 
-    def end(self, request_id: int, finished: bool) -> tuple[list[int], list[int]]:
+    def end(self, request_id: int, finished: bool) -> tuple[Sequence[int], Sequence[int]]:
         """The request is over; returns who may be sent now, and who never will be because it did not finish.
 
         The latter are over too, and so are all that follow them, each after the one that it follows.
         """
         self.over.add(request_id)
+        if request_id not in self._children:
+            return (), ()
         due: list[int] = []
         lost: list[int] = []
         ended = [(request_id, finished)]

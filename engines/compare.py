@@ -19,6 +19,7 @@ from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.pricing import multipliers
 from fairsched.model.service import Charging
+from fairsched.model.worker_state import WorkerState
 from fairsched.model.workload import Workload
 from fairsched.policies.base import ClusterPolicy, Limits, LocalPolicy
 
@@ -124,27 +125,34 @@ def run_one(
     recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits))
     log = CanonicalLog(sink)
     pending: list[Event] = []
-    pending_max = _PIECE if sink is None else 0  # a sink wants every line at once, since the run may be cut off
-    seen = 0
+    due = KV_SAMPLE_EVERY
 
     def record() -> None:
         log.record(pending)
         recorder.record(pending)
         pending.clear()
 
+    def sample(state: WorkerState) -> None:
+        samples = recorder.kv_samples(state.worker)
+        if samples.is_due():
+            tree = state.cache.tree
+            held, idle = state.used + tree.protected_tokens, tree.cached_tokens - tree.protected_tokens
+            samples.add(simulator.now_ns, held, idle, state.capacity)
+
     def on_events(events: list[Event]) -> None:
-        nonlocal seen
+        nonlocal due
         pending.extend(events)
-        seen += 1
-        if not seen % KV_SAMPLE_EVERY and events[0].worker >= 0:
-            samples = recorder.kv_samples(events[0].worker)
-            if samples.is_due():
-                state = simulator.lanes[events[0].worker].state
-                tree = state.cache.tree
-                held, idle = state.used + tree.protected_tokens, tree.cached_tokens - tree.protected_tokens
-                samples.add(simulator.now_ns, held, idle, state.capacity)
-        if len(pending) > pending_max:
-            record()
+        due -= 1
+        if not due:
+            due = KV_SAMPLE_EVERY
+            if events[0].worker >= 0:
+                sample(simulator.lanes[events[0].worker].state)
+            if len(pending) >= _PIECE:
+                record()
+
+    def at_once(events: list[Event]) -> None:
+        on_events(events)
+        record()
 
     simulator = Simulator(
         workload,
@@ -156,7 +164,7 @@ def run_one(
         reports=cluster.reports,
         link=cluster.link,
         predictor=run.predictor,
-        on_events=on_events,
+        on_events=on_events if sink is None else at_once,  # a sink wants every line, since the run may be cut off
         progress=progress,
     )
     started, complete = time.perf_counter(), True

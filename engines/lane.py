@@ -30,6 +30,7 @@ class Lane:
         "latency",
         "leaving",
         "loaded",
+        "loaded_state",
         "moving",
         "phase",
         "plan",
@@ -54,7 +55,7 @@ class Lane:
         self.run = 0
         self.waking = False
         self.leaving: list[int] = []
-        self.loaded = self.state, self.state.load()
+        self.loaded_state, self.loaded = self.state, self.state.load()
         self.moving: dict[int, Migration] = {}
         self.down_until_ns = 0
 
@@ -65,34 +66,31 @@ class Lane:
 
     def load(self, now_ns: int) -> WorkerLoad:
         """What it reports now.  In the middle of a leap only outputs that grow into free memory have changed."""
-        if self.loaded[0] is not self.state:
-            self.loaded = self.state, self.state.load()
-        load = self.loaded[1]
-        if self.steps < 2 or not self.state.growing:
+        state = self.state
+        if self.loaded_state is not state:
+            self.loaded_state, self.loaded = state, state.load()
+        load = self.loaded
+        if not state.growing or self.steps < 2:
             return load
-        grown = self._steps_over(now_ns) * self.state.growing
+        grown = self._steps_over(now_ns) * state.growing
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
 
     def start(self, plan: StepPlan, leap: bool, now_ns: int) -> int:
         """Execute a plan that has begun, for as many steps as it holds or for one; returns when they end."""
         state = self.state
-        self.plan, self.start_ns, self.steps = plan, now_ns, 1
-        if plan.chunks:
-            decoding = state.decoding if plan.decode else 0
-            span = self.latency.step_ns(state.chunk_contexts(plan), decoding, state.context)
-        else:
-            if leap:
-                steps = state.decode_steps_max()
-                self.steps = steps if plan.valid_steps is None else min(steps, plan.valid_steps)
-            span = self.latency.decode_run_ns(state.decoding, state.context, self.steps)
+        self.plan, self.start_ns = plan, now_ns
         self.run += 1
-        return now_ns + span
-
-    def finish(self, now_ns: int) -> list[Event]:
-        """All steps of the run are over."""
-        assert self.plan is not None
-        self.state, events = transitions.finish(self.state, self.plan, self.steps, now_ns)
-        return events
+        if plan.chunks:
+            self.steps = 1
+            decoding = state.decoding if plan.decode else 0
+            return now_ns + self.latency.step_ns(state.chunk_contexts(plan), decoding, state.context)
+        steps = 1
+        if leap:
+            steps, valid_steps = state.decode_steps_max(), plan.valid_steps
+            if valid_steps is not None and valid_steps < steps:
+                steps = valid_steps
+        self.steps = steps
+        return now_ns + self.latency.decode_run_ns(state.decoding, state.context, steps)
 
     def settle(self, now_ns: int) -> list[Event]:
         """What the steps of a leap that are over by now came to; it goes on."""

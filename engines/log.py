@@ -57,12 +57,11 @@ class CanonicalLog:
         decoding, batch = self._decoding, self._batch
         for event in events:
             worker = event.worker
-            pending = decoding.pop(worker, None)
             if type(event) is Decoded:
-                decoding[worker] = event if pending is None else merged(pending, event)
+                decoding[worker] = merged(decoding[worker], event) if worker in decoding else event
                 continue
-            if pending is not None:
-                batch.append(pending)
+            if worker in decoding:
+                batch.append(decoding.pop(worker))
             batch.append(event)
         if len(batch) >= self._batched:
             self._flush()

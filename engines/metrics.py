@@ -36,7 +36,7 @@ from fairsched.model.service_anywhere import anywhere
 from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
 from fairsched.model.workload import Workload
 
-_PIECE = 1 << 15
+_PIECE = 1 << 12
 
 
 @attrs.frozen

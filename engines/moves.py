@@ -6,7 +6,7 @@ import msgspec
 from fairsched.model.request import Request
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True, gc=False):
     """A request on its way to a worker, with the output that it has, and the KV of so many tokens of its context."""
 
     request: Request

@@ -51,6 +51,7 @@ class Placing(Timeline):
         self.link = link
         self.tally = Tally()
         self._coming = 0  # workers that will join
+        self._up: list[Lane] | None = None
         self._uneven = len({spec.capacity for spec in specs}) > 1
         self._home: dict[int, Lane] = {}
         self._held: dict[int, Move] = {}
@@ -124,9 +125,13 @@ class Placing(Timeline):
 
     def _takers(self, request: Request | None = None) -> list[Lane]:
         """The workers that take requests: those that are up, all if none is; and that the request fits, if it does."""
-        now_ns = self.now_ns
-        takers = [lane for lane in self.lanes if lane.phase == "serving" and lane.down_until_ns <= now_ns]
-        takers = takers or [lane for lane in self.lanes if lane.phase == "serving"]
+        takers = self._up
+        if takers is None:
+            serving = [lane for lane in self.lanes if lane.phase == "serving"]
+            takers = [lane for lane in serving if lane.down_until_ns <= self.now_ns]
+            if len(takers) == len(serving):
+                self._up = takers  # until a worker changes
+            takers = takers or serving
         if self._uneven and request is not None:
             takers = [lane for lane in takers if lane.state.fits_alone(request)] or takers
         return takers

@@ -171,13 +171,13 @@ class Simulator(Placing):
             self._crashes(lane, change.down_ns)
         elif lane.phase == "serving":
             self._settle(lane)
-            lane.phase = "draining"
+            lane.phase, self._up = "draining", None
             self._announce(lane, WorkerDraining(self.now_ns, worker))
             self._idles(lane)
 
     def _joins(self, lane: Lane) -> None:
         worker, new = lane.state.worker, lane.run == 0
-        lane.phase, lane.down_until_ns = "serving", 0
+        lane.phase, lane.down_until_ns, self._up = "serving", 0, None
         told = [client for client in self.workload.clients if new and not client.is_plain]
         self._announce(
             lane,
@@ -207,7 +207,7 @@ class Simulator(Placing):
         lane.state, events = transitions.lose(lane.state, self.now_ns)
         if events:
             self._publish(lane, events)
-        lane.down_until_ns = max(lane.down_until_ns, self.now_ns + down_ns)
+        lane.down_until_ns, self._up = max(lane.down_until_ns, self.now_ns + down_ns), None
         lane.waking = True
         self._at(lane.down_until_ns, WORKER_WAKES, lane.state.worker)
 
@@ -233,7 +233,7 @@ class Simulator(Placing):
             self._leaves(lane)
 
     def _leaves(self, lane: Lane) -> None:
-        lane.phase = "absent"
+        lane.phase, self._up = "absent", None
         lane.waking = False
         lane.state = WorkerState(lane.state.worker, lane.state.capacity)
         self._announce(lane, WorkerLeft(self.now_ns, lane.state.worker))

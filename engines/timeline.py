@@ -74,6 +74,8 @@ class Timeline:
         self.calls = Calls(workload.jobs)
         self.now_ns = 0
         self._observe = policy.observe
+        self._ignored = policy.ignored
+        self._folded = FOLDED | policy.ignored
         self._informs = False
         self._shares = self.credit.shared
         self._agenda: list[tuple[int, int, int, int]] = []
@@ -85,11 +87,13 @@ class Timeline:
 
     def _decide(self, lane: Lane) -> None:
         """Ask the policy, apply its plan, and schedule the end of the step or leap."""
+        now_ns = self.now_ns
         for _ in range(len(lane.state.in_flight) + 2):
-            state = lane.state
-            lent = self.credit.lend(lane.policy_state, state.worker) if self._shares else lane.policy_state
-            plan, policy_state = self.policy.decide(lent, state.view(self.now_ns))
-            lane.state, events = transitions.begin(state, plan, self.now_ns)
+            state, policy_state = lane.state, lane.policy_state
+            if self._shares:
+                policy_state = self.credit.lend(policy_state, state.worker)
+            plan, policy_state = self.policy.decide(policy_state, state.view(now_ns))
+            lane.state, events = transitions.begin(state, plan, now_ns)
             lane.policy_state = policy_state
             if self._shares:
                 self._repaid(lane)
@@ -97,7 +101,7 @@ class Timeline:
                 self._publish(lane, events, decided=True)
             if plan.chunks or (plan.decode and lane.state.decoding):
                 # What was evicted to make room may change what the policy wants next, so that nothing is leapt over.
-                end_ns = lane.start(plan, self.leap and not events, self.now_ns)
+                end_ns = lane.start(plan, self.leap and not events, now_ns)
                 heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, lane.run))
                 return
             if not plan.preempt and not plan.admit:
@@ -112,7 +116,7 @@ class Timeline:
         lane = self.lanes[worker]
         if run != lane.run or lane.plan is None:
             return
-        events = lane.finish(self.now_ns)
+        lane.state, events = transitions.finish(lane.state, lane.plan, lane.steps, self.now_ns)
         if events:
             self._publish(lane, events)
         if lane.leaving or lane.moving:
@@ -176,10 +180,10 @@ class Timeline:
         over = False
         for event in events:
             kind = type(event)
-            if not decided or kind not in FOLDED:
-                policy_state = observe(policy_state, event)
             if kind in ENDS:
                 over = True
+            if kind not in (self._folded if decided else self._ignored):
+                policy_state = observe(policy_state, event)
         lane.policy_state = policy_state
         if self._shares:
             self._repaid(lane)

@@ -162,7 +162,8 @@ def _waiting(trace: Tables) -> Table:
     came = _pairs(arrived)
     # Who is rejected at the door, or gives up before being sent, never joined the queue.
     left = [_somewhere(trace[kind], trace[kind]["was_running"] == 0) for kind in (Cancelled, Migrated)]
-    left = [_somewhere(table, np.isin(_pairs(table), came)) for table in (*left, _somewhere(trace[Rejected]))]
+    left = [table for table in (*left, _somewhere(trace[Rejected])) if table["position"].size]
+    left = [_somewhere(table, np.isin(_pairs(table), came)) for table in left]
     return _levels(trace, [arrived, trace[Preempted]], [trace[Admitted], *left])
 
 

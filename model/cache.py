@@ -16,7 +16,7 @@ EMPTY_TREE = PrefixTree.empty()
 NO_PINS: Map[int, int] = Map()
 
 
-class PrefixCache(msgspec.Struct, frozen=True):
+class PrefixCache(msgspec.Struct, frozen=True, gc=False):
     """A prefix tree and, for each request in the batch that holds a cached prefix, the node it pins."""
 
     tree: PrefixTree = EMPTY_TREE

@@ -52,9 +52,13 @@ class LatencyModel:
 
     def decode_run_ns(self, batch: int, context_tokens: int, steps: int) -> int:
         """Duration of `steps` steps: the context grows by `batch` a step, so the sum has a closed form."""
-        piece = self._piece(batch)
-        first = piece.constant_ns + piece.context_token_ns * context_tokens + piece.request_ns * batch
-        return steps * first + piece.context_token_ns * batch * (steps * (steps - 1) // 2)
+        pieces = self.decode
+        piece = pieces[0] if len(pieces) == 1 else self._piece(batch)
+        context_token_ns = piece.context_token_ns
+        first = piece.constant_ns + context_token_ns * context_tokens + piece.request_ns * batch
+        if steps == 1:
+            return first
+        return steps * first + context_token_ns * batch * (steps * (steps - 1) // 2)
 
     def decode_steps_within(self, batch: int, context_tokens: int, span_ns: int) -> int:
         """Most steps whose run takes at most `span_ns`: the root of the closed form, exact."""

@@ -17,7 +17,7 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
     reserved_output_tokens: int
 
 
-class StepPlan(msgspec.Struct, frozen=True):
+class StepPlan(msgspec.Struct, frozen=True, gc=False):
     """What a worker does in its next step.
 
     First the requests in `preempt` lose their KV and wait again, then those in `admit` enter, then `chunks`

@@ -50,7 +50,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return self.prompt.keys[self.start * KEY_BYTES : self.end * KEY_BYTES]
 
 
-class Eviction(msgspec.Struct, frozen=True):
+class Eviction(msgspec.Struct, frozen=True, gc=False):
     """The last `blocks` blocks of a leaf were freed: of `prompt`, cached for `owner`, the first `keep_blocks` remain.
 
     `removed` says that nothing is left of the node `node` itself (its ancestors hold the `keep_blocks`).

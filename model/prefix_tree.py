@@ -35,14 +35,14 @@ from fairsched.model.sorted_tuple import SortedTuple
 SCHEMA = 1
 
 
-class Match(msgspec.Struct, frozen=True):
+class Match(msgspec.Struct, frozen=True, gc=False):
     """The longest cached prefix of a prompt: its `blocks`, and the deepest node reached, perhaps only in part."""
 
     node: int
     blocks: int
 
 
-class Insertion(msgspec.Struct, frozen=True):
+class Insertion(msgspec.Struct, frozen=True, gc=False):
     """What an insertion did.
 
     `node` ends exactly where the inserted prefix ends.  `matched_blocks` were cached before, `new_blocks` are new and
@@ -60,7 +60,7 @@ class Insertion(msgspec.Struct, frozen=True):
     leaf: int | None
 
 
-class PrefixTree(msgspec.Struct, frozen=True):
+class PrefixTree(msgspec.Struct, frozen=True, gc=False):
     """A path-compressed radix tree over prompts, immutable: every operation returns a new tree and keeps the old.
 
     Tokens are counted in whole blocks of `block_tokens`.  `cached_tokens` is what all nodes hold, `protected_tokens`

@@ -16,7 +16,7 @@ TOKENS_MAX = 1 << 22
 """Longest prompt or output the library accepts, in tokens: scores and charges stay far inside 64 bits below it."""
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """A prompt of `tokens` tokens whose leading blocks are named by `keys`.
 
     `keys` holds `KEY_BYTES` bytes a block; two prompts share a prefix exactly as long as their keys agree from the
@@ -131,7 +131,7 @@ class Client(msgspec.Struct, frozen=True):
         return self.groups if isinstance(self.groups, tuple) else ()
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One request as a policy may know it: the true output length is not part of it.
 
     `max_output_tokens` is what the client declared, `predicted_output_tokens` what somebody predicted (None when

@@ -130,7 +130,8 @@ def backlogs(trace: Tables) -> Table:
     arrived, preempted, admitted, rejected = map(lives.number, (trace[kind] for kind in _QUEUE))
     leaves = [lives.number(_only(trace[kind], trace[kind]["was_running"] == 0)) for kind in (Cancelled, Migrated)]
     # Who is rejected at the door, or gives up before being sent, never joined the queue.
-    leaves = [_only(table, np.isin(_pairs(table), _pairs(arrived))) for table in (*leaves, rejected)]
+    came = _pairs(arrived)
+    leaves = [_only(table, np.isin(_pairs(table), came)) for table in (*leaves, rejected) if table["position"].size]
     parts = [table | {"change": np.ones_like(table["position"])} for table in (arrived, preempted)]
     parts += [table | {"change": -np.ones_like(table["position"])} for table in (admitted, *leaves)]
     rows = _join(parts, ("position", "time_ns", "worker", "client", "change", "life"))

@@ -27,7 +27,7 @@ class InFlight(msgspec.Struct, frozen=True, gc=False):
     clock_start: int | None = None
 
 
-class WorkerView(msgspec.Struct, frozen=True):
+class WorkerView(msgspec.Struct, frozen=True, gc=False):
     """One worker's resources at `now_ns`.
 
     `kv_free_tokens` is capacity less what is promised and less the protected part of the prefix cache: unprotected
@@ -69,7 +69,7 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
     kv_capacity_tokens: int
 
 
-class ClusterView(msgspec.Struct, frozen=True):
+class ClusterView(msgspec.Struct, frozen=True, gc=False):
     """The workers that take requests now, in ascending order of their ids.
 
     `credit` is what the local policies share (`LocalPolicy.credit`), None where they share nothing.

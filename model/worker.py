@@ -7,6 +7,8 @@ callers give up (`cancel`), outputs end early (`stop`) and memory is lost (`lose
 whoever drives the worker (simulator, proof, conformance machine) supplies it.
 """
 
+from itertools import takewhile
+
 from msgspec.structs import replace
 
 from fairsched.model.events import (

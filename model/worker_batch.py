@@ -43,7 +43,7 @@ def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
 
 
 def release(state: WorkerState, request_id: int) -> WorkerState:
-    """The request decodes no more and leaves the batch: its own memory is free, its cached prompt stays until evicted."""
+    """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
     run, flight = state.running[request_id], state.in_flight[request_id]
     clock_start, clock_end = flight.clock_start, run.clock_end
     output = 0 if clock_start is None else 1 + state.clock - clock_start

@@ -14,7 +14,7 @@ from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.model.view import InFlight, WorkerLoad, WorkerView
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A request in the queue, with the truth about its output and what it had generated before a preemption.
 
     Of its prompt and these tokens the KV of the first `kv_tokens` came with it, and needs no computing.
@@ -31,7 +31,7 @@ class Waiting(msgspec.Struct, frozen=True):
         return self.request.prompt.tokens + self.generated_tokens
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running(msgspec.Struct, frozen=True, gc=False):
     """What the worker knows about a running request and no policy may see.
 
     `extend_tokens` are its context without its cached prefix, computed here or come along; `moved_tokens` of them went
@@ -44,7 +44,7 @@ class Running(msgspec.Struct, frozen=True):
     clock_end: int | None = None
 
 
-class WorkerState(msgspec.Struct, frozen=True):
+class WorkerState(msgspec.Struct, frozen=True, gc=False):
     """Everything about one worker.  Make one by `WorkerState(worker=0, capacity=...)`.
 
     `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
@@ -87,8 +87,7 @@ class WorkerState(msgspec.Struct, frozen=True):
 
     def decode_steps_max(self) -> int:
         """Most pure decode steps before a request ends or memory must be made: the longest leap.  Decoding only."""
-        steps = self.ends.first()[0] - self.clock
-        room = self.room
+        steps, room = self.ends.chunks[0][0][0] - self.clock, self.room
         if steps * self.decoding > room:
             steps = room // self.decoding
         return min(steps, self.free // self.growing) if self.growing else steps
@@ -107,7 +106,7 @@ class WorkerState(msgspec.Struct, frozen=True):
             now_ns,
             self.worker,
             self.capacity,
-            self.free,
+            self.capacity - self.cache.tree.protected_tokens - self.promised,
             len(self.in_flight),
             self.decoding,
             self.growing,
@@ -121,6 +120,5 @@ class WorkerState(msgspec.Struct, frozen=True):
 
     def load(self) -> WorkerLoad:
         """What this worker reports to a router.  O(1)."""
-        return WorkerLoad(
-            self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, self.free, self.capacity
-        )
+        free = self.capacity - self.cache.tree.protected_tokens - self.promised
+        return WorkerLoad(self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, free, self.capacity)

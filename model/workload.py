@@ -7,7 +7,7 @@ import msgspec
 from fairsched.model.request import Client, Request
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     """A request together with what only the world knows.
 
     `output_tokens` is the true output length (1 to `max_output_tokens`).  With `after`, the request is sent

@@ -100,6 +100,11 @@ class Policy(ABC, Generic[State]):
 class LocalPolicy(Policy[State]):
     """Decides what one worker does in its next step."""
 
+    @property
+    def ignored(self) -> frozenset[type]:
+        """Kinds of event that leave every state as it is: who runs the worker need not tell them."""
+        return frozenset()
+
     @abstractmethod
     def decide(self, state: State, view: WorkerView) -> tuple[StepPlan, State]:
         """The next step's plan, and the state in which it has happened."""

@@ -24,7 +24,7 @@ PRIORITY_MAX = 2**31
 """Priorities beyond this count as this."""
 
 
-class Columns(msgspec.Struct, frozen=True):
+class Columns(msgspec.Struct, frozen=True, gc=False):
     """Those who wait, in order of age: their ages, the tokens each must have in memory, when each arrived, the
     group in which it waits, and its priority.  Arrays of int64, one item a request; they are never written to.
 

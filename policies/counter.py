@@ -217,7 +217,7 @@ COMMON_MAX = 1 << 20
 """Largest least common multiple of weights: beyond it counters could leave 64 bits on a long run."""
 
 
-class CounterState(msgspec.Struct, frozen=True):
+class CounterState(msgspec.Struct, frozen=True, gc=False):
     """Vectors over clients: counter `c` and `share`, the lcm of all weights seen so far (`common`) over the client's
     own; `last` is the client whose queue emptied last (NOBODY at first)."""
 

@@ -150,7 +150,7 @@ def refill_rounds(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vec
 Sharing = Literal["first-toucher", "equal-split", "per-use"]
 
 
-class DeficitState(msgspec.Struct, frozen=True):
+class DeficitState(msgspec.Struct, frozen=True, gc=False):
     """Vectors over clients: deficit `q`, `known` (seen before), `quantum`, and `in_flight`, the KV tokens
     promised to running requests (kept only under a cap)."""
 

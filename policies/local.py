@@ -39,7 +39,7 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import ChargingRule, Limits, LocalPolicy, WaitingFor
 from fairsched.policies.batching import Batch, Batching, Chunked
 from fairsched.policies.displacement import displaced, freed_tokens, undisplaced
-from fairsched.policies.gate import Gate
+from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.gate_watch import GateWatch
 from fairsched.policies.local_state import LocalState, enter, group_of, waits_for_prefix
 from fairsched.policies.order import Order
@@ -76,6 +76,19 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     order: Order
     gate: Gate[Any]
     batching: Batching = attrs.field(factory=Chunked)
+
+    @property
+    def ignored(self) -> frozenset[type]:
+        """Decode steps matter to gates that charge and orders that promote, prefills to who groups or waits for them.
+
+        Nothing is ignored where `observe` is another one.
+        """
+        order = self.order
+        if type(self).observe is not ComposedPolicy.observe or type(self.gate) is not OpenGate:
+            return frozenset()
+        decoded = () if order.promote_steps is not None else (Decoded,)
+        regroups = type(order).regroups is not Order.regroups
+        return frozenset((*decoded, *(() if regroups or order.waits_for_prefix else (Prefilled,))))
 
     def init(self) -> LocalState[Any]:
         return LocalState(self.gate.init(), Waiting(), PrefixCache(), Map(), Map())

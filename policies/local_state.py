@@ -16,7 +16,7 @@ from fairsched.policies.waiting import Entry, Waiting, after_insertion, leave
 G = TypeVar("G")
 
 
-class Flight(msgspec.Struct, frozen=True):
+class Flight(msgspec.Struct, frozen=True, gc=False):
     """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, as
     the gate was told, and the step at which it was let in, where steps are counted."""
 
@@ -30,7 +30,7 @@ class Flight(msgspec.Struct, frozen=True):
         return steps - self.since if self.entry.promoted else None
 
 
-class LocalState(msgspec.Struct, Generic[G], frozen=True):
+class LocalState(msgspec.Struct, Generic[G], frozen=True, gc=False):
     """What waits, the gate's state, the policy's copy of the prefix cache, what runs, the prompts of those whose
     prefill is under way, and who paid for what is cached if the gate splits that."""
 

@@ -43,7 +43,7 @@ P_JSQ_TOKENS = Theorem(
 )
 
 
-class TurnState(msgspec.Struct, frozen=True):
+class TurnState(msgspec.Struct, frozen=True, gc=False):
     """How many requests were placed."""
 
     placed: int = 0

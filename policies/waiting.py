@@ -36,7 +36,7 @@ AGE_MASK = (1 << AGE_BITS) - 1
 _NO_HEADS = np.zeros(0, dtype=np.int64)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A request as the queue knows it: `age` counts arrivals, `generated_tokens` is what a preemption left to redo, and
     `place` is its place in its group's line where there is a bypass budget; the KV of the first `kv_tokens` of its
     context came with it.  Where waits are counted in steps it waits `since` that step, and may be `promoted`."""
@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True):
         return self.request.max_output_tokens - self.generated_tokens
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """The index.  `entries` by request id, `ids` by age, `scores` by request id, `queues` of scores by group.
 
     `heads[g]` is the score of who is next in group g, NO_SCORE when nothing of it waits.  `stops` says where each
