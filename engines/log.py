@@ -6,6 +6,7 @@ worker in between are summed.  So a simulator that leaps over steps and one that
 
 import hashlib
 from collections.abc import Callable, Iterable
+from itertools import compress, count
 
 import msgspec
 
@@ -69,7 +70,10 @@ class CanonicalLog:
     def _flush(self) -> None:
         """Encode and hash what was collected; a sink wants every line at once, since the run may be cut off."""
         batch = self._batch
-        lines = _encode_lines([by_reference(event) if type(event) in _BY_REFERENCE else event for event in batch])
+        rows: list[object] = list(batch)
+        for i in compress(count(), map(_BY_REFERENCE.__contains__, map(type, batch))):
+            rows[i] = by_reference(batch[i])
+        lines = _encode_lines(rows)
         self._hash.update(lines)
         if self._sink is not None:
             for event, line in zip(batch, lines.splitlines(), strict=True):
@@ -91,8 +95,8 @@ def merged(first: Decoded, second: Decoded) -> Decoded:
         tokens = tuple([a + b for a, b in zip(first.tokens, second.tokens, strict=True)])
         return Decoded(second.time_ns, second.worker, first.steps + second.steps, first.clients, tokens)
     produced = dict(zip(first.clients, first.tokens, strict=True))
-    for client, count in zip(second.clients, second.tokens, strict=True):
-        produced[client] = produced.get(client, 0) + count
+    for client, more in zip(second.clients, second.tokens, strict=True):
+        produced[client] = produced.get(client, 0) + more
     clients = tuple(sorted(produced))
     tokens = tuple(produced[client] for client in clients)
     return Decoded(second.time_ns, second.worker, first.steps + second.steps, clients, tokens)

@@ -43,7 +43,8 @@ AGENDA = (
 FOLDED = frozenset({Admitted, Preempted})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
 
-ENDS = frozenset({Finished, Rejected, Cancelled})
+_ENDS = (Finished, Rejected, Cancelled)
+ENDS = frozenset(_ENDS)
 """How a request ends."""
 
 
@@ -74,8 +75,8 @@ class Timeline:
         self.calls = Calls(workload.jobs)
         self.now_ns = 0
         self._observe = policy.observe
-        self._ignored = policy.ignored
-        self._folded = FOLDED | policy.ignored
+        self._ignored = policy.ignored - ENDS
+        self._folded = FOLDED | self._ignored
         self._informs = False
         self._shares = self.credit.shared
         self._agenda: list[tuple[int, int, int, int]] = []
@@ -178,12 +179,13 @@ class Timeline:
         if self._shares:
             policy_state = self.credit.lend(policy_state, lane.state.worker)
         over = False
+        untold = self._folded if decided else self._ignored
         for event in events:
             kind = type(event)
-            if kind in ENDS:
-                over = True
-            if kind not in (self._folded if decided else self._ignored):
+            if kind not in untold:
                 policy_state = observe(policy_state, event)
+                if kind in ENDS:
+                    over = True
         lane.policy_state = policy_state
         if self._shares:
             self._repaid(lane)
@@ -193,7 +195,7 @@ class Timeline:
             self.on_events(events)
         if over:
             for event in events:
-                if isinstance(event, Finished | Rejected | Cancelled):
+                if isinstance(event, _ENDS):
                     self._end(event.request_id, type(event) is Finished)
 
     def _repaid(self, lane: Lane) -> None:

@@ -62,7 +62,8 @@ class LatencyModel:
 
     def decode_steps_within(self, batch: int, context_tokens: int, span_ns: int) -> int:
         """Most steps whose run takes at most `span_ns`: the root of the closed form, exact."""
-        piece = self._piece(batch)
+        pieces = self.decode
+        piece = pieces[0] if len(pieces) == 1 else self._piece(batch)
         first = piece.constant_ns + piece.context_token_ns * context_tokens + piece.request_ns * batch
         growth = piece.context_token_ns * batch
         if not growth:
@@ -82,5 +83,6 @@ class LatencyModel:
         variable = self.prefill_token_ns * tokens + self.prefill_attention_ps * products // 1000
         if not batch:
             return self.prefill_constant_ns + variable
-        constant = max(self.prefill_constant_ns, self._piece(batch).constant_ns)
-        return constant + variable + self.decode_ns(batch, context_tokens) - self._piece(batch).constant_ns
+        piece = self._piece(batch)
+        constant = max(self.prefill_constant_ns, piece.constant_ns)
+        return constant + variable + piece.context_token_ns * context_tokens + piece.request_ns * batch

@@ -240,9 +240,9 @@ class _Ledger:
 
     def __init__(self, charged: Table, waited: Table) -> None:
         self.clients: list[int] = np.unique(waited["client"]).tolist()
-        first = np.flatnonzero(np.diff(charged["position"], prepend=-1))
-        self.position, self.time_ns = charged["position"][first], charged["time_ns"][first]
-        column = np.searchsorted(self.position, charged["position"])
+        another = np.diff(charged["position"], prepend=-1) != 0
+        self.position, self.time_ns = charged["position"][another], charged["time_ns"][another]
+        column = np.cumsum(another) - 1
         self.columns = len(self.position) + 1
         self._charges = [(column[mine] + 1, charged["amount"][mine]) for mine in self._rows_of(charged)]
         self._waits = [(waited["start"][mine], waited["stop"][mine]) for mine in self._rows_of(waited)]

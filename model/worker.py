@@ -7,8 +7,6 @@ callers give up (`cancel`), outputs end early (`stop`) and memory is lost (`lose
 whoever drives the worker (simulator, proof, conformance machine) supplies it.
 """
 
-from itertools import takewhile
-
 from msgspec.structs import replace
 
 from fairsched.model.events import (
@@ -90,16 +88,14 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
 
     Raises `InfeasiblePlanError`, leaving the state as it was, if the plan cannot be executed.
     """
-    if not (plan.chunks or plan.admit or plan.preempt or state.growing) and state.decoding <= state.room:
+    chunks = plan.chunks
+    if not (chunks or plan.admit or plan.preempt or state.growing) and state.decoding <= state.room:
         return state, []
     state, events = change_batch(state, plan, now_ns)
-    if plan.chunks:
-        _check_chunks(state, plan)
-    growth = state.decoding if plan.decode else 0
-    unreserved = state.growing if plan.decode else 0
-    for request_id, tokens in plan.chunks:
-        growth += tokens + 1
-        unreserved += not state.in_flight[request_id].reserved
+    growth, unreserved = (state.decoding, state.growing) if plan.decode else (0, 0)
+    if chunks:
+        grown, taken = _checked_growth(state, chunks)
+        growth, unreserved = growth + grown, unreserved + taken
     if unreserved > state.free:
         raise InfeasiblePlanError(
             f"worker {state.worker}: the step's output needs {unreserved} tokens and {state.free} are free"
@@ -127,11 +123,12 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
     events: list[Event] = []
     ended: list[int] = []
     decoding = state.decoding if plan.decode else 0
+    clock = state.clock
     if decoding:
-        grown = decoding * steps
+        clock, grown = clock + steps, decoding * steps
         state = replace(
             state,
-            clock=state.clock + steps,
+            clock=clock,
             context=state.context + grown,
             used=state.used + grown,
             promised=state.promised + state.growing * steps,
@@ -144,10 +141,15 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
             clients = tuple(sorted(produced))
             events.append(Decoded(now_ns, state.worker, 1, clients, tuple([produced[c] for c in clients])))
     elif decoding:
-        tokens_by_client = state.counts if steps == 1 else tuple([count * steps for count in state.counts])
-        events.append(Decoded(now_ns, state.worker, steps, state.clients, tokens_by_client))
-    if state.ends.size and state.ends.first()[0] <= state.clock:
-        ended += [request_id for _, request_id in takewhile(lambda end: end[0] <= state.clock, state.ends)]
+        counts = state.counts
+        in_all = counts if steps == 1 else tuple([count * steps for count in counts])
+        events.append(Decoded(now_ns, state.worker, steps, state.clients, in_all))
+    ends = state.ends
+    if ends.size and ends.first()[0] <= clock:
+        for end, request_id in ends:
+            if end > clock:
+                break
+            ended.append(request_id)
     for request_id in ended:
         waiting = state.running[request_id].waiting
         state = release(state, request_id)
@@ -275,17 +277,22 @@ def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Even
     return state
 
 
-def _check_chunks(state: WorkerState, plan: StepPlan) -> None:
+def _checked_growth(state: WorkerState, chunks: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """How many tokens chunks of a step come to, with an output token each, and how many requests have none reserved."""
+    growth = unreserved = 0
     seen: set[int] = set()
-    for request_id, tokens in plan.chunks:
+    for request_id, tokens in chunks:
         flight = state.in_flight.get(request_id)
-        remaining = 0 if flight is None else flight.remaining_tokens
-        if request_id in seen or not 1 <= tokens <= remaining:
+        if flight is None or request_id in seen or not 1 <= tokens <= flight.remaining_tokens:
+            remaining = 0 if flight is None else flight.remaining_tokens
             raise InfeasiblePlanError(
                 f"worker {state.worker}: a chunk of {tokens} tokens for request {request_id}, "
                 f"which has {remaining} left to prefill{' and two chunks' if request_id in seen else ''}"
             )
         seen.add(request_id)
+        growth += tokens + 1
+        unreserved += not flight.reserved
+    return growth, unreserved
 
 
 def _prefill(

@@ -106,4 +106,4 @@ def _counted(
     count = counts[i] + change
     if not count:
         return clients[:i] + clients[i + 1 :], counts[:i] + counts[i + 1 :]
-    return clients, (*counts[:i], count, *counts[i + 1 :])
+    return clients, counts[:i] + (count,) + counts[i + 1 :]

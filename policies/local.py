@@ -111,17 +111,18 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def decide(self, state: LocalState[Any], view: WorkerView) -> tuple[StepPlan, LocalState[Any]]:
         """The next step's plan, and the state in which it has happened."""
-        optimistic = self.batching.reserve == "optimistic"
-        if not state.waiting.entries and not view.prefilling and not optimistic:
+        batching, waits = self.batching, bool(state.waiting.entries)
+        optimistic = batching.reserve == "optimistic"
+        if not waits and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
-        batch = self.batching.open(view)
+        batch = batching.open(view)
         free = self._free(view, batch)
         if free < 0 and optimistic:
             return self._preempt(state, view, batch, -free)
-        displaces = self.order.displaces and bool(state.waiting.entries)
-        if not displaces and (not state.waiting.entries or not self.batching.first_chunk(batch, 1)):
+        displaces = waits and self.order.displaces
+        if not displaces and (not waits or not batching.first_chunk(batch, 1)):
             return step_plan(batch, (), growth_steps(view, self.batching) if optimistic else None), state
-        plan, decided = Round(self.order, self.gate, self.batching, state, view, batch, free).run()
+        plan, decided = Round(self.order, self.gate, batching, state, view, batch, free).run()
         if plan.admit or not displaces:
             return plan, decided
         return displaced(self, state, view, free, self._requeued) or (undisplaced(self, state, view, plan), state)

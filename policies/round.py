@@ -66,9 +66,9 @@ class Round:
 
     def run(self) -> tuple[StepPlan, LocalState[Any]]:
         """Admit until the gate, memory or the budget says stop."""
-        turn = self.turn
+        turn, batch, first_chunk = self.turn, self.batch, self.batching.first_chunk
         group: int | None = None
-        while self.batching.first_chunk(self.batch, 1):
+        while first_chunk(batch, 1):
             group = turn.choose(self.heads)
             if group == NOBODY:
                 break
@@ -112,7 +112,7 @@ class Round:
         """
         waiting = self.state.waiting
         head = self.best(group)
-        if not waits_for_prefix(self.order, self.state, head):
+        if not self.order.waits_for_prefix or not waits_for_prefix(self.order, self.state, head):
             return head
         if self.gate.grouped or waiting.due(self.order, group):
             return None
