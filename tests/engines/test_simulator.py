@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairsched.engines.changes import Change, Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.simulator import PolicyStallError, Simulator, simulate
+from fairsched.engines.timeline import ENDS
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -27,10 +28,12 @@ from fairsched.model.events import (
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.serial import digest
 from fairsched.model.view import WorkerView
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.base import Router
 from fairsched.policies.fcfs import FCFS
+from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 from fairsched.policies.router import JoinShortestQueue, RoundRobin
 from fairsched.verify import worker_invariants
@@ -388,3 +391,31 @@ def test_a_workload_that_could_not_end_is_refused(jobs: tuple[Job, ...], said: s
     """Ids that are not unique and dependencies on nobody are errors before anything runs."""
     with pytest.raises(ValueError, match=said):
         simulate(world(*jobs), FCFS(), RoundRobin(), LATENCY)
+
+
+@attrs.frozen
+class Attentive(ComposedPolicy):
+    """A policy that is told everything."""
+
+    @property
+    def ignored(self) -> frozenset[type]:
+        return frozenset()
+
+
+@given(RUNS)
+@settings(max_examples=60)
+def test_what_a_policy_ignores_changes_nothing(drawn: tuple[Workload, Case]) -> None:
+    """Told everything, it decides the same and ends in the same state; none ignores how a request ends."""
+    workload, case = drawn
+    policy = case.build()
+    assert not policy.ignored & ENDS
+    if isinstance(policy, ComposedPolicy):
+        attentive = Attentive(policy.name, policy.order, policy.gate, policy.batching)
+        simulators = [
+            Simulator(workload, each, RoundRobin(), LATENCY, workers=2, kv_capacity_tokens=case.kv_capacity_tokens)
+            for each in (policy, attentive)
+        ]
+        for simulator in simulators:
+            simulator.run()
+        few, every = ([digest(lane.policy_state) for lane in simulator.lanes] for simulator in simulators)
+        assert few == every
