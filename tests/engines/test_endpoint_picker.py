@@ -232,6 +232,13 @@ def test_the_command_checks_a_file_and_prints_the_bound(tmp_path: Path, capsys: 
     assert "unknown policy" in capsys.readouterr().err
 
 
+def test_the_file_on_the_page_is_one(tmp_path: Path) -> None:
+    """docs/endpoint-picker.md begins with a file that can be used."""
+    page = (Path(__file__).parents[2] / "docs" / "endpoint-picker.md").read_text()
+    config = configured(tmp_path, page.partition("```toml\n")[2].partition("```")[0])
+    assert (config.weights, len(config.pool.endpoints)) == ({"gold": 4}, 2)
+
+
 def test_a_pool_by_name_needs_no_addresses() -> None:
     """A headless Service's name stands for its pods."""
     assert PickerConfig(Pool(10, dns="pool.default.svc:8000")).pool.endpoints == ()
