@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
+from fairsched.integrations.window_policy import window_policy
 from fairsched.policies.hierarchical import HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import ROUTERS, local_policy, parameters, unknown, with_parameters
+from fairsched.policies.registry import ROUTERS, parameters, unknown
 
 
 def add_gateway(commands: Any) -> None:
@@ -87,20 +88,11 @@ def policy_of(config: GatewayConfig, path: Path) -> ComposedPolicy:
     Raises `ConfigError` for one that cannot be used here.
     """
     try:
-        policy = local_policy("fcfs" if config.mode == "priority" else config.policy)
-        values = {"batching": "iteration-level", "max_running": "1", "reserve": "static"}
-        if hasattr(policy.gate, "quantum"):
-            values["quantum"] = str(config.quantum)
-        policy = with_parameters(policy, values)
+        policy = window_policy("fcfs" if config.mode == "priority" else config.policy, config.quantum)
     except ValueError as error:
         raise ConfigError(f"{path}: policy: {error}") from None
-    if policy.order.displaces:
-        raise ConfigError(f"{path}: policy: {config.policy} preempts, which a gateway cannot")
     if config.organisations and not isinstance(policy.gate, HierarchicalGate):
         raise ConfigError(f'{path}: organisation: only a hierarchical gate knows any: policy = "fcfs+hierarchical"')
-    rates = policy.gate.rates
-    if policy.promises_bound and rates.input > rates.output:
-        raise ConfigError(f"{path}: policy: its bound needs input tokens that are not dearer than output tokens")
     return policy
 
 
