@@ -73,7 +73,7 @@ def read_run_log(
     )
     if policy is None or limits is None:
         return evidence, workload
-    monitor = assumption_monitor(policy, log.header.clients, limits)
+    monitor = assumption_monitor(policy, workload.clients, limits)
     if monitor is None:
         return evidence, workload
     monitor.observe_all(_told(log, progress))

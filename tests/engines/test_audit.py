@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.audit.access_log import read_access_log
@@ -24,9 +24,12 @@ from fairsched.engines.log_file import LogHeader
 from fairsched.engines.metrics import Recorder
 from fairsched.engines.workloads.errors import TraceError
 from fairsched.model.workload import Workload
+from fairsched.policies.local import ComposedPolicy
 from tests.engines.access_logs import LINES, MS, Line, Slow, write
 from tests.engines.logs import RUNS, Case, build
 from tests.engines.logs import write as write_run
+from tests.engines.test_serving import SENT, composed
+from tests.engines.test_serving_log import FAILS, serve
 
 
 def audited(path: Path, starved_ms: int = 5, window_ms: int = 10, **options: Any) -> Audit:
@@ -65,6 +68,27 @@ def test_a_run_logs_audit_is_what_was_compared(run: tuple[Workload, Case]) -> No
     np.add.at(asked, evidence.calls.client, evidence.calls.cost)
     assert asked.tolist() == [client.service for client in found.clients]
     assert {job.request.id for job in again.jobs} <= {job.request.id for job in workload.jobs}
+
+
+@given(composed(), SENT, st.lists(st.integers(0, 9), max_size=3), FAILS)
+@settings(max_examples=40)
+def test_a_live_engines_log_is_audited(
+    policy: ComposedPolicy, sent: list[Any], gone: list[int], fails: list[int]
+) -> None:
+    """Clients that come later, callers who give up, weights that change and lost memory: every request ends in one way,
+    and every charge is a request's."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "live.jsonl"
+        serve(path, policy, sent, gone, fails)
+        evidence, workload = read_run_log(path, build)
+        configured = b'["ClientConfigured"' in path.read_bytes()
+    found = audit(evidence)
+    assert sum(client.requests for client in found.clients) == len(sent) == len(workload.jobs)
+    assert all(client.finished + client.failed == client.requests for client in found.clients)
+    asked = np.zeros(len(found.clients), dtype=np.int64)
+    np.add.at(asked, evidence.calls.client, evidence.calls.cost)
+    assert asked.tolist() == [client.service for client in found.clients]
+    assert any("Weights changed" in note for note in found.notes) <= configured
 
 
 def test_a_policy_that_is_not_there_costs_only_the_bound(tmp_path: Path) -> None:
