@@ -233,15 +233,17 @@ class Desk:
         self._decoded(there, now)
         for call in there:
             if call.request.is_finished():
-                self.leave(call.request)
+                self._ended(call, now)
 
     def leave(self, request: VllmRequest) -> None:
         """The request is over, however; telling it twice changes nothing."""
-        call = self._calls.pop(request.request_id, None)
-        if call is None:
-            return
-        now = self._clock()
+        call = self._calls.get(request.request_id)
+        if call is not None:
+            self._ended(call, self._clock())
+
+    def _ended(self, call: Call, now: int) -> None:
         known = call.known
+        del self._calls[call.request.request_id]
         if not call.running:
             del self._waiting[known.id]
             self._tell(Cancelled(now, 0, known.id, known.client, False, 0, call.produced))
@@ -252,7 +254,7 @@ class Desk:
         self._produced(call, now)
         del self._running[known.id]
         call.running = False
-        if ended_well(request):
+        if ended_well(call.request):
             self._tell(Finished(now, 0, known.id, known.client, call.produced))
             return
         uncomputed = call.extend - call.computed

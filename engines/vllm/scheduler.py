@@ -34,6 +34,9 @@ from fairsched.model.monitor import Monitor
 from fairsched.model.request import Client
 from fairsched.policies.base import LocalPolicy
 
+REPORT_SECONDS = 10.0
+"""How often a report is written while the engine serves."""
+
 _log = init_logger("vllm.fairsched")
 
 
@@ -79,6 +82,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         queue = self.waiting = FairQueue(self.desk, self._is_ready)
         self.status.desk, self.status.uncovered = self.desk, lambda: queue.uncovered
         self._stop_metrics = _serve_metrics(self, settings)
+        self._report_at = time.monotonic()
         _log.info("fairsched: %s", _promise_text(self.status))
 
     # --- steps ------------------------------------------------------------------------------------------------------
@@ -101,6 +105,8 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self.desk.delivered(id(scheduler_output), scheduler_output.num_scheduled_tokens)
+        if time.monotonic() >= self._report_at:
+            self._report()
         return outputs
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> list[Request]:
@@ -114,9 +120,18 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
             self._stop_metrics()
         if self._event_log is not None:
             self._event_log.complete(self.desk.decider.state)
-        if self._settings.report is not None:
-            self.status.write(Path(self._settings.report))
+        self._report()
         super().shutdown()
+
+    def _report(self) -> None:
+        """Write the report, if one is asked for; a process that is killed leaves the one of a few seconds ago."""
+        self._report_at = time.monotonic() + REPORT_SECONDS
+        if self._settings.report is None:
+            return
+        try:
+            self.status.write(Path(self._settings.report))
+        except OSError as error:
+            _log.warning("the report cannot be written: %s", error)
 
 
 def _check(scheduler: Any, settings: Settings) -> None:

@@ -238,7 +238,7 @@ while engine.has_unfinished_requests():
     if fair is not None and os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0":
         promise = engine.engine_core.engine_core.scheduler.status.document()["promise"]
         gaps.append([promise["gap"], promise["gap_bound"], promise["bound_violations"]])
-engine.engine_core.shutdown()
+engine.engine_core.shutdown(timeout=120)
 print(json.dumps({"order": order, "gaps": gaps}))
 """
 
