@@ -18,14 +18,18 @@ import msgspec
 import numpy as np
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Arrived, Cached, Decoded, Event, Preempted
+from fairsched.model.events import Admitted, Arrived, Cached, ClientConfigured, Decoded, Event, Preempted
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker_state import WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.batchllm import BatchLLM, HybridBatchLLM
+from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.dlpm import DLPM
 from fairsched.policies.fastserve import FastServe
+from fairsched.policies.fcfs import FCFS
+from fairsched.policies.gate import Gate
+from fairsched.policies.hierarchical import HierarchicalGate
 from fairsched.policies.learning_to_rank import LearningToRank
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.preble import Preble
@@ -144,6 +148,24 @@ def vtc() -> None:
     )
 
 
+def hierarchical(clients: int, gate: Gate[Any]) -> None:
+    """So many clients in 100 organisations, each with two requests; the deficit gate takes no notice of those."""
+    policy = FCFS(gate=gate, batching=Chunked(1 << 21, 32))
+    state = policy.init()
+    for i in range(clients):
+        state = policy.observe(state, ClientConfigured(0, 0, i, 1, ((f"organisation-{i % 100}", 1),)))
+    for i in range(2 * clients):
+        state = policy.observe(state, Arrived(0, 0, Request(i, i % clients, 0, Prompt(100), 64)))
+    full, view = WorkerState(0, 132_000, promised=132_000).view(0), WorkerState(0, 10_000_000).view(0)
+    plan, after = policy.decide(state, view)
+    of = f"{clients:,} clients"
+    line(f"fcfs+{gate.name} decide, nothing fits, {of}", timed(lambda: policy.decide(after, full)))
+    line("  the first time, when everybody is to be refilled", timed(lambda: policy.decide(state, full)))
+    line(f"  admits {len(plan.admit)}", timed(lambda: policy.decide(after, view), 50))
+    decoded = Decoded(0, 0, 1, tuple(range(0, clients, clients // 100)), (1,) * 100)
+    line("  observe, 100 clients decoded", timed(lambda: policy.observe(after, decoded)))
+
+
 def displacing(policy: ComposedPolicy) -> None:
     """A batch of 256 that decodes, 10,000 who wait, and one decision: nobody may be displaced, or somebody is."""
     policy = attrs.evolve(policy, batching=Chunked(1 << 21, 256, "optimistic"))
@@ -205,6 +227,9 @@ if __name__ == "__main__":
     batchllm(BatchLLM())
     batchllm(HybridBatchLLM())
     vtc()
+    for size in (1_000, 10_000):
+        hierarchical(size, DeficitGate())
+        hierarchical(size, HierarchicalGate())
     for each in (TRAIL(order=ShortestRemaining(100)), LearningToRank(), FastServe()):
         displacing(each)
     for size in (10, 1_000, 10_000):

@@ -23,7 +23,7 @@ class SiblingAlgebra(NumpyAlgebra):
     def any(self, m: Bools) -> Bools:  # type: ignore[override]
         found = np.zeros(len(self._up), dtype=np.bool_)
         found[self._up[m]] = True
-        held: Bools = found[self._up]
+        held: Bools = found.take(self._up)
         return held
 
     def all(self, m: Bools) -> Bools:  # type: ignore[override]

@@ -128,15 +128,16 @@ class HierarchicalTurn(Turn):
         self.q = self.refilled = state.q
         self.in_flight = state.in_flight
         self.below = state.below
-        self.owned = False
+        self.owned = self.none_due = False
         self.queued = heads != NO_SCORE
         self.ready = self.queued
         self.waiting = self.below > 0
 
     def choose(self, heads: Ints) -> int:
         state = self.state
-        self.refilled = q = refilled(self.q, self.waiting, state)
-        return int(choose(NUMPY, q[state.node], q[state.inner], q[state.outer], self.queued, self.ready, heads))
+        self.refilled = q = self.q if self.none_due else refilled(self.q, self.waiting, state)
+        own, inner, outer = (q.take(nodes) for nodes in (state.node, state.inner, state.outer))
+        return int(choose(NUMPY, own, inner, outer, self.queued, self.ready, heads))
 
     def skip(self, group: int) -> None:
         if self.ready is self.queued:
@@ -161,6 +162,8 @@ class HierarchicalTurn(Turn):
             for node in path:
                 if node != NOBODY:
                     self.waiting[node] = self.below[node] > 0
+        # None was due before, and of these families each still has a member that waits in credit.
+        self.none_due = all(self.waiting[node] and self.q[node] > 0 for node in path if node != NOBODY)
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """Nothing changes as long as no node where somebody waits runs out of its credit: the chosen client may go on
@@ -332,8 +335,10 @@ class HierarchicalGate(Gate[HierarchicalState]):
         """Whether letting the client's head in would pass the in-flight cap of its organisation."""
         assert isinstance(turn, HierarchicalTurn)
         cap = self.in_flight_cap_tokens
+        if cap is None:
+            return False
         top = next(node for node in reversed(turn.state.path(client)) if node != NOBODY)
-        return cap is not None and not under_cap(NUMPY, turn.in_flight, top, kv_tokens, cap)
+        return not under_cap(NUMPY, turn.in_flight, top, kv_tokens, cap)
 
     def credit_shortage(self, turn: Turn, client: int) -> bool:
         assert isinstance(turn, HierarchicalTurn)
