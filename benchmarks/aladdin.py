@@ -219,8 +219,9 @@ def profile(model: str, repeats: int) -> None:
         said = ", ".join(f"{n} tokens behind {context}" for n, context in chunks)
         print(f"    {said}: {ns / 1e6:.1f} ms, line {missed:+.1%}")
     learned = [(ns, shape.chunks) for ns, shape in fitted if shape.chunks and not shape.batch]
-    for what, terms in (("tokens, context read", _with_context), ("tokens and chunks, context read", _with_chunks)):
-        print(f"    with {what}: {_misses(_least_squares(learned, prefills, terms))}")
+    whole = [(ns, chunks) for ns, chunks in learned if not any(context for _, context in chunks)]
+    print(f"    fitted to {len(whole)} steps of whole prompts alone: {_misses(_least_squares(whole, prefills, _line))}")
+    print(f"    with what attention reads: {_misses(_least_squares(learned, prefills, _with_context))}")
     off = [p.decode_ns(shape.batch, shape.context_tokens) / ns - 1 for ns, shape in decodes]
     print(f"decode: {len(off)} steps, line off by {_misses(off)}; own model {own['decode']}")
     assert fit.kv is not None
@@ -234,13 +235,13 @@ def _misses(errors: Sequence[float]) -> str:
 Chunks = tuple[tuple[int, int], ...]
 
 
+def _line(chunks: Chunks) -> list[float]:
+    return [1.0, float(sum(n for n, _ in chunks))]
+
+
 def _with_context(chunks: Chunks) -> list[float]:
-    """Tokens, and what attention reads: the context of each, and half of its own chunk."""
-    return [1.0, float(sum(n for n, _ in chunks)), sum(n * (context + n / 2) for n, context in chunks)]
-
-
-def _with_chunks(chunks: Chunks) -> list[float]:
-    return [*_with_context(chunks), float(len(chunks))]
+    """The line, and what attention reads: the context of each, and half of its own chunk."""
+    return [*_line(chunks), sum(n * (context + n / 2) for n, context in chunks)]
 
 
 def _least_squares(
