@@ -35,5 +35,10 @@ def window_status(window: Window, books: Books, clients: Iterable[Client]) -> di
             "gap": None if report.gap is None else report.gap.cost,
             "gap_bound": report.gap_bound,
             "bound_violations": report.bound_violations,
+            "broken_assumptions": {
+                name: finding.violated
+                for name, finding in sorted(report.assumptions.items())
+                if finding.theorems and finding.violated
+            },
         }
     return document

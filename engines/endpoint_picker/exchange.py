@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from fairsched.engines.endpoint_picker import wire
-from fairsched.engines.endpoint_picker.picker import Picked, Picker, PickError
+from fairsched.engines.endpoint_picker.picker import Picked, Picker
 from fairsched.engines.gateway.answer import StreamReader, Usage, usage_of
+from fairsched.engines.gateway.request import CallError
 from fairsched.engines.openai_size import sized
 
 _log = logging.getLogger("fairsched.endpoint_picker")
@@ -83,14 +84,14 @@ class Exchange:
             return [wire.request_body()]
         self._body += body.body
         if len(self._body) > self._config.limits.body_bytes:
-            return self._refused(PickError(413, f"the body is longer than {self._config.limits.body_bytes} bytes"))
+            return self._refused(CallError(413, f"the body is longer than {self._config.limits.body_bytes} bytes"))
         return await self._pick(ends=True) if body.end_of_stream else []
 
     async def _pick(self, *, ends: bool) -> list[wire.Response]:
         """A place for the call; `ends`: its body is whole, and no trailers come."""
         try:
             endpoint = await self._place()
-        except PickError as error:
+        except CallError as error:
             return self._refused(error)
         self._sent = True
         body, self._body = bytes(self._body), bytearray()
@@ -106,7 +107,7 @@ class Exchange:
         prompt, output = self._size()
         try:
             self._picked = await self._picker.pick(client, prompt, output, self._subset)
-        except PickError:
+        except CallError:
             raise
         except Exception:
             _log.exception("a call of %r could not be queued, and goes around the policy", client)
@@ -115,7 +116,7 @@ class Exchange:
         return self._picked.endpoint
 
     def _size(self) -> tuple[int, int]:
-        """Tokens of prompt and output.  Raises `PickError` (400) for a call that says nonsense."""
+        """Tokens of prompt and output.  Raises `CallError` (400) for a call that says nonsense."""
         config = self._config
         if self._headers.get(":method") in ("GET", "HEAD", "OPTIONS"):
             return 1, 1
@@ -127,13 +128,13 @@ class Exchange:
             try:
                 size = sized(document, config.bytes_per_token, config.default_output_tokens)
             except ValueError as error:
-                raise PickError(400, str(error)) from None
+                raise CallError(400, str(error)) from None
             return size.prompt_tokens, size.max_output_tokens
         length = self._headers.get("content-length", "")
         count = len(self._body) or (int(length) if length.isdecimal() and len(length) < 12 else 0)
         return max(-(-count // config.bytes_per_token), 1), config.default_output_tokens
 
-    def _refused(self, error: PickError) -> list[wire.Response]:
+    def _refused(self, error: CallError) -> list[wire.Response]:
         self.over = True
         return [wire.refusal(error)]
 

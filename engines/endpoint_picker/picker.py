@@ -16,20 +16,11 @@ from fairsched.engines.elastic_window import ElasticWindow
 from fairsched.engines.endpoint_picker.config import PickerConfig
 from fairsched.engines.gateway.answer import Usage
 from fairsched.engines.gateway.books import Books
+from fairsched.engines.gateway.request import CallError
 from fairsched.engines.gateway.window import Share
 from fairsched.engines.window_clients import OTHERS, WindowClients
 from fairsched.engines.window_status import window_status
 from fairsched.policies.base import LocalPolicy, Router
-
-
-class PickError(Exception):
-    """A call that no endpoint takes: an HTTP status, and a sentence for the caller."""
-
-    def __init__(self, status: int, message: str, retry_after_seconds: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.retry_after_seconds = retry_after_seconds
 
 
 @attrs.frozen
@@ -87,7 +78,7 @@ class Picker:
         for endpoint in sorted(self._places.keys() - there):
             self.window.part(self._places.pop(endpoint), now)
         for request_id in self.window.stranded():
-            self._refuse(request_id, PickError(503, "none of the endpoints that the proxy named is there any more"))
+            self._refuse(request_id, CallError(503, "none of the endpoints that the proxy named is there any more"))
         self.pump()
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -97,20 +88,20 @@ class Picker:
     ) -> Picked:
         """An endpoint, once one may take the call; of `subset` if that is given.
 
-        Raises `PickError`.  When it is cancelled the call is out of the queue.
+        Raises `CallError`.  When it is cancelled the call is out of the queue.
         """
         number, limits = self.clients.id(client or OTHERS), self.config.limits
         places = self._eligible(subset)
         too_large = self.window.refuses(prompt_tokens, max_output_tokens)
         if too_large is not None:
-            raise self._counted("too large", PickError(413, too_large))
+            raise self._counted("too large", CallError(413, too_large))
         for waiting, most in (
             (self.window.waiting_of(number), limits.waiting_per_client),
             (self.window.waiting, limits.waiting),
         ):
             if waiting >= most:
                 message = f"{waiting} calls wait, and {most} may"
-                raise self._counted("limited", PickError(429, message, limits.retry_after_seconds))
+                raise self._counted("limited", CallError(429, message, limits.retry_after_seconds))
         request_id = self._next_id
         self._next_id += 1
         self.window.arrive(request_id, number, prompt_tokens, max_output_tokens, self.now_ns())
@@ -126,14 +117,14 @@ class Picker:
             self._never_sent(request_id)
             if not isinstance(error, TimeoutError):
                 raise
-            refusal = PickError(503, "no endpoint had room in time", limits.retry_after_seconds)
+            refusal = CallError(503, "no endpoint had room in time", limits.retry_after_seconds)
             raise self._counted("waited too long", refusal) from None
         finally:
             del self._waiting[request_id]
 
     def around(self, subset: Collection[str] | None) -> str:
         """The endpoint with the fewest calls, for one that could not be queued; it is not booked.  Raises
-        `PickError`."""
+        `CallError`."""
         places = self._eligible(subset) or list(self._places.values())
         self.outcomes["around the policy"] += 1
         return self._endpoints[min(places, key=self.window.requests_at)]
@@ -144,7 +135,7 @@ class Picker:
             return None
         places = [self._places[each] for each in subset or () if each in self._places]
         if not places:
-            raise self._counted("no endpoint", PickError(503, "no endpoint is there"))
+            raise self._counted("no endpoint", CallError(503, "no endpoint is there"))
         return None if len(places) == len(self._places) else places
 
     def _never_sent(self, request_id: int) -> None:
@@ -154,11 +145,11 @@ class Picker:
             self.window.give_back(request_id, self.now_ns())
         self.pump()
 
-    def _counted(self, outcome: str, error: PickError) -> PickError:
+    def _counted(self, outcome: str, error: CallError) -> CallError:
         self.outcomes[outcome] += 1
         return error
 
-    def _refuse(self, request_id: int, error: PickError) -> None:
+    def _refuse(self, request_id: int, error: CallError) -> None:
         place = self._waiting.get(request_id)
         if place is not None and not place.done():
             place.set_exception(self._counted("no endpoint", error))

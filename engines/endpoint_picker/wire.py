@@ -12,7 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from google.protobuf.struct_pb2 import Struct
 
 from fairsched.engines.endpoint_picker.config import BodyMode
-from fairsched.engines.endpoint_picker.picker import PickError
+from fairsched.engines.gateway.request import CallError
 
 DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
@@ -118,7 +118,7 @@ def _streamed(body: bytes, ends: bool) -> Any:
     )
 
 
-def refusal(error: PickError) -> Response:
+def refusal(error: CallError) -> Response:
     """Answer the caller at once."""
     headers = {"content-type": "application/json"}
     if error.retry_after_seconds is not None:

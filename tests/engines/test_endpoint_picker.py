@@ -8,8 +8,9 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.endpoint_picker.config import ConfigError, PickerConfig, Pool, read_config, reloaded
-from fairsched.engines.endpoint_picker.picker import Picked, Picker, PickError
+from fairsched.engines.endpoint_picker.picker import Picked, Picker
 from fairsched.engines.gateway.answer import Usage
+from fairsched.engines.gateway.request import CallError
 from fairsched.integrations.endpoint_picker import picker_of
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "[::1]:80"
@@ -49,7 +50,7 @@ def empty(made: Picker) -> bool:
 
 async def refused(work: Awaitable[Picked]) -> tuple[int, int | None]:
     """The status of a refusal, and when to try again."""
-    with pytest.raises(PickError) as caught:
+    with pytest.raises(CallError) as caught:
         await work
     return caught.value.status, caught.value.retry_after_seconds
 
