@@ -120,11 +120,12 @@ class Connection:
         return placed
 
     def went_around(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int, replica: str) -> int:
-        """A call goes to that replica without having been let in; returns its ticket.  An actor that comes back hears
-        of it, and charges it."""
+        """A call goes to that replica without having been let in; returns its ticket.  An actor that is there, or
+        comes back, hears of it and charges it."""
         self.around += 1
         ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
-        self._held[ask.ticket] = Held(ask, replica, 0)
+        held = self._held[ask.ticket] = Held(ask, replica, 0)
+        self._say(held)
         return ask.ticket
 
     def done(self, ticket: int) -> None:

@@ -35,6 +35,7 @@ from fairsched.engines.ray_serve.settings import Settings
 from fairsched.engines.window_clients import WindowClients
 from fairsched.model.fingerprint import configuration, document_sha256
 from fairsched.model.serial import StateError
+from fairsched.model.window import held_tokens
 from fairsched.policies.base import LocalPolicy, Router
 
 _log = logging.getLogger("fairsched.ray_serve")
@@ -172,6 +173,8 @@ class Desk:
             match message:
                 case Ask():
                     self._ask(handle, there, message, now_ns)
+                case Held():
+                    self._hold(handle, there, message, now_ns)
                 case Replicas():
                     self._sees(there, message.replicas, now_ns)
                 case Died():
@@ -275,7 +278,7 @@ class Desk:
     def _ask(self, handle: str, there: _Handle, ask: Ask, now_ns: int) -> None:
         if ask.ticket in there.open:
             return
-        refusal = self.window.refuses(ask.prompt_tokens, ask.max_output_tokens)
+        refusal = self._refuses(ask)
         if refusal is not None:
             self.outcomes["too large"] += 1
             there.outbox.append(Placed(ask.ticket, "", 0, refusal))
@@ -283,6 +286,11 @@ class Desk:
         call = self._open(handle, there, ask)
         client = self.clients.id(ask.client)
         self.window.arrive(call.id, client, ask.prompt_tokens, ask.max_output_tokens, now_ns)
+
+    def _refuses(self, ask: Ask) -> str | None:
+        """Why no replica could ever take the call, whether or not one is there; None if one could."""
+        need, most = held_tokens(ask.prompt_tokens, ask.max_output_tokens), self.settings.window_tokens
+        return None if need <= most else f"{need} prompt and output tokens are over the window of {most}"
 
     def _hold(self, handle: str, there: _Handle, held: Held, now_ns: int) -> None:
         """A call that is in flight: known, or adopted."""
@@ -292,7 +300,7 @@ class Desk:
         if known is not None:
             self._end(known.id, "moved", now_ns)
         place = self._places.get(held.replica)
-        if place is None or self.window.refuses(held.ask.prompt_tokens, held.ask.max_output_tokens):
+        if place is None or self._refuses(held.ask) is not None:
             return
         call = self._open(handle, there, held.ask)
         call.replica, call.number, call.since_ns = held.replica, held.number, now_ns

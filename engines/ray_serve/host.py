@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairsched.engines.ray_serve.desk import Desk
-from fairsched.engines.ray_serve.messages import Heard, encode, hello_of, messages_of
+from fairsched.engines.ray_serve.messages import Accounts, Heard, encode, hello_of, messages_of
 from fairsched.engines.ray_serve.settings import Settings
 from fairsched.engines.ray_serve.status import status
 from fairsched.policies.base import LocalPolicy, Router
@@ -32,7 +32,8 @@ class Host:
         self.desk = Desk(settings, *parts(settings), again=again)
         self._sessions: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}
-        self._told: dict[str, int] = {}
+        self._told: dict[str, Accounts] = {}
+        self._kept: Accounts | None = None
         self._heard_ns = time.monotonic_ns()
 
     def now_ns(self) -> int:
@@ -47,10 +48,11 @@ class Host:
     async def run(self) -> None:
         """Let time pass until nobody is there any more."""
         while not self.idle:
-            await asyncio.sleep(self.settings.heartbeat_seconds / 2)
+            await asyncio.sleep(self.settings.heartbeat_seconds)
             gathers = self.desk.gathers
             try:
                 self.desk.tick(self.now_ns())
+                self._kept = self.desk.accounts(self.now_ns())
             except Exception:
                 _log.exception("a tick failed; the next one is tried")
             if self.desk.handles:
@@ -109,11 +111,9 @@ class Host:
         """What the handle is to be told; the others are woken if there is news for them."""
         placed = self.desk.take(handle)
         self._wake()
-        kept = self.desk.accounts(self.now_ns()) if accounts and not placed else None
-        if kept is not None and self._told.get(handle) == kept.number:
-            kept = None
+        kept = self._kept if accounts and self._told.get(handle) is not self._kept else None
         if kept is not None:
-            self._told[handle] = kept.number
+            self._told[handle] = kept
         return encode(Heard(placed, kept))
 
     def _wake(self, *, everybody: bool = False) -> None:

@@ -21,7 +21,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A call that is in flight at a replica.  `number` is its placement's, 0 if it went around the policy."""
+    """A call that is in flight at a replica: in a `Hello`, or told when it went around the policy.  `number` is its
+    placement's, 0 if it has none."""
 
     ask: Ask
     replica: str
@@ -58,7 +59,7 @@ class Died(msgspec.Struct, frozen=True, array_like=True, tag=True):
     replica: str
 
 
-Message = Ask | Left | Done | GivenBack | Replicas | Died
+Message = Ask | Held | Left | Done | GivenBack | Replicas | Died
 
 
 class Accounts(msgspec.Struct, frozen=True):

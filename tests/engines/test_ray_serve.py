@@ -15,7 +15,7 @@ from fairsched.engines.ray_serve.attempts import Attempt, Attempts
 from fairsched.engines.ray_serve.connection import Connection, TooLargeError, UnreachableError
 from fairsched.engines.ray_serve.extract import Wanted, extractor_of
 from fairsched.engines.ray_serve.host import Host
-from fairsched.engines.ray_serve.messages import Placed
+from fairsched.engines.ray_serve.messages import Ask, Died, Done, Hello, Message, Placed, encode, heard_of
 from fairsched.engines.ray_serve.settings import Settings, settings_of
 from fairsched.engines.ray_serve.status import status
 from fairsched.integrations.window_policy import window_policy, window_router
@@ -176,6 +176,8 @@ def test_what_fits_nowhere_is_refused_and_a_cancelled_call_leaves_nothing_behind
         handle = place.handle("a", {"r": 2})
         with pytest.raises(TooLargeError, match="over the window of 40"):
             await handle.place("1", "x", 30, 11)
+        with pytest.raises(TooLargeError, match="over the window of 40"):
+            await place.handle("sees nobody yet", {}).place("1", "x", 30, 11)
         first = await handle.place("2", "x", 20, 20)
         second = asyncio.create_task(handle.place("3", "x", 20, 20))
         await until(lambda: books(host) == (1, 1, 40))
@@ -209,8 +211,6 @@ def test_a_lost_handle_and_a_dead_replica_give_back_what_they_held() -> None:
         one.stop()
         assert (await asyncio.wait_for(waits, 5)).replica == held.replica
         assert host.desk.outcomes["lost with its handle"] == 1
-        from fairsched.engines.ray_serve.messages import Died
-
         two.tell(Died(other.replica))
         await until(lambda: books(host) == (0, 1, 40))
         assert host.desk.outcomes["lost with its replica"] == 1
@@ -265,8 +265,35 @@ def test_without_an_actor_calls_go_around_it_in_time_and_are_charged_when_it_is_
         assert (await handle.place("2", "x", 10, 10)).replica == "r"
         handle.done(ticket)
         await until(lambda: books(place.host) == (0, 1, 20))
+        late = handle.went_around("3", "x", 5, 5, "r")  # It was sent when the actor came back.
+        await until(lambda: books(place.host) == (0, 2, 30))
+        handle.leave(late)
+        await until(lambda: books(place.host) == (0, 1, 20))
 
     run(work())
+
+
+def test_accounts_are_kept_also_by_a_handle_that_always_has_news() -> None:
+    """News does not displace them: under load there is always some."""
+
+    async def work() -> None:
+        place = Place(attrs.evolve(QUICK, window_tokens=4000))
+        host = place.revive()
+        raw = await host.hello("b", 1, encode(Hello({"r": 1})))
+        assert heard_of(raw).known
+        await host.exchange("b", 1, messages_encoded(Ask(0, "x", "x", 1, 1)))
+        await until(lambda: host._kept is not None and host._kept.number == 1)
+        waits = asyncio.create_task(host.hear("b", 1))
+        done = asyncio.create_task(host.exchange("b", 1, messages_encoded(Ask(1, "x", "x", 1, 1), Done(0))))
+        heard = [heard_of(await each) for each in (waits, done)]
+        assert heard[0].accounts is not None
+
+    run(work())
+
+
+def messages_encoded(*messages: Message) -> bytes:
+    """Messages as a handle sends them."""
+    return encode(messages)
 
 
 def test_an_actor_made_anew_knows_who_owes_who_waits_and_what_is_in_flight() -> None:
