@@ -102,4 +102,4 @@ def test_a_row_that_is_wrong_is_named_or_left_out(log: Path, capsys: pytest.Capt
         main(["audit", str(log)])
     assert "row 32, field latency_ms: expected a length of time in ms" in capsys.readouterr().err
     assert main(["audit", str(log), "--skip-malformed"]) == 0
-    assert "1 rows could not be read and are left out" in capsys.readouterr().out
+    assert "Rows that could not be read and are left out: 1;" in capsys.readouterr().out

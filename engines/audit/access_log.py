@@ -158,7 +158,9 @@ def _in_order(
 
 
 def _skipped(faults: list[TraceError]) -> tuple[str, ...]:
-    return (f"{len(faults):,} rows could not be read and are left out; the first: {faults[0]}.",) if faults else ()
+    return (
+        (f"Rows that could not be read and are left out: {len(faults):,}; the first: {faults[0]}.",) if faults else ()
+    )
 
 
 class _Reader:
@@ -290,10 +292,10 @@ class _Reader:
         said = []
         if self.no_first:
             said.append(
-                f"{self.no_first:,} requests have no time of a first token: they count as waiting until their end."
+                f"Requests without a time of a first token, which count as waiting until their end: {self.no_first:,}."
             )
         if self.unfinished:
-            said.append(f"{self.unfinished:,} requests failed without any output.")
+            said.append(f"Requests that failed without any output: {self.unfinished:,}.")
         if "client" not in self.columns.of:
             said.append("The log names no clients: all requests are one client's, and nobody can be compared.")
         arrival = self.columns.of.get("arrival")

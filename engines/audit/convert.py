@@ -41,7 +41,7 @@ def workload_of_log(log: AccessLog) -> Workload:
     notes = ["Prompts have no contents in an access log: none shares a prefix with another."]
     left = len(log.client) - len(kept)
     if left:
-        notes.append(f"{left:,} requests without an output are left out.")
+        notes.append(f"Requests without an output, which are left out: {left:,}.")
     if bool((log.most[kept] == UNKNOWN).any()):
         notes.append(f"max_output_tokens is {longest:,}, the largest output, where the log does not say it.")
     return Workload(log.path.name, jobs, clients, tuple(notes))

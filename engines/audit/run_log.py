@@ -8,7 +8,6 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.assumptions import assumption_monitor
 from fairsched.engines.audit.evidence import Calls, Evidence
 from fairsched.engines.audit.values import UNKNOWN
 from fairsched.engines.log_file import LogHeader
@@ -25,7 +24,8 @@ from fairsched.model.events import (
     Rejected,
     Settled,
 )
-from fairsched.model.monitor import together
+from fairsched.model.monitor import ClusterMonitor, Monitor, together
+from fairsched.model.monitor_promise import Finding
 from fairsched.model.pricing import COMMON, charged_tokens, multipliers
 from fairsched.model.service import Charging, backlogs, charges, corrections
 from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
@@ -71,13 +71,27 @@ def read_run_log(
         scope="worker" if limits is None or limits.workers == 1 else "cluster",
         notes=tuple(_notes(log, policy, changed)),
     )
-    if policy is None or limits is None:
-        return evidence, workload
-    monitor = assumption_monitor(policy, workload.clients, limits)
-    if monitor is None:
-        return evidence, workload
+    if policy is not None and limits is not None and limits.workers == 1:
+        evidence = attrs.evolve(evidence, assumptions=_assumptions(log, policy, workload, limits, progress))
+    return evidence, workload
+
+
+def _assumptions(
+    log: LogReader,
+    policy: LocalPolicy[Any],
+    workload: Workload,
+    limits: Limits,
+    progress: Callable[[int], None] | None,
+) -> dict[str, Finding]:
+    """What a monitor of the logged events finds; nothing if the policy promises nothing."""
+    promise = policy.promise(workload.clients, limits)
+    if promise is None:
+        return {}
+    # Who follows a gate must have seen all that it did: not where the run went on from an earlier one's debts.
+    check = policy.gate_checks() if log.header.run.state is None else lambda: None
+    monitor = ClusterMonitor(lambda worker: Monitor(promise, check(), worker=worker, gaps=False))
     monitor.observe_all(_told(log, progress))
-    return attrs.evolve(evidence, assumptions=together(monitor.reports())), workload
+    return together(monitor.reports())
 
 
 def _told(log: LogReader, progress: Callable[[int], None] | None) -> Iterator[Event]:
@@ -110,7 +124,8 @@ def _workload(log: LogReader, trace: Tables) -> Workload:
     ended = dict(zip(trace[Finished]["request_id"].tolist(), trace[Finished]["output_tokens"].tolist(), strict=True))
 
     def known(job: Job) -> Job:
-        output = ended.get(job.request.id, job.output_tokens)
+        # A server behind a gateway may have produced more than was asked for, or nothing.
+        output = min(max(ended.get(job.request.id, job.output_tokens), 1), job.request.max_output_tokens)
         return job if output == job.output_tokens else msgspec.structs.replace(job, output_tokens=output)
 
     jobs = sorted(map(known, log.jobs.values()), key=lambda job: (job.request.arrival_ns, job.request.id))
@@ -199,6 +214,8 @@ def _notes(log: LogReader, policy: LocalPolicy[Any] | None, changed: bool) -> li
         said.append(f"The log is not what was written: {log.changed}.")
     if policy is None:
         said.append(f"The policy {log.header.run.policy} is not to be had here, so nothing is known of its bound.")
+    elif policy.credit() is not None and log.header.run.workers > 1:
+        said.append("The workers share credit, and a log does not tell who used it first: no assumption is checked.")
     if changed:
         said.append("Weights changed on the way: shares are by the first, and the gap is held to no bound.")
     return said

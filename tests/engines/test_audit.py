@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.cli_audit import policy_if_there
 from fairsched.engines.audit.access_log import read_access_log
 from fairsched.engines.audit.columns import Columns, read_map
 from fairsched.engines.audit.convert import workload_of_log
@@ -28,6 +29,7 @@ from fairsched.policies.local import ComposedPolicy
 from tests.engines.access_logs import LINES, MS, Line, Slow, write
 from tests.engines.logs import RUNS, Case, build
 from tests.engines.logs import write as write_run
+from tests.engines.test_gateway_keep import STEPS, World
 from tests.engines.test_serving import SENT, composed
 from tests.engines.test_serving_log import FAILS, serve
 
@@ -89,6 +91,29 @@ def test_a_live_engines_log_is_audited(
     np.add.at(asked, evidence.calls.client, evidence.calls.cost)
     assert asked.tolist() == [client.service for client in found.clients]
     assert any("Weights changed" in note for note in found.notes) <= configured
+
+
+@given(STEPS, STEPS, st.sampled_from(["fcfs+deficit", "vtc", "dlpm"]))
+@settings(max_examples=25, deadline=None)
+def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: str) -> None:
+    """Of a first life and of one that went on from its debts: each charge is a call's, and no call passed the gate."""
+    with TemporaryDirectory() as folder:
+        for run, steps in enumerate((before, after)):
+            world = World(Path(folder), name, f"log{run}.jsonl")
+            for step in steps:
+                world.step(*step)
+            world.recorded.close(world.window)
+            world.kill()
+            evidence, _ = read_run_log(world.log, policy_if_there)
+            found = audit(evidence)
+            assert sum(client.requests for client in found.clients) == world.count
+            asked = np.zeros(len(found.clients), dtype=np.int64)
+            np.add.at(asked, evidence.calls.client, evidence.calls.cost)
+            for client, cost in zip(found.clients, asked.tolist(), strict=True):
+                assert client.unfinished or client.service == cost
+            assert "GateRespected" not in found.broken_assumptions()
+            if evidence.bound is not None and "MemReserve" not in found.broken_assumptions():
+                assert found.within_bound
 
 
 def test_a_policy_that_is_not_there_costs_only_the_bound(tmp_path: Path) -> None:
@@ -418,7 +443,7 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: Any, said: str)
     assert f"{path}, {said}" in str(caught.value)
     log = read_access_log(path, skip=True)
     assert len(log.client) == 2
-    assert log.notes[-1].startswith("1 rows could not be read")
+    assert log.notes[-1].startswith("Rows that could not be read and are left out: 1;")
     assert said in log.notes[-1]
 
 
@@ -458,7 +483,12 @@ def test_what_a_log_cannot_tell_is_said(tmp_path: Path) -> None:
     path.write_text('{"timestamp": 1700000000, "duration": 2.5, "prompt_tokens": 10, "output_tokens": 2}\n')
     found = audited(path)
     said = "\n".join((*found.evidence.limits, *found.notes))
-    for part in ("no time of a first token", "names no clients", "is taken for the time of arrival", "read as seconds"):
+    for part in (
+        "without a time of a first token",
+        "names no clients",
+        "is taken for the time of arrival",
+        "read as seconds",
+    ):
         assert part in said
     for part in ("cannot be told apart", "prefix cache is unknown", "not in it", "no bound"):
         assert part in said
@@ -473,4 +503,4 @@ def test_a_log_becomes_a_workload(tmp_path: Path) -> None:
     assert [job.request.arrival_ns for job in workload.jobs] == [0, 4 * MS]
     assert [(job.request.prompt.tokens, job.output_tokens) for job in workload.jobs] == [(1, 4), (5, 3)]
     assert {job.request.max_output_tokens for job in workload.jobs} == {4}
-    assert any("1 requests without an output" in note for note in workload.notes)
+    assert any("without an output, which are left out: 1" in note for note in workload.notes)
