@@ -175,7 +175,7 @@ class World:
 
 @asynccontextmanager
 async def world(
-    *urls: str, window_tokens: int = 1000, window_requests: int = 64, shadow: bool = False, **fields: Any
+    *urls: str, window_tokens: int | None = 1000, window_requests: int | None = 64, shadow: bool = False, **fields: Any
 ) -> AsyncIterator[World]:
     """A gateway before these servers, with clients known by a header."""
     limits = fields.pop("limits", LimitConfig(down_seconds=0.05, stall_seconds=1.0))
