@@ -29,14 +29,14 @@ class FairQueue:
         self._unready: dict[str, VllmRequest] = {}
         self._plain: dict[str, VllmRequest] = {}
         self._popped: VllmRequest | None = None
-        self._put_off = False
+        self._closed = False
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def open_step(self) -> None:
-        """vLLM is about to fill a step."""
+    def open_step(self, seats: int) -> None:
+        """vLLM is about to fill a step, in which `seats` more requests may run: without any, nobody need be asked."""
         self.settle()
-        self._put_off = False
+        self._closed = seats <= 0
         self._desk.look_again()
         for request in list(self._unready.values()):
             if self._is_ready(request):
@@ -49,7 +49,7 @@ class FairQueue:
         if request is None:
             return
         if not runs(request):
-            self._put_off = True
+            self._closed = True
         elif self._desk.knows(request):
             self._desk.enter(request)
 
@@ -70,7 +70,7 @@ class FairQueue:
 
     def _front(self) -> VllmRequest | None:
         self.settle()
-        if self._put_off:
+        if self._closed:
             return None
         if self._plain:
             return next(iter(self._plain.values()))

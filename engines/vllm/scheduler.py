@@ -94,7 +94,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         return bool(self._handle_blocked_waiting_request(request))
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        self.waiting.open_step()
+        self.waiting.open_step(self.max_num_active_reqs - len(self.running))
         return super().schedule(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:

@@ -164,7 +164,7 @@ class StandIn:
 
     def schedule(self) -> dict[str, int]:
         """Fill a step: how many tokens of each request."""
-        self.waiting.open_step()
+        self.waiting.open_step(self._seats - len(self.running))
         step: dict[str, int] = {}
         preempted = False
         for request in list(self.running):
