@@ -228,6 +228,8 @@ def test_a_saved_workload_is_the_workload(tmp_path: Path) -> None:
         (["compare", "--trace", "no-such-file.csv"], "no-such-file.csv"),
         (["compare", "--trace", "x.csv", "--misbehave", "none"], "generated workloads"),
         (["compare", "--json", "no/such/folder/x.json"], "no folder"),
+        (["compare", "--report", "/dev/null/report"], "--report: /dev/null/report cannot be made: Not a directory"),
+        (["tune", "--max-wait", "1s", "--report", "/dev/null/report"], "--report: /dev/null/report cannot be made"),
         (["compare", "--unknown"], "--unknown"),
         (["trace", "info", "no-such-file.csv"], "no-such-file.csv"),
         (["replay", "no-such-file.jsonl"], "no-such-file.jsonl"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fairsched.cli_common import policy_of
+from fairsched.cli_common import folders, policy_of, writable
 from fairsched.engines.audit.access_log import AccessLog, read_access_log
 from fairsched.engines.audit.columns import FIELDS, read_map
 from fairsched.engines.audit.convert import workload_of_log
@@ -89,8 +89,8 @@ def run_audit(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     from fairsched.engines.audit.text import print_audit
 
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
+    folders(report=arguments.report)
     found = audit(_evidence(arguments), starved_after_ns=arguments.starved_after, window_ns=arguments.window)
     print_audit(found, width=None if sys.stdout.isatty() else WIDTH)
     if found.evidence.kind == "access log":

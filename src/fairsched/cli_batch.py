@@ -12,6 +12,7 @@ import attrs
 import msgspec
 import numpy as np
 
+from fairsched.cli_common import writable
 from fairsched.engines.workloads.batch_jobs import BatchJobs, Progress, read_batch
 from fairsched.policies.batch_tree import BatchTree, batch_tree
 from fairsched.policies.group_order import GROUP_ORDERS, group_places
@@ -75,9 +76,7 @@ def add_batch(commands: Any) -> None:
 
 def batch(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    for flag, path in (("--out", arguments.out), ("--json", arguments.json)):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"{flag}: there is no folder {path.parent}")
+    writable(out=arguments.out, json=arguments.json)
     if arguments.out is not None and arguments.out.exists() and arguments.out.samefile(arguments.jobs):
         raise ValueError(f"--out: {arguments.out} is the file of the jobs")
     begun = time.perf_counter()

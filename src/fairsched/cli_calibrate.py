@@ -14,7 +14,7 @@ import attrs
 import msgspec
 
 from fairsched import __version__
-from fairsched.cli_common import policy_of, positive_int
+from fairsched.cli_common import policy_of, positive_int, writable
 from fairsched.model.preset_document import EngineFacts, encoded, preset_document
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
@@ -175,9 +175,7 @@ def source_of(facts: EngineFacts) -> str:
 
 def calibrate(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    for option in (arguments.out, arguments.json):
-        if option is not None and not option.parent.is_dir():
-            raise ValueError(f"there is no folder {option.parent}")
+    writable(out=arguments.out, json=arguments.json)
     policy_of(arguments.policy, {})
     bench = workbench(arguments)
     facts = engine_facts(bench, arguments.policy, arguments.clock, arguments.dated)

@@ -138,6 +138,24 @@ def workload_of(
     )
 
 
+def writable(**targets: Path | None) -> None:
+    """Raise `ValueError` for a file, by its option's name, that cannot be written since its folder is not there: to be
+    asked before long work."""
+    for option, file in targets.items():
+        if file is not None and not file.parent.is_dir():
+            raise ValueError(f"--{option}: there is no folder {file.parent}")
+
+
+def folders(**targets: Path | None) -> None:
+    """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made."""
+    for option, folder in targets.items():
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ValueError(f"--{option}: {folder} cannot be made: {error.strerror}") from None
+
+
 def pairs(text: str) -> dict[str, str]:
     """The parameters behind a workload's name, `PARAM=VALUE,...`."""
     found: dict[str, str] = {}

@@ -15,7 +15,7 @@ import msgspec
 
 from fairsched import __version__
 from fairsched.cli_cluster import add_cluster_arguments, cluster_of, facts_of
-from fairsched.cli_common import add_workload_arguments, names, policy_of, predictor_of, workload_of
+from fairsched.cli_common import add_workload_arguments, folders, names, policy_of, predictor_of, workload_of, writable
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.comparison import Comparison
 from fairsched.engines.log_file import LogWriter, RunInfo, params_of
@@ -76,11 +76,8 @@ def compare(arguments: Namespace) -> int:
     cluster = cluster_of(arguments)
     workloads = {scale: workload_of(arguments, cluster.specs, scale) for scale in arguments.rate_scale}
     runs = list(_runs(arguments))
-    for target in (arguments.report, arguments.log):
-        if target is not None:
-            target.mkdir(parents=True, exist_ok=True)
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
+    folders(report=arguments.report, log=arguments.log)
     results, complete = _run_all(workloads, cluster, runs, arguments)
     comparison = Comparison(
         version=__version__, command=_command(), trace=_facts(workloads, cluster, runs, complete), runs=results

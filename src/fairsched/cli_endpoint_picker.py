@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from fairsched.cli_common import writable
 from fairsched.engines.endpoint_picker.config import ConfigError, read_config
 from fairsched.integrations.endpoint_picker import picker_of
 from fairsched.model.request import Client
@@ -31,8 +32,7 @@ def endpoint_picker(arguments: Namespace) -> int:
         picker = picker_of(config)
     except ValueError as error:
         raise ConfigError(f"{arguments.config}: {error}") from None
-    if arguments.report is not None and not arguments.report.parent.is_dir():
-        raise ValueError(f"--report: there is no folder {arguments.report.parent}")
+    writable(report=arguments.report)
     if arguments.check:
         policy, count = picker.window.policy, max(len(config.pool.endpoints), 1)
         tokens = count * config.pool.window_tokens

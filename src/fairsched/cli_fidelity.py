@@ -22,7 +22,7 @@ from fairsched.cli_calibrate import (
     source_of,
     workbench,
 )
-from fairsched.cli_common import add_workload_arguments, policy_of, positive_int, workload_of
+from fairsched.cli_common import add_workload_arguments, folders, policy_of, positive_int, workload_of, writable
 from fairsched.model.latency import LatencyModel
 from fairsched.model.preset_document import PresetError, decoded, preset_document
 from fairsched.model.request import Slo
@@ -82,10 +82,8 @@ def share(text: str) -> float:
 
 def fidelity(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
-    if arguments.log is not None:
-        arguments.log.mkdir(parents=True, exist_ok=True)
+    writable(json=arguments.json)
+    folders(log=arguments.log)
     workload = workload_of(arguments)
     names = list(dict.fromkeys(arguments.policy or ["fcfs"]))
     params = _params(arguments.set)

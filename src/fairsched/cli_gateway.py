@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from fairsched.cli_common import writable
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
 from fairsched.integrations.window_policy import window_policy
 from fairsched.policies.hierarchical import HierarchicalGate
@@ -42,9 +43,7 @@ def gateway(arguments: Namespace) -> int:
     policy, router = policy_of(config, arguments.config), ROUTERS.get(config.router)
     if router is None:
         raise ConfigError(f"{arguments.config}: {unknown('router', config.router, ROUTERS)}")
-    for option, file in (("--report", arguments.report), ("--log", arguments.log)):
-        if file is not None and not file.parent.is_dir():
-            raise ValueError(f"{option}: there is no folder {file.parent}")
+    writable(report=arguments.report, log=arguments.log)
     if config.state is not None and not Path(config.state).parent.is_dir():
         raise ConfigError(f"{arguments.config}: state: there is no folder {Path(config.state).parent}")
     if arguments.shadow and (config.mode == "priority" or config.state is not None):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fairsched import __version__
-from fairsched.cli_common import add_workload_arguments, workload_of
+from fairsched.cli_common import add_workload_arguments, workload_of, writable
 
 
 def add_load(commands: Any) -> None:
@@ -37,8 +37,7 @@ def load(arguments: Namespace) -> int:
     """Run the command; returns the exit status: 1 if nothing finished."""
     if not arguments.url.startswith(("http://", "https://")):
         raise ValueError(f"a URL starts with http:// or https://, not {arguments.url!r}")
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
     workload = workload_of(arguments)
     # Only here, so that everything above works without the extra.
     from fairsched.engines.figures import rate, time

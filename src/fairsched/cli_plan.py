@@ -14,12 +14,14 @@ import msgspec
 
 from fairsched.cli_common import (
     add_workload_arguments,
+    folders,
     latency_of,
     names,
     policy_of,
     positive_int,
     predictor_of,
     workload_of,
+    writable,
 )
 from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run
@@ -177,8 +179,8 @@ def plan(arguments: Namespace) -> int:
         if name not in CLUSTER_POLICIES:
             raise unknown("router", name, CLUSTER_POLICIES)
     settings = _settings(arguments)
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
+    folders(report=arguments.report)
     sizes = [_size(text, arguments) for text in arguments.sizes]
     sizes += _scaled(sizes, arguments)
     workload = with_slo(workload_of(arguments, [sizes[0][1]]), arguments.slo)

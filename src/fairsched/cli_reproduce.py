@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairsched.cli_common import writable
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def reproduce(arguments: Namespace) -> int:
     for name in arguments.ids:
         if name not in ROWS:
             raise unknown("row", name, ROWS)
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
     rows = [ROWS[name] for name in dict.fromkeys(arguments.ids or ROWS)]
     if arguments.list:
         for row in rows:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.cli_common import latency_of, pairs, policy_of, positive_int
+from fairsched.cli_common import latency_of, pairs, policy_of, positive_int, writable
 from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run
 from fairsched.engines.figures import count, index, rate, share
@@ -98,8 +98,7 @@ def scale(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     if arguments.router not in ROUTERS:
         raise unknown("router", arguments.router, ROUTERS)
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
     run = Run(policy_of(arguments.policy, {}), arguments.policy, {}, ROUTERS[arguments.router])
     rows, complete = _measure_all(arguments, run)
     _show(rows, arguments)

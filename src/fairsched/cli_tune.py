@@ -10,7 +10,15 @@ import attrs
 import msgspec
 
 from fairsched.cli_audit import WIDTH, span_ns
-from fairsched.cli_common import add_workload_arguments, latency_of, policy_of, positive_int, workload_of
+from fairsched.cli_common import (
+    add_workload_arguments,
+    folders,
+    latency_of,
+    policy_of,
+    positive_int,
+    workload_of,
+    writable,
+)
 from fairsched.engines.compare import Cluster, Run, limits_of
 from fairsched.engines.figures import count, rate, share, time
 from fairsched.engines.tune import Point, Tuning, caps_for, quanta_for, search, simulated
@@ -84,8 +92,8 @@ def add_tune(commands: Any) -> None:
 
 def tune(arguments: Namespace) -> int:
     """Run the command; returns the exit status: 1 if nothing keeps the target, 130 after an interrupt."""
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
+    folders(report=arguments.report)
     if arguments.rate is not None and not arguments.rate > 0:
         raise ValueError(f"--rate: expected a positive number, found {arguments.rate:g}")
     if arguments.router not in CLUSTER_POLICIES:

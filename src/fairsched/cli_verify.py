@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairsched import __version__
-from fairsched.cli_common import imported, policy_of, positive_int
+from fairsched.cli_common import imported, policy_of, positive_int, writable
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, local_policy, router_with, unknown
@@ -69,8 +69,7 @@ def verify(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     if arguments.quick and arguments.certificate is not None:
         raise ValueError("--certificate needs both solvers, and --quick asks one")
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    writable(json=arguments.json)
     deployment = _deployment(arguments.config)
     names = _names(arguments.policy, deployment)
     from fairsched.verify import certificate, report, report_text
