@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test integrations nightly lint bench clean
+.PHONY: help setup setup-integrations run test integrations nightly lint bench clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
@@ -24,6 +24,8 @@ help:
 
 setup: $(VENV)/.installed-test
 
+setup-integrations: $(ENGINES)/.installed
+
 run: $(VENV)/.installed-run
 	@echo "== Comparing policies on the built-in workload =="
 	@$(BIN)/fairsched compare --report out/report $(ARGS)
@@ -33,7 +35,7 @@ test: lint
 	@$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 # Their versions bind each other, and not us: hence an environment beside ours.
-integrations: $(ENGINES)/.installed
+integrations: setup-integrations
 	@echo "== Tests inside other people's engines =="
 	@$(ENGINES)/bin/python -m pytest tests/integration -m integration $(ARGS)
 
