@@ -48,6 +48,12 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("old", "new", "message"),
     [
         ("weight = 4", "wieght = 4", "unknown key client.gold.wieght; did you mean weight"),
+        ("weight = 4", 'organisation = "acme"', "there is no [organisation.acme]"),
+        ("weight = 4", 'user = "ann"', "client.gold.user is somebody of an organisation"),
+        ("[client.gold]", "[organisation.acme]\n[client.gold]", 'policy = "fcfs+hierarchical"'),
+        ("[client.gold]", "[organisation.acme]\nusers = { a = 0 }\n[client.gold]", "a table of names and weights"),
+        ("[[server]]", 'mode = "priority"\npolicy = "vtc"\n[[server]]', "in priority mode the servers order calls"),
+        ("[[server]]", 'state = "/nowhere/debts.json"\n[[server]]', "state: there is no folder /nowhere"),
         ("listen", "lisen", "unknown key lisen; did you mean listen"),
         ("weight = 4", "weight = 0", "client.gold: weight is positive"),
         ("weight = 4", "weight = true", "client.gold.weight is of type int"),
@@ -75,6 +81,43 @@ def test_bad_configurations_get_one_line(
     assert said.count("\n") == 1
     assert message in said
     assert str(path) in said
+
+
+ORGANISED = f"""
+policy = "fcfs+hierarchical"
+{PLAIN}
+organisation = "acme"
+[organisation.acme]
+weight = 2
+"""
+
+
+def test_organisations_have_a_bound_and_stay_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is printed; weights of an organisation change while it serves, and where a client belongs does not."""
+    path = written(tmp_path, ORGANISED)
+    assert main(["gateway", str(path), "--check"]) == 0
+    assert "differ by at most" in capsys.readouterr().out
+    config = read_config(path)
+    gateway = build(config, policy_of(config, path), ROUTERS[config.router]).gateway
+    assert gateway.clients.all[1].place == (("acme", 2),)
+    written(tmp_path, ORGANISED.replace("weight = 2", "weight = 5"))
+    assert reload(gateway, path)
+    assert gateway.clients.all[1].place == (("acme", 5),)
+    written(tmp_path, ORGANISED.replace('organisation = "acme"', ""))
+    assert not reload(gateway, path)
+    assert gateway.window.set_aside is None
+
+
+def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so, needs no window, and has no shadow."""
+    path = written(
+        tmp_path, PLAIN.replace("[[server]]", 'mode = "priority"\n[[server]]').replace("window_tokens = 1000", "")
+    )
+    assert main(["gateway", str(path), "--check"]) == 0
+    assert "nothing is promised" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["gateway", str(path), "--shadow", "--check"])
+    assert "--shadow is for mode window" in capsys.readouterr().err
 
 
 def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:

@@ -101,15 +101,24 @@ def _bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     if config.mode == "priority":
         return "mode priority: servers order calls by their field priority, and nothing is promised"
     tokens = sum(server.window_tokens or 0 for server in config.servers)
-    clients = tuple(
-        Client(i, name, client.weight, config.groups(name)) for i, (name, client) in enumerate(config.clients.items())
-    )
-    clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
-    bound = policy.service_gap_bound(clients, policy.limits(tokens, tokens))
+    families: dict[str, list[Client]] = {"": []}
+    for name, client in config.clients.items():
+        place = config.groups(name)
+        path = "/".join(group for group, _ in place)
+        families.setdefault(path, []).append(Client(len(families[path]), name, client.weight, place))
+    lines = []
+    for path, found in families.items():
+        clients = tuple(found) if len(found) > 1 else (Client(0, "a"), Client(1, "b"))
+        bound = policy.service_gap_bound(clients, policy.limits(tokens, tokens))
+        who = f"two clients of {path}" if path else "two clients" if len(families) == 1 else "two clients in none"
+        if bound is not None and (path == "" or len(found) > 1):
+            lines.append(f"{who} that wait differ by at most {bound:,} cost units (an output token costs 2)")
+    groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))
+    if len(groups) > 1:
+        bound = policy.gate.group_gap_bound(groups, policy.limits(tokens, tokens))
+        lines.append(f"two organisations that wait differ by at most {bound:,} cost units")
     text = f"window {tokens:,} tokens, policy {policy.name}: "
-    if bound is None:
-        return text + "promises nothing"
-    return text + f"two clients that wait differ by at most {bound:,} cost units (an output token costs 2)"
+    return text + ("\n".join(lines) or "promises nothing")
 
 
 def _imported(name: str) -> Any:
