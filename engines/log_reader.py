@@ -34,7 +34,7 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.request import Client, Prompt
+from fairsched.model.request import GROUPS_MAX, Client, Prompt
 from fairsched.model.workload import Job
 
 # Lines that name a prompt by its request; all other lines are the events themselves.
@@ -290,6 +290,8 @@ class LogReader:
             self._client(event.client)
             if event.weight < 1:
                 raise self._error("weight", "a positive integer", event.weight)
+            if len(event.groups) > GROUPS_MAX or any(not name or weight < 1 for name, weight in event.groups):
+                raise self._error("groups", f"at most {GROUPS_MAX} names with positive weights", event.groups)
 
     def _check_decoded(self, event: Decoded) -> None:
         if event.steps < 1:

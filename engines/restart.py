@@ -166,5 +166,5 @@ def _clients(clients: tuple[Client, ...], tail: Tail) -> tuple[Client, ...]:
     found = {client.id: client for client in (*clients, *tail.clients)}
     for event in tail.events:
         if isinstance(event, ClientConfigured):
-            found[event.client] = msgspec.structs.replace(found[event.client], weight=event.weight)
+            found[event.client] = found[event.client].changed(event.weight, event.groups)
     return tuple(found[i] for i in sorted(found))

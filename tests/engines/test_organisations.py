@@ -1,14 +1,17 @@
 """A run by organisation: shares, waits and gaps of all clients of a group together."""
 
+from pathlib import Path
 from typing import Any
 
 import attrs
 import msgspec
 import pytest
 
+from fairsched.cli import main
 from fairsched.engines.compare import Cluster, Run, run_one
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.organisations import organisations
+from fairsched.engines.serving import Engine
 from fairsched.engines.workloads.clients import ClientSpec, assign
 from fairsched.engines.workloads.errors import WorkloadError
 from fairsched.engines.workloads.generate import generate
@@ -16,8 +19,10 @@ from fairsched.engines.workloads.rows import TraceRow
 from fairsched.model.presets import PRESETS
 from fairsched.model.request import Client, Groups, Prompt
 from fairsched.model.workload import Workload
+from fairsched.policies.dlpm_hierarchical import DLPMHierarchical
 from fairsched.policies.registry import local_policy, with_parameters
 from fairsched.policies.router import RoundRobin
+from tests.engines.fake_executor import FakeExecutor
 
 SPLIT = generate("split", keys=4, others=2, duration_s=6, many_rate=12, rate=8, seed=3)
 
@@ -108,3 +113,39 @@ def test_paths_that_cannot_be_are_refused(names: tuple[str | None, ...], spec: s
     """Too deep, without a name, of groups that nobody is in, of a trace without clients."""
     with pytest.raises(WorkloadError, match=problem):
         assign(_rows(*names), ClientSpec.parse(spec), 0)
+
+
+def test_a_serving_engine_tells_its_policy_of_groups() -> None:
+    """With a client's weight, before its first request; weights of groups change with it, and groups do not."""
+    engine = Engine(DLPMHierarchical(), FakeExecutor(), kv_capacity_tokens=100)
+    engine.configure_client("key", 1, (("acme", 2),))
+    quantum = engine.policy_state.gate.quantum
+    assert quantum[engine.policy_state.gate.groups[("acme",)]] == 2 * 4096
+    engine.ask("key", [1, 2], 2)
+    engine.run_until_idle()
+    engine.configure_client("key", 3, (("acme", 5),))
+    gate = engine.policy_state.gate
+    assert gate.quantum[list(gate.path(0)[:2])].tolist() == [3 * 4096, 5 * 4096]
+    with pytest.raises(ValueError, match="client 'key' is in acme and stays there, not in other"):
+        engine.configure_client("key", 1, (("other", 1),))
+    engine.configure_client("key", 1)
+    assert engine.clients.all[0] == Client(0, "key", 1, (("acme", 5),))
+    assert gate.groups == engine.policy_state.gate.groups
+
+
+@pytest.mark.parametrize("groups", ['[["many",0]]', '[["",1]]', '[["a",1],["b",1],["c",1]]'])
+def test_groups_of_a_log_are_checked_as_those_of_a_client_are(
+    groups: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log whose groups have no name, no weight or too many levels is refused with its line, without a traceback."""
+    compared = ["compare", "--workload", "split:keys=2,others=1,duration_s=1", "--policies", "fcfs+hierarchical"]
+    assert main([*compared, "--log", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*.jsonl")
+    told = '["ClientConfigured",0,0,0,1,[["many",1]]]'
+    text = path.read_text()
+    assert text.count(told) == 1
+    assert main(["replay", str(path)]) == 0
+    path.write_text(text.replace(told, f'["ClientConfigured",0,0,0,1,{groups}]'))
+    with pytest.raises(SystemExit, match="2"):
+        main(["replay", str(path)])
+    assert "groups: expected at most 2 names with positive weights" in capsys.readouterr().err
