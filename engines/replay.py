@@ -18,6 +18,7 @@ from fairsched.engines.log_reader import LogReader, read_log
 from fairsched.engines.retrace import DifferenceError, Retrace
 from fairsched.model.monitor import together
 from fairsched.model.monitor_promise import Finding
+from fairsched.model.request import Client
 from fairsched.model.serial import digest
 from fairsched.policies.base import LocalPolicy
 
@@ -40,13 +41,15 @@ class WorkerReport:
 class ReplayReport:
     """What a replay found.
 
-    `difference` is the first one (None: there is none), `complete` is False for the log of an interrupted run, whose
-    events can be replayed but have no hash and no digests to be compared with.  `assumptions` are those of the policy's
-    theorems, empty if it promises nothing or the log differs.
+    `clients` are those whom the log names, also those who came while it was written.  `difference` is the first one
+    (None: there is none), `complete` is False for the log of an interrupted run, whose events can be replayed but have
+    no hash and no digests to be compared with.  `assumptions` are those of the policy's theorems, empty if it promises
+    nothing or the log differs.
     """
 
     path: Path
     header: LogHeader
+    clients: tuple[Client, ...]
     events: int
     requests: int
     log_sha256: str
@@ -74,7 +77,7 @@ class ReplayReport:
                 f"{w.running_requests:,} running, {w.cached_tokens:,} tokens cached"
             )
         if self.assumptions:
-            names = [client.name for client in self.header.clients]
+            names = [client.name for client in self.clients]
             lines.append(f"assumptions: {'; '.join(broken(self.assumptions, names)) or UNBROKEN}")
         lines.append(f"log_sha256 {self.log_sha256}")
         lines.append(self._verdict())
@@ -126,7 +129,17 @@ def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
     complete = difference is not None or log.footer is not None
     found = _assumptions(log, policy) if difference is None and alone else {}
     return ReplayReport(
-        path, log.header, log.events, len(log.jobs), log.sha256(), reports, complete, difference, found, alone
+        path=path,
+        header=log.header,
+        clients=tuple(log.clients),
+        events=log.events,
+        requests=len(log.jobs),
+        log_sha256=log.sha256(),
+        workers=reports,
+        complete=complete,
+        difference=difference,
+        assumptions=found,
+        states_compared=alone,
     )
 
 
@@ -134,7 +147,7 @@ def _assumptions(log: LogReader, policy: LocalPolicy[Any]) -> dict[str, Finding]
     """What a monitor of the logged events finds; nothing if the policy promises nothing."""
     declared = max((job.request.max_output_tokens for job in log.jobs.values()), default=1)
     limits = policy.limits(log.header.run.kv_capacity_tokens, declared)
-    monitor = assumption_monitor(policy, log.header.clients, limits)
+    monitor = assumption_monitor(policy, tuple(log.clients), limits)
     if monitor is None:
         return {}
     monitor.observe_all(event for _, event in log)

@@ -62,6 +62,8 @@ def test_a_live_log_replays(policy: ComposedPolicy, sent: list[Any], gone: list[
         assert report.difference is None
         assert report.equal
         assert report.requests == len(sent)
+        named = {f"client-{each[0]}" for each in sent} | ({"client-1"} if len(sent) > 3 else set())
+        assert {client.name for client in report.clients} == named
         assert report.workers[0].state_digest == digest(engine.policy_state)
         for request_id in range(len(sent)):
             if len(sent[request_id][1]) + sent[request_id][2] + 2 * sent[request_id][3] <= CAPACITY:
