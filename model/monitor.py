@@ -131,6 +131,8 @@ class Monitor:
             watch.position += 1
 
     def _arrived(self, event: Arrived) -> None:
+        if event.request.client not in self._weights and len(set(self._weights.values())) > 1:
+            self._stranger(event.request.client, event.time_ns)
         if self.watch.arrived(event):
             self._join(event.request.client)
 
@@ -177,6 +179,15 @@ class Monitor:
         if self._pairs is not None and self._lags is not None:
             self._pairs.restart()
             self._lags.restart()
+
+    def _stranger(self, client: int, time_ns: int) -> None:
+        """A client that nobody named has weight 1, which changes no unit; bounds are for it, too, from now on."""
+        for weights in (self._weights, self._lowest):
+            for each in range(client + 1):
+                weights.setdefault(each, 1)
+        if self.promise.reweighted is not None:
+            self.promise = self._reweighted()
+            self.watch.configure(self.promise, time_ns)
 
     def promised(self, promise: Promise, time_ns: int) -> None:
         """What it is held to is this from now on, with weights as they are: bounds for other limits than before."""

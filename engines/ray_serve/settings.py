@@ -36,7 +36,7 @@ class Settings:
     client_header: str = "x-client"
     bytes_per_token: int = attrs.field(default=4, validator=_positive)
     default_output_tokens: int = attrs.field(default=1024, validator=_positive)
-    patience_seconds: float = attrs.field(default=5.0, validator=_positive)
+    patience_seconds: float = attrs.field(default=10.0, validator=_positive)
     """A handle waits so long for an actor that does not answer; then its calls go around the policy."""
     heartbeat_seconds: float = attrs.field(default=1.0, validator=_positive)
     handle_timeout_seconds: float = attrs.field(default=15.0, validator=_positive)

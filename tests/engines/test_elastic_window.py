@@ -147,6 +147,29 @@ def test_a_window_that_grows_keeps_its_clients_weights() -> None:
     assert monitor.promise.gap_bound != alike.books.monitor.promise.gap_bound
 
 
+@pytest.mark.parametrize("gold", [1, 4])
+def test_strangers_beside_a_client_with_a_weight_are_within_the_bound(gold: int) -> None:
+    """Clients that nobody named have weight 1: what they are charged counts in the same unit as the others', and the
+    bound is for them, too."""
+    world = World()
+    if gold > 1:
+        world.window.configure(Client(0, "gold", gold), 0)
+    world.join(Share(40, 2))
+    for _ in range(150):
+        for client in range(4):
+            while world.window.waiting_of(client) < 3:
+                world.arrive(client, 10, 10)
+        world.admit()
+        for request_id in list(world.where):
+            del world.where[request_id]
+            world.window.finish(request_id, None, 10, world.now)
+    assert world.books.monitor is not None
+    assert world.books.monitor.report().bound_violations == 0
+    tokens = world.books.output_tokens
+    assert tokens[3] == pytest.approx(tokens[2], rel=0.2)
+    assert tokens[0] == pytest.approx(gold * tokens[2], rel=0.2)
+
+
 def served(window: ElasticWindow, rounds: int) -> list[int]:
     """Clients in the order in which a window with one place lets them in, each request ending before the next."""
     order, now = [], 1000
