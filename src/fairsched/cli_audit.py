@@ -157,7 +157,7 @@ def _weights(text: str | None, names: tuple[str, ...]) -> list[int]:
     if text is None:
         return [1] * len(names)
     spec = ClientSpec.parse(text)
-    if not spec.names_trace:
+    if not spec.names_trace or spec.paths:
         raise ValueError("--clients sets weights of the log's own clients, as weights:gold=4,free=1")
     for name in spec.names:
         if name not in names:

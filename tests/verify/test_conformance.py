@@ -24,6 +24,7 @@ from fairsched.policies.fastserve import SkipJoin
 from fairsched.policies.fcfs import FCFS
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.gate_watch import GateWatch
+from fairsched.policies.hierarchical import HierarchicalGate
 from fairsched.policies.learning_to_rank import ShortestPredicted
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import LongestPrefix, Order, ShortestPrompt
@@ -45,7 +46,7 @@ STEPS = 30
 def tiny(policy: ComposedPolicy, **changes: Any) -> ComposedPolicy:
     """The policy with its gate's credit and cap of the size of a tiny world."""
     gate = policy.gate
-    if isinstance(gate, DeficitGate):
+    if isinstance(gate, DeficitGate | HierarchicalGate):
         gate = attrs.evolve(gate, **{"quantum": 5, **changes})
     return attrs.evolve(policy, gate=gate)
 
