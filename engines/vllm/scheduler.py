@@ -16,7 +16,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.request import Request
+from vllm.v1.request import Request as VllmCall
 
 from fairsched.engines.serving_audience import Audience
 from fairsched.engines.serving_certificate import require_certificate
@@ -31,7 +31,7 @@ from fairsched.engines.vllm.settings import Settings, SettingsError, read_settin
 from fairsched.engines.vllm.status import Status
 from fairsched.engines.vllm.version import require_tested
 from fairsched.model.monitor import Monitor
-from fairsched.model.request import Client
+from fairsched.model.request import TOKENS_MAX, Client, Prompt, Request
 from fairsched.policies.base import LocalPolicy
 
 REPORT_SECONDS = 10.0
@@ -66,6 +66,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         chosen = type(self).choose(settings, self.max_num_scheduled_tokens)
         memory = KvMemory(self.kv_cache_manager, self.block_size, self.num_lookahead_tokens, settings.reserve_outputs)
         names = Names(settings)
+        _check_policy(chosen.policy, self.max_model_len)
         _certify(settings, chosen.policy, names, memory.capacity_tokens, self.max_model_len)
         self.status = Status(_monitor(chosen.policy, memory, self.max_model_len, self.max_num_running_reqs))
         self._settings = settings
@@ -87,7 +88,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def _is_ready(self, request: Request) -> bool:
+    def _is_ready(self, request: VllmCall) -> bool:
         """Whether the request could run now: what vLLM asks before it puts one off."""
         if request.num_stale_output_tokens and not request.drop_stale_output:
             return False
@@ -109,8 +110,8 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
             self._report()
         return outputs
 
-    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> list[Request]:
-        finished: list[Request] = super().finish_requests(request_ids, finished_status)
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> list[VllmCall]:
+        finished: list[VllmCall] = super().finish_requests(request_ids, finished_status)
         for request in finished:
             self.desk.leave(request)
         return finished
@@ -155,6 +156,13 @@ def _check(scheduler: Any, settings: Settings) -> None:
             "outputs can be reserved for models with full attention only; "
             '"reserve_outputs": false serves this one under the larger constant'
         )
+
+
+def _check_policy(policy: LocalPolicy[Any], model_tokens_max: int) -> None:
+    """Raise `SettingsError` for a policy that would never let in the longest request of the model."""
+    longest = Request(0, 0, 0, Prompt(min(model_tokens_max, TOKENS_MAX) - 1), 1)
+    if (refusal := policy.refuses(longest)) is not None:
+        raise SettingsError(f"fairsched: a request as long as the model's context would wait for ever: {refusal}")
 
 
 def _certify(settings: Settings, policy: LocalPolicy[Any], names: Names, capacity: int, model_tokens_max: int) -> None:

@@ -204,6 +204,10 @@ def test_a_policy_that_fails_inside_vllm_is_set_aside(model: Path, monkeypatch: 
         ({"policy": "vtc", "parameters": {"quantum": 3}}, "quantum"),
         ({"policy": "vtc", "parameters": {"max_running": 3}}, "max_running is vLLM's"),
         ({"policy": "fastserve"}, "preempts"),
+        (
+            {"policy": "dlpm", "parameters": {"in_flight_cap_tokens": 255}},
+            "are over the in-flight cap of 255",
+        ),
         ({"certificate": "nowhere"}, "no certificate can be read"),
     ],
 )
@@ -293,6 +297,23 @@ def test_the_engine_core_in_its_own_process_is_configured_and_leaves_a_log(model
         [sys.executable, "-m", "fairsched.cli", "replay", str(log)], capture_output=True, text=True, check=False
     )
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+@pytest.mark.parametrize("ahead", [1, 2], ids=["sync", "async"])
+def test_a_log_replays_and_is_audited(model: Path, tmp_path: Path, ahead: int) -> None:
+    """Our own worker, told the decisions of the log, tells the same events, also where vLLM runs a step ahead; the same
+    file can be audited."""
+    from fairsched.cli import main
+    from tests.integration.vllm_parts import Bare, prompts
+
+    log = tmp_path / "run.jsonl"
+    engine = Bare(model, {"policy": "dlpm", "log": str(log), "clients": {"b": 2}}, budget=64)
+    for request in prompts(random.Random(3), 30, caching=False):
+        engine.add(*request)
+    engine.run(ahead)
+    engine.scheduler.shutdown()
+    assert main(["replay", str(log)]) == 0
+    assert main(["audit", str(log)]) == 0
 
 
 @pytest.fixture
