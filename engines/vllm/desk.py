@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
+from fairsched.engines.inside.decider import Decider, Decision, FailedError
 from fairsched.engines.serving_audience import Audience
-from fairsched.engines.vllm.decider import Decider, Decision, FailedError
 from fairsched.engines.vllm.memory import KvMemory
 from fairsched.engines.vllm.names import Names
 from fairsched.engines.vllm.prefixes import Prefixes

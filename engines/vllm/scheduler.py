@@ -18,18 +18,19 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request as VllmCall
 
+from fairsched.engines.inside.decider import Decider
+from fairsched.engines.inside.settings import SettingsError
 from fairsched.engines.serving_audience import Audience
 from fairsched.engines.serving_certificate import require_certificate
 from fairsched.engines.serving_log import ServingLog
-from fairsched.engines.vllm.decider import Decider
 from fairsched.engines.vllm.desk import Desk
 from fairsched.engines.vllm.memory import KvMemory
 from fairsched.engines.vllm.names import Names
 from fairsched.engines.vllm.prefixes import Prefixes
 from fairsched.engines.vllm.queue import FairQueue
-from fairsched.engines.vllm.settings import Settings, SettingsError, read_settings
+from fairsched.engines.vllm.settings import Settings, read_settings
 from fairsched.engines.vllm.status import Status
-from fairsched.engines.vllm.version import require_tested
+from fairsched.engines.vllm.version import TESTED
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import TOKENS_MAX, Client, Prompt, Request
 from fairsched.policies.base import LocalPolicy
@@ -61,7 +62,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         settings = read_settings(self.vllm_config.additional_config, os.environ)
-        require_tested(vllm.__version__, settings.accept_untested_version)
+        TESTED.require(vllm.__version__, settings.accept_untested_version)
         _check(self, settings)
         chosen = type(self).choose(settings, self.max_num_scheduled_tokens)
         memory = KvMemory(self.kv_cache_manager, self.block_size, self.num_lookahead_tokens, settings.reserve_outputs)
@@ -72,7 +73,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         self._settings = settings
         self._event_log = _event_log(settings, chosen, memory.capacity_tokens)
         self.desk = Desk(
-            Decider(chosen.policy, memory.capacity_tokens),
+            Decider(chosen.policy, memory.capacity_tokens, _log),
             memory,
             names,
             Prefixes(memory, chosen.follows_cache and self.cache_config.enable_prefix_caching),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from fairsched.engines.vllm.decider import Cause
+from fairsched.engines.inside.decider import Cause
 from fairsched.engines.vllm.desk import Desk
 from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.engines.inside.settings import SettingsError
+from fairsched.engines.inside.version import VersionError
 from fairsched.engines.vllm.memory import KvMemory
 from fairsched.engines.vllm.names import Names
-from fairsched.engines.vllm.settings import VARIABLE, Settings, SettingsError, read_settings
+from fairsched.engines.vllm.settings import VARIABLE, Settings, read_settings
 from fairsched.engines.vllm.status import Status as Report
-from fairsched.engines.vllm.version import VersionError, is_tested, require_tested
+from fairsched.engines.vllm.version import TESTED
 from fairsched.model.events import Admitted, Cancelled, Decoded, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import Client
@@ -305,7 +307,9 @@ def test_settings_come_from_the_command_line_or_a_file(tmp_path: Path) -> None:
 
 def test_only_tested_versions_are_accepted() -> None:
     """Releases from 0.32.0 to below 0.33; others only on demand."""
-    assert [is_tested(version) for version in ("0.32.0", "0.32.4+cpu", "0.31.9", "0.33.0", "0.32.0rc1", "dev")] == [
+    assert [
+        TESTED.includes(version) for version in ("0.32.0", "0.32.4+cpu", "0.31.9", "0.33.0", "0.32.0rc1", "dev")
+    ] == [
         True,
         True,
         False,
@@ -314,7 +318,7 @@ def test_only_tested_versions_are_accepted() -> None:
         False,
     ]
     with pytest.raises(VersionError, match=r"0\.33\.0; .*accept_untested_version"):
-        require_tested("0.33.0")
+        TESTED.require("0.33.0")
 
 
 def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:

@@ -4,14 +4,15 @@ Requests, block pool and the loop over running and waiting requests follow vLLM 
 runs the shim in the real one.
 """
 
+import logging
 import random
 from collections import deque
 from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any
 
+from fairsched.engines.inside.decider import Decider
 from fairsched.engines.serving_audience import Audience
-from fairsched.engines.vllm.decider import Decider
 from fairsched.engines.vllm.desk import Desk
 from fairsched.engines.vllm.memory import KvMemory
 from fairsched.engines.vllm.names import Names
@@ -120,7 +121,7 @@ class StandIn:
         self.events: list[Event] = []
         self.now = 0
         memory = KvMemory(self.pool, BLOCK, 0, reserve)
-        decider = Decider(policy, memory.capacity_tokens)
+        decider = Decider(policy, memory.capacity_tokens, logging.getLogger("vllm.fairsched"))
         names, prefixes = Names(settings or Settings()), Prefixes(memory, False)
         audience = Audience(None, [self.events.extend])
         self.desk = Desk(decider, memory, names, prefixes, audience, 1 << 20, self._clock)

@@ -1,7 +1,8 @@
 """`--scheduler-cls fairsched.integrations.vllm.FairScheduler`: a shipped policy inside vLLM's V1 engine."""
 
+from fairsched.engines.inside.settings import SettingsError
 from fairsched.engines.vllm.scheduler import Chosen, PolicyScheduler
-from fairsched.engines.vllm.settings import Settings, SettingsError
+from fairsched.engines.vllm.settings import Settings
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import local_policy, parameters, with_parameters
 

@@ -1,9 +1,9 @@
 """A policy that lets in one request at a time, and what becomes of it when it fails.
 
 It decides order and gate only: it is shown an empty worker of the engine's size, since the engine knows best what is
-in memory and what a step may compute.  A decision that raises or cannot be followed is not taken: the oldest goes
-first this time.  After `FAILURES_MAX` such decisions in a row, or when it cannot be told what happened, the policy is
-set aside, and the oldest goes first from then on.
+in memory and what a step may compute.  A decision that raises or cannot be followed is not taken: the `fallback`, the
+engine's own choice, is taken this time.  After `FAILURES_MAX` such decisions in a row, or when it cannot be told what
+happened, the policy is set aside, and the fallback holds from then on.
 """
 
 import logging
@@ -23,8 +23,6 @@ from fairsched.policies.base import LocalPolicy
 Cause = Literal["exception", "infeasible", "stalled", "observe"]
 FAILURES_MAX = 8
 
-_log = logging.getLogger("vllm.fairsched")
-
 
 class FailedError(Exception):
     """The policy gave no decision that can be followed."""
@@ -39,15 +37,26 @@ class Decision:
 
 
 class Decider:
-    """The policy and its state.  `interventions` counts what it did not decide, by cause."""
+    """The policy and its state.  `interventions` counts what it did not decide, by cause.
 
-    def __init__(self, policy: LocalPolicy[Any], capacity_tokens: int) -> None:
+    `fallback` says in the engine's `log` who goes first instead.
+    """
+
+    def __init__(
+        self,
+        policy: LocalPolicy[Any],
+        capacity_tokens: int,
+        log: logging.Logger,
+        fallback: str = "the oldest goes first",
+    ) -> None:
         self.policy = policy
         self.state = policy.init()
         self.set_aside: str | None = None
         self.last_error: str | None = None
         self.interventions: Counter[Cause] = Counter()
         self._capacity = capacity_tokens
+        self._log = log
+        self._fallback = fallback
         self._failures = 0
 
     def tell(self, event: Event) -> None:
@@ -64,12 +73,12 @@ class Decider:
         self.state = decision.after
         self._failures = 0
 
-    def decide(self, waiting: Container[int], now_ns: int) -> Decision | None:
-        """Who is next, or None: nobody.  Raises `FailedError` if the policy does not say."""
+    def decide(self, waiting: Container[int], now_ns: int, state: Any = None) -> Decision | None:
+        """Who is next, now or in another `state`, or None: nobody.  Raises `FailedError` if the policy does not say."""
         if self.set_aside is not None:
             raise FailedError(self.set_aside)
         try:
-            plan, after = self.policy.decide(self.state, self._view(now_ns))
+            plan, after = self.policy.decide(self.state if state is None else state, self._view(now_ns))
         except Exception as error:
             self.failed("exception", f"{type(error).__name__}: {error}")
             raise FailedError from error
@@ -87,9 +96,9 @@ class Decider:
         self.last_error = f"{cause}: {why}"
         if self._failures >= FAILURES_MAX:
             self.set_aside = self.last_error
-            _log.error("the policy is set aside, the oldest goes first from now on: %s", self.last_error)
+            self._log.error("the policy is set aside, %s from now on: %s", self._fallback, self.last_error)
         elif self.interventions[cause] == 1:
-            _log.warning("the oldest goes first, since the policy failed: %s", self.last_error)
+            self._log.warning("%s, since the policy failed: %s", self._fallback, self.last_error)
 
     def _view(self, now_ns: int) -> WorkerView:
         return WorkerView(now_ns, 0, self._capacity, self._capacity, 0, 0, 0, (), (), (), Map(), SortedTuple(), 0)

@@ -1,0 +1,1 @@
+"""What shims inside other people's engines share: the policy that may fail, names of clients, settings, versions."""
