@@ -8,20 +8,37 @@ from collections.abc import Sequence
 
 import attrs
 
+from fairsched.engines.moves import KvLink, host_link
+from fairsched.model.host import NO_HOST, Host
 from fairsched.model.latency import LatencyModel
 
 
 @attrs.frozen
 class WorkerSpec:
-    """A worker: how long its steps take, and how many tokens of KV it holds (None: the model's own figure)."""
+    """A worker: how long its steps take, and how many tokens of KV it holds (None: the model's own figure).
+
+    With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: `moves.host_link`).
+    """
 
     latency: LatencyModel
     kv_capacity_tokens: int | None = None
+    host_capacity_tokens: int = 0
+    host_link: KvLink | None = None
 
     @property
     def capacity(self) -> int:
         """KV tokens."""
         return self.latency.kv_capacity_tokens if self.kv_capacity_tokens is None else self.kv_capacity_tokens
+
+    @property
+    def host(self) -> Host:
+        """Its host memory, empty."""
+        return Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
+
+    @property
+    def link(self) -> KvLink:
+        """How KV gets there and back."""
+        return host_link(self.latency) if self.host_link is None else self.host_link
 
 
 @attrs.frozen
@@ -75,6 +92,8 @@ def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
     for spec in specs:
         if spec.capacity < 2:
             raise ValueError(f"a worker needs room for a prompt and an output token, not for {spec.capacity} tokens")
+        if spec.host_capacity_tokens < 0:
+            raise ValueError(f"host memory holds 0 tokens or more, not {spec.host_capacity_tokens}")
     return tuple(specs)
 
 

@@ -24,6 +24,8 @@ from fairsched.model.events import (
     Preempted,
     Prefilled,
     Rejected,
+    SwappedIn,
+    SwappedOut,
     WorkerLeft,
 )
 
@@ -152,6 +154,7 @@ class _Life:
         self._held: Held | None = None
         self._since_ns = 0
         self._chunks = _Chunks()
+        self._kept = False
 
     # --- spans ------------------------------------------------------------------------------------------------------
 
@@ -209,8 +212,17 @@ class _Life:
         elif isinstance(event, Prefilled):
             self._prefilled(event)
         elif isinstance(event, Preempted):
-            self._note(event, f"preempted: loses its KV memory after {event.generated_tokens:,} output tokens")
+            if not self._kept:
+                self._note(event, f"preempted: loses its KV memory after {event.generated_tokens:,} output tokens")
+            self._kept = False
             self._wait(event.time_ns)
+        elif isinstance(event, SwappedOut):
+            self._note(
+                event, f"swapped out: leaves the batch, and the KV of {event.kv_tokens:,} tokens goes to the host"
+            )
+            self._kept = True
+        elif isinstance(event, SwappedIn):
+            self._note(event, f"swapped in: the KV of {event.kv_tokens:,} tokens comes back")
         elif isinstance(event, Finished):
             self._over(event, "finished", f"finished, {event.output_tokens:,} output tokens")
         elif isinstance(event, Cancelled):

@@ -8,8 +8,8 @@ import attrs
 
 from fairsched.model.workload import Job
 
-Held = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "prefill", "decode"]
-"""What a request's time goes to; the first eight hold it back."""
+Held = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "prefill", "decode"]
+"""What a request's time goes to; the first nine hold it back."""
 
 MEANING: dict[Held, str] = {
     "step": "a step was under way when it came",
@@ -18,6 +18,7 @@ MEANING: dict[Held, str] = {
     "prefix": "another request was computing a prefix of its prompt",
     "order": "others came first",
     "bypass": "an older request had been passed over too often, and came first",
+    "swapped": "it had been swapped out, and others came first or memory was short",
     "memory": "it was next, and did not fit into the free KV memory",
     "budget": "it was next, and the step's tokens or seats were spent",
 }

@@ -20,7 +20,7 @@ import attrs
 from fairsched.engines.guard_advisor import Advisor, LateError, ObserveError
 from fairsched.engines.guard_history import history
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Decoded, Event, Preempted
+from fairsched.model.events import Admitted, Decoded, Event, Preempted, SwappedIn, SwappedOut
 from fairsched.model.feasible import violations
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client
@@ -47,7 +47,7 @@ CAUSES: tuple[Cause, ...] = (
 PENDING_MAX = 1 << 17
 """A policy that has not been told so many events, since a call of it does not return, is set aside."""
 
-_FOLDED = frozenset({Admitted, Preempted})
+_FOLDED = frozenset({Admitted, Preempted, SwappedIn, SwappedOut})
 _log = logging.getLogger("fairsched.guard")
 
 Rebuild = Callable[[LocalPolicy[Any], Any, list[Event]], Any]

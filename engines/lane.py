@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from fairsched.engines.changes import WorkerSpec
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event
+from fairsched.model.host import NO_HOST
 from fairsched.model.plan import Migration, StepPlan
 from fairsched.model.view import WorkerLoad
 from fairsched.model.worker_state import WorkerState
@@ -46,7 +47,7 @@ class Lane:
     def __init__(self, worker: int, spec: WorkerSpec, policy_state: Any) -> None:
         self.spec = spec
         self.latency = spec.latency
-        self.state = WorkerState(worker, spec.capacity)
+        self.state = self.empty(worker)
         self.policy_state = policy_state
         self.phase: Phase = "absent"
         self.plan: StepPlan | None = None
@@ -58,6 +59,10 @@ class Lane:
         self.loaded_state, self.loaded = self.state, self.state.load()
         self.moving: dict[int, Migration] = {}
         self.down_until_ns = 0
+
+    def empty(self, worker: int) -> WorkerState:
+        """A worker of this kind that has nothing."""
+        return WorkerState(worker, self.spec.capacity, host=self.spec.host)
 
     @property
     def idle(self) -> bool:
@@ -76,14 +81,17 @@ class Lane:
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
 
     def start(self, plan: StepPlan, leap: bool, now_ns: int) -> int:
-        """Execute a plan that has begun, for as many steps as it holds or for one; returns when they end."""
+        """Execute a plan that has begun, for as many steps as it holds or for one; returns when they end.
+
+        Transfers to and from the host go on beside what is computed; a step is over when both are.
+        """
         state = self.state
         self.plan, self.start_ns = plan, now_ns
         self.run += 1
+        if state.host is not NO_HOST and state.host.moves:
+            return now_ns + max(self._step_ns(plan), self.spec.link.transfer_ns(state.host.moving_tokens))
         if plan.chunks:
-            self.steps = 1
-            decoding = state.decoding if plan.decode else 0
-            return now_ns + self.latency.step_ns(state.chunk_contexts(plan), decoding, state.context)
+            return now_ns + self._step_ns(plan)
         steps = 1
         if leap:
             steps, valid_steps = state.decode_steps_max(), plan.valid_steps
@@ -91,6 +99,14 @@ class Lane:
                 steps = valid_steps
         self.steps = steps
         return now_ns + self.latency.decode_run_ns(state.decoding, state.context, steps)
+
+    def _step_ns(self, plan: StepPlan) -> int:
+        """What one step computes takes so long."""
+        self.steps, state = 1, self.state
+        decoding = state.decoding if plan.decode else 0
+        if not plan.chunks and not decoding:
+            return 0
+        return self.latency.step_ns(state.chunk_contexts(plan), decoding, state.context)
 
     def settle(self, now_ns: int) -> list[Event]:
         """What the steps of a leap that are over by now came to; it goes on."""

@@ -10,16 +10,17 @@ from itertools import compress, count
 
 import msgspec
 
-from fairsched.model.events import Arrived, Cached, ClientConfigured, Decoded, Event, Evicted
+from fairsched.model.events import Arrived, Cached, ClientConfigured, Decoded, Event, Evicted, WorkerJoined
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _BATCH = 4096
-_BY_REFERENCE = frozenset({Arrived, Cached, Evicted, ClientConfigured})
+_BY_REFERENCE = frozenset({Arrived, Cached, Evicted, ClientConfigured, WorkerJoined})
 
 
 def by_reference(event: Event) -> object:
-    """An event as the log writes it: prompts are named by the request that brought them, no groups are left out."""
+    """An event as the log writes it: prompts are named by the request that brought them, no groups and no host memory
+    are left out."""
     match event:
         case Arrived(request=r):
             line = ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
@@ -32,6 +33,8 @@ def by_reference(event: Event) -> object:
             return ("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks)
         case ClientConfigured(groups=()):
             return ("ClientConfigured", event.time_ns, event.worker, event.client, event.weight)
+        case WorkerJoined(host_capacity_tokens=0):
+            return ("WorkerJoined", event.time_ns, event.worker, event.kv_capacity_tokens)
     return event
 
 

@@ -25,11 +25,15 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Finished,
+    HostLost,
     Migrated,
     Preempted,
     Prefilled,
     Rejected,
     Settled,
+    SwappedIn,
+    SwappedOut,
+    Transferred,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
@@ -76,9 +80,13 @@ _LINES: dict[bytes, Any] = {
         kind.__name__.encode(): kind
         for kind in (Admitted, Settled, Prefilled, Decoded, Preempted, Finished, Cancelled, Migrated, Rejected)
     },
+    **{kind.__name__.encode(): kind for kind in (SwappedOut, SwappedIn, Transferred, HostLost)},
     **{kind.__name__.encode(): kind for kind in (ClientConfigured, WorkerJoined, WorkerDraining, WorkerLeft)},
 }
-_COUNTED = frozenset({Admitted, Settled, Prefilled, Preempted, Finished, Cancelled, Migrated, WorkerJoined})
+_COUNTED = frozenset(
+    {Admitted, Settled, Prefilled, Preempted, Finished, Cancelled, Migrated, WorkerJoined}
+    | {SwappedOut, SwappedIn, Transferred, HostLost}
+)
 _NOWHERE = (Arrived, Cancelled, Rejected)
 """What can happen to a request that is at no worker."""
 _DECODERS: dict[bytes, Any] = {name: msgspec.json.Decoder(kind).decode for name, kind in _LINES.items()}

@@ -3,7 +3,12 @@
 import attrs
 import msgspec
 
+from fairsched.model.latency import LatencyModel
+from fairsched.model.presets import KV_BYTES
 from fairsched.model.request import Request
+
+HOST_BYTES_PER_S = 25_000_000_000
+"""Four fifths of what PCIe 4.0 x16 has nominally (16 lanes of 16 GT/s, 31.5 GB/s): a nominal figure of ours."""
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
@@ -17,7 +22,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 @attrs.frozen
 class KvLink:
-    """The network between two workers: bytes of KV a token, and bytes a second.
+    """The network between two workers, or the way to host memory: bytes of KV a token, and bytes a second.
 
     Defaults: Llama-3.1-8B in 16 bits (2 x 32 layers x 8 heads x 128 x 2 bytes), and 64 Gbit/s.
     """
@@ -32,6 +37,11 @@ class KvLink:
     def transfer_ns(self, tokens: int) -> int:
         """How long the KV of so many tokens is under way, rounded up."""
         return -(-tokens * self.bytes_per_token * 1_000_000_000 // self.bytes_per_s)
+
+
+def host_link(latency: LatencyModel) -> KvLink:
+    """The way to host memory of a worker with this model: PCIe, and the model's KV bytes a token."""
+    return KvLink(KV_BYTES.get(latency.name, KvLink().bytes_per_token), HOST_BYTES_PER_S)
 
 
 class Tally:

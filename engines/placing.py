@@ -221,7 +221,7 @@ class Placing(Timeline):
         request_id, state = plan.request_id, lane.state
         waiting = state.queue.get(request_id)
         if waiting is not None:
-            done, kv = waiting.generated_tokens, waiting.kv_tokens
+            done, kv = waiting.generated_tokens, waiting.kv_tokens or state.host.kept(request_id)
         else:
             done, kv = generated(state, request_id), kv_tokens(state, request_id)
         kv = kv if plan.with_kv else 0

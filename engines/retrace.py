@@ -26,20 +26,26 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Finished,
+    HostLost,
     Migrated,
     Preempted,
     Prefilled,
     Settled,
+    SwappedIn,
+    SwappedOut,
+    Transferred,
     WorkerJoined,
     WorkerLeft,
 )
+from fairsched.model.host import NO_HOST, Host
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.worker_host import land, lose_host
 from fairsched.model.worker_state import WorkerState
 from fairsched.model.workload import Job
 from fairsched.policies.base import LocalPolicy
 
-DECIDED = (Preempted, Admitted, Settled, Evicted)
+DECIDED = (Preempted, SwappedOut, SwappedIn, Admitted, Settled, Evicted)
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
 
 
@@ -64,6 +70,7 @@ class Retrace:
         self.on_decision: Callable[[], None] | None = None
         self._jobs = jobs
         self._latency = latency
+        self._swapping: SwappedIn | None = None  # Whose admission must come next.
         self._deciding = False  # The worker is idle, or decides what comes next: no step has begun.
         self._step: list[Event] = []  # Prefilled and Cached of a step whose end is not told yet.
         self._due: deque[Event] = deque()  # What the transitions told and the log must hold next.
@@ -123,7 +130,8 @@ class Retrace:
             raise DifferenceError(f"the worker would tell {_text(told)}, not {_text(event)}")
 
     def _joined(self, event: WorkerJoined) -> None:
-        self.state = WorkerState(self.worker, event.kv_capacity_tokens)
+        host = Host(event.host_capacity_tokens) if event.host_capacity_tokens else NO_HOST
+        self.state = WorkerState(self.worker, event.kv_capacity_tokens, host=host)
 
     def _left(self, _: WorkerLeft) -> None:
         self.state = WorkerState(self.worker, 0)
@@ -142,16 +150,39 @@ class Retrace:
             event.cached_prefix_tokens,
             event.reserved_output_tokens,
         )
-        self._begun(StepPlan(admit=(admission,), decode=False), event)
+        swapping, self._swapping = self._swapping, None
+        comes = () if swapping is None else (event.request_id,)
+        self._begun(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
 
     def _preempted(self, event: Preempted) -> None:
         self._begun(StepPlan(preempt=(event.request_id,), decode=False), event)
 
-    def _begun(self, plan: StepPlan, event: Event) -> None:
+    def _swapped_out(self, event: SwappedOut) -> None:
+        self._begun(StepPlan(swap_out=(event.request_id,), decode=False), event)
+
+    def _swapped_in(self, event: SwappedIn) -> None:
+        # How it is admitted is told next.
+        self._swapping = event
+
+    def _begun(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
         # Room is made once, for the whole plan: what went is told by events of its own.
         self.state, told = transitions.change_batch(self.state, plan, event.time_ns)
+        if before is not None:
+            self._expect(before, told.pop(0))
         self._expect(event, told[0])
         self._due.extend(told[1:])
+        self._decides_at(event.time_ns)
+
+    def _transferred(self, event: Transferred) -> None:
+        """The end of a step, told before what it computed; of one that computed nothing, all of it."""
+        self.state, told = land(self.state, event.time_ns)
+        self._expect(event, told)
+        if not self.state.decoding:
+            self._decides_at(event.time_ns)
+
+    def _host_lost(self, event: HostLost) -> None:
+        self.state, told = lose_host(self.state, event.time_ns)
+        self._expect(event, told)
         self._decides_at(event.time_ns)
 
     def _evicted(self, event: Evicted) -> None:
@@ -255,6 +286,10 @@ _FEEDS: dict[type, Callable[[Retrace, Any], None]] = {
     Arrived: Retrace._arrived,
     Admitted: Retrace._admitted,
     Preempted: Retrace._preempted,
+    SwappedOut: Retrace._swapped_out,
+    SwappedIn: Retrace._swapped_in,
+    Transferred: Retrace._transferred,
+    HostLost: Retrace._host_lost,
     Evicted: Retrace._evicted,
     Prefilled: Retrace._chunk,
     Cached: Retrace._chunk,

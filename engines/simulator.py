@@ -45,7 +45,6 @@ from fairsched.model.events import (
     configured,
 )
 from fairsched.model.latency import LatencyModel
-from fairsched.model.worker_state import WorkerState
 from fairsched.model.workload import Workload
 from fairsched.policies.base import ClusterPolicy, LocalPolicy
 
@@ -181,7 +180,7 @@ class Simulator(Placing):
         told = [client for client in self.workload.clients if new and not client.is_plain]
         self._announce(
             lane,
-            WorkerJoined(self.now_ns, worker, lane.state.capacity),
+            WorkerJoined(self.now_ns, worker, lane.state.capacity, lane.state.host.capacity_tokens),
             *(configured(client, self.now_ns, worker) for client in told),
         )
         self._place_held()
@@ -235,7 +234,7 @@ class Simulator(Placing):
     def _leaves(self, lane: Lane) -> None:
         lane.phase, self._up = "absent", None
         lane.waking = False
-        lane.state = WorkerState(lane.state.worker, lane.state.capacity)
+        lane.state = lane.empty(lane.state.worker)
         self._announce(lane, WorkerLeft(self.now_ns, lane.state.worker))
 
     def _place_held(self) -> None:

@@ -23,6 +23,8 @@ from fairsched.model.events import (
     Finished,
     Preempted,
     Rejected,
+    SwappedIn,
+    SwappedOut,
 )
 from fairsched.model.workload import Workload
 from fairsched.policies.base import LocalPolicy
@@ -40,7 +42,7 @@ AGENDA = (
 ) = range(9)
 """What can happen, in the order in which it happens at one instant."""
 
-FOLDED = frozenset({Admitted, Preempted})
+FOLDED = frozenset({Admitted, Preempted, SwappedIn, SwappedOut})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
 
 _ENDS = (Finished, Rejected, Cancelled)
@@ -100,7 +102,7 @@ class Timeline:
                 self._repaid(lane)
             if events:
                 self._publish(lane, events, decided=True)
-            if plan.chunks or (plan.decode and lane.state.decoding):
+            if plan.chunks or (plan.decode and lane.state.decoding) or lane.state.host.moves:
                 # What was evicted to make room may change what the policy wants next, so that nothing is leapt over.
                 end_ns = lane.start(plan, self.leap and not events, now_ns)
                 heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, lane.run))

@@ -77,7 +77,8 @@ class Decoded(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
 
 
 class Preempted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """The request lost its KV and waits again; its `generated_tokens` so far will be recomputed.
+    """The request left the batch and waits again; it lost its KV, and its `generated_tokens` so far will be recomputed,
+    unless a `SwappedOut` at the same time says that its KV is on the host.
 
     `uncomputed_tokens` of its extend tokens had not been computed.
     """
@@ -88,6 +89,43 @@ class Preempted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True
     client: int
     generated_tokens: int
     uncomputed_tokens: int
+
+
+class SwappedOut(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """The KV of `kv_tokens` tokens goes to host memory, with a request that leaves the batch (`Preempted` follows)."""
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    kv_tokens: int
+
+
+class SwappedIn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """The KV of `kv_tokens` tokens comes back from host memory, with a request that enters the batch (`Admitted`
+    follows)."""
+
+    time_ns: int
+    worker: int
+    request_id: int
+    client: int
+    kv_tokens: int
+
+
+class Transferred(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """What was swapped out and in during a step, tokens of KV, has come to its place."""
+
+    time_ns: int
+    worker: int
+    out_tokens: int
+    in_tokens: int
+
+
+class HostLost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """Host memory is empty, and no transfer is under way: whose KV was there is computed again."""
+
+    time_ns: int
+    worker: int
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -183,6 +221,7 @@ class WorkerJoined(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=T
     time_ns: int
     worker: int
     kv_capacity_tokens: int
+    host_capacity_tokens: int = 0
 
 
 class WorkerDraining(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -206,6 +245,10 @@ Event = (
     | Prefilled
     | Decoded
     | Preempted
+    | SwappedOut
+    | SwappedIn
+    | Transferred
+    | HostLost
     | Finished
     | Cancelled
     | Migrated

@@ -15,7 +15,8 @@ def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
 
     O(size of the plan).
     """
-    return (*_requests(plan, view), *_chunks(plan, view), *_memory(plan, view), *_validity(plan))
+    swaps = _swaps(plan, view) if plan.swap_out or plan.swap_in else ()
+    return (*_requests(plan, view), *swaps, *_chunks(plan, view), *_memory(plan, view), *_validity(plan))
 
 
 def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
@@ -27,6 +28,12 @@ def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
         if request_id in seen:
             yield f"request {request_id} is preempted twice"
         seen.add(request_id)
+    for request_id in plan.swap_out:
+        if request_id not in view.in_flight:
+            yield f"request {request_id} is swapped out and does not run"
+        if request_id in seen:
+            yield f"request {request_id} is named twice among those who leave"
+        seen.add(request_id)
     for admission in plan.admit:
         if admission.request_id in view.in_flight:
             yield f"request {admission.request_id} is admitted and runs already"
@@ -37,13 +44,36 @@ def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
         seen.add(admission.request_id)
 
 
+def _swaps(plan: StepPlan, view: WorkerView) -> Iterator[str]:
+    """What is swapped out has KV, which fits into host memory; what is swapped in has KV there, and enters."""
+    need = 0
+    for request_id in plan.swap_out:
+        if request_id in view.in_flight:
+            kv_tokens = view.computed_tokens(request_id)
+            need += kv_tokens
+            if kv_tokens < 1:
+                yield f"request {request_id} is swapped out and has no KV yet"
+    if need > view.host.free_tokens:
+        yield f"swapping out needs {need} tokens of host memory, and {view.host.free_tokens} are free"
+    entering = {admission.request_id for admission in plan.admit}
+    for request_id in plan.swap_in:
+        if not view.host.kept(request_id):
+            yield f"request {request_id} is swapped in and has no KV on the host"
+        if request_id not in entering:
+            yield f"request {request_id} is swapped in and is not admitted"
+    if len(set(plan.swap_in)) < len(plan.swap_in):
+        yield "a request is swapped in twice"
+
+
 def _chunks(plan: StepPlan, view: WorkerView) -> Iterator[str]:
     """A chunk is of a request that is or enters in the batch, and no longer than what it has left to compute."""
     entering = {admission.request_id: admission.extend_tokens for admission in plan.admit}
+    entering |= dict.fromkeys(plan.swap_in, 0)
+    gone = {*plan.preempt, *plan.swap_out}
     seen: set[int] = set()
     for request_id, tokens in plan.chunks:
         flight = view.in_flight.get(request_id)
-        running = 0 if flight is None or request_id in plan.preempt else flight.remaining_tokens
+        running = 0 if flight is None or request_id in gone else flight.remaining_tokens
         left = entering.get(request_id, running)
         if not 1 <= tokens <= left:
             yield f"request {request_id} has {left} tokens left to compute, and its chunk has {tokens}"
@@ -53,11 +83,18 @@ def _chunks(plan: StepPlan, view: WorkerView) -> Iterator[str]:
 
 
 def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """What is promised fits into what is free, unless preemptions free an amount that the view does not show."""
+    """What is promised fits into what is free, unless who leaves frees an amount that the view does not show."""
     if plan.preempt:
         return
     need = sum(admission.extend_tokens + admission.reserved_output_tokens for admission in plan.admit)
-    growing = view.growing if plan.decode else 0
+    if plan.swap_in:
+        need += sum(
+            max(view.host.kv.get(admission.request_id, 0) - admission.cached_prefix_tokens, 0)
+            for admission in plan.admit
+            if admission.request_id in plan.swap_in
+        )
+    # Whoever is swapped out takes nothing in this step, and may give back what was reserved for it.
+    growing = view.growing if plan.decode and not plan.swap_out else 0
     if need + growing > view.kv_free_tokens:
         yield f"admissions and decoding need {need + growing} tokens of KV, and {view.kv_free_tokens} are free"
 
@@ -66,5 +103,5 @@ def _validity(plan: StepPlan) -> Iterator[str]:
     """Only a step that just decodes may be repeated without asking again."""
     if plan.valid_steps is not None and plan.valid_steps < 1:
         yield f"the plan is valid for {plan.valid_steps} steps"
-    if plan.valid_steps != 1 and (plan.preempt or plan.admit or plan.chunks):
-        yield "a plan that preempts, admits or prefills is valid for one step only"
+    if plan.valid_steps != 1 and (plan.changes_batch or plan.chunks):
+        yield "a plan that preempts, swaps, admits or prefills is valid for one step only"

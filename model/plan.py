@@ -20,8 +20,10 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
 class StepPlan(msgspec.Struct, frozen=True, gc=False):
     """What a worker does in its next step.
 
-    First the requests in `preempt` lose their KV and wait again, then those in `admit` enter, then `chunks`
-    (request id, tokens) are prefilled, and with `decode` every request whose prefill is complete produces a token.
+    First the requests in `preempt` lose their KV and wait again, then those in `admit` enter, then those in `swap_out`
+    wait again and their KV goes to host memory, then `chunks` (request id, tokens) are prefilled, and with `decode`
+    every request whose prefill is complete produces a token.  Who enters and is in `swap_in` counts on its KV on the
+    host.  KV is under way during the step: what leaves gives its room to a later step, and who comes computes then.
 
     `valid_steps` says for how many steps this plan stays what `decide` would return while nothing but decoding
     happens: 1 by default, None until another event.  Only a plan without preemptions, admissions and chunks may say
@@ -33,6 +35,13 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     chunks: tuple[tuple[int, int], ...] = ()
     decode: bool = True
     valid_steps: int | None = 1
+    swap_out: tuple[int, ...] = ()
+    swap_in: tuple[int, ...] = ()
+
+    @property
+    def changes_batch(self) -> bool:
+        """Whether anybody enters or leaves the batch."""
+        return bool(self.preempt or self.admit or self.swap_out)
 
 
 class Dispatch(msgspec.Struct, frozen=True, gc=False):

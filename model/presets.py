@@ -106,5 +106,17 @@ PRESETS: dict[str, LatencyModel] = {
 }
 """Presets by name."""
 
+KV_BYTES: dict[str, int] = {
+    "llama-3.2-3b-a10g": 114_688,
+    "llama-3.1-8b-a100": 131_072,
+    "opt-13b-a100": 819_200,
+    "opt-13b-a100-tp2": 409_600,
+    "opt-13b-a100-tp4": 204_800,
+    "llama-2-70b-h100": 40_960,
+    "llama-3-70b-h100-tp2": 163_840,
+    "mistral-7b-a6000": 131_072,
+}
+"""Bytes of KV a token on each accelerator of a preset's worker: of its keys and values in 16 bits, an equal share."""
+
 DEFAULT_PRESET = "llama-3.2-3b-a10g"
 """The latency model of every command that names none."""

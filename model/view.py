@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from immutables import Map
 
+from fairsched.model.host import NO_HOST, Host
 from fairsched.model.sorted_tuple import SortedTuple
 
 
@@ -35,7 +36,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     them into memory that was not reserved; `clock` counts decode steps.
     `prefilling` lists (request id, remaining extend tokens) in order of
     admission; `decoding_counts[k]` requests of client `decoding_clients[k]` are decoding (ascending ids);
-    `running_ranks` holds (rank, request id), the youngest last.
+    `running_ranks` holds (rank, request id), the youngest last.  `host` is the worker's host memory, with the KV of
+    those who were swapped out.
     """
 
     now_ns: int
@@ -51,11 +53,17 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     in_flight: Map[int, InFlight]
     running_ranks: SortedTuple[tuple[int, int]]
     clock: int
+    host: Host = NO_HOST
 
     def decoded_tokens(self, request_id: int) -> int:
         """Output tokens that a running request produced since it was admitted.  O(1)."""
         start = self.in_flight[request_id].clock_start
         return 0 if start is None else 1 + self.clock - start
+
+    def computed_tokens(self, request_id: int) -> int:
+        """Tokens of a running request whose KV is here: all but the last, which is not fed back yet.  O(1)."""
+        flight = self.in_flight[request_id]
+        return flight.context_tokens - flight.remaining_tokens + max(self.decoded_tokens(request_id) - 1, 0)
 
 
 class WorkerLoad(msgspec.Struct, frozen=True, gc=False):

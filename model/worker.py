@@ -21,11 +21,14 @@ from fairsched.model.events import (
     Prefilled,
     Rejected,
     Settled,
+    SwappedIn,
 )
+from fairsched.model.host import NO_HOST
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import InFlight
 from fairsched.model.worker_batch import evict, generated, join_decode, release, requeue
+from fairsched.model.worker_host import drop, fetch, land, lose_host, swap_out
 from fairsched.model.worker_state import Running, Waiting, WorkerState
 
 EVICT_SHARE = 128
@@ -80,7 +83,8 @@ def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Ste
 def _unqueued(state: WorkerState, waiting: Waiting) -> WorkerState:
     """The queue without a request."""
     queue = state.queue.delete(waiting.request.id)
-    return replace(state, queue=queue, queue_tokens=state.queue_tokens - waiting.context_tokens)
+    host = drop(state.host, waiting.request.id) if state.host.kv else state.host
+    return replace(state, queue=queue, queue_tokens=state.queue_tokens - waiting.context_tokens, host=host)
 
 
 def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
@@ -89,7 +93,8 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     Raises `InfeasiblePlanError`, leaving the state as it was, if the plan cannot be executed.
     """
     chunks = plan.chunks
-    if not (chunks or plan.admit or plan.preempt or state.growing) and state.decoding <= state.room:
+    changes = plan.admit or plan.preempt or plan.swap_out or plan.swap_in
+    if not (chunks or changes or state.growing) and state.decoding <= state.room:
         return state, []
     state, events = change_batch(state, plan, now_ns)
     growth, unreserved = (state.decoding, state.growing) if plan.decode else (0, 0)
@@ -106,12 +111,20 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
 
 
 def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
-    """Apply the plan's preemptions and admissions, without making room for its step."""
+    """Apply the plan's preemptions, admissions and swaps, without making room for its step."""
     events: list[Event] = []
     for request_id in plan.preempt:
         state = _preempt(state, request_id, now_ns, events)
+    if plan.swap_in:
+        _check_swaps(state, plan)
     for admission in plan.admit:
-        state = _admit(state, admission, now_ns, events)
+        state = _admit(state, admission, now_ns, events, admission.request_id in plan.swap_in)
+    for request_id in plan.swap_out:
+        swapped = swap_out(state, request_id, now_ns)
+        if isinstance(swapped, str):
+            raise InfeasiblePlanError(f"worker {state.worker}: {swapped}")
+        state = swapped[0]
+        events += swapped[1]
     return state, events
 
 
@@ -122,6 +135,9 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
     """
     events: list[Event] = []
     ended: list[int] = []
+    if state.host is not NO_HOST and state.host.moves:
+        state, transferred = land(state, now_ns)
+        events.append(transferred)
     decoding = state.decoding if plan.decode else 0
     clock = state.clock
     if decoding:
@@ -205,9 +221,12 @@ def lose(state: WorkerState, now_ns: int) -> Step:
     """The worker lost its memory (its process died and was started again), and with it the step under way.
 
     Whatever ran waits again, in order of admission, and keeps what it had generated, to be computed once more; nothing
-    is cached any more; the queue stays.  O(batch + cache).
+    is cached or on the host any more; the queue stays.  O(batch + cache).
     """
     events: list[Event] = []
+    if state.host.kv or state.host.moves:
+        state, lost = lose_host(state, now_ns)
+        events.append(lost)
     for _, request_id in state.ranks:
         state, preempted = requeue(state, request_id, now_ns)
         events.append(preempted)
@@ -215,7 +234,9 @@ def lose(state: WorkerState, now_ns: int) -> Step:
     return (evict(state, cached_tokens, now_ns, events) if cached_tokens else state), events
 
 
-def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[Event]) -> WorkerState:
+def _admit(
+    state: WorkerState, admission: Admission, now_ns: int, events: list[Event], swapped: bool = False
+) -> WorkerState:
     request_id = admission.request_id
     waiting = state.queue.get(request_id)
     if waiting is None:
@@ -224,8 +245,9 @@ def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[E
     context = waiting.context_tokens
     cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns)
     own = context - cached_tokens
+    came = state.host.kv[request_id] if swapped else waiting.kv_tokens
     # Of the KV that came along, what the plan does not count on is dropped and computed.
-    ready = max(min(waiting.kv_tokens - cached_tokens, own - admission.extend_tokens), 0)
+    ready = max(min(came - cached_tokens, own - admission.extend_tokens), 0)
     extend = own - ready
     kv_tokens = own + admission.reserved_output_tokens
     need = kv_tokens + cache.tree.protected_tokens - state.cache.tree.protected_tokens
@@ -240,6 +262,16 @@ def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[E
             f"{request.max_output_tokens - waiting.generated_tokens} tokens and is promised only "
             f"{admission.reserved_output_tokens}"
         )
+    host = state.host
+    if host.comes(request_id):
+        raise InfeasiblePlanError(
+            f"worker {state.worker}: request {request_id} is admitted while its KV is on its way to the host"
+        )
+    if swapped:
+        host = fetch(host, request_id, ready)
+        events.append(SwappedIn(now_ns, state.worker, request_id, request.client, ready))
+    elif host.kv:
+        host = drop(host, request_id)
     events.append(
         Admitted(
             now_ns,
@@ -266,6 +298,7 @@ def _admit(state: WorkerState, admission: Admission, now_ns: int, events: list[E
         used=state.used + ready,
         promised=state.promised + kv_tokens,
         rank=state.rank + 1,
+        host=host,
     )
 
 
@@ -275,6 +308,18 @@ def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Even
     state, preempted = requeue(state, request_id, now_ns)
     events.append(preempted)
     return state
+
+
+def _check_swaps(state: WorkerState, plan: StepPlan) -> None:
+    """Who is swapped in enters, has KV on the host that is whole, and computes nothing while it comes over."""
+    entering = {admission.request_id for admission in plan.admit}
+    computes = {request_id for request_id, _ in plan.chunks}
+    for request_id in plan.swap_in:
+        if request_id not in entering or not state.host.kept(request_id) or request_id in computes:
+            raise InfeasiblePlanError(
+                f"worker {state.worker}: request {request_id} is swapped in, and does not enter with KV that is on the "
+                "host, computing nothing before it has come"
+            )
 
 
 def _checked_growth(state: WorkerState, chunks: tuple[tuple[int, int], ...]) -> tuple[int, int]:

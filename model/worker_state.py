@@ -2,12 +2,14 @@
 
 Memory is counted in tokens.  The cache holds prompts that are complete; beside it each running request is promised
 `kv_tokens` of its own.  Always: cached + used <= capacity, and protected + promised <= capacity.
+What is swapped out counts as used and promised until it has left.
 """
 
 import msgspec
 from immutables import Map
 
 from fairsched.model.cache import PrefixCache
+from fairsched.model.host import NO_HOST, Host
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Request
 from fairsched.model.sorted_tuple import SortedTuple
@@ -45,7 +47,8 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerState(msgspec.Struct, frozen=True, gc=False):
-    """Everything about one worker.  Make one by `WorkerState(worker=0, capacity=...)`.
+    """Everything about one worker.  Make one by `WorkerState(worker=0, capacity=...)`, and with `host=Host(...)` if
+    it has host memory.
 
     `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
     admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.
@@ -70,6 +73,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
     promised: int = 0
     clock: int = 0
     rank: int = 0
+    host: Host = NO_HOST
 
     @property
     def free(self) -> int:
@@ -116,6 +120,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             self.in_flight,
             self.ranks,
             self.clock,
+            self.host,
         )
 
     def load(self) -> WorkerLoad:

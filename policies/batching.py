@@ -94,6 +94,10 @@ class Batching(ABC):
         batch.tokens -= tokens
         batch.seats -= 1
 
+    def seat(self, batch: Batch) -> None:
+        """A request enters that computes nothing in this step, since its KV is on the way."""
+        batch.seats -= 1
+
     def withheld(self, kv_capacity_tokens: int) -> int:
         """KV that is kept free, except of a request that runs alone."""
         return 0

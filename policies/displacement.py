@@ -17,6 +17,8 @@ neither does, so decode steps may be leapt over.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fairsched.model.algebra import NOBODY
 from fairsched.model.plan import StepPlan
 from fairsched.model.theorem import Scope, Theorem
@@ -65,7 +67,7 @@ def displaced(
     batch = batching.open(view)
     optimistic = batching.reserve == "optimistic"
     victims: list[int] = []
-    for victim in _behind(policy, state, view, group, waiting.scores[request_id] >> AGE_BITS):
+    for victim in behind(policy, state, view, group, waiting.scores[request_id] >> AGE_BITS):
         free += freed_tokens(state, view, victim, batch.decode and optimistic)
         state = requeued(state, victim, view.decoded_tokens(victim))
         victims.append(victim)
@@ -75,20 +77,25 @@ def displaced(
         entered = Round(order, gate, batching, state, view, batch, free).run_only(group, request_id)
         if entered is not None:
             plan, decided = entered
-            return StepPlan(tuple(victims), plan.admit, plan.chunks, plan.decode, 1), decided
+            return msgspec.structs.replace(plan, preempt=tuple(victims), valid_steps=1), decided
     return None
 
 
-def _behind(policy: "ComposedPolicy", state: LocalState[Any], view: WorkerView, group: int, rank: int) -> list[int]:
+def behind(policy: "ComposedPolicy", state: LocalState[Any], view: WorkerView, group: int, rank: int) -> list[int]:
     """Who may be displaced by one of that rank: the last first, of equals the youngest.  O(batch log batch)."""
     found = []
     for request_id, flight in view.in_flight.items():
         if not displaceable(flight) or group_of(policy.gate, flight.client) != group:
             continue
-        standing = policy.order.standing(*_progress(state, view, request_id))
+        standing = standing_of(policy, state, view, request_id)
         if standing is not None and standing < rank:
             found.append((standing, -flight.rank, request_id))
     return [request_id for _, _, request_id in sorted(found)]
+
+
+def standing_of(policy: "ComposedPolicy", state: LocalState[Any], view: WorkerView, request_id: int) -> int | None:
+    """What a waiting request's rank must exceed to take this running one's place; None: none may."""
+    return policy.order.standing(*_progress(state, view, request_id))
 
 
 def displaceable(flight: InFlight) -> bool:
@@ -108,7 +115,7 @@ def undisplaced(policy: "ComposedPolicy", state: LocalState[Any], view: WorkerVi
     limits.append(turn.stays(turn.choose(waiting.heads), view.decoding_clients, view.decoding_counts))
     limits += [order.standing_steps(*_progress(state, view, request_id)) for request_id in view.in_flight]
     steps = min((limit for limit in limits if limit is not None), default=None)
-    return StepPlan(plan.preempt, plan.admit, plan.chunks, plan.decode, steps)
+    return msgspec.structs.replace(plan, valid_steps=steps)
 
 
 def _progress(state: LocalState[Any], view: WorkerView, request_id: int) -> tuple[Any, int, int | None]:

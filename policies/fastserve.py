@@ -15,9 +15,9 @@ decode steps may be leapt over up to the next demotion or promotion.  What is co
 counted.  In the code the starved are pushed to the front one by one, the last one first, and are looked for once in
 1,000 iterations; here the oldest is first and they are promoted when it is time.
 
-The paper swaps the KV of low levels out to the host before they are preempted and back before they run.  A worker of
-ours has one memory, so what is preempted is computed again, with its prompt if that is not cached any more: displacing
-costs more here than in the paper.
+Where the worker has host memory, KV of low levels is swapped there ahead of need and back (`policies.swapping`), by
+the order above: the paper's estimate of when a request is scheduled next is made of the same levels and promotions.
+Without host memory who is displaced is computed again, with its prompt if that is not cached any more.
 """
 
 from typing import Any, ClassVar
@@ -31,8 +31,10 @@ from fairsched.policies.displacement import P_DISPLACED
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.order import Order
+from fairsched.policies.swap import Swap
+from fairsched.policies.swapping import THEOREMS as SWAPPING
 from fairsched.policies.trail import optimistic
-from fairsched.policies.validators import not_negative, positive
+from fairsched.policies.validators import not_negative, percent, positive
 
 P_FS_1 = Theorem(
     "P-FS-1",
@@ -80,6 +82,15 @@ class SkipJoin(Order):
     """What a prompt token is said to take; of the preset llama-3.1-8b-a100, like the constant."""
     prefill_constant_us: int = attrs.field(default=11_100, validator=not_negative)
 
+    swap_free_percent: int = attrs.field(default=10, validator=percent)
+    """With host memory: how much of the KV capacity is kept free for new requests, and swapped out for them."""
+    swap_step_tokens: int = attrs.field(default=4_096, validator=positive)
+    """With host memory: how many tokens of KV move in a step, if more than one request's do."""
+
+    @property
+    def swap(self) -> Swap:
+        return Swap(self.swap_free_percent, self.swap_step_tokens)
+
     @property
     def promote_steps(self) -> int:
         return max(-(-1_000 * self.promote_ms // self.step_us), 1)
@@ -90,8 +101,8 @@ class SkipJoin(Order):
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
-        """About levels and displacing."""
-        return (P_FS_1, P_DISPLACED)
+        """About levels, displacing and swapping."""
+        return (P_FS_1, P_DISPLACED, *SWAPPING)
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return self.rank_after(request, 0, False)

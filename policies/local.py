@@ -41,13 +41,14 @@ from fairsched.policies.batching import Batch, Batching, Chunked
 from fairsched.policies.displacement import displaced, freed_tokens, undisplaced
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.gate_watch import GateWatch
-from fairsched.policies.local_state import LocalState, enter, group_of, waits_for_prefix
+from fairsched.policies.local_state import LocalState, enter, group_of
 from fairsched.policies.order import Order
 from fairsched.policies.prefix_ledger import NO_LEDGER, check_ledger, computed, evicted
 from fairsched.policies.promise import promise_of
 from fairsched.policies.regroup import regrouped
 from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
 from fairsched.policies.shared_watch import SharedGateWatch, SharedState
+from fairsched.policies.swapping import swapping_step
 from fairsched.policies.waiting import (
     Entry,
     Waiting,
@@ -59,6 +60,7 @@ from fairsched.policies.waiting import (
     with_groups,
     with_heads,
 )
+from fairsched.policies.waiting_cause import waiting_cause
 from fairsched.policies.waiting_check import check_waiting
 
 G = TypeVar("G")
@@ -119,6 +121,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         free = self._free(view, batch)
         if free < 0 and optimistic:
             return self._preempt(state, view, batch, -free)
+        if self.order.swap is not None and view.host.capacity_tokens:
+            return swapping_step(self, state, view, batch, free, self._requeued)
         displaces = waits and self.order.displaces
         if not displaces and (not waits or not batching.first_chunk(batch, 1)):
             return step_plan(batch, (), growth_steps(view, self.batching) if optimistic else None), state
@@ -349,23 +353,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def waiting_for(self, state: LocalState[Any], view: WorkerView, request_id: int) -> WaitingFor:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
-        entry = state.waiting.entries[request_id]
-        client = entry.request.client
-        batch = self.batching.open(view)
-        round_ = Round(self.order, self.gate, self.batching, state, view, batch, self._free(view, batch))
-        turn = round_.turn
-        chosen = turn.choose(round_.heads)
-        if self.gate.credit_shortage(turn, client):
-            return "gate"
-        if self.gate.capped(turn, client, entry.context_tokens + entry.output_tokens_left):
-            return "cap"
-        if waits_for_prefix(self.order, state, entry):
-            return "prefix"
-        if chosen != group_of(self.gate, client):
-            return "order"
-        if round_.best(chosen).request.id != request_id:
-            return "bypass" if state.waiting.due(self.order, chosen) else "order"
-        return "memory" if self.batching.first_chunk(batch, 1) and not round_.fits(entry) else "budget"
+        return waiting_cause(self, state, view, self._free(view, self.batching.open(view)), request_id)
 
     def check(self, state: LocalState[Any]) -> None:
         """Every invariant of the gate, the queue and the cache."""

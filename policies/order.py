@@ -17,6 +17,7 @@ from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.bypass import THEOREMS
 from fairsched.policies.columns import NO_MATCHES, Columns, Matches, Ranking
+from fairsched.policies.swap import Swap
 from fairsched.policies.validators import not_negative
 
 
@@ -31,7 +32,8 @@ class Order(ABC):
 
     An order that `follows_output` ranks by what a request has produced (`rank_after`), with `promote_steps` whoever has
     waited through so many steps that produced output is promoted, and one that `displaces` lets a waiting request take
-    the place of running ones that stand behind it (`policies.displacement`).
+    the place of running ones that stand behind it (`policies.displacement`).  With a `swap` it uses host memory for
+    those who leave (`policies.swapping`).
     """
 
     name: ClassVar[str]
@@ -45,6 +47,11 @@ class Order(ABC):
     @property
     def promote_steps(self) -> int | None:
         """After so many steps with output a waiting request is promoted; None: never."""
+        return None
+
+    @property
+    def swap(self) -> Swap | None:
+        """How it uses host memory where there is some; None: whoever leaves the batch is computed again."""
         return None
 
     @property

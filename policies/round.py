@@ -46,6 +46,8 @@ class Round:
         self.ranking = self._ranking() if order.follows_queue else None
         self.turn = gate.turn(state.gate, self.heads)
         self.admissions: list[Admission] = []
+        self.swap_in: list[int] = []
+        self.moved = 0
 
     def _ranking(self) -> Ranking | None:
         waiting = self.state.waiting
@@ -83,8 +85,12 @@ class Round:
             group = None
         if self.admissions:
             gate = self.gate.after(self.state.gate, turn)
-            return step_plan(self.batch, tuple(self.admissions), 1), msgspec.structs.replace(self.state, gate=gate)
+            return self._plan(), msgspec.structs.replace(self.state, gate=gate)
         return step_plan(self.batch, (), self._valid_steps(group)), self.state
+
+    def _plan(self) -> StepPlan:
+        plan = step_plan(self.batch, tuple(self.admissions), 1)
+        return msgspec.structs.replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
 
     def run_only(self, group: int, request_id: int) -> tuple[StepPlan, LocalState[Any]] | None:
         """Admit that request, if gate, memory and budget give it the next place, and nobody else; None if not."""
@@ -94,7 +100,7 @@ class Round:
         if entry is None or entry.request.id != request_id or self._capped(group, entry) or not self._admit(entry):
             return None
         gate = self.gate.after(self.state.gate, self.turn)
-        return step_plan(self.batch, tuple(self.admissions), 1), msgspec.structs.replace(self.state, gate=gate)
+        return self._plan(), msgspec.structs.replace(self.state, gate=gate)
 
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
@@ -140,29 +146,47 @@ class Round:
         output = entry.output_tokens_left if self.batching.reserve == "static" else 1
         return entry.context_tokens - cached_tokens + output
 
-    def _room(self) -> int:
-        """KV for the next that enters: a request alone may have what the batching rule withholds."""
-        alone = not self.view.running and not self.admissions
-        return self.free + (self.batching.withheld(self.view.kv_capacity_tokens) if alone else 0)
+    def _room(self, kept: int) -> int:
+        """KV for the next that enters, of which so much is on the host.
+
+        A request alone may have what the batching rule withholds.  Where an order swaps, what it keeps free is not for
+        those who come back, and no more comes back in a step than it says.
+        """
+        if not self.view.running and not self.admissions:
+            return self.free + self.batching.withheld(self.view.kv_capacity_tokens)
+        swap = self.order.swap
+        if swap is None or not kept:
+            return self.free
+        return -1 if self.moved and self.moved + kept > swap.step_tokens else self.free - swap.reserve(self.view)
+
+    def _kept(self, entry: Entry) -> int:
+        """Tokens of the entry's context whose KV comes with it from the host."""
+        return self.view.host.kept(entry.request.id) if self.view.host.kv else 0
 
     def fits(self, entry: Entry) -> bool:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
-        return self._need(entry, cached_tokens, cache)[0] <= self._room()
+        return self._need(entry, cached_tokens, cache)[0] <= self._room(self._kept(entry))
 
     def _admit(self, entry: Entry) -> bool:
         request = entry.request
-        room = self._room()
+        kept = self._kept(entry)
+        room = self._room(kept)
         if self._least_need(entry) > room:
             return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
-        extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens)
+        extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
         chunk = self.batching.first_chunk(self.batch, extend_tokens)
         need, reserved = self._need(entry, cached_tokens, cache)
         if not chunk or need > room:
             return False
         self.free -= need
-        self.batching.add(self.batch, request.id, chunk)
+        if kept > cached_tokens:
+            self.swap_in.append(request.id)
+            self.moved += kept
+            self.batching.seat(self.batch)
+        else:
+            self.batching.add(self.batch, request.id, chunk)
         self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
         self.state = enter(self.order, self.gate, self.state, self.turn, entry, extend_tokens, cache, cut)
         if self.ranking is not None:

@@ -94,12 +94,13 @@ class PolicyMachine(Play, RuleBasedStateMachine):
 
     world: World
 
-    @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2))
-    def _open(self, share: int, tail: int) -> None:
+    @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2), host=st.sampled_from([0, 1, 3]))
+    def _open(self, share: int, tail: int, host: int) -> None:
         least, most = self.world.capacity_blocks
         blocks = least + share * (most - least) // 1_000
-        self.open(blocks * self.world.block_tokens + 2 + tail, self.world.clients, OUTPUT_TOKENS_MAX)
-        self.tell(WorkerJoined(0, 0, self.worker.capacity))
+        capacity = blocks * self.world.block_tokens + 2 + tail
+        self.open(capacity, self.world.clients, OUTPUT_TOKENS_MAX, host * capacity)
+        self.tell(WorkerJoined(0, 0, capacity, host * capacity))
 
     # --- who comes --------------------------------------------------------------------------------------------------
 
@@ -179,7 +180,9 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         self.tell(ClientConfigured(self.now_ns, 0, client, weight))
 
     @rule(
-        change=st.sampled_from(["no-admissions", "not-the-first", "not-the-last", "half-chunks", "no-chunks", "idle"])
+        change=st.sampled_from(
+            ["no-admissions", "not-the-first", "not-the-last", "half-chunks", "no-chunks", "no-swaps", "idle"]
+        )
     )
     def refuse(self, change: str) -> None:
         """The engine changes the plan: the decided state is dropped, and the policy is told what happened instead."""
@@ -192,6 +195,18 @@ class PolicyMachine(Play, RuleBasedStateMachine):
             # Dropping an admission may take away a prefix that others counted on: then the engine does nothing.
             plan = StepPlan(decode=False)
             events = self.begin(plan)
+        self.tell(*events)
+        self.finish(plan, 1)
+
+    @precondition(lambda m: m.worker.running)
+    @rule(index=st.integers(0, 99))
+    def swap_past_policy(self, index: int) -> None:
+        """An engine swaps out whom it likes, as far as host memory goes; the policy lets it in again."""
+        plan = StepPlan(swap_out=(sorted(self.worker.running)[index % len(self.worker.running)],), decode=False)
+        try:
+            events = self.begin(plan)
+        except InfeasiblePlanError:
+            return
         self.tell(*events)
         self.finish(plan, 1)
 
@@ -248,7 +263,9 @@ def changed(plan: StepPlan, change: str) -> StepPlan:
     gone: set[int] = set()
     chunks = plan.chunks
     if change == "idle":
-        return StepPlan(plan.preempt, decode=False)
+        return StepPlan(plan.preempt, decode=False, swap_out=plan.swap_out)
+    if change == "no-swaps":
+        return msgspec.structs.replace(plan, preempt=plan.preempt + plan.swap_out, swap_out=(), swap_in=())
     if change == "no-admissions":
         gone = {admission.request_id for admission in plan.admit}
     elif change == "not-the-first":
@@ -264,4 +281,6 @@ def changed(plan: StepPlan, change: str) -> StepPlan:
         tuple(admission for admission in plan.admit if admission.request_id not in gone),
         tuple(chunk for chunk in chunks if chunk[0] not in gone),
         plan.decode,
+        swap_out=plan.swap_out,
+        swap_in=tuple(request_id for request_id in plan.swap_in if request_id not in gone),
     )

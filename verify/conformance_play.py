@@ -10,8 +10,19 @@ from typing import Any, get_args
 import msgspec
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Cancelled, Event, Finished, Preempted, Rejected, Settled
+from fairsched.model.events import (
+    Admitted,
+    Cancelled,
+    Event,
+    Finished,
+    Preempted,
+    Rejected,
+    Settled,
+    SwappedIn,
+    SwappedOut,
+)
 from fairsched.model.feasible import violations
+from fairsched.model.host import Host
 from fairsched.model.monitor import Monitor
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Request
@@ -23,7 +34,7 @@ from fairsched.policies.local_state import LocalState
 from fairsched.verify import worker_invariants
 from fairsched.verify.event_invariants import Ledger
 
-FOLDED = (Admitted, Preempted)
+FOLDED = (Admitted, Preempted, SwappedIn, SwappedOut)
 """What `decide` has folded already into the state that it returns."""
 SAVED_MAX = 4
 """How many old states are kept, to decide again from them."""
@@ -52,9 +63,9 @@ class Play:
         """The largest service gap over its bound, until a weight changed or somebody passed the gate by."""
         self.reweighted = False
 
-    def open(self, capacity: int, clients: int, output_tokens_max: int) -> None:
-        """An empty worker, and the policy's promise to clients of weight 1 if it makes one."""
-        self.worker = WorkerState(0, capacity)
+    def open(self, capacity: int, clients: int, output_tokens_max: int, host_tokens: int = 0) -> None:
+        """An empty worker with so much host memory, and the policy's promise to clients of weight 1 if it makes one."""
+        self.worker = WorkerState(0, capacity, host=Host(host_tokens))
         self.state = self.policy.init()
         everybody = tuple(Client(i, str(i)) for i in range(clients))
         promise = self.policy.promise(everybody, self.policy.limits(capacity, output_tokens_max))
@@ -109,7 +120,8 @@ class Play:
             assert budget >= 0, f"requests {sorted(self.alive)} are still there after very many steps"
             plan, decided = self.policy.decide(self.state, self.worker.view(self.now_ns))
             events = self._execute(plan, decided)
-            assert plan.preempt or plan.chunks or (plan.decode and self.worker.decoding), (
+            computes = plan.chunks or (plan.decode and self.worker.decoding) or self.worker.host.moves
+            assert plan.preempt or computes, (
                 f"requests {sorted(self.alive)} are left and the plan computes nothing: {plan}"
             )
             self.finish_checked(plan, self.leap_max(plan, events))
@@ -154,7 +166,7 @@ class Play:
             for request_id in self.worker.queue:
                 assert self.policy.waiting_for(self.state, view, request_id) in get_args(WaitingFor)
             # A decision that changes no batch changes no state either.
-            assert plan.preempt or after == before
+            assert plan.preempt or plan.swap_out or after == before
         self.saved = [*self.saved[1 - SAVED_MAX :], (self.state, view, plan, after)]
         return plan, decided
 
@@ -217,7 +229,7 @@ class Play:
             if k:
                 again, decided = self.policy.decide(state, worker.view(now_ns))
                 assert again.decode == plan.decode
-                new = again.preempt or again.admit or again.chunks
+                new = again.changes_batch or again.chunks
                 assert not new, f"step {k} of {steps} wants {again}"
                 assert self.same(decided, state)
                 worker, begun = transitions.begin(worker, again, now_ns)

@@ -11,11 +11,15 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    HostLost,
     Migrated,
     Preempted,
     Prefilled,
     Rejected,
     Settled,
+    SwappedIn,
+    SwappedOut,
+    Transferred,
     WorkerLeft,
 )
 
@@ -34,6 +38,10 @@ class Ledger:
         self.decoded: Counter[int] = Counter()
         """Output tokens that steps produced, by client."""
         self.ended: dict[int, type[Event]] = {}
+        self.kept: dict[int, int] = {}
+        """KV tokens on the host of each waiting request that has some."""
+        self._moving: Counter[tuple[int, bool]] = Counter()
+        """KV tokens on their way, by worker, out (True) and in."""
         self._at: dict[int, int] = {}
         """Worker of each request that waits or runs."""
         self._ran: set[int] = set()
@@ -60,6 +68,8 @@ class Ledger:
                 assert set(event.clients) <= set(self.running.values())
                 assert min(event.tokens) >= 1
                 self.decoded.update(dict(zip(event.clients, event.tokens, strict=True)))
+            case SwappedOut() | SwappedIn() | Transferred() | HostLost():
+                self._swaps(event)
             case Preempted():
                 assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
                 self.waiting[event.request_id] = event.client
@@ -67,9 +77,7 @@ class Ledger:
                 assert self._leaves(event.request_id, event.client) == 0
                 self._ends(event, event.request_id)
                 self.generated[event.client] += event.output_tokens
-            case Cancelled():
-                self._cancelled(event)
-            case Migrated():
+            case Cancelled() | Migrated():
                 self._goes(event)
             case Rejected():
                 self._rejected(event)
@@ -92,7 +100,29 @@ class Ledger:
         if event.worker != NOWHERE:
             self._joins(event.request.id, event.request.client, event.worker)
 
+    def _swaps(self, event: SwappedOut | SwappedIn | Transferred | HostLost) -> None:
+        """Only KV of who runs goes out, only what went out comes back, and what was said to go has gone."""
+        match event:
+            case SwappedOut():
+                assert self.running[event.request_id] == event.client
+                assert event.kv_tokens >= 1
+                self.kept[event.request_id] = event.kv_tokens
+                self._moving[event.worker, True] += event.kv_tokens
+            case SwappedIn():
+                assert self.waiting[event.request_id] == event.client
+                assert event.kv_tokens <= self.kept[event.request_id]
+                self._moving[event.worker, False] += event.kv_tokens
+            case Transferred():
+                assert self._moving.pop((event.worker, True), 0) == event.out_tokens
+                assert self._moving.pop((event.worker, False), 0) == event.in_tokens
+            case HostLost():
+                for out in (True, False):
+                    self._moving.pop((event.worker, out), None)
+                for request_id in [i for i in self.kept if self._at[i] == event.worker]:
+                    del self.kept[request_id]
+
     def _admitted(self, event: Admitted) -> None:
+        self.kept.pop(event.request_id, None)
         assert self.waiting.pop(event.request_id) == event.client
         self.running[event.request_id] = event.client
         self._ran.add(event.request_id)
@@ -107,11 +137,6 @@ class Ledger:
         if event.request_id in self._ran:
             self._lost.add(event.client)
 
-    def _cancelled(self, event: Cancelled) -> None:
-        self._goes(event)
-        self.generated[event.client] += event.generated_tokens
-        self._ends(event, event.request_id)
-
     def _goes(self, event: Cancelled | Migrated) -> None:
         if event.was_running:
             assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
@@ -119,13 +144,19 @@ class Ledger:
             # A call whose predecessor failed is cancelled without ever having come.
             assert self.waiting.pop(event.request_id, event.client) == event.client
             assert not event.uncomputed_tokens
+            self.kept.pop(event.request_id, None)
+        if isinstance(event, Cancelled):
+            self.generated[event.client] += event.generated_tokens
+            self._ends(event, event.request_id)
 
     def _left(self, event: WorkerLeft) -> None:
         """Whatever waited or ran there is nowhere now."""
         gone = [i for i, worker in self._at.items() if worker == event.worker and i not in self.ended]
         for request_id in gone:
-            for requests in (self.waiting, self.running, self.left):
+            for requests in (self.waiting, self.running, self.left, self.kept):
                 requests.pop(request_id, None)
+        for out in (True, False):
+            self._moving.pop((event.worker, out), None)
 
     def _joins(self, request_id: int, client: int, worker: int) -> None:
         assert request_id not in self.waiting

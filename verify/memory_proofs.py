@@ -128,7 +128,7 @@ def _sum_claim() -> Claim:
 # --- the worker's text, one request beside any others ---------------------------------------------------------------
 
 
-class _Cache:
+class Cache:
     """A prefix cache of which only the contract is known: how much is protected before and after each operation."""
 
     def __init__(self, protected: Any, after: Any, cached_tokens: Any = 0) -> None:
@@ -136,29 +136,31 @@ class _Cache:
         self._after = after
         self._cached_tokens = cached_tokens
 
-    def admit(self, _request_id: int, _prompt: Any, _stamp: int) -> tuple["_Cache", Any, None]:
+    def admit(self, _request_id: int, _prompt: Any, _stamp: int) -> tuple["Cache", Any, None]:
         """Pins a cached prefix."""
-        return _Cache(self._after, self._after), self._cached_tokens, None
+        return Cache(self._after, self._after), self._cached_tokens, None
 
     def cacheable(self, _prompt: Any) -> bool:
         """Whether it can hold the prompt."""
         return True
 
-    def complete(self, _request_id: int, _prompt: Any, _blocks: Any, _stamp: int) -> tuple["_Cache", None]:
+    def complete(self, _request_id: int, _prompt: Any, _blocks: Any, _stamp: int) -> tuple["Cache", None]:
         """Caches and pins the prompt."""
-        return _Cache(self._after, self._after), None
+        return Cache(self._after, self._after), None
 
-    def release(self, _request_id: int) -> "_Cache":
+    def release(self, _request_id: int) -> "Cache":
         """Drops the pin."""
-        return _Cache(self._after, self._after)
+        return Cache(self._after, self._after)
 
 
-def _request(w: SimpleNamespace) -> Any:
+def request_of(w: SimpleNamespace) -> Any:
+    """The request of a claim's world."""
     prompt = SimpleNamespace(tokens=w.prompt, blocks=w.blocks, block_tokens=w.block_tokens)
     return SimpleNamespace(id=0, client=0, prompt=prompt, max_output_tokens=w.most)
 
 
-def _state(w: SimpleNamespace, cache: Any, **fields: Any) -> WorkerState:
+def state_of(w: SimpleNamespace, cache: Any, **fields: Any) -> WorkerState:
+    """A worker with the world's sums and whatever else is given."""
     return replace(
         WorkerState(worker=0, capacity=w.capacity),
         cache=cache,
@@ -169,12 +171,12 @@ def _state(w: SimpleNamespace, cache: Any, **fields: Any) -> WorkerState:
     )
 
 
-_MEMORY = (
+MEMORY = (
     Condition(lambda w: w.before >= 0),
     Condition(lambda w: w.promised >= 0),
     Condition(lambda w: w.before + w.promised <= w.capacity),
 )
-_LENGTHS = (
+LENGTHS = (
     Condition(lambda w: w.prompt >= 1),
     Condition(lambda w: w.generated >= 0),
     Condition(lambda w: w.most >= w.generated + 1),
@@ -185,9 +187,9 @@ _LENGTHS = (
 
 def _admits(w: SimpleNamespace) -> Mapping[str, Any]:
     """`_admit` refuses what does not fit, and otherwise promises what it says."""
-    waiting = Waiting(_request(w), w.output, w.generated)
-    cache: Any = _Cache(w.before, w.after, w.cached)
-    state = _state(w, cache, queue=Map({0: waiting}), queue_tokens=w.prompt + w.generated)
+    waiting = Waiting(request_of(w), w.output, w.generated)
+    cache: Any = Cache(w.before, w.after, w.cached)
+    state = state_of(w, cache, queue=Map({0: waiting}), queue_tokens=w.prompt + w.generated)
     extend = w.prompt + w.generated - w.cached
     try:
         done = worker._admit(state, Admission(0, 0, extend, w.cached, w.reserved), 0, [])
@@ -204,7 +206,7 @@ def _admits(w: SimpleNamespace) -> Mapping[str, Any]:
 
 def _prefills(w: SimpleNamespace) -> Mapping[str, Any]:
     """`_prefill` of the last chunk moves the prompt from the request's promise into the cache."""
-    state = _flying(w, None, remaining=w.chunk)
+    state = flying(w, None, remaining=w.chunk)
     done = worker._prefill(state, 0, w.chunk, 0, [], {}, [])
     grew = 0 if w.is_reserved else 1
     return {
@@ -216,23 +218,24 @@ def _prefills(w: SimpleNamespace) -> Mapping[str, Any]:
 
 def _releases(w: SimpleNamespace) -> Mapping[str, Any]:
     """`release` gives back the request's promise and what it grew beyond it."""
-    done = worker_batch.release(_flying(w, w.clock_start, remaining=0), 0)
+    done = worker_batch.release(flying(w, w.clock_start, remaining=0), 0)
     grew = 0 if w.is_reserved else 1 + w.clock - w.clock_start
     return {"promised falls by kv": done.promised == w.promised - w.kv - grew}
 
 
 def _grows(w: SimpleNamespace) -> Mapping[str, Any]:
     """`begin` refuses growth that does not fit, and `finish` promises exactly that."""
-    state = replace(_state(w, _Cache(w.before, w.before)), decoding=w.growing, growing=w.growing)
+    state = replace(state_of(w, Cache(w.before, w.before)), decoding=w.growing, growing=w.growing)
     done, _ = worker.finish(state, StepPlan(), 1, 0)
     return {"promised grows by a token a request": done.promised == w.promised + w.growing}
 
 
-def _flying(w: SimpleNamespace, clock_start: Any, remaining: Any) -> WorkerState:
-    waiting = Waiting(_request(w), w.output, w.generated)
+def flying(w: SimpleNamespace, clock_start: Any, remaining: Any) -> WorkerState:
+    """A worker on which the world's request runs, beside any others."""
+    waiting = Waiting(request_of(w), w.output, w.generated)
     flight = InFlight(0, 0, 0, w.prompt + w.generated, remaining, w.kv, bool(w.is_reserved), clock_start)
     prefilling = () if clock_start is not None else ((0, remaining),)
-    empty = _state(w, _Cache(w.before, w.after), prefilling=prefilling)
+    empty = state_of(w, Cache(w.before, w.after), prefilling=prefilling)
     return replace(
         empty,
         running=Map({0: Running(waiting, w.extend)}),
@@ -241,7 +244,7 @@ def _flying(w: SimpleNamespace, clock_start: Any, remaining: Any) -> WorkerState
     )
 
 
-_NAMES = (
+NAMES = (
     *("capacity", "before", "after", "promised", "used", "clock", "clock_start", "prompt", "blocks", "block_tokens"),
     *("generated", "output", "most", "cached", "reserved", "extend", "chunk", "kv", "is_reserved", "growing"),
 )
@@ -250,8 +253,8 @@ _NAMES = (
 def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     """The worker's functions on symbolic integers."""
     conditions = (
-        *_MEMORY,
-        *_LENGTHS,
+        *MEMORY,
+        *LENGTHS,
         Condition(lambda w: w.after >= 0),
         Condition(lambda w: w.cached >= 0),
         Condition(lambda w: w.cached < w.prompt + w.generated),
@@ -260,7 +263,7 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
         Condition(lambda w: w.growing >= 1),
     )
     parts = {KV_ADMIT: _admits, KV_PREFILL: _prefills, KV_RELEASE: _releases, KV_GROW: _grows}
-    return tuple(ArithmeticClaim(theorem, _NAMES, conditions, shows) for theorem, shows in parts.items())
+    return tuple(ArithmeticClaim(theorem, NAMES, conditions, shows) for theorem, shows in parts.items())
 
 
 def claims() -> tuple[Claim | ArithmeticClaim, ...]:

@@ -256,8 +256,8 @@ def claims() -> tuple[TestedClaim, ...]:
 
 def _hasty() -> type[ComposedPolicy]:
     """Displaces also who has produced nothing yet."""
-    behind = with_names(displacement._behind, displaceable=lambda flight: True)
-    hasty = with_names(displacement.displaced, _behind=behind)
+    behind = with_names(displacement.behind, displaceable=lambda flight: True)
+    hasty = with_names(displacement.displaced, behind=behind)
     decide = with_names(ComposedPolicy.decide, displaced=hasty)
     return type("Hasty", (ComposedPolicy,), {"decide": decide})
 

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Preempted
+from fairsched.model.host import Host
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker_state import WorkerState
@@ -46,9 +47,10 @@ class Step:
 
 
 def steps(policy: ComposedPolicy, w: SimpleNamespace) -> Iterator[Step]:
-    """The world's steps, until everybody is served.  With the world's `seats`, and few tokens a step."""
+    """The world's steps, until everybody is served.  With the world's `seats`, and few tokens a step, and with as much
+    host memory as it says."""
     policy = attrs.evolve(policy, batching=attrs.evolve(policy.batching, max_running=w.seats, max_batched_tokens=6))
-    state, worker, now = policy.init(), WorkerState(0, w.capacity), 0
+    state, worker, now = policy.init(), WorkerState(0, w.capacity, host=Host(getattr(w, "host", 0))), 0
     coming, due = list(enumerate(w.rows)), 0
     most = 40 * sum(prompt + output for _, prompt, output, _ in w.rows) + sum(gap for gap, *_ in w.rows)
     while coming or worker.queue or worker.running:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerJoined
+from fairsched.model.host import Host
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.worker import InfeasiblePlanError, Step
 from fairsched.model.worker_state import WorkerState
@@ -19,25 +20,34 @@ ACTIONS = ("arrive", "step", "step", "step", "leap", "cancel", "stop", "lose")
 
 @st.composite
 def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
-    """A plan that this worker can execute: some of what waits enters, some prefills go on, somebody may be preempted.
+    """A plan that this worker can execute: some of what waits enters, some prefills go on, somebody may be preempted or
+    swapped out, and who comes back from the host may count on its KV there.
 
     The plan counts on exactly what is cached.
     """
     entering = draw(st.lists(st.sampled_from(sorted(state.queue)), max_size=3, unique=True)) if state.queue else []
     leaving = draw(st.lists(st.sampled_from(sorted(state.running)), max_size=1)) if state.running else []
+    swaps = bool(state.host.capacity_tokens) and draw(st.booleans())
     chunks = [(i, draw(_chunks(left))) for i, left in state.prefilling if i not in leaving]
-    admissions = []
+    admissions, coming = [], []
     for request_id in entering:
         waiting = state.queue[request_id]
         request = waiting.request
         cached_tokens = state.cache.cached_tokens(request.prompt)
         extend_tokens = request.prompt.tokens + waiting.generated_tokens - cached_tokens
+        kept = state.host.kept(request_id)
         reserved = request.max_output_tokens - waiting.generated_tokens if draw(st.booleans()) else 0
+        if kept and draw(st.booleans()):
+            coming.append(request_id)
+            extend_tokens = min(extend_tokens, waiting.context_tokens - kept)
+        else:
+            chunks.append((request_id, draw(_chunks(extend_tokens))))
         admissions.append(Admission(request_id, request.client, extend_tokens, cached_tokens, reserved))
-        chunks.append((request_id, draw(_chunks(extend_tokens))))
-    plan = StepPlan(tuple(leaving), tuple(admissions), tuple(chunks), draw(st.sampled_from([True, True, False])))
+    leave, swap = ((), tuple(leaving)) if swaps else (tuple(leaving), ())
+    decode = draw(st.sampled_from([True, True, False]))
+    plan = StepPlan(leave, tuple(admissions), tuple(chunks), decode, swap_out=swap, swap_in=tuple(coming))
     known = tuple(chunk for chunk in plan.chunks if chunk[0] not in entering)
-    for possible in (plan, StepPlan(plan.preempt, (), known, plan.decode)):
+    for possible in (plan, StepPlan(plan.preempt, (), known, plan.decode, swap_out=swap)):
         try:
             transitions.begin(state, possible, 0)
         except InfeasiblePlanError:
@@ -58,7 +68,8 @@ def plays(draw: st.DrawFn, actions_max: int = 20, clients_max: int = 4) -> tuple
     A millisecond passes with each.  Requests have ids 0, 1, 2, ... in order of arrival.
     """
     capacity = draw(st.integers(8, 30))
-    state, told = WorkerState(0, capacity), [WorkerJoined(0, 0, capacity)]
+    host = draw(st.sampled_from([0, 0, capacity // 2, 3 * capacity]))
+    state, told = WorkerState(0, capacity, host=Host(host)), [WorkerJoined(0, 0, capacity, host)]
     events: list[Event] = list(told)
     came = 0
     for now_ms, action in enumerate(draw(st.lists(st.sampled_from(ACTIONS), max_size=actions_max)), 1):

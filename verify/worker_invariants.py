@@ -6,6 +6,7 @@ And what is true of a policy's copy of its prefix cache.
 from collections import Counter
 
 from fairsched.model.cache import PrefixCache
+from fairsched.model.host import Host
 from fairsched.model.prefix_tree import PrefixTree
 from fairsched.model.request import KEY_BYTES
 from fairsched.model.view import InFlight
@@ -19,11 +20,13 @@ def check(state: WorkerState) -> None:
     _check_batch(state)
     _check_decoding(state)
     _check_pins(state)
+    _check_host(state)
 
 
 def check_lost(before: WorkerState, after: WorkerState) -> None:
     """Raise `AssertionError` unless `after` is what a worker is that was `before` and lost its memory."""
-    # Nothing runs, nothing is cached, nothing is promised.
+    # Nothing runs, nothing is cached, nothing is promised, nothing is on the host.
+    assert after.host == Host(before.host.capacity_tokens)
     assert not after.running
     assert not after.cache.tree.cached_tokens
     assert after.free == after.room == after.capacity == before.capacity
@@ -71,11 +74,12 @@ def _check_memory(state: WorkerState) -> None:
     assert tree.cached_tokens + state.used <= state.capacity
     assert tree.protected_tokens + state.promised <= state.capacity
     flights = [(state.in_flight[i], run) for i, run in state.running.items()]
-    # Used is what running requests computed outside the cache.
-    assert state.used == sum(_computed(state, flight, run) for flight, run in flights)
+    # Used is what running requests computed outside the cache, and what has not left for the host yet.
+    leaving = sum(tokens for _, tokens in state.host.outgoing)
+    assert state.used == sum(_computed(state, flight, run) for flight, run in flights) + leaving
     # Promised is each one's own share, and what grew without a reservation.
     grown = sum(produced(state, flight) for flight, _ in flights if not flight.reserved)
-    assert state.promised == sum(flight.kv_tokens for flight, _ in flights) + grown
+    assert state.promised == sum(flight.kv_tokens for flight, _ in flights) + grown + leaving
     # Nobody uses more than it was promised, and a reservation covers the rest of the output.
     for flight, run in flights:
         still = run.waiting.output_tokens - run.waiting.generated_tokens - produced(state, flight)
@@ -145,7 +149,20 @@ def _check_decoding(state: WorkerState) -> None:
 
 def _check_pins(state: WorkerState) -> None:
     state.cache.tree.check()
-    # Only running requests pin, and every pin of the tree is one of theirs.
-    assert set(state.cache.pins) <= set(state.running)
+    # Only who runs pins, or is on the way to the host, and every pin of the tree is one of theirs.
+    assert set(state.cache.pins) <= set(state.running) | {i for i, _ in state.host.outgoing}
     pins = Counter(state.cache.pins.values())
     assert all(node.pins == pins[i] for i, node in state.cache.tree.nodes.items())
+
+
+def _check_host(state: WorkerState) -> None:
+    host = state.host
+    # What is there is of those who wait, less than their contexts, and with what is about to leave it fits.
+    assert set(host.kv) <= set(state.queue)
+    assert all(1 <= kv < state.queue[i].context_tokens for i, kv in host.kv.items())
+    assert host.used_tokens == sum(host.kv.values()) + host.vacated_tokens <= host.capacity_tokens
+    # Nobody is on the way to two places, and all that comes back was there.
+    going = [i for i, _ in host.outgoing]
+    assert len(set(going)) == len(going)
+    assert not set(going) & set(state.running)
+    assert 0 <= host.in_tokens <= host.vacated_tokens

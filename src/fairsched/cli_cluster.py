@@ -12,6 +12,8 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
+import attrs
+
 from fairsched.cli_common import latency_of, positive_int
 from fairsched.engines.changes import (
     Change,
@@ -50,6 +52,13 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
     command.add_argument(
         "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
     )
+    command.add_argument(
+        "--host-capacity-tokens",
+        type=positive_int,
+        default=0,
+        metavar="N",
+        help="KV tokens that fit into the host memory of a worker, for policies that swap (default: none)",
+    )
     for name, kind, what in (
         ("fail", _crash, "the worker dies at S seconds, and comes back empty after DOWN seconds (without: never)"),
         ("restart", _restart, "the worker loses its memory at S seconds, and goes on with its queue after DOWN"),
@@ -80,7 +89,8 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
 
 def cluster_of(arguments: Namespace) -> Cluster:
     """The cluster that the arguments name; raises `ValueError` on anything that does not fit."""
-    specs = _specs(arguments)
+    host = arguments.host_capacity_tokens
+    specs = tuple(attrs.evolve(spec, host_capacity_tokens=host) for spec in _specs(arguments))
     changes = [*(arguments.changes or ()), *(_join(text, specs[0]) for text in arguments.join)]
     cluster = Cluster(
         specs[0].latency, specs, changes=checked_changes(changes, len(specs)), reports=_reports(arguments)
@@ -161,7 +171,7 @@ def _join(text: str, like: WorkerSpec) -> Join:
         raise ValueError(f"--join {text!r}: {error}") from None
     if colon and not tokens.isdecimal():
         raise ValueError(f"--join {text!r}: expected S[:KV], KV a number of tokens")
-    return Join(at_ns, WorkerSpec(like.latency, int(tokens)) if colon else like)
+    return Join(at_ns, attrs.evolve(like, kv_capacity_tokens=int(tokens)) if colon else like)
 
 
 def facts_of(cluster: Cluster) -> dict[str, Any]:
@@ -172,6 +182,10 @@ def facts_of(cluster: Cluster) -> dict[str, Any]:
         "latency_source": cluster.latency.source,
         "kv_capacity_tokens": cluster.capacity,
     }
+    if any(spec.host_capacity_tokens for spec in cluster.all_specs):
+        first = cluster.specs[0]
+        facts["host_capacity_tokens"] = max(spec.host_capacity_tokens for spec in cluster.all_specs)
+        facts["host_link"] = f"{first.link.bytes_per_token} bytes a token at {first.link.bytes_per_s / 1e9:g} GB/s"
     if cluster.differ:
         facts["worker_kinds"] = [f"{spec.latency.name}:{spec.capacity}" for spec in cluster.specs]
     if cluster.changes:
