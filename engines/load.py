@@ -56,7 +56,7 @@ class Replayed:
 
 def _measured(measures: Measures) -> dict[str, Any]:
     document = attrs.asdict(measures)
-    del document["prefix_hit_ratio"], document["preemptions"]
+    del document["prefix_hit_ratio"], document["preemptions"], document["swaps"]
     if document["slo_attainment"] is None:
         del document["slo_attainment"]
     return document

@@ -30,6 +30,8 @@ from fairsched.model.events import (
     Prefilled,
     Rejected,
     Settled,
+    SwappedIn,
+    SwappedOut,
 )
 from fairsched.model.pricing import COMMON
 from fairsched.model.service import Gap, corrections
@@ -68,6 +70,7 @@ class Measures:
     program_latency_us: Summary
     prefix_hit_ratio: float | None
     preemptions: int
+    swaps: int
     slo_attainment: float | None
 
 
@@ -151,13 +154,15 @@ class Outcomes:
         """Totals a client."""
         admitted = self.trace[Admitted]
         context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
-        settled = self.trace[Settled]
+        settled, back = self.trace[Settled], self.trace[SwappedIn]
         rows = {
             "output": (self.trace[Decoded]["client"], self.trace[Decoded]["tokens"]),
             "service": (self.client_service["client"], self.client_service["amount"]),
             "context": (admitted["client"], context),
             "cached": (admitted["client"], admitted["cached_prefix_tokens"]),
             "corrected": (settled["client"], corrections(self.trace)),
+            "returned": (back["client"], back["kv_tokens"]),
+            "swaps": (self.trace[SwappedOut]["client"], np.ones_like(self.trace[SwappedOut]["client"])),
             "preemptions": (self.trace[Preempted]["client"], np.ones_like(self.trace[Preempted]["client"])),
         }
         totals = {name: np.zeros(self.n_clients, dtype=np.int64) for name in rows}
@@ -196,7 +201,9 @@ class Outcomes:
         totals = {
             name: int(values.sum() if client is None else values[client]) for name, values in self._totals.items()
         }
-        hits = totals["cached"] - totals["corrected"]
+        # What came back from the host was not in the prefix cache.
+        context = totals["context"] - totals["returned"]
+        hits = totals["cached"] - totals["corrected"] - totals["returned"]
         return Measures(
             requests=len(rows),
             finished=len(done),
@@ -211,8 +218,9 @@ class Outcomes:
             tpot_us=summary((self.finish[several] - self.first[several]) / (self.output[several] - 1)),
             latency_us=summary(self.finish[done] - self.arrival[done]),
             program_latency_us=summary(self._program_latencies(rows)),
-            prefix_hit_ratio=hits / totals["context"] if totals["context"] else None,
+            prefix_hit_ratio=hits / context if context else None,
             preemptions=totals["preemptions"],
+            swaps=totals["swaps"],
             slo_attainment=self._slo_attainment(client),
         )
 

@@ -21,6 +21,7 @@ from fairsched.model.events import (
     Preempted,
     Prefilled,
     Rejected,
+    SwappedIn,
     WorkerLeft,
 )
 from fairsched.model.pricing import COMMON
@@ -86,7 +87,7 @@ def worker_figures(
     waiting, running = _waiting(trace), _running(trace)
     stop_ns = origin_ns + span_ns
     admitted = trace[Admitted]
-    cached = _totals(admitted, count, "cached_prefix_tokens")
+    cached = _totals(admitted, count, "cached_prefix_tokens") - _totals(trace[SwappedIn], count, "kv_tokens")
     totals = {
         "requests": _totals(trace[Arrived], count),
         "finished": _totals(trace[Finished], count),

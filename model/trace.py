@@ -24,6 +24,8 @@ from fairsched.model.events import (
     Prefilled,
     Rejected,
     Settled,
+    SwappedIn,
+    SwappedOut,
     WorkerLeft,
 )
 
@@ -39,6 +41,8 @@ _FIELDS: dict[type[Event], dict[str, str]] = {
     Settled: {name: name for name in (*_HEAD, "extend_tokens")},
     Prefilled: {name: name for name in (*_HEAD, "tokens", "remaining_tokens")},
     Preempted: {name: name for name in (*_HEAD, "generated_tokens", "uncomputed_tokens")},
+    SwappedOut: {name: name for name in (*_HEAD, "kv_tokens")},
+    SwappedIn: {name: name for name in (*_HEAD, "kv_tokens")},
     Finished: {name: name for name in (*_HEAD, "output_tokens")},
     Cancelled: {name: name for name in (*_HEAD, "was_running", "uncomputed_tokens", "generated_tokens")},
     Migrated: {name: name for name in (*_HEAD, "was_running", "uncomputed_tokens", "generated_tokens")},

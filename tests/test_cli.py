@@ -19,7 +19,18 @@ RUN_KEYS = {
     *("service_gap_bound", "gap_scope", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
     "service_gap_cluster_max",
     *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
-    *("preemptions", "wall_s", "log_sha256", "assumptions", "imbalance", "workers", "moves", "predictor", "rate_scale"),
+    *(
+        "preemptions",
+        "swaps",
+        "wall_s",
+        "log_sha256",
+        "assumptions",
+        "imbalance",
+        "workers",
+        "moves",
+        "predictor",
+        "rate_scale",
+    ),
 }
 
 
@@ -257,6 +268,30 @@ def test_a_request_that_fits_no_worker_is_rejected_and_counted(tmp_path: Path) -
         assert entry["rejected"] > 0
         assert entry["finished"] == 0
         assert entry["rejected"] + entry["cancelled"] == entry["requests"]
+
+
+def test_host_memory_is_swapped_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With host memory FastServe swaps instead of computing again; the log replays, and tells why a request waited."""
+    crowd = ["compare", "--workload", "azure-chat:rate=6", "--limit", "60", "--policies", "fastserve"]
+    crowd += ["--latency-model", "llama-3.1-8b-a100", "--kv-capacity-tokens", "9000", "--json", str(tmp_path / "json")]
+    found = {}
+    for host in ("0", "60000"):
+        memory = ["--host-capacity-tokens", host] if host != "0" else []
+        assert run(*crowd, *memory, "--log", str(tmp_path / host)) == 0
+        found[host] = json.loads((tmp_path / "json").read_text())
+    without, swapped = (found[host]["runs"][0] for host in ("0", "60000"))
+    assert without["swaps"] == 0 < without["preemptions"]
+    assert 0 < swapped["swaps"] <= swapped["preemptions"]
+    assert swapped["latency_us"]["mean"] < without["latency_us"]["mean"]
+    assert found["60000"]["trace"]["host_capacity_tokens"] == 60_000
+    (log,) = (tmp_path / "60000").iterdir()
+    assert run("replay", str(log)) == 0
+    capsys.readouterr()
+    request = next(json.loads(line)[3] for line in log.read_text().splitlines() if line.startswith('["SwappedOut"'))
+    assert run("explain", str(log), "--request", str(request)) == 0
+    shown = capsys.readouterr().out
+    assert "goes to the host" in shown
+    assert "it had been swapped out" in shown
 
 
 def test_policies_lists_every_name(capsys: pytest.CaptureFixture[str]) -> None:

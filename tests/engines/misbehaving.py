@@ -52,6 +52,17 @@ def preempts_and_admits(plan: StepPlan, state: Kept, view: WorkerView) -> StepPl
     return StepPlan(tuple(running), admit) if running else plan
 
 
+def swaps(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
+    """Everybody in the batch is swapped out, wherever to."""
+    return StepPlan(swap_out=tuple(sorted(view.in_flight)), decode=False) if view.in_flight else plan
+
+
+def fetches(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
+    """Whoever enters is said to come back from the host."""
+    entering = tuple(admission.request_id for admission in plan.admit)
+    return msgspec.structs.replace(plan, chunks=(), swap_in=entering) if entering else plan
+
+
 def forgets(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
     """Nobody is let in, ever, and nothing is computed."""
     return StepPlan(decode=False)

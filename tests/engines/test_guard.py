@@ -63,6 +63,8 @@ def serve(policy: LocalPolicy[Any], requests: int = 12, **options: Any) -> tuple
         (misbehaving.leaps, "infeasible"),
         (misbehaving.talks, "infeasible"),
         (misbehaving.strangers, "infeasible"),
+        (misbehaving.swaps, "infeasible"),
+        (misbehaving.fetches, "infeasible"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -65,6 +65,7 @@ KEYS = {
     "clients",
     "prefix_hit_ratio",
     "preemptions",
+    "swaps",
     "wall_s",
     "log_sha256",
     "assumptions",

@@ -5,6 +5,7 @@ from typing import Any
 
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, ClientConfigured, Decoded, Event, Finished, Preempted
+from fairsched.model.host import Host
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker_state import WorkerState
@@ -14,9 +15,9 @@ from fairsched.policies.local import ComposedPolicy
 class Play:
     """One worker under one policy; time is the number of steps taken."""
 
-    def __init__(self, policy: ComposedPolicy, kv_capacity_tokens: int = 100) -> None:
+    def __init__(self, policy: ComposedPolicy, kv_capacity_tokens: int = 100, host_capacity_tokens: int = 0) -> None:
         self.policy = policy
-        self.worker = WorkerState(0, kv_capacity_tokens)
+        self.worker = WorkerState(0, kv_capacity_tokens, host=Host(host_capacity_tokens))
         self.state: Any = policy.init()
         self.now_ns = 0
         self.events: list[Event] = []

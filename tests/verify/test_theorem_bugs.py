@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from fairsched.model import worker, worker_batch
+from fairsched.model import worker, worker_batch, worker_host
 from fairsched.policies import counter, deficit
 from fairsched.verify import (
     arithmetic,
@@ -18,6 +18,7 @@ from fairsched.verify import (
     int64_proofs,
     memory_proofs,
     prover,
+    swap_proofs,
 )
 from fairsched.verify.prover import Proved, Refuted
 from fairsched.verify.suite import arithmetic_claims, gate_claims
@@ -83,6 +84,12 @@ WORKER_BUGS = [
     ("KV-prefill", "_prefill", "promised=state.promised - moved", "promised=state.promised"),
     ("KV-release", "release", "promised=state.promised - flight.kv_tokens", "promised=state.promised"),
     ("KV-grow", "finish", "state.growing * steps", "steps"),
+    ("KV-swap-out", "swap_out", "kv > host.free_tokens", "kv > host.free_tokens + 1"),
+    ("KV-swap-out", "swap_out", "promised=left.promised + own", "promised=left.promised"),
+    ("KV-swap-out", "swap_out", "used_tokens=host.used_tokens + kv", "used_tokens=host.used_tokens"),
+    ("KV-swap-out", "_vacated", "used=state.used - own", "used=state.used"),
+    ("KV-swap-in", "_admit", "used=state.used + ready", "used=state.used"),
+    ("KV-swap-in", "land", "host.used_tokens - host.vacated_tokens", "host.used_tokens"),
 ]
 
 
@@ -91,14 +98,19 @@ def test_a_seeded_bug_in_the_worker_breaks_its_books(
     theorem: str, function: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text that the simulator runs is the text that is executed on symbolic integers."""
-    module = worker_batch if theorem == "KV-release" else worker
+    module = next(m for m in (worker_host, worker_batch, worker) if _defines(m, function))
     text = inspect.getsource(getattr(module, function))
     assert text.count(old) == 1
     made = dict(vars(module))
     exec(text.replace(old, new), made)
     monkeypatch.setattr(module, function, made[function])
-    claim = next(claim for claim in memory_proofs.arithmetic_claims() if claim.theorem.id == theorem)
+    claims = (*memory_proofs.arithmetic_claims(), *swap_proofs.arithmetic_claims())
+    claim = next(claim for claim in claims if claim.theorem.id == theorem)
     assert isinstance(arithmetic.prove(claim), Refuted)
+
+
+def _defines(module: ModuleType, function: str) -> bool:
+    return hasattr(module, function) and getattr(module, function).__module__ == module.__name__
 
 
 @pytest.mark.parametrize("name", [claim.theorem.id for claim in arithmetic_claims()])

@@ -1,0 +1,225 @@
+"""Who runs goes to host memory ahead of need and comes back: when, who, that it ends, and what it costs in time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.engines.changes import Change, Crash, Drain, Restart, WorkerSpec
+from fairsched.engines.log import CanonicalLog
+from fairsched.engines.moves import KvLink, host_link
+from fairsched.engines.simulator import Simulator, simulate
+from fairsched.model.events import Admitted, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
+from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.presets import KV_BYTES, PRESETS
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.workload import Job, Workload
+from fairsched.policies.batching import BATCHINGS, Reserve
+from fairsched.policies.counter import CounterGate
+from fairsched.policies.deficit import DeficitGate
+from fairsched.policies.fastserve import FastServe, SkipJoin
+from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.router import RoundRobin
+from fairsched.verify.event_invariants import Ledger
+from fairsched.verify.strategies import workloads
+from tests.policies.play import Play
+
+LEVELS = SkipJoin(quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0)
+"""A prompt token takes 1, a step 2, and level 0 lasts for 2."""
+LATENCY = LatencyModel("test", "made for tests", 30, 7, 1_500, (DecodePiece(1, 50, 1, 2),), 40)
+RESERVES: tuple[Reserve, ...] = ("static", "optimistic")
+GATES: tuple[Gate[Any], ...] = (OpenGate(), DeficitGate(quantum=5), CounterGate())
+
+
+def played(capacity: int, host: int, reserve: Reserve = "optimistic", order: SkipJoin = LEVELS, seats: int = 4) -> Play:
+    """A worker with host memory under the order."""
+    rule = BATCHINGS["chunked"](max_batched_tokens=50, max_running=seats, reserve=reserve)
+    return Play(ComposedPolicy("swaps", order, OpenGate(), rule), capacity, host)
+
+
+@pytest.mark.parametrize("reserve", RESERVES)
+def test_who_stands_behind_makes_room(reserve: Reserve) -> None:
+    """The long one goes out while the short one waits, which enters a step later; it comes back without computing."""
+    play = played(32, 100, reserve)
+    long = play.arrive(prompt=24, output=8)
+    play.step(3)
+    short = play.arrive(prompt=6, output=2)
+    plan = play.step()
+    assert (plan.swap_out, plan.preempt, plan.admit) == ((long,), (), ())
+    assert [admission.request_id for admission in play.step().admit] == [short]
+    play.step(30)
+    assert play.finished() == [short, long]
+    assert not any(isinstance(event, Admitted) and event.extend_tokens > 24 for event in play.events)
+    back = [event for event in play.events if isinstance(event, Admitted)][-1]
+    assert (back.request_id, back.extend_tokens) == (long, 1)
+
+
+def test_the_share_is_kept_for_new_requests() -> None:
+    """Of 50 tokens 10 are kept free: those behind go out for them, and who is new may have them at once."""
+    play = played(50, 100, order=attrs.evolve(LEVELS, swap_free_percent=20))
+    low = [play.arrive(prompt=16, output=9) for _ in range(2)]
+    play.step(4)
+    first = play.arrive(prompt=2, output=3)
+    play.arrive(prompt=12, output=3)
+    plan = play.step()
+    assert [admission.request_id for admission in plan.admit] == [first]
+    assert set(plan.swap_out) <= set(low)
+    assert plan.swap_out
+
+
+def test_output_that_might_not_fit_is_swapped_for() -> None:
+    """Nobody waits, and outputs grow: who stands last goes out before memory is short, and nobody computes again."""
+    play = played(34, 100)
+    for _ in range(2):
+        play.arrive(prompt=8, output=16)
+    play.step(80)
+    assert len(play.finished()) == 2
+    assert sum(isinstance(event, SwappedOut) for event in play.events) == sum(
+        isinstance(event, Preempted) for event in play.events
+    )
+    assert any(isinstance(event, SwappedOut) for event in play.events)
+
+
+def test_no_more_moves_in_a_step_than_is_said() -> None:
+    """Three must go out for one that waits; the link takes one a step."""
+    moves = attrs.evolve(LEVELS, swap_step_tokens=1)
+    play = played(34, 100, order=moves)
+    for _ in range(3):
+        play.arrive(prompt=8, output=9)
+    play.step(2)
+    play.arrive(prompt=26, output=1)
+    play.arrive(prompt=1, output=1)
+    outs = [len(play.step().swap_out) for _ in range(12)]
+    assert max(outs) == 1
+
+
+def test_a_full_host_means_computing_again() -> None:
+    """Whoever does not fit there is displaced as on a worker without host memory."""
+    play = played(32, 10)
+    long = play.arrive(prompt=24, output=8)
+    play.step(3)
+    short = play.arrive(prompt=6, output=2)
+    plan = play.step()
+    assert (plan.swap_out, plan.preempt) == ((), (long,))
+    assert [admission.request_id for admission in plan.admit] == [short]
+
+
+def test_why_it_waits() -> None:
+    """Of one that was swapped out the policy says so; of who was not, what it always says."""
+    play = played(32, 100)
+    long = play.arrive(prompt=24, output=8)
+    play.step(3)
+    short = play.arrive(prompt=6, output=4)
+    play.step(2)
+    view = play.worker.view(play.now_ns)
+    assert view.host.kv.get(long)
+    assert play.policy.waiting_for(play.state, view, long) == "swapped"
+    other = play.arrive(prompt=20, output=4)
+    assert play.policy.waiting_for(play.state, view, other) != "swapped"
+    assert short in view.in_flight
+
+
+def run(
+    workload: Workload, host: int, gate: Gate[Any], reserve: Reserve = "optimistic", leap: bool = True, **options: Any
+) -> tuple[str, list[Event]]:
+    """The hash of a run's log, and its events."""
+    log, events = CanonicalLog(), list[Event]()
+    spec = WorkerSpec(LATENCY, 24, host, KvLink(1_000, 10_000_000_000))
+    policy = ComposedPolicy("swaps", LEVELS, gate, BATCHINGS["chunked"](max_running=3, reserve=reserve))
+
+    def on_events(told: list[Event]) -> None:
+        log.record(told)
+        events.extend(told)
+
+    workers = options.pop("workers", 1)
+    Simulator(
+        workload, policy, RoundRobin(), LATENCY, workers=(spec,) * workers, on_events=on_events, leap=leap, **options
+    ).run()
+    return log.sha256(), events
+
+
+@pytest.mark.parametrize("gate", GATES, ids=lambda gate: str(gate.name))
+@given(data=st.data())
+def test_leaping_equals_stepping(gate: Gate[Any], data: st.DataObject) -> None:
+    """With host memory too, and every request ends once, with all its tokens."""
+    workload = data.draw(workloads(10))
+    host, reserve = data.draw(st.sampled_from([10, 40, 200])), data.draw(st.sampled_from(RESERVES))
+    leapt, events = run(workload, host, gate, reserve)
+    assert run(workload, host, gate, reserve, leap=False)[0] == leapt
+    ledger = Ledger()
+    for event in events:
+        ledger.record(event)
+    ledger.check_over(job.request.id for job in workload.jobs)
+    assert not ledger.kept
+
+
+CHANGES: tuple[Callable[[int], Change], ...] = (
+    lambda at: Crash(0, at, 500),
+    lambda at: Restart(0, at, 300),
+    lambda at: Drain(0, at),
+)
+
+
+@given(data=st.data(), change=st.sampled_from(CHANGES), at_ns=st.integers(0, 5_000))
+def test_nobody_is_lost_with_a_worker(data: st.DataObject, change: Callable[[int], Change], at_ns: int) -> None:
+    """It dies, restarts or drains while KV is on its host or on the way: every request ends once, leapt or not."""
+    workload = data.draw(workloads(10))
+    leapt, events = run(workload, 80, OpenGate(), changes=(change(at_ns),), workers=2)
+    stepped, _ = run(workload, 80, OpenGate(), changes=(change(at_ns),), workers=2, leap=False)
+    assert leapt == stepped
+    ledger = Ledger()
+    for event in events:
+        ledger.record(event)
+    ledger.check_over(job.request.id for job in workload.jobs)
+
+
+def crowd() -> Workload:
+    """A long request, and short ones that come while it decodes."""
+    jobs = [Job(Request(0, 0, 0, Prompt(20), 15), 15)]
+    jobs += [Job(Request(i, 0, 400 * i, Prompt(12), 3), 3) for i in range(1, 5)]
+    return Workload("crowd", tuple(jobs), (Client(0, "one"),))
+
+
+def test_a_transfer_takes_the_links_time() -> None:
+    """A step is not over before its transfers are, and what they take beside a longer step costs nothing."""
+    slow = KvLink(1_000_000, 1_000_000_000)  # a millisecond a token, where a step takes some dozen nanoseconds
+    fast = KvLink(1, 1_000_000_000)
+    ends = {}
+    for link in (slow, fast):
+        spec = WorkerSpec(LATENCY, 40, 100, link)
+        policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
+        events = simulate(crowd(), policy, RoundRobin(), LATENCY, workers=(spec,))
+        begun: dict[int, int] = {}
+        for event in events:
+            if isinstance(event, SwappedOut | SwappedIn):
+                begun[event.worker] = event.time_ns
+            elif isinstance(event, Transferred):
+                moved = event.out_tokens + event.in_tokens
+                assert event.time_ns - begun[event.worker] >= link.transfer_ns(moved)
+        ends[link] = max(event.time_ns for event in events if isinstance(event, Finished))
+        assert any(isinstance(event, SwappedIn) for event in events)
+    assert ends[slow] > ends[fast]
+
+
+def test_without_host_memory_nothing_changes() -> None:
+    """FastServe computes again, and its log is that of a policy that was told to swap in another way."""
+    workload = crowd()
+    logs = set()
+    for order in (LEVELS, attrs.evolve(LEVELS, swap_free_percent=50, swap_step_tokens=1)):
+        policy = attrs.evolve(FastServe(), order=order)
+        log = CanonicalLog()
+        log.record(simulate(workload, policy, RoundRobin(), LATENCY))
+        logs.add(log.sha256())
+    assert len(logs) == 1
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_says_what_a_token_of_kv_takes(name: str) -> None:
+    """The default link is PCIe's, at the preset's own bytes a token."""
+    link = host_link(PRESETS[name])
+    assert link.bytes_per_token == KV_BYTES[name]
+    assert link.transfer_ns(1_000) == -(-1_000 * KV_BYTES[name] // 25)
