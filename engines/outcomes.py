@@ -70,8 +70,8 @@ class Measures:
     program_latency_us: Summary
     prefix_hit_ratio: float | None
     preemptions: int
-    swaps: int
     slo_attainment: float | None
+    swaps: int = 0
 
 
 def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: float = 1e3) -> Summary:
