@@ -9,8 +9,8 @@ Three clients ask for a short answer now and then; one sends a burst of long cal
 
 Two servers have to be there, such as vLLM on a CPU, one thread each:
 
-    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 8 --scheduling-policy priority --port 8001
-    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 8 --scheduling-policy priority --port 8002
+    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --scheduling-policy priority --port 8001
+    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --scheduling-policy priority --port 8002
     python benchmarks/gateway.py http://127.0.0.1:8001 http://127.0.0.1:8002 --plot docs/plots/gateway.svg
 """
 
@@ -34,13 +34,13 @@ HOG = "hog"
 
 
 def trace(seconds: int, burst: int) -> list[dict[str, object]]:
-    """Each of three clients asks every two seconds; from second 4 on the other sends its burst, 20 calls a second."""
+    """Each of three clients asks every two seconds; from second 4 on the other sends its burst, 10 calls a second."""
     rows: list[dict[str, object]] = []
     for i, client in enumerate(LIGHT):
         for at in range(i * 600, seconds * 1000, 2000):
             rows.append({"timestamp": at, "input_length": 16, "output_length": 8, "client": client})
     for i in range(burst):
-        rows.append({"timestamp": 4000 + 50 * i, "input_length": 16, "output_length": 64, "client": HOG})
+        rows.append({"timestamp": 4000 + 100 * i, "input_length": 16, "output_length": 64, "client": HOG})
     return sorted(rows, key=lambda row: float(str(row["timestamp"])))
 
 
@@ -108,9 +108,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("servers", nargs="*", metavar="URL", help="two servers, without /v1")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="which of them (default: %(default)s)")
-    parser.add_argument("--window", type=int, default=2048, help="tokens a server (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=60, help="length of the trace (default: %(default)s)")
-    parser.add_argument("--burst", type=int, default=300, help="calls of the burst (default: %(default)s)")
+    parser.add_argument("--window", type=int, default=512, help="tokens a server (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=40, help="length of the trace (default: %(default)s)")
+    parser.add_argument("--burst", type=int, default=100, help="calls of the burst (default: %(default)s)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the middle one is drawn")
     parser.add_argument("--plot", type=Path, help="draw it here")
     parser.add_argument("--json", type=Path, help="write every run here")

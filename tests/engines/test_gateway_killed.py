@@ -2,10 +2,10 @@
 
 import asyncio
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
-import msgspec
 
 from fairsched.cli import main
 from tests.engines.gateway_processes import ask, caller, emptied, gateway, kill, server, servers_text, status
@@ -98,23 +98,21 @@ def test_a_gateway_that_is_killed_forgives_no_debt(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_the_log_of_a_gateway_that_went_on_from_debts_replays(tmp_path: Path) -> None:
-    """Drained, its log ends with the digest of the policy's state, and `fairsched replay` rebuilds it."""
+def test_the_log_of_a_gateway_that_drained_replays(tmp_path: Path) -> None:
+    """It ends with the digest of the policy's state, and `fairsched replay` rebuilds it."""
 
     async def test() -> None:
-        with server() as (_, address):
-            text = f'quantum = 64\nstate = "{tmp_path / "debts.json"}"\n' + servers_text([address], 500, 2)
-            for run in range(2):
-                log = tmp_path / f"run{run}.jsonl"
-                with gateway(tmp_path, text, "--log", str(log)) as (started, url):
-                    async with caller(url) as http:
-                        await asyncio.gather(*(ask(http, "abc"[i % 3], 5 + i) for i in range(12)))
-                        await http.post("/v1/completions", json={"prompt": "x" * 99, "max_tokens": 7})
-                        await emptied(http)
-                    started.terminate()
-                    assert started.wait(30) in (0, -signal.SIGTERM)
-                assert main(["replay", str(log), "--json"]) == 0
-                header = msgspec.json.decode(log.read_bytes().splitlines()[0])
-                assert (header["run"]["state"] is not None) == (run == 1)
+        log = tmp_path / "calls.jsonl"
+        with ExitStack() as stack:
+            _, address = stack.enter_context(server())
+            text = servers_text([address], 500, 2)
+            started, url = stack.enter_context(gateway(tmp_path, text, "--log", str(log)))
+            async with caller(url) as http:
+                await asyncio.gather(*(ask(http, "abc"[i % 3], 5 + i) for i in range(12)))
+                await http.post("/v1/completions", json={"prompt": "x" * 99, "max_tokens": 7})
+                await emptied(http)
+            started.terminate()
+            assert started.wait(30) in (0, -signal.SIGTERM)
+        assert main(["replay", str(log), "--json"]) == 0
 
     asyncio.run(test())
