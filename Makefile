@@ -34,10 +34,11 @@ test: lint
 	@echo "== Tests =="
 	@$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
-# Their versions bind each other, and not us: hence an environment beside ours.
+# Their versions bind each other, and not us: hence an environment beside ours.  Their warnings are not our errors.
 integrations: setup-integrations
 	@echo "== Tests inside other people's engines =="
-	@$(ENGINES)/bin/python -m pytest tests/integration -m integration $(ARGS)
+	@$(ENGINES)/bin/python -m pytest tests/integration -m integration -W default \
+		--override-ini 'addopts=--import-mode=importlib --strict-markers' $(ARGS)
 
 nightly: setup
 	@echo "== Slow checks with full budgets =="
