@@ -309,12 +309,15 @@ def test_an_interrupt_keeps_what_was_computed(tmp_path: Path) -> None:
     """An interrupt in the middle of a comparison writes the figures so far and exits with 130."""
     target = tmp_path / "figures.json"
     arguments = ["compare", "--workload", "tree-of-thoughts:trees=60", "--policies", "lpm,dlpm,vtc,fcfs"]
-    command = [sys.executable, "-m", "fairsched.cli", *arguments, "--json", str(target)]
+    logs = tmp_path / "logs"
+    command = [sys.executable, "-m", "fairsched.cli", *arguments, "--json", str(target), "--log", str(logs)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
-        time.sleep(3)
+        # Not before the first run has written of many events, however long a busy machine takes for imports.
+        while process.poll() is None and sum(log.stat().st_size for log in logs.glob("*")) < 1_000_000:
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
