@@ -47,7 +47,7 @@ LAYERS = {
     ),
     # The command line, and the wiring of other people's engines, sit above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "rich"}),
-    "src/fairsched/integrations": Layer(("fairsched",), VALUES | {"ray"}),
+    "src/fairsched/integrations": Layer(("fairsched",), VALUES | {"ray", "sglang"}),
 }
 
 

@@ -71,6 +71,10 @@ class Decider:
     def followed(self, decision: Decision) -> None:
         """The decision was executed as it was."""
         self.state = decision.after
+        self.worked()
+
+    def worked(self) -> None:
+        """What was decided is followed: earlier failures do not count towards setting the policy aside any more."""
         self._failures = 0
 
     def decide(self, waiting: Container[int], now_ns: int, state: Any = None) -> Decision | None:
@@ -88,6 +92,14 @@ class Decider:
             self.failed("infeasible", f"{plan!r} is not one admission of somebody who waits")
             raise FailedError
         return Decision(plan.admit[0], after)
+
+    def thought(self, state: Any, event: Event) -> Any:
+        """Another state in which the event has happened.  Raises `FailedError` if the policy does not say."""
+        try:
+            return self.policy.observe(state, event)
+        except Exception as error:
+            self.failed("exception", f"{type(error).__name__}: {error}")
+            raise FailedError from error
 
     def failed(self, cause: Cause, why: str) -> None:
         """Count a decision that somebody else takes."""

@@ -20,6 +20,7 @@ from vllm.v1.request import Request as VllmCall
 
 from fairsched.engines.inside.decider import Decider
 from fairsched.engines.inside.settings import SettingsError
+from fairsched.engines.inside.status import Status
 from fairsched.engines.serving_audience import Audience
 from fairsched.engines.serving_certificate import require_certificate
 from fairsched.engines.serving_log import ServingLog
@@ -29,7 +30,6 @@ from fairsched.engines.vllm.names import Names
 from fairsched.engines.vllm.prefixes import Prefixes
 from fairsched.engines.vllm.queue import FairQueue
 from fairsched.engines.vllm.settings import Settings, read_settings
-from fairsched.engines.vllm.status import Status
 from fairsched.engines.vllm.version import TESTED
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import TOKENS_MAX, Client, Prompt, Request
@@ -195,7 +195,7 @@ def _event_log(settings: Settings, chosen: Chosen, capacity: int) -> ServingLog 
 def _serve_metrics(scheduler: Any, settings: Settings) -> Callable[[], None] | None:
     if settings.metrics_port is None:
         return None
-    from fairsched.engines.vllm.metrics import serve
+    from fairsched.engines.inside.metrics import serve
 
     rank = scheduler.parallel_config.data_parallel_index
     return serve(scheduler.status, settings.metrics_host, settings.metrics_port + rank, rank)

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.inside.settings import SettingsError
+from fairsched.engines.inside.status import Status as Report
 from fairsched.engines.inside.version import VersionError
 from fairsched.engines.vllm.memory import KvMemory
 from fairsched.engines.vllm.names import Names
 from fairsched.engines.vllm.settings import VARIABLE, Settings, read_settings
-from fairsched.engines.vllm.status import Status as Report
 from fairsched.engines.vllm.version import TESTED
 from fairsched.model.events import Admitted, Cancelled, Decoded, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor

@@ -1,4 +1,4 @@
-"""What the scheduler inside vLLM says of itself: service by client, the gap against its bound, and what went wrong.
+"""What a policy inside an engine says of itself: service by client, the gap against its bound, and what went wrong.
 
 Everything is in cost units of the policy's rates, as in `compare`, or in tokens; the metrics are those of
 `fairsched.engines.prometheus`, for one worker.
@@ -7,18 +7,58 @@ Everything is in cost units of the policy's rates, as in `compare`, or in tokens
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
-from fairsched.engines.inside.decider import Cause
-from fairsched.engines.vllm.desk import Desk
+from fairsched.engines.inside.decider import Cause, Decider
+from fairsched.engines.inside.names import Names
 from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor
 from fairsched.model.monitor_promise import MonitorReport
 
 PHASES = ("prefill", "decode", "cached")
 OUTCOMES = ("finished", "cancelled")
+
+
+class Memory(Protocol):
+    """An engine's KV memory."""
+
+    @property
+    def capacity_tokens(self) -> int:
+        """What it holds in all."""
+
+    @property
+    def free_tokens(self) -> int:
+        """What of it nobody uses."""
+
+    @property
+    def reserves(self) -> bool:
+        """Whether whoever is let in is sure of room for its output."""
+
+
+class Desk(Protocol):
+    """The books of an engine."""
+
+    @property
+    def decider(self) -> Decider:
+        """The policy."""
+
+    @property
+    def names(self) -> Names:
+        """Its clients."""
+
+    @property
+    def memory(self) -> Memory:
+        """Its memory."""
+
+    @property
+    def waiting(self) -> Sized:
+        """Who waits."""
+
+    @property
+    def running(self) -> Sized:
+        """Who runs."""
 
 
 class Status:

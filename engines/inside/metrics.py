@@ -1,4 +1,4 @@
-"""The scheduler's metrics for Prometheus, at a port of the engine core: vLLM's `/metrics` is of another process."""
+"""The metrics of a policy inside an engine for Prometheus, at a port of the scheduler's own process."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairsched.engines.vllm.status import Status
+from fairsched.engines.inside.status import Status
 
 TEXTS = {
     "client_service_tokens_total": "Tokens computed for a client, or taken from the cache.",

@@ -1,0 +1,406 @@
+"""The hook inside SGLang without SGLang: the books, the ranking, the settings, over a stand-in of its loop."""
+
+import json
+import logging
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.inside.settings import SettingsError
+from fairsched.engines.sglang.settings import VARIABLE, Settings
+from fairsched.engines.sglang.shim import Chosen, Place, Shim
+from fairsched.integrations import sglang as integration
+from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Preempted, Prefilled
+from fairsched.policies.vtc import VTC
+from tests.engines.sglang_stand_in import StandIn, StandInPolicy, StandInReq, requests
+
+POLICIES: list[tuple[str, dict[str, str | int]]] = [
+    ("fcfs", {}),
+    ("vtc", {}),
+    ("fcfs+deficit", {"quantum": 16}),
+    ("shortest-prompt+deficit", {"quantum": 3}),
+]
+
+
+def settings_of(name: str, parameters: dict[str, str | int] | None = None, **more: Any) -> Settings:
+    """Settings with a monitor."""
+    return Settings(policy=name, parameters=parameters or {}, output_tokens_max=30, **more)
+
+
+class Again:
+    """The policy a second time, told the same events, asked for the order of each queue by itself."""
+
+    def __init__(self, engine: StandIn, within: str) -> None:
+        self.engine, self.within = engine, within
+        self.policy = engine.chosen.policy
+        self.state: Any = self.policy.init()
+        self.told = 0
+        self.own: list[Any] = []
+        sort = engine.policy.calc_priority
+
+        def sorted_first(queue: list[Any]) -> None:
+            sort(queue)
+            self.own = list(queue)
+
+        engine.policy.calc_priority = sorted_first  # type: ignore[assignment, method-assign]
+        engine.before_fill = self.check
+
+    def check(self, queue: list[Any]) -> None:
+        """The queue is in the order in which the policy would let everybody in, one after the other."""
+        for event in self.engine.events[self.told :]:
+            self.state = self.policy.observe(self.state, event)
+        self.told = len(self.engine.events)
+        self.policy.check(self.state)
+        desk = self.engine.shim.desk
+        call = {c.known.id: c for c in desk.waiting.values()}
+        left = {each.known.id: each for each in desk.calls(self.own)}
+        state, order = self.state, []
+        while left:
+            plan, after = self.policy.decide(state, desk.decider._view(desk.now_ns))
+            (admission,) = plan.admit
+            first = call[admission.request_id]
+            if self.within == "sglang":
+                first = next(each for each in left.values() if each.known.client == first.known.client)
+            order.append(first.request)
+            del left[first.known.id]
+            event = first.admission(desk.now_ns, first.request.num_matched_prefix_tokens)
+            planned = (admission.request_id, admission.extend_tokens, admission.cached_prefix_tokens)
+            same = planned == (event.request_id, event.extend_tokens, event.cached_prefix_tokens)
+            # Where the plan is what SGLang would do, the policy's own next state says the same.
+            state = after if same else self.policy.observe(state, event)
+        assert [request.rid for request in queue] == [request.rid for request in order]
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 1 << 30),
+    st.sampled_from(POLICIES),
+    st.sampled_from([5, 16, 64]),
+    st.sampled_from(["fcfs", "lpm"]),
+    st.sampled_from(["policy", "sglang"]),
+    st.booleans(),
+)
+def test_whatever_happens_the_queue_is_ordered_and_the_books_are_true(
+    seed: int, chosen: tuple[str, dict[str, str | int]], budget: int, own: str, within: str, tight: bool
+) -> None:
+    """Arrivals, aborts, chunks, shared prefixes, retractions: the queue keeps its requests and is in the pure policy's
+    order, every request ends once, service is what was computed, and the gate and its bound hold."""
+    rng = random.Random(seed)
+    engine = StandIn(settings_of(*chosen, within_client=within), tokens=64 if tight else 400, budget=budget, own=own)
+    Again(engine, within)
+    coming = requests(rng, 25)
+    rest, known = list(coming), []
+    while rest or engine.running or engine.waiting_queue or engine.chunked:
+        for _ in range(rng.randint(0, 2)):
+            if rest:
+                known.append(rest.pop())
+                engine.waiting_queue.append(known[-1])
+        if known and rng.random() < 0.1:
+            engine.abort(rng.choice(known).rid)
+        engine.step()
+    engine.order()
+    desk, events = engine.shim.desk, engine.events
+    assert not desk.waiting
+    assert not desk.running
+    assert not desk.decider.interventions
+    ends = Counter(event.request_id for event in events if isinstance(event, Finished | Cancelled))
+    came = {event.request.id for event in events if isinstance(event, Arrived)}
+    assert set(ends) == came
+    assert set(ends.values()) <= {1}
+    assert sum(sum(event.tokens) for event in events if isinstance(event, Decoded)) == engine.computed
+    assert sum(event.tokens for event in events if isinstance(event, Prefilled)) == sum(r.extended for r in coming)
+    if not tight:
+        assert not any(isinstance(event, Preempted) for event in events)
+    report = engine.shim.status.report()
+    if report is not None:
+        assert report.bound_violations == 0
+        assert set(report.violated()) <= {"NothingRefunded"}
+
+
+def test_outputs_that_outgrow_memory_are_taken_out_and_come_back() -> None:
+    """The world above does retract; what is computed again is charged again."""
+    engine = StandIn(settings_of("vtc"), tokens=40)
+    for i in range(4):
+        engine.waiting_queue.append(StandInReq(f"r{i}", "ab"[i % 2], 4, 24))
+    engine.run()
+    assert any(isinstance(event, Preempted) for event in engine.events)
+    assert sum(isinstance(event, Finished) for event in engine.events) == 4
+    charged = sum(event.extend_tokens for event in engine.events if isinstance(event, Admitted))
+    assert charged > 4 * 4
+
+
+def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
+    """16 heavy requests and then 4 light ones: in SGLang's order these are last, by counters they are not."""
+    last = {}
+    for name in ("fcfs", "vtc"):
+        engine = StandIn(settings_of(name), seats=2)
+        for i in range(20):
+            engine.waiting_queue.append(StandInReq(f"r{i}", "heavy" if i < 16 else "light", 12, 8))
+        engine.run()
+        last[name] = max(engine.let_in.index(f"r{i}") for i in range(16, 20))
+    assert last["fcfs"] == 19
+    assert last["vtc"] < 9
+
+
+def test_a_clients_own_order_may_be_sglangs() -> None:
+    """Whose turn it is says the policy; which of its requests, SGLang's longest prefix match."""
+    firsts = {}
+    for within in ("policy", "sglang"):
+        engine = StandIn(settings_of("vtc", within_client=within), own="lpm")
+        engine.policy.cached.add(8)
+        for rid, client, shared in (("a0", "a", 0), ("a1", "a", 8), ("b0", "b", 0)):
+            engine.waiting_queue.append(StandInReq(rid, client, 10, 1, shared))
+        engine.order()
+        firsts[within] = [request.rid for request in engine.waiting_queue]
+    # a1 costs so little of a's counter that a is next again.
+    assert firsts == {"policy": ["a0", "b0", "a1"], "sglang": ["a1", "b0", "a0"]}
+
+
+def test_only_so_many_are_ranked_and_the_rest_follow_as_they_came() -> None:
+    """`ranked_max` bounds the work."""
+    engine = StandIn(settings_of("vtc", ranked_max=2))
+    for i, client in enumerate("aaaabb"):
+        engine.waiting_queue.append(StandInReq(f"{client}{i}", client, 4, 1))
+    engine.order()
+    assert [request.rid for request in engine.waiting_queue] == ["a0", "b4", "a1", "a2", "a3", "b5"]
+
+
+@pytest.mark.parametrize("fault", ["raises", "unknown", "nobody", "observe"])
+def test_a_policy_that_fails_leaves_sglangs_order(fault: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A policy that raises, names somebody who does not wait, lets nobody in, or cannot be told: SGLang's order stands,
+    it is counted, said once, and the policy is set aside when it does not stop."""
+
+    class Faulty(VTC):
+        """VTC with a fault."""
+
+        def decide(self, state: Any, view: Any) -> Any:
+            plan, after = super().decide(state, view)
+            if fault == "raises":
+                raise RuntimeError("no")
+            if fault == "unknown" and plan.admit:
+                plan = msgspec.structs.replace(plan, admit=(msgspec.structs.replace(plan.admit[0], request_id=10_000),))
+            return (msgspec.structs.replace(plan, admit=()), state) if fault == "nobody" else (plan, after)
+
+        def observe(self, state: Any, event: Any) -> Any:
+            if fault == "observe" and isinstance(event, Decoded):
+                raise RuntimeError("no")
+            return super().observe(state, event)
+
+    engine = StandIn(settings_of("vtc"), seats=1)
+    good: Any = engine.chosen.policy
+    engine.shim.desk.decider.policy = Faulty(good.name, good.order, good.gate, good.batching)
+    for i in range(12):
+        engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 8 else "b", 2, 2))
+    with caplog.at_level(logging.WARNING):
+        engine.run()
+    decider = engine.shim.desk.decider
+    own = [f"r{i}" for i in range(12)]
+    assert engine.let_in == own or fault == "observe"
+    assert sorted(engine.let_in) == sorted(own)
+    assert sum(isinstance(event, Finished) for event in engine.events) == 12
+    assert decider.set_aside is not None
+    cause = {"raises": "exception", "unknown": "infeasible", "nobody": "stalled", "observe": "observe"}[fault]
+    assert set(decider.interventions) == {cause}
+    assert len([record for record in caplog.records if "SGLang's own order holds" in record.message]) <= 2
+
+
+def test_after_a_failure_sglang_finds_its_queue_as_it_left_it() -> None:
+    """The order of a pass does not leak into the next one: first come, first served again, retracted requests last."""
+    engine = StandIn(settings_of("vtc"))
+    names = [("a0", "a"), ("a1", "a"), ("b2", "b")]
+    engine.waiting_queue.extend(StandInReq(rid, client, 4, 1) for rid, client in names)
+    engine.order()
+    assert [request.rid for request in engine.waiting_queue] == ["a0", "b2", "a1"]
+    engine.shim.desk.decider.set_aside = "for a test"
+    engine.waiting_queue.append(StandInReq("a3", "a", 4, 1))
+    engine.order()
+    assert [request.rid for request in engine.waiting_queue] == ["a0", "a1", "b2", "a3"]
+
+
+def test_books_that_meet_the_unforeseen_stop_and_sglang_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Another SGLang, whose requests lack a field: one message, its own order, everybody is served."""
+    engine = StandIn(settings_of("vtc"), seats=1)
+    for i in range(6):
+        engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 4 else "b", 2, 2))
+    del engine.waiting_queue[0].sampling_params.custom_params
+    engine.run()
+    assert engine.let_in == [f"r{i}" for i in range(6)]
+    assert [record.message for record in caplog.records if "stops here" in record.message] == [
+        "fairsched stops here, and SGLang's own order holds from now on"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "match"),
+    [
+        ({"policy": "dlpm"}, "within_client"),
+        ({"policy": "nothing"}, "unknown policy"),
+        ({"policy": "vtc", "parameters": {"reserve": "static"}}, "reserve is SGLang's"),
+        ({"policy": "fcfs+deficit", "parameters": {"in_flight_cap_tokens": 9}}, "holds nobody back"),
+        ({"policy": "fastserve"}, "preempts"),
+    ],
+)
+def test_what_an_order_cannot_do_is_refused(policy: dict[str, Any], match: str) -> None:
+    """Policies that preempt, look at the cache or hold clients back; names that are not there."""
+    with pytest.raises(SettingsError, match=match):
+        integration.chosen(Settings(**policy))
+
+
+def test_modes_of_sglang_that_are_not_covered_are_refused() -> None:
+    """SGLang's priorities would sort before the policy does; disaggregated schedulers have other queues."""
+    settings, scheduling = settings_of("vtc"), StandInPolicy("fcfs", 10, 1)
+    policy = integration.chosen(settings)
+    with pytest.raises(SettingsError, match="disaggregated decode"):
+        Shim(settings, policy, scheduling, Place(refused="disaggregated decode"))
+    scheduling.enable_priority_scheduling = True
+    with pytest.raises(SettingsError, match="enable-priority-scheduling"):
+        Shim(settings, policy, scheduling, Place())
+
+
+@pytest.mark.parametrize(
+    ("client_from", "said", "key", "name"),
+    [
+        ("custom_params", {"client": "gold"}, None, "gold"),
+        ("custom_params", {"client": 7}, "other", "7"),
+        ("custom_params", None, "other", "default"),
+        ("custom_params", {"client": ["x"]}, None, "default"),
+        ("routing_key", {"client": "gold"}, "silver", "silver"),
+        ("routing_key", None, None, "default"),
+    ],
+)
+def test_a_request_names_its_client(client_from: Any, said: Any, key: str | None, name: str) -> None:
+    """In `custom_params`, or by SGLang's routing key; who says neither is the default client."""
+    engine = StandIn(Settings(client_from=client_from, clients={"gold": 3}))
+    request = StandInReq("r", None, 4, 1)
+    request.sampling_params.custom_params, request.routing_key = said, key
+    engine.waiting_queue.append(request)
+    engine.order()
+    desk = engine.shim.desk
+    (call,) = desk.waiting.values()
+    assert desk.names.clients.all[call.known.client].name == name
+
+
+def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
+    """Files of the rank that speaks; tokens by client, the gap and its bound."""
+    report, log = tmp_path / "report.json", tmp_path / "run.jsonl"
+    engine = StandIn(settings_of("vtc", report=str(report), log=str(log), clients={"b": 2}))
+    for i in range(6):
+        engine.waiting_queue.append(StandInReq(f"r{i}", "ab"[i % 2], 8, 4))
+    engine.run()
+    engine.shim._report()
+    written: Any = engine.shim.desk.audience.log
+    written.close()
+    said = json.loads(report.read_bytes())
+    assert said["clients"]["b"] == {"weight": 2, "prefill_tokens": 24, "decode_tokens": 12, "cached_tokens": 0}
+    assert said["outcomes"] == {"finished": 6, "cancelled": 0}
+    assert said["outputs_reserved"] is False
+    assert 0 < said["promise"]["gap"] <= said["promise"]["gap_bound"]
+    assert log.read_text().count("Admitted") == 6
+
+
+class Registry:
+    """SGLang's registry, in small."""
+
+    hooks: list[tuple[str, Any, str]]
+
+    @classmethod
+    def register(cls, target: str, hook: Any, kind: str) -> None:
+        """Keep a hook."""
+        cls.hooks.append((target, hook, kind))
+
+
+@pytest.fixture
+def sglang(monkeypatch: pytest.MonkeyPatch) -> type[Registry]:
+    """An SGLang of which there is no more than a version and a registry."""
+    Registry.hooks = []
+    package, module = ModuleType("sglang"), ModuleType("sglang.srt.plugins.hook_registry")
+    package.__version__ = "0.5.23"  # type: ignore[attr-defined]
+    module.HookRegistry = Registry  # type: ignore[attr-defined]
+    module.HookType = SimpleNamespace(AFTER="after", AROUND="around")  # type: ignore[attr-defined]
+    for name, each in (("sglang", package), ("sglang.srt.plugins.hook_registry", module)):
+        monkeypatch.setitem(sys.modules, name, each)
+    for name in ("sglang.srt", "sglang.srt.plugins"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return Registry
+
+
+def test_nothing_happens_unless_asked(sglang: type[Registry]) -> None:
+    """An installation alone changes nothing."""
+    integration.register()
+    assert sglang.hooks == []
+
+
+def test_asked_it_hooks_the_policy_and_its_order(
+    sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two hooks of one class, which together order a queue."""
+    file = tmp_path / "fair.toml"
+    file.write_text('policy = "vtc"\n')
+    monkeypatch.setenv(VARIABLE, str(file))
+    monkeypatch.setattr(integration, "_place", Place)
+    integration.register()
+    (made_at, made, after), (ordered_at, ordered, around) = sglang.hooks
+    assert (made_at.rsplit(".", 1)[1], after) == ("__init__", "after")
+    assert (ordered_at.rsplit(".", 1)[1], around) == ("calc_priority", "around")
+    scheduling: Any = StandInPolicy("fcfs", 10, 1)
+    made(None, scheduling, "fcfs")
+    queue = [StandInReq(rid, rid[0], 4, 1) for rid in ("a0", "a1", "b2")]
+    ordered(lambda policy, waiting, *rest: policy.calc_priority(waiting), scheduling, queue, None)
+    assert [request.rid for request in queue] == ["a0", "b2", "a1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "match"),
+    [
+        ("polcy = 1", "0.5.23", "polcy"),
+        ('policy = "dlpm"', "0.5.23", "dlpm looks at"),
+        ("", "0.5.24", r"from 0\.5\.23 to below 0\.5\.24, and this is 0\.5\.24"),
+        (None, "0.5.23", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_followed_stops_the_engine(
+    sglang: type[Registry],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    text: str | None,
+    version: str,
+    match: str,
+) -> None:
+    """SGLang goes on without a plugin that raises, so this leaves with one line instead."""
+    file = tmp_path / "fair.toml"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv(VARIABLE, str(file))
+    sys.modules["sglang"].__version__ = version  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit, match=match) as stopped:
+        integration.register()
+    assert str(stopped.value).startswith("fairsched")
+    assert sglang.hooks == []
+
+
+def test_an_untested_version_may_be_accepted(
+    sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On demand."""
+    file = tmp_path / "fair.toml"
+    file.write_text("accept_untested_version = true\n")
+    monkeypatch.setenv(VARIABLE, str(file))
+    sys.modules["sglang"].__version__ = "0.6.0"  # type: ignore[attr-defined]
+    integration.register()
+    assert len(sglang.hooks) == 2
+
+
+def test_chosen_is_what_the_shim_takes() -> None:
+    """With all parameters, for the log."""
+    chosen = integration.chosen(Settings())
+    assert isinstance(chosen, Chosen)
+    assert chosen.parameters["reserve"] == "optimistic"
