@@ -96,7 +96,7 @@ class Shim:
         self._report_at = time.monotonic()
         decider = Decider(chosen.policy, ROOM_TOKENS, _log, "SGLang's own order holds")
         self.status = Status(_monitor(chosen.policy, settings, memory))
-        log = _event_log(settings, chosen, memory.capacity_tokens) if place.speaks else None
+        log = _event_log(settings, chosen, memory) if place.speaks else None
         names = Names(settings.default_client, settings.clients, settings.clients_max)
         self.desk = Desk(decider, names, settings, Audience(log, [self.status.record]), memory)
         self.status.desk = self.desk
@@ -174,8 +174,10 @@ def _monitor(policy: LocalPolicy[Any], settings: Settings, memory: PoolMemory) -
     return None if promise is None else Monitor(promise, policy.gate_check())
 
 
-def _event_log(settings: Settings, chosen: Chosen, capacity: int) -> ServingLog | None:
+def _event_log(settings: Settings, chosen: Chosen, memory: PoolMemory) -> ServingLog | None:
     if settings.log is None:
         return None
     name = getattr(chosen.policy, "name", type(chosen.policy).__name__)
-    return ServingLog(Path(settings.log), name, chosen.parameters, kv_capacity_tokens=capacity, name="sglang")
+    # What a reader holds the run to is SGLang's batch, not the one request that a decision lets in.
+    parameters = chosen.parameters | {"max_running": memory.seats}
+    return ServingLog(Path(settings.log), name, parameters, kv_capacity_tokens=memory.capacity_tokens, name="sglang")

@@ -304,6 +304,7 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
     assert said["outputs_reserved"] is False
     assert 0 < said["promise"]["gap"] <= said["promise"]["gap_bound"]
     assert log.read_text().count("Admitted") == 6
+    assert '"max_running":"4"' in log.read_text()
 
 
 class Registry:
