@@ -53,6 +53,11 @@ class Place:
     speaks: bool = True
     refused: str | None = None
 
+    def own(self, name: str) -> Path:
+        """The scheduler's own file: data-parallel ranks beyond the first have their number in the name."""
+        path = Path(name)
+        return path.with_name(f"{path.stem}.{self.worker}{path.suffix}") if self.worker else path
+
 
 @attrs.frozen
 class PoolMemory:
@@ -92,11 +97,11 @@ class Shim:
         memory = PoolMemory(scheduling.tree_cache)
         self._settings = settings
         self._broken = False
-        self._speaks = place.speaks
+        self._place = place
         self._report_at = time.monotonic()
         decider = Decider(chosen.policy, ROOM_TOKENS, _log, "SGLang's own order holds")
         self.status = Status(_monitor(chosen.policy, settings, memory))
-        log = _event_log(settings, chosen, memory) if place.speaks else None
+        log = _event_log(settings, chosen, memory, place) if place.speaks else None
         names = Names(settings.default_client, settings.clients, settings.clients_max)
         self.desk = Desk(decider, names, settings, Audience(log, [self.status.record]), memory)
         self.status.desk = self.desk
@@ -117,7 +122,7 @@ class Shim:
     def _look(self, queue: list[SglangRequest]) -> None:
         self.desk.put_back(queue)
         self.desk.look(queue)
-        if self._speaks and time.monotonic() >= self._report_at:
+        if self._place.speaks and time.monotonic() >= self._report_at:
             self._report()
 
     def _rank(self, queue: list[SglangRequest]) -> None:
@@ -146,7 +151,7 @@ class Shim:
         if self._settings.report is None:
             return
         try:
-            self.status.write(Path(self._settings.report))
+            self.status.write(self._place.own(self._settings.report))
         except OSError as error:
             _log.warning("the report cannot be written: %s", error)
 
@@ -174,10 +179,11 @@ def _monitor(policy: LocalPolicy[Any], settings: Settings, memory: PoolMemory) -
     return None if promise is None else Monitor(promise, policy.gate_check())
 
 
-def _event_log(settings: Settings, chosen: Chosen, memory: PoolMemory) -> ServingLog | None:
+def _event_log(settings: Settings, chosen: Chosen, memory: PoolMemory, place: Place) -> ServingLog | None:
     if settings.log is None:
         return None
     name = getattr(chosen.policy, "name", type(chosen.policy).__name__)
     # What a reader holds the run to is SGLang's batch, not the one request that a decision lets in.
     parameters = chosen.parameters | {"max_running": memory.seats}
-    return ServingLog(Path(settings.log), name, parameters, kv_capacity_tokens=memory.capacity_tokens, name="sglang")
+    path = place.own(settings.log)
+    return ServingLog(path, name, parameters, kv_capacity_tokens=memory.capacity_tokens, name="sglang")

@@ -307,6 +307,11 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
     assert '"max_running":"4"' in log.read_text()
 
 
+def test_each_data_parallel_rank_has_files_of_its_own() -> None:
+    """So that none overwrites another's."""
+    assert [str(Place(worker).own("out/run.jsonl")) for worker in (0, 3)] == ["out/run.jsonl", "out/run.3.jsonl"]
+
+
 class Registry:
     """SGLang's registry, in small."""
 

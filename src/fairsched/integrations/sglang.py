@@ -93,8 +93,8 @@ def _place() -> "Place":
 
     mode = get_disagg().disaggregation_mode
     parallel = get_parallel()
-    worker = parallel.dp_rank if parallel.dp_rank is not None else 0
+    worker = (parallel.dp_rank or 0) * parallel.attn_dp_size + parallel.attn_dp_rank
     refused = None if mode == "null" else f"disaggregated {mode}"
     if get_exec().dllm.dllm_algorithm is not None:
         refused = "diffusion language models"
-    return Place(worker, parallel.tp_rank == 0 and parallel.pp_rank == 0, refused)
+    return Place(worker, parallel.attn_tp_rank == 0 and parallel.pp_rank == 0, refused)
