@@ -137,6 +137,37 @@ def test_outputs_that_outgrow_memory_are_taken_out_and_come_back() -> None:
     assert charged > 4 * 4
 
 
+def test_what_no_pass_has_begun_is_given_back() -> None:
+    """A caller leaves after the first chunk of a prompt: the rest of it is refunded."""
+    engine = StandIn(settings_of("vtc"), budget=5)
+    engine.waiting_queue.append(StandInReq("r", "a", 13, 2))
+    engine.step()
+    engine.abort("r")
+    engine.order()
+    (gone,) = (event for event in engine.events if isinstance(event, Cancelled))
+    assert gone.was_running
+    assert gone.uncomputed_tokens == 8
+    assert [event.tokens for event in engine.events if isinstance(event, Prefilled)] == [5]
+
+
+def test_an_output_that_sglang_begins_anew_is_counted_anew() -> None:
+    """A retracted request with embeddings for a prompt loses its output (`reset_for_retract`): what was seen of it
+    stays counted, and all of the new one is counted."""
+    engine = StandIn(settings_of("vtc"), seats=1)
+    request = StandInReq("r", "a", 4, 3)
+    engine.waiting_queue.append(request)
+    engine.step()
+    engine.order()
+    engine.step()
+    engine.running.clear()
+    engine._retract(request)
+    request.output_ids.clear()
+    engine.run()
+    assert sum(sum(event.tokens) for event in engine.events if isinstance(event, Decoded)) == 1 + 3
+    (finished,) = (event for event in engine.events if isinstance(event, Finished))
+    assert finished.output_tokens == 1 + 3
+
+
 def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
     """16 heavy requests and then 4 light ones: in SGLang's order these are last, by counters they are not."""
     last = {}
