@@ -113,13 +113,17 @@ class Play:
         self.state = restored
 
     def serve(self) -> None:
-        """Whatever is left is served, and every step of that computes something."""
+        """Whatever is left is served, and every step of that computes something.
+
+        Only the first decision is held to all that `begin_decided` asks, since there may be many.
+        """
+        begin = self.begin_decided
         budget = 20 * sum(r.prompt.tokens + r.max_output_tokens for r in self.requests.values())
         while self.alive:
             budget -= 1
             assert budget >= 0, f"requests {sorted(self.alive)} are still there after very many steps"
-            plan, decided = self.policy.decide(self.state, self.worker.view(self.now_ns))
-            events = self._execute(plan, decided)
+            plan, events = begin()
+            begin = self._begin_unchecked
             computes = plan.chunks or (plan.decode and self.worker.decoding) or self.worker.host.moves
             assert plan.preempt or computes, (
                 f"requests {sorted(self.alive)} are left and the plan computes nothing: {plan}"
@@ -180,6 +184,10 @@ class Play:
                 old = self.policy.observe(old, event)
         assert self.same(old, decided)
         return plan, events
+
+    def _begin_unchecked(self) -> tuple[StepPlan, list[Event]]:
+        plan, decided = self.policy.decide(self.state, self.worker.view(self.now_ns))
+        return plan, self._execute(plan, decided)
 
     def _execute(self, plan: StepPlan, decided: Any) -> list[Event]:
         events = self.begin(plan)

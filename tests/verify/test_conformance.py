@@ -204,7 +204,7 @@ class Amnesiac(FCFS):
 BAD = {
     Forgetful: {"decide", "look_back"},
     Unfolded: {"begin_decided"},
-    Greedy: {"begin"},
+    Greedy: {"begin", "decide"},
     Sleepy: {"_stepped"},
     Picky: {"teardown"},
     Amnesiac: {"restart"},
@@ -216,7 +216,10 @@ BAD = {
 def test_battery_finds_bad_policies(bad: type[FCFS]) -> None:
     """Six policies, each wrong in one way, are found out, each by the check that is meant for it."""
     generate = settings(
-        max_examples=100, stateful_step_count=STEPS, phases=(Phase.generate,), report_multiple_bugs=False
+        max_examples=100,
+        stateful_step_count=STEPS,
+        phases=(Phase.generate,),
+        report_multiple_bugs=False,
     )
     with pytest.raises((AssertionError, InfeasiblePlanError)) as found:
         check_local_policy(bad(batching=BATCHINGS["chunked"](**SMALL)), settings=generate)
