@@ -2,9 +2,9 @@
 
 vLLM names blocks by chained hashes, which become keys of our prompts.  It does not say what it evicts, so the truth is
 looked up where it matters: for whoever is about to be let in, and for the two prompts that were looked at longest ago
-whenever another one is computed, so that what is believed stays about as large as the cache.  Outputs, which vLLM
-caches too, are not told: whoever continues a chat finds more than the policy expected, and is charged for what is
-really computed.
+whenever another one is computed.  What of such a prompt is still there is looked at again, until nothing is: so what is
+believed stays about as large as the cache.  Outputs, which vLLM caches too, are not told: whoever continues a chat
+finds more than the policy expected, and is charged for what is really computed.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,8 @@ class Prefixes:
     def __init__(self, memory: KvMemory, follows: bool) -> None:
         self.follows = follows
         self._memory = memory
-        self._told: OrderedDict[bytes, tuple[int, Prompt, VllmRequest]] = OrderedDict()
+        # By the key of its last block: the first so many blocks of a prompt.
+        self._told: OrderedDict[bytes, tuple[int, Prompt, int, VllmRequest]] = OrderedDict()
 
     def prompt(self, request: VllmRequest) -> Prompt:
         """The request's prompt, with the keys of its whole blocks if the policy looks at them."""
@@ -39,16 +40,15 @@ class Prefixes:
         if not prompt.keys:
             return []
         events: list[Event] = [Cached(now_ns, 0, owner, prompt, prompt.blocks)]
-        last = prompt.keys[-KEY_BYTES:]
-        self._told.pop(last, None)
+        self._told.pop(_last(prompt, prompt.blocks), None)
         for _ in range(min(2, len(self._told))):
-            name, (oldest, old, whose) = self._told.popitem(last=False)
-            keep = self._memory.cached_tokens(whose) // old.block_tokens
-            if keep < old.reusable_blocks:
-                events.append(Evicted(now_ns, 0, oldest, old, keep, old.blocks - keep))
-            else:
-                self._told[name] = (oldest, old, whose)
-        self._told[last] = (owner, prompt, request)
+            _, (oldest, old, blocks, whose) = self._told.popitem(last=False)
+            keep = min(self._memory.cached_tokens(whose) // old.block_tokens, blocks)
+            if keep < blocks:
+                events.append(Evicted(now_ns, 0, oldest, old, keep, blocks - keep))
+            if keep:
+                self._told.setdefault(_last(old, keep), (oldest, old, keep, whose))
+        self._told[_last(prompt, prompt.blocks)] = (owner, prompt, prompt.blocks, request)
         return events
 
     def corrected(self, request: VllmRequest, owner: int, prompt: Prompt, believed: int, now_ns: int) -> Evicted | None:
@@ -60,3 +60,8 @@ class Prefixes:
             return None
         keep = true // prompt.block_tokens
         return Evicted(now_ns, 0, owner, prompt, keep, believed // prompt.block_tokens - keep)
+
+
+def _last(prompt: Prompt, blocks: int) -> bytes:
+    """The key of the last of so many blocks, which names them all."""
+    return prompt.keys[(blocks - 1) * KEY_BYTES : blocks * KEY_BYTES]

@@ -17,11 +17,12 @@ from fairsched.engines.inside.status import Status as Report
 from fairsched.engines.inside.version import VersionError
 from fairsched.engines.vllm.memory import KvMemory
 from fairsched.engines.vllm.names import Names
+from fairsched.engines.vllm.prefixes import Prefixes
 from fairsched.engines.vllm.settings import VARIABLE, Settings, read_settings
 from fairsched.engines.vllm.version import TESTED
-from fairsched.model.events import Admitted, Cancelled, Decoded, Finished, Preempted, Prefilled
+from fairsched.model.events import Admitted, Cached, Cancelled, Decoded, Evicted, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor
-from fairsched.model.request import Client
+from fairsched.model.request import KEY_BYTES, Client
 from fairsched.policies.vtc import VTC
 from tests.engines.vllm_stand_in import BLOCK, StandIn, StandInRequest, Status, policy_of, requests
 
@@ -338,3 +339,51 @@ def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:
     samples = {(name, *labels.values()): value for name, labels, value in report.samples()}
     assert samples["client_service_tokens_total", "b", "decode"] == 12
     assert samples["service_gap_tokens",] <= samples["service_gap_bound_tokens",]
+
+
+class Cache:
+    """vLLM's prefix cache: chained blocks, the least recently used goes first, and of a prompt its end."""
+
+    def __init__(self, blocks: int) -> None:
+        self.block_tokens = BLOCK
+        self._blocks = blocks
+        self._used: dict[bytes, None] = {}
+
+    def cached_tokens(self, request: Any) -> int:
+        """Tokens of the longest prefix that is there, less the last one of the request."""
+        names = request.block_hashes[: (request.num_tokens - 1) // BLOCK]
+        return BLOCK * next((k for k, name in enumerate(names) if name not in self._used), len(names))
+
+    def put(self, request: StandInRequest) -> None:
+        """The request is computed."""
+        for name in reversed(request.block_hashes):
+            self._used.pop(name, None)
+            self._used[name] = None
+        while len(self._used) > self._blocks:
+            del self._used[next(iter(self._used))]
+
+
+@pytest.mark.parametrize(("blocks", "shared", "tail"), [(1, 0, 0), (4, 3, 0), (4, 3, 1), (10, 0, 1), (10, 0, 0)])
+def test_what_is_believed_stays_about_as_large_as_the_cache(blocks: int, shared: int, tail: int) -> None:
+    """Prompts of whole blocks and others, with and without a beginning that they share, of which the cache drops the
+    end first: what the policy believes and the requests that are kept for it do not grow with what was served."""
+    cache: Any = Cache(47)
+    prefixes, believed = Prefixes(cache, True), {b"": 0}
+    for i in range(1_000):
+        request = StandInRequest(f"r{i}", "a", blocks * BLOCK + tail, 1, 1)
+        request.num_output_tokens = 1
+        mine = [(k if k < shared else 100 + i * blocks + k).to_bytes(32, "little") for k in range(blocks)]
+        request.block_hashes = mine
+        prompt = prefixes.prompt(request)
+        cache.put(request)
+        for event in prefixes.computed(i, prompt, request, i):
+            assert isinstance(event, Cached | Evicted)
+            names = [event.prompt.keys[k : k + KEY_BYTES] for k in range(0, len(event.prompt.keys), KEY_BYTES)]
+            if isinstance(event, Evicted):
+                for name in names[event.keep_blocks :]:
+                    believed.pop(name, None)
+            else:
+                believed |= dict.fromkeys(names, 0)
+        assert {name[:KEY_BYTES] for name in mine} <= set(believed)
+        assert len(prefixes._told) <= 2 * 50
+        assert len(believed) <= 2 * 50 + blocks
