@@ -108,8 +108,8 @@ class Picker:
         if places is not None:
             self.window.only(request_id, places)
         place = self._waiting[request_id] = asyncio.get_running_loop().create_future()
-        self.pump()
         try:
+            self.pump()
             async with asyncio.timeout(limits.wait_seconds):
                 return Picked(request_id, await place)
         except BaseException as error:
@@ -139,10 +139,7 @@ class Picker:
         return None if len(places) == len(self._places) else places
 
     def _never_sent(self, request_id: int) -> None:
-        if self.window.is_waiting(request_id):
-            self.window.cancel(request_id, self.now_ns())
-        elif self.window.holds(request_id):
-            self.window.give_back(request_id, self.now_ns())
+        self.window.withdraw(request_id, self.now_ns())
         self.pump()
 
     def _counted(self, outcome: str, error: CallError) -> CallError:

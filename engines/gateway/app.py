@@ -16,7 +16,7 @@ from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.gateway import Gateway, StalledError
 from fairsched.engines.gateway.request import CallError
 from fairsched.engines.gateway.status import status
-from fairsched.engines.gateway.upstream import FailedError, open_answer
+from fairsched.engines.gateway.upstream import BrokenError, FailedError, UnsendableError, open_answer
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """What passes the gate."""
@@ -77,7 +77,9 @@ async def _models(gateway: Gateway, request: HttpRequest) -> Response:
                 response = Response(body, answer.status)
                 response.raw_headers = [*answer.headers, (b"content-length", str(len(body)).encode())]
                 return response
-        except FailedError as error:
+        except UnsendableError as error:
+            raise CallError(400, str(error)) from None
+        except (FailedError, BrokenError) as error:
             last = str(error)
     raise CallError(502, f"no server answered: {last}")
 

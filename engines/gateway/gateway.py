@@ -23,7 +23,7 @@ from fairsched.engines.gateway.config import ConfigError, GatewayConfig
 from fairsched.engines.gateway.priority import Tags, with_priority
 from fairsched.engines.gateway.request import Call, CallError, Names, read_call
 from fairsched.engines.gateway.shadow import Shadow
-from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, open_answer
+from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, UnsendableError, open_answer
 from fairsched.engines.gateway.window import Window
 from fairsched.engines.openai_size import Tokenizer
 from fairsched.engines.serving_request import Clients
@@ -202,6 +202,10 @@ class Gateway:
                 ended = True
                 self._failed(request_id, server, error)
                 raise
+            except UnsendableError as error:
+                ended = True
+                self._end(request_id, self.window.give_back, "refused")
+                raise CallError(400, str(error)) from None
             except BrokenError as error:
                 self._rest(server, str(error), self.config.limits.down_seconds)
                 raise
@@ -254,7 +258,11 @@ class Gateway:
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 return await ticket.place
-        except TimeoutError:
+        except BaseException as error:
+            # It may have been let in just now; nothing was sent.
+            self.window.withdraw(request_id, self.now_ns())
+            if not isinstance(error, TimeoutError):
+                raise
             self.outcomes["waited too long"] += 1
             retry = self.config.limits.retry_after_seconds
             raise CallError(503, "no server had room in time", retry) from None

@@ -7,6 +7,7 @@ was passed on, so that whatever fails (`Failed`) can be tried elsewhere without 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Literal
 
 import attrs
@@ -47,6 +48,10 @@ class FailedError(Exception):
         self.why: Why = why
 
 
+class UnsendableError(ValueError):
+    """What the caller wants forwarded is no HTTP request: the caller's fault, and no server's."""
+
+
 class BrokenError(Exception):
     """The server's answer broke off after some of it was passed on."""
 
@@ -62,9 +67,13 @@ class Answer:
 
 
 def new_client() -> httpx.AsyncClient:
-    """The connections to all servers; how many are open is bounded by the windows."""
+    """The connections to all servers; how many are open is bounded by the windows.
+
+    No cookie is kept: it would be one caller's, and go out with the calls of others.
+    """
     pool = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=IDLE_SECONDS)
-    return httpx.AsyncClient(limits=pool, follow_redirects=False, trust_env=False)
+    nobodys = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    return httpx.AsyncClient(limits=pool, follow_redirects=False, trust_env=False, cookies=nobodys)
 
 
 @asynccontextmanager
@@ -74,23 +83,21 @@ async def open_answer(
     call: tuple[str, str, Sequence[tuple[str, str]], bytes],
     read_seconds: float,
 ) -> AsyncIterator[Answer]:
-    """The server's answer to a call: method, path, headers, body.  Raises `FailedError`, and reading the answer's
-    `chunks` raises `BrokenError`.
+    """The server's answer to a call: method, path, headers, body.  Raises `FailedError`, `UnsendableError` before
+    anything was sent, and reading the answer's `chunks` raises `BrokenError`.
 
     Leaving the context closes the connection of an answer that is not whole, so that the server stops.
     """
     method, path, headers, body = call
-    sent = [(name, value) for name, value in headers if name.lower() not in _HOP]
-    if server.api_key is not None:
-        sent = [(name, value) for name, value in sent if name.lower() != "authorization"]
-        sent.append(("authorization", f"Bearer {server.api_key}"))
-    # An answer that is not compressed can be read while it passes by.
-    sent.append(("accept-encoding", "identity"))
     timeout = httpx.Timeout(read_seconds, connect=CONNECT_SECONDS, pool=None)
-    request = client.build_request(method, server.url + path, headers=sent, content=body, timeout=timeout)
     try:
+        request = client.build_request(
+            method, server.url + path, headers=_sent(headers, server.api_key), content=body, timeout=timeout
+        )
         response = await client.send(request, stream=True)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.InvalidURL, httpx.LocalProtocolError) as error:
+        raise UnsendableError(f"the call cannot be forwarded: {error}") from None
+    except httpx.HTTPError as error:
         lost = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
         raise FailedError("lost" if lost else "failed", f"{type(error).__name__}: {error}") from None
     try:
@@ -101,6 +108,16 @@ async def open_answer(
     finally:
         # A cancelled caller must not leave the connection open.
         await asyncio.shield(response.aclose())
+
+
+def _sent(headers: Sequence[tuple[str, str]], api_key: str | None) -> Headers:
+    """The headers that a server sees.  Bytes, as they came: a value need not be ASCII."""
+    dropped = _HOP if api_key is None else _HOP | {"authorization"}
+    sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers if name.lower() not in dropped]
+    if api_key is not None:
+        sent.append((b"authorization", f"Bearer {api_key}".encode()))
+    # An answer that is not compressed can be read while it passes by.
+    return [*sent, (b"accept-encoding", b"identity")]
 
 
 async def _begun(response: httpx.Response) -> Answer:

@@ -253,6 +253,13 @@ class Window:
         client = flight.request.client
         self._tell(Cancelled(now_ns, WINDOW, request_id, client, True, flight.charged, flight.produced))
 
+    def withdraw(self, request_id: int, now_ns: int) -> None:
+        """Nothing was sent for the request, nor will be: it waits no more, or gives back what it was charged."""
+        if request_id in self._flights:
+            self.give_back(request_id, now_ns)
+        else:
+            self.cancel(request_id, now_ns)
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _next(self, hole: int, now_ns: int) -> Admission | None:

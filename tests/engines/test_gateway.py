@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,6 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
+from fairsched.engines.gateway.request import CallError
+from fairsched.engines.gateway.window import Share
 from tests.engines.gateway_worlds import STREAM_HEAD, Fake, dying, events, served, world
 
 
@@ -117,6 +120,82 @@ def test_keys_name_clients_and_a_server_may_have_its_own() -> None:
                 assert (await here.http.post("/v1/completions", json=body, headers=right)).status_code == 200
                 assert fake.keys == ["Bearer sk-1", "Bearer sk-server"]
                 assert here.status["clients"]["gold"]["weight"] == 3
+
+    run(test())
+
+
+def test_what_a_caller_sends_takes_no_server_out_and_reaches_no_other_caller() -> None:
+    """Headers that are not ASCII pass; what is no HTTP request is the caller's fault (400), charged to nobody, and
+    rests no server; cookies that a server sets for one caller do not go out with another's call."""
+
+    async def test() -> None:
+        seen: list[tuple[str | None, str | None]] = []
+
+        async def answer(request: Request) -> Response:
+            seen.append((request.headers.get("x-user"), request.headers.get("cookie")))
+            response = Response(b"{}", media_type="application/json")
+            response.set_cookie("session", "of-the-first")
+            return response
+
+        app = Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+        limits = LimitConfig(down_seconds=60.0)
+        async with served(app) as url, world(url, limits=limits, clients={"a": ClientConfig()}) as here:
+            body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
+
+            async def ask(*more: tuple[bytes, bytes]) -> int:
+                async with httpx.AsyncClient(base_url=here.http.base_url, trust_env=False) as http:
+                    headers = [(b"x-client", b"a"), *more]
+                    return (await http.post("/v1/completions", content=body, headers=headers)).status_code
+
+            assert await ask((b"x-user", "Jörg".encode())) == 200
+            assert await ask() == 200
+            assert seen == [("JÃ¶rg", None), (None, None)]
+            charged = here.status["clients"]["a"]["prompt_tokens"]
+            for query, value in (("?" + "x" * 70_000, ""), ("", "a\x0bb")):
+                with pytest.raises(CallError) as caught:
+                    await here.gateway.serve("/v1/completions" + query, {"x-client": "a", "x-odd": value}, body, never)
+                assert caught.value.status == 400
+            assert here.status["clients"]["a"]["prompt_tokens"] == charged
+            assert here.gateway.window.up == (True,)
+            assert (len(seen), here.empty()) == (2, True)
+
+    run(test())
+
+
+async def never(_: Any) -> None:
+    """Nothing is to be sent."""
+    raise AssertionError
+
+
+def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
+    """A call that was let in, and whose caller left before it went on, gives back what it was charged."""
+
+    async def test() -> None:
+        fake = Fake()
+        fake.answers.clear()
+        clients = {"second": ClientConfig()}
+        async with served(fake.app) as url, world(url, window_requests=1, clients=clients) as here:
+            body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
+            first = asyncio.ensure_future(here.ask("first"))
+            async with asyncio.timeout(10):
+                while not fake.running:
+                    await asyncio.sleep(0.001)
+            headers = {"x-client": "second"}
+            second = asyncio.ensure_future(here.gateway.serve("/v1/completions", headers, body, never))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert here.gateway.window.waiting == 1
+            here.gateway.window._servers[0].share = Share(1000, 2)
+            here.gateway.pump()
+            assert here.gateway.window.in_flight == 2
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            assert here.status["clients"]["second"]["prompt_tokens"] == 0
+            assert here.gateway.window.in_flight == 1
+            fake.answers.set()
+            await first
+            assert len(fake.asked) == 1
 
     run(test())
 
