@@ -12,10 +12,12 @@ from fairsched.engines.changes import Change, Crash, Drain, Restart, WorkerSpec
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.moves import KvLink, host_link
 from fairsched.engines.simulator import Simulator, simulate
-from fairsched.model.events import Admitted, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
+from fairsched.model.events import Admitted, Arrived, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
 from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.presets import KV_BYTES, PRESETS
 from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.view import ClusterView
 from fairsched.model.workload import Job, Workload
 from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.counter import CounterGate
@@ -23,7 +25,7 @@ from fairsched.policies.deficit import DeficitGate
 from fairsched.policies.fastserve import FastServe, SkipJoin
 from fairsched.policies.gate import Gate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.router import RoundRobin
+from fairsched.policies.router import RoundRobin, TurnState
 from fairsched.verify.event_invariants import Ledger
 from fairsched.verify.strategies import workloads
 from tests.policies.play import Play
@@ -203,6 +205,48 @@ def test_a_transfer_takes_the_links_time() -> None:
         ends[link] = max(event.time_ns for event in events if isinstance(event, Finished))
         assert any(isinstance(event, SwappedIn) for event in events)
     assert ends[slow] > ends[fast]
+
+
+def test_a_transfer_beside_a_longer_step_costs_nothing() -> None:
+    """21 tokens go out while another request decodes for 65 ns: over by then, whether the link takes 42 ns or one."""
+    ends = []
+    for link in (KvLink(2, 1_000_000_000), KvLink(1, 1_000_000_000_000)):
+        policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
+        events = simulate(crowd(), policy, RoundRobin(), LATENCY, workers=(WorkerSpec(LATENCY, 40, 100, link),))
+        ends.append(next(event for event in events if isinstance(event, Transferred)))
+    assert ends == [Transferred(1_208, 0, 21, 0)] * 2
+
+
+@attrs.frozen
+class SendsAway(RoundRobin):
+    """All requests come to the first worker; the long one is moved once it has been swapped out."""
+
+    at_ns: int = 1_300
+
+    def route(self, state: Any, request: Request, view: ClusterView) -> tuple[Dispatch, Any]:
+        return Dispatch(request.id, 0), state
+
+    def decide(self, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+        if view.now_ns < self.at_ns or state.placed:
+            return ClusterPlan(), state
+        return ClusterPlan((), (Migration(0, 0, 1, with_kv=True),)), TurnState(1)
+
+
+@pytest.mark.parametrize(("at_ns", "kv_tokens"), [(1_300, 21), (1_150, 0)])
+def test_who_is_moved_takes_its_kv_from_the_host_along(at_ns: int, kv_tokens: int) -> None:
+    """Once it is there whole: then it computes one token at its new worker; else nothing comes, and it computes all."""
+    spec = WorkerSpec(LATENCY, 40, 100, KvLink(2, 1_000_000_000))
+    policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
+    events = simulate(crowd(), policy, SendsAway(at_ns=at_ns), LATENCY, workers=(spec,) * 2)
+    came = [event for event in events if isinstance(event, Arrived) and event.worker == 1]
+    assert [(event.request.id, event.generated_tokens, event.kv_tokens) for event in came] == [(0, 2, kv_tokens)]
+    entered = [event for event in events if isinstance(event, Admitted) and event.worker == 1]
+    assert [event.extend_tokens for event in entered] == [22 - kv_tokens]
+    ledger = Ledger()
+    for event in events:
+        ledger.record(event)
+    ledger.check_over(job.request.id for job in crowd().jobs)
+    assert not ledger.kept
 
 
 def test_without_host_memory_nothing_changes() -> None:
