@@ -80,6 +80,7 @@ def test_a_log_becomes_a_trace_that_can_be_compared(
         (["{log}", "--map", "gone.toml"], "gone.toml"),
         (["{log}", "--starved-after", "soon"], "a length of time as 5s"),
         (["{log}", "--window", "0s"], "a length of time as 5s"),
+        (["{log}", "--window", "9" * 400], "a length of time as 5s"),
         (["{log}", "--clients", "zipf:8"], "weights of the log's own clients"),
         (["{log}", "--json", "gone/a.json"], "there is no folder"),
     ],

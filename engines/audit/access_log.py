@@ -26,6 +26,8 @@ from fairsched.engines.audit.values import (
     succeeded,
     tokens,
     unit_of_moment,
+    value_at,
+    without_zone,
 )
 from fairsched.engines.workloads.errors import TraceError
 from fairsched.engines.workloads.rows import lines
@@ -146,6 +148,7 @@ def _in_order(
         arrays[name] = place[arrays[name]]
     keys = ("output", "prompt", "end_ns", "first_ns", "served_ns", "worker", "client", "arrival_ns")
     order = np.lexsort([arrays[key] for key in keys])
+    same = int(np.all([np.diff(values[order]) == 0 for values in arrays.values()], axis=0).sum())
     return AccessLog(
         path=path,
         clients=tuple(sorted(clients)),
@@ -153,8 +156,12 @@ def _in_order(
         **{name: values[order] for name, values in arrays.items()},
         fields=frozenset(reader.columns.of),
         reading=reader.reading(),
-        notes=(*reader.notes(), *_skipped(faults)),
+        notes=(*reader.notes(), *_repeated(same), *_skipped(faults)),
     )
+
+
+def _repeated(same: int) -> tuple[str, ...]:
+    return (f"Rows that say the same as another, which count like any: {same:,}.",) if same else ()
 
 
 def _skipped(faults: list[TraceError]) -> tuple[str, ...]:
@@ -171,12 +178,15 @@ class _Reader:
         self.columns = columns
         self.units: dict[str, str] = {}
         self.guessed: list[str] = []
+        self.zoneless: list[str] = []
         self.unfinished = self.no_first = 0
         self._read: dict[str, Read] = {}
         for field, column in columns.of.items():
             if field in ("arrival", "first_token", "end"):
-                values = (_value(row, column.path) for row in sample)
-                unit = column.unit or unit_of_moment(next((v for v in values if v not in (None, "")), None))
+                values = [value for row in sample if (value := value_at(row, column.path)) not in (None, "")]
+                unit = column.unit or unit_of_moment(values[0] if values else None)
+                if unit == "iso" and any(map(without_zone, values)):
+                    self.zoneless.append(column.name)
                 self.units[field], self._read[field] = unit, moment_reader(unit)
             elif field in ("queue", "ttft", "latency"):
                 if column.unit is None:
@@ -191,7 +201,7 @@ class _Reader:
         """The row, understood; raises `TraceError`."""
         found = {field: self._field(number, row, field) for field in self._read}
         paths = self._paths
-        status = _value(row, paths["status"]) if "status" in paths else ""
+        status = value_at(row, paths["status"]) if "status" in paths else ""
         failed = not succeeded(status, self.columns.ok)
         get = found.get
         latency = get("latency", UNKNOWN)
@@ -215,8 +225,8 @@ class _Reader:
         if cached > prompt:
             self._refuse(number, "cached_tokens", f"at most the prompt's {prompt} tokens", cached)
         return _Row(
-            client=_name(_value(row, paths["client"])) if "client" in paths else "everybody",
-            worker=_name(_value(row, paths["worker"])) if "worker" in paths else "",
+            client=_name(value_at(row, paths["client"])) if "client" in paths else "everybody",
+            worker=_name(value_at(row, paths["worker"])) if "worker" in paths else "",
             arrival_ns=arrival,
             served_ns=served,
             first_ns=first,
@@ -261,7 +271,7 @@ class _Reader:
         return earlier
 
     def _field(self, number: int, row: Mapping[str, Any], field: str) -> int:
-        value = _value(row, self._paths[field])
+        value = value_at(row, self._paths[field])
         if value is None or value == "":
             return UNKNOWN
         try:
@@ -304,6 +314,11 @@ class _Reader:
                 f"{arrival.name} is taken for the time of arrival; if it is the time at which the answer was complete, "
                 "name it as end in a map."
             )
+        if self.zoneless:
+            said.append(
+                f"Times without a zone ({', '.join(self.zoneless)}) are read as UTC; if they are local ones, those of "
+                "before and after a change of clocks are an hour off."
+            )
         for field in self.guessed:
             said.append(f"{self.columns.of[field].name} has no unit in its name and is read as seconds.")
         return said
@@ -311,15 +326,6 @@ class _Reader:
 
 def _name(value: object) -> str:
     return "(none)" if value is None or value == "" else value if isinstance(value, str) else str(value)
-
-
-def _value(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    found: Any = row
-    for key in path:
-        if not isinstance(found, dict):
-            return None
-        found = found.get(key)
-    return found
 
 
 def _check_lengths(path: Path, reader: _Reader, arrays: Mapping[str, Ints]) -> None:

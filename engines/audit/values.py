@@ -3,7 +3,7 @@
 A moment that was written as a fraction of seconds since 1970 is good to a microsecond, as floats of that size are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,6 +27,16 @@ Read = Callable[[Any], int]
 
 class ValueFault(Exception):
     """A value that is none: what was expected."""
+
+
+def value_at(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """What the keys lead to in a row; None if there is nothing."""
+    found: Any = row
+    for key in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(key)
+    return found
 
 
 def number(value: Any, expected: str) -> int | float:
@@ -72,15 +82,27 @@ def moment_reader(unit: Unit) -> Read:
 
 
 def _iso_ns(value: Any) -> int:
+    expected = "a time as in ISO 8601 (2026-11-21T18:00:00.5Z)"
     if type(value) is not str:
-        raise ValueFault("a time as in ISO 8601 (2026-11-21T18:00:00.5Z)")
+        raise ValueFault(expected)
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueFault("a time as in ISO 8601 (2026-11-21T18:00:00.5Z)") from None
+        raise ValueFault(expected) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // _MICROSECOND * 1000
+    ns = (moment - _EPOCH) // _MICROSECOND * 1000
+    if not -TIME_NS_MAX < ns < TIME_NS_MAX:
+        raise ValueFault(expected)
+    return ns
+
+
+def without_zone(value: Any) -> bool:
+    """Whether a moment is a time of day somewhere, and nobody says where."""
+    try:
+        return datetime.fromisoformat(value).tzinfo is None
+    except (TypeError, ValueError):
+        return False
 
 
 def length_reader(unit: Unit) -> Read:

@@ -27,6 +27,7 @@ from fairsched.policies.registry import unknown
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)?")
 _NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_NS_MAX = 2**62
 WIDTH = 120
 """Columns of the output where it is no terminal, which has a width of its own."""
 
@@ -34,10 +35,10 @@ WIDTH = 120
 def span_ns(text: str) -> int:
     """A length of time, as 5s, 500ms, 2min or a number of seconds; in nanoseconds."""
     found = _TIME.fullmatch(text.strip())
-    value = round(float(found[1]) * _NS[found[2] or "s"]) if found else 0
-    if value < 1:
+    value = float(found[1]) * _NS[found[2] or "s"] if found else 0.0
+    if not 1 <= value <= _NS_MAX:
         raise ArgumentTypeError(f"expected a length of time as 5s, 500ms or 2min, found {text!r}")
-    return value
+    return round(value)
 
 
 def add_audit(commands: Any) -> None:

@@ -431,6 +431,7 @@ GOOD = {"start_ms": 1_000, "ttft_ms": 1, "latency_ms": 5, "client": "a", "prompt
         (GOOD | {"ttft_ms": 50}, "row 2, field ttft_ms: expected times in order"),
         (GOOD | {"latency_ms": None}, "row 2, field latency_ms: expected a value"),
         (GOOD | {"latency_ms": float("nan")}, "row 2: expected a JSON object"),
+        (GOOD | {"start_ms": 1e300}, "row 2, field start_ms: expected a time in ms since 1970"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: Any, said: str) -> None:
@@ -445,6 +446,29 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: Any, said: str)
     assert len(log.client) == 2
     assert log.notes[-1].startswith("Rows that could not be read and are left out: 1;")
     assert said in log.notes[-1]
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00+05:00", "2026-02-30T00:00:00Z"])
+def test_a_date_that_is_none_of_ours_is_named(tmp_path: Path, moment: str) -> None:
+    """Dates that 64 bits of nanoseconds do not hold are refused like those that are none."""
+    path = tmp_path / "a.jsonl"
+    rows = [GOOD | {"start": each} for each in ("2026-11-21T18:00:00Z", moment)]
+    path.write_text("".join(json.dumps({**row, "start_ms": None}) + "\n" for row in rows))
+    with pytest.raises(TraceError, match="row 2, field start: expected a time as in ISO 8601"):
+        read_access_log(path)
+
+
+def test_times_without_a_zone_and_rows_that_come_twice_are_told(tmp_path: Path) -> None:
+    """Local times may be off by an hour, and a log that was copied while it was turned over counts requests twice."""
+    path = tmp_path / "a.csv"
+    head = "start,latency_s,client,prompt_tokens,output_tokens\n"
+    row, other = "2026-10-25T02:30:00,5,a,1,1\n", "2026-10-25T02:30:00,5,b,1,1\n"
+    path.write_text(head + row + other)
+    assert any(note.startswith("Times without a zone (start) are read as UTC") for note in read_access_log(path).notes)
+    path.write_text((head + row + other + row + row).replace("00,5", "00Z,5"))
+    notes = read_access_log(path).notes
+    assert notes[-1] == "Rows that say the same as another, which count like any: 2."
+    assert not any("zone" in note for note in notes)
 
 
 @pytest.mark.parametrize(
