@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
-from fairsched.model.algebra import NOBODY, NUMPY, Ints
+from fairsched.model.algebra import NO_SCORE, NOBODY, NUMPY, Ints
 from fairsched.model.events import ClientConfigured
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Groups
@@ -138,6 +138,32 @@ def test_siblings_of_every_level_stay_within_the_bound(steps: list[Served], quan
                 lead = quanta[g] * history[:, f] - quanta[f] * history[:, g]
                 bound = quanta[g] * (quanta[f] + charge_max - 1) + quanta[f] * (quanta[g] + charge_max - 1)
                 assert lead.max() - lead.min() <= bound
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.booleans()), max_size=30),
+    quantum=st.integers(1, 9),
+)
+def test_one_decision_is_decisions_one_after_the_other(steps: list[tuple[int, int, bool]], quantum: int) -> None:
+    """Who is let in within a decision, and the deficits after it, are as if each had been let in by its own: families
+    whose refill an admission makes due are refilled before the next."""
+    gate, heads = HierarchicalGate(quantum=quantum), np.zeros(6, np.int64)
+    alone = start = opened(gate, PLACES)
+    turn = gate.turn(start, heads)
+    for preferred, inputs, last in steps:
+        scores = np.where((heads != NO_SCORE) & (np.arange(6) == preferred), 1, heads)
+        own = gate.turn(alone, scores)
+        chosen = turn.choose(scores)
+        assert own.choose(scores) == chosen
+        if chosen == NOBODY:
+            break
+        for each in (turn, own):
+            each.admit(chosen, inputs, inputs, last)
+        alone = gate.after(alone, own)
+        heads[chosen] = NO_SCORE if last else 0
+    after = gate.after(start, turn)
+    assert (after.q.tolist(), after.below.tolist()) == (alone.q.tolist(), alone.below.tolist())
+    gate.check(after)
 
 
 @pytest.mark.parametrize("keys", [1, 3, 9])
