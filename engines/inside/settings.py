@@ -36,3 +36,13 @@ def typed(where: str, document: Any, kind: type[S]) -> S:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{where}: {error}") from None
+
+
+def own_file(name: str, rank: int) -> Path:
+    """The file of one of several engines with the same settings: beyond the first they have their number in the name.
+
+    >>> own_file("fair.json", 0).name, own_file("fair.json", 2).name
+    ('fair.json', 'fair.2.json')
+    """
+    path = Path(name)
+    return path.with_name(f"{path.stem}.{rank}{path.suffix}") if rank else path

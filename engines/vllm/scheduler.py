@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request as VllmCall
 
 from fairsched.engines.inside.decider import Decider
-from fairsched.engines.inside.settings import SettingsError
+from fairsched.engines.inside.settings import SettingsError, own_file
 from fairsched.engines.inside.status import Status
 from fairsched.engines.serving_audience import Audience
 from fairsched.engines.serving_certificate import require_certificate
@@ -71,7 +71,8 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         _certify(settings, chosen.policy, names, memory.capacity_tokens, self.max_model_len)
         self.status = Status(_monitor(chosen.policy, memory, self.max_model_len, self.max_num_running_reqs))
         self._settings = settings
-        self._event_log = _event_log(settings, chosen, memory.capacity_tokens)
+        self._rank: int = self.parallel_config.data_parallel_index
+        self._event_log = _event_log(settings, chosen, memory.capacity_tokens, self._rank)
         self.desk = Desk(
             Decider(chosen.policy, memory.capacity_tokens, _log),
             memory,
@@ -83,7 +84,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         )
         queue = self.waiting = FairQueue(self.desk, self._is_ready)
         self.status.desk, self.status.uncovered = self.desk, lambda: queue.uncovered
-        self._stop_metrics = _serve_metrics(self, settings)
+        self._stop_metrics = _serve_metrics(self.status, settings, self._rank)
         self._report_at = time.monotonic()
         _log.info("fairsched: %s", _promise_text(self.status))
 
@@ -131,7 +132,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         if self._settings.report is None:
             return
         try:
-            self.status.write(Path(self._settings.report))
+            self.status.write(own_file(self._settings.report, self._rank))
         except OSError as error:
             _log.warning("the report cannot be written: %s", error)
 
@@ -185,20 +186,19 @@ def _monitor(policy: LocalPolicy[Any], memory: KvMemory, output_max: int, runnin
     return None if promise is None else Monitor(promise, policy.gate_check())
 
 
-def _event_log(settings: Settings, chosen: Chosen, capacity: int) -> ServingLog | None:
+def _event_log(settings: Settings, chosen: Chosen, capacity: int, rank: int) -> ServingLog | None:
     if settings.log is None:
         return None
     name = getattr(chosen.policy, "name", type(chosen.policy).__name__)
-    return ServingLog(Path(settings.log), name, chosen.parameters, kv_capacity_tokens=capacity, name="vllm")
+    return ServingLog(own_file(settings.log, rank), name, chosen.parameters, kv_capacity_tokens=capacity, name="vllm")
 
 
-def _serve_metrics(scheduler: Any, settings: Settings) -> Callable[[], None] | None:
+def _serve_metrics(status: Status, settings: Settings, rank: int) -> Callable[[], None] | None:
     if settings.metrics_port is None:
         return None
     from fairsched.engines.inside.metrics import serve
 
-    rank = scheduler.parallel_config.data_parallel_index
-    return serve(scheduler.status, settings.metrics_host, settings.metrics_port + rank, rank)
+    return serve(status, settings.metrics_host, settings.metrics_port + rank, rank)
 
 
 def _promise_text(status: Status) -> str:

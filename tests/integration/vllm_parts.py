@@ -64,6 +64,7 @@ class Bare:
         seats: int = 4,
         budget: int = 128,
         caching: bool = False,
+        rank: int = 0,
     ) -> None:
         init_none_hash(sha256)
         config = VllmConfig(
@@ -80,6 +81,7 @@ class Bare:
             parallel_config=ParallelConfig(),
             additional_config={} if fair is None else {"fairsched": fair},
         )
+        config.parallel_config.data_parallel_index = rank
         config.cache_config.num_gpu_blocks = blocks + 1  # One is vLLM's null block.
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
         self.scheduler: Any = (FairScheduler if fair is not None else AsyncScheduler)(
