@@ -60,6 +60,11 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ('keys = ["sk-free"]', 'keys = ["sk-gold"]', "client.free.keys: one of its keys is also gold's"),
         ("window_tokens = 1000", "", "server[0].window_tokens is missing"),
         ("8000", "8000/v1", "url is http://HOST:PORT without /v1"),
+        ("http://127.0.0.1:8000", "http://", "url is http://HOST:PORT"),
+        ("8000", "80000", "url is http://HOST:PORT"),
+        ("8000", "8000?key=1", "url is http://HOST:PORT"),
+        ("[client.gold]", "[limits]\nwait_seconds = nan\n[client.gold]", "wait_seconds is positive, not nan"),
+        ("[client.gold]", "[limits]\nwait_seconds = inf\n[client.gold]", "wait_seconds is positive, not inf"),
         ("127.0.0.1:0", "here", "listen is HOST:PORT"),
         ("[[server]]", "[server]", "server is a list of tables"),
         ("[[server]]", 'policy = "dlmp"\n[[server]]', "did you mean dlpm"),
@@ -81,6 +86,29 @@ def test_bad_configurations_get_one_line(
     assert said.count("\n") == 1
     assert message in said
     assert str(path) in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('["sk-gold"]', '"sk-gold"', "client.gold.keys is of type a list of strings, not of type str"),
+        ('["sk-gold"]', '["sk-gold", 3]', "client.gold.keys is of type a list of strings, not of type list"),
+        ('[client.gold]\nkeys = ["sk-gold"]\nweight = 4', '[client]\ngold = "sk-gold"', "client.gold is a table"),
+        ("window_tokens = 1000", 'window_tokens = 1000\napi_key = ["sk-gold"]', "server[0].api_key is of type str"),
+        ("http://127", "http://me:sk-gold@127", "name a key in api_key"),
+    ],
+)
+def test_no_message_shows_a_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+) -> None:
+    """A key that is written in the wrong place is not repeated in what is said of it, which goes to logs."""
+    text = PLAIN.replace(old, new)
+    assert text != PLAIN
+    with pytest.raises(SystemExit):
+        main(["gateway", str(written(tmp_path, text)), "--check"])
+    said = capsys.readouterr().err
+    assert message in said
+    assert "sk-gold" not in said
 
 
 ORGANISED = f"""
@@ -106,6 +134,33 @@ def test_organisations_have_a_bound_and_stay_where_they_are(tmp_path: Path, caps
     written(tmp_path, ORGANISED.replace('organisation = "acme"', ""))
     assert not reload(gateway, path)
     assert gateway.window.set_aside is None
+
+
+def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Path) -> None:
+    """Who is taken out of the file has no key any more, and what it owes stays its organisation's: while it serves, and
+    through a restart.  It can come back there, and nowhere else."""
+    head = 'policy = "fcfs+hierarchical"\nstate = "{}"\n' + PLAIN + 'organisation = "acme"\n'
+    both = head.format(tmp_path / "debts.json") + "[organisation.acme]\nweight = 2\n[organisation.other]\n"
+    gone = both.replace('[client.free]\nkeys = ["sk-free"]\norganisation = "acme"\n', "").replace("= 2", "= 3")
+    path = written(tmp_path, both)
+    config = read_config(path)
+    built = build(config, policy_of(config, path), ROUTERS[config.router])
+    written(tmp_path, gone)
+    assert reload(built.gateway, path)
+    assert built.gateway.clients.all[1].place == (("acme", 3),)
+    written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
+    assert not reload(built.gateway, path)
+    assert built.gateway.config.clients.keys() == {"gold"}
+    assert built.gateway.window.set_aside is None
+    built.close()
+    written(tmp_path, gone)
+    config = read_config(path)
+    again = build(config, policy_of(config, path), ROUTERS[config.router])
+    assert again.gateway.clients.all[1].place == (("acme", 3),)
+    again.close()
+    config = read_config(written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"')))
+    with pytest.raises(ConfigError, match="was in acme"):
+        build(config, policy_of(config, path), ROUTERS[config.router])
 
 
 def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,13 @@ Every key is known or the file is refused, with the file and the key in the erro
 it serves (`reloaded`); the rest needs a restart, and the error says so.
 """
 
+import math
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -27,7 +29,7 @@ class ConfigError(ValueError):
 
 
 def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
-    if value is not None and value <= 0:
+    if value is not None and not 0 < value < math.inf:
         raise ValueError(f"{attribute.name} is positive, not {value}")
 
 
@@ -37,7 +39,15 @@ def _token(_: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
 
 
 def _url(_: object, attribute: "attrs.Attribute[str]", value: str) -> None:
-    if not value.startswith(("http://", "https://")) or value.endswith(("/", "/v1")):
+    if "@" in value:
+        # It would be in the status and in logs, and is not repeated here either.
+        raise ValueError(f"{attribute.name} has a user or password in it: name a key in api_key")
+    try:
+        parts = urlsplit(value)
+        there = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        there = False
+    if not there or "?" in value or "#" in value or value.endswith(("/", "/v1")):
         raise ValueError(f"{attribute.name} is http://HOST:PORT without /v1, not {value!r}")
 
 
@@ -147,6 +157,14 @@ class GatewayConfig:
         groups = ((found.organisation, organisation.weight),)
         return groups if found.user is None else (*groups, (found.user, organisation.users.get(found.user, 1)))
 
+    def weighed(self, place: Groups) -> Groups:
+        """The same groups with their weights as they are here; those of an organisation that is not here stay."""
+        if not place or place[0][0] not in self.organisations:
+            return place
+        (name, _), *users = place
+        organisation = self.organisations[name]
+        return ((name, organisation.weight), *((user, organisation.users.get(user, 1)) for user, _ in users))
+
     @property
     def address(self) -> tuple[str, int]:
         """Host and port to listen at."""
@@ -193,7 +211,7 @@ def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
         name = field.name
         if name not in ("clients", "organisations", "limits") and getattr(fresh, name) != getattr(running, name):
             raise ConfigError(f"{path}: a change of {name} needs a restart")
-    for name in running.clients:
+    for name in running.clients.keys() & fresh.clients.keys():
         here, there = ([group for group, _ in config.groups(name)] for config in (running, fresh))
         if here != there:
             raise ConfigError(f"{path}: client.{name}: a change of where it belongs needs a restart")
@@ -206,7 +224,8 @@ def _fields(kind: type) -> dict[str, Any]:
 
 def _table(where: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is a table, not {value!r}")
+        # Not what is there: it may be a key that stands in the wrong place.
+        raise ConfigError(f"{where} is a table, not of type {type(value).__name__}")
     return value
 
 
@@ -232,6 +251,8 @@ def _made(kind: type[Any], where: str, table: object) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+_SECRET = (".keys", ".api_key")
+"""Values that no message shows."""
 _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
 
 
@@ -254,4 +275,5 @@ def _typed(where: str, value: Any, hint: Any) -> Any:
         elif type(value) is kind:
             return value
     names = _KINDS.get(get_origin(kinds[0]), kinds[0].__name__)
-    raise ConfigError(f"{where} is of type {names}, not {value!r}")
+    found = f"of type {type(value).__name__}" if where.endswith(_SECRET) else repr(value)
+    raise ConfigError(f"{where} is of type {names}, not {found}")

@@ -112,7 +112,10 @@ class Gateway:
         return time.monotonic_ns() - self._begun_ns
 
     def configure(self, config: GatewayConfig) -> None:
-        """Clients, weights and limits are these from now on."""
+        """Clients, weights and limits are these from now on.  Raises `ConfigError` where that moves a client that was
+        here before to another organisation; then nothing changes."""
+        for client in self.clients.all:
+            _check_place(client, config)
         self.config = config
         self.names.configure(config)
         for client in tuple(self.clients.all):
@@ -131,7 +134,9 @@ class Gateway:
 
     def _weigh(self, name: str) -> None:
         known = self.clients.all[self.clients.id(name)]
-        client = Client(known.id, name, self.names.weight(name), self.config.groups(name))
+        configured = name in self.config.clients
+        place = self.config.groups(name) if configured else self.config.weighed(known.place)
+        client = Client(known.id, name, self.names.weight(name), place)
         if client != known:
             self.clients.put(client)
             self.window.configure(client, self.now_ns())
@@ -347,12 +352,15 @@ class Gateway:
 
 
 def _check_place(client: Client, config: GatewayConfig) -> None:
-    """Raises `ConfigError` where the configuration puts a client elsewhere than the kept state does."""
+    """Raises `ConfigError` where the configuration puts a client elsewhere than it was.  One that is not in the
+    configuration any more stays where it was, with what it owes."""
+    if client.name not in config.clients:
+        return
     here, there = ("/".join(name for name, _ in place) for place in (config.groups(client.name), client.place))
     if here != there:
         raise ConfigError(
-            f"client.{client.name} is in {here or 'no organisation'}, and in {there or 'none'} in the kept state: what "
-            "it owes is theirs"
+            f"client.{client.name} is in {here or 'no organisation'}, and was in {there or 'none'}, which is charged "
+            "with what it owes: give it another name there"
         )
 
 

@@ -85,8 +85,6 @@ def build(
     tags = Tags() if config.mode == "priority" else None
     listening = (kept, recorded, tags, books)
     window = Window(policy, router, shares, [each.record for each in listening if each is not None], state)
-    if kept is not None:
-        kept.begin(window)
     gateway = Gateway(
         config,
         window,
@@ -97,6 +95,9 @@ def build(
         logs=[each for each in (kept, recorded) if each is not None],
         tags=tags,
     )
+    if kept is not None:
+        # Last, so that files of debts that cannot be gone on from stay as they are.
+        kept.begin(window)
     return Built(gateway, books, kept, recorded)
 
 
