@@ -49,11 +49,16 @@ def organisations(clients: tuple[Client, ...]) -> tuple[Client, ...]:
     if not any(client.place for client in clients):
         return ()
     weights = dict(map(_outermost, clients))
-    return tuple(Client(i, name, weight) for i, (name, weight) in enumerate(weights.items()))
+    groups = {name for name, grouped in weights if grouped}
+    # A client in no group may have the name of a group, and is beside it nevertheless.
+    names = [name if grouped or name not in groups else f"{name} (in no group)" for name, grouped in weights]
+    return tuple(Client(i, name, weight) for i, (name, weight) in enumerate(zip(names, weights.values(), strict=True)))
 
 
-def _outermost(client: Client) -> tuple[str, int]:
-    return client.place[0] if client.place else (client.name, client.weight)
+def _outermost(client: Client) -> tuple[tuple[str, bool], int]:
+    """Its outermost group, or itself: the name and whether that is a group's, and the weight."""
+    (name, weight), grouped = client.place[0] if client.place else (client.name, client.weight), bool(client.place)
+    return (name, grouped), weight
 
 
 def by_organisation(workload: Workload, trace: Tables, charging: Charging, bound: int | None) -> ByOrganisation | None:
@@ -61,7 +66,7 @@ def by_organisation(workload: Workload, trace: Tables, charging: Charging, bound
     found = organisations(workload.clients)
     if not found:
         return None
-    number = {each.name: each.id for each in found}
+    number = {key: i for i, key in enumerate(dict(map(_outermost, workload.clients)))}
     of = np.array([number[_outermost(client)[0]] for client in workload.clients], dtype=np.int64)
     renamed = {
         kind: {name: of[column] if name == "client" else column for name, column in table.items()}

@@ -79,6 +79,26 @@ def test_organisations_are_outermost_groups_and_who_is_in_none() -> None:
     assert organisations((Client(0, "solo"),)) == ()
 
 
+def test_a_client_with_a_groups_name_is_beside_the_group() -> None:
+    """As the gate has it: each is measured alone, with its own weight, and the bound is for the two."""
+    clients = tuple(Client(c.id, "many", 2) if c.name == "single-1/key" else c for c in SPLIT.clients)
+    assert [(each.name, each.weight) for each in organisations(clients)] == [
+        ("many", 1),
+        ("many (in no group)", 2),
+        ("single-2", 1),
+    ]
+    found = ran(msgspec.structs.replace(SPLIT, clients=clients), "fcfs+hierarchical").organisations
+    assert found is not None
+    assert {name: one.clients for name, one in found.each.items()} == {
+        "many": 4,
+        "many (in no group)": 1,
+        "single-2": 1,
+    }
+    assert found.each["many (in no group)"].share == pytest.approx(1 / 2, abs=0.03)
+    assert found.bound is not None
+    assert found.gap.cost <= found.bound
+
+
 def _rows(*names: str | None) -> list[TraceRow]:
     template: dict[str, Any] = {"arrival_ns": 0, "prompt": Prompt(4), "output_tokens": 1}
     return [TraceRow(row=i + 1, id=i, client=name, **template) for i, name in enumerate(names)]
