@@ -73,6 +73,21 @@ def test_the_share_is_kept_for_new_requests() -> None:
     assert plan.swap_out
 
 
+@pytest.mark.parametrize(("percent", "beside"), [(0, 1), (25, 0)])
+def test_who_comes_back_leaves_the_share_free(percent: int, beside: int) -> None:
+    """Of 40 tokens some 30 are free beside the last short one: enough for the long one, but not with 10 kept free."""
+    play = played(40, 100, order=attrs.evolve(LEVELS, swap_free_percent=percent))
+    long = play.arrive(prompt=20, output=8)
+    play.step(3)
+    play.arrive(prompt=10, output=2)
+    play.arrive(prompt=6, output=8)
+    while not any(isinstance(event, SwappedIn) for event in play.events):
+        running = len(play.worker.in_flight)
+        play.step()
+    assert running == beside
+    assert long in play.worker.in_flight
+
+
 def test_output_that_might_not_fit_is_swapped_for() -> None:
     """Nobody waits, and outputs grow: who stands last goes out before memory is short, and nobody computes again."""
     play = played(34, 100)
