@@ -76,7 +76,9 @@ class Journal:
         self._file.close()
 
     def _write(self, line: object) -> None:
-        self._file.write(_encode(line) + b"\n")
+        rest = memoryview(_encode(line) + b"\n")
+        while rest:  # A disk that fills up takes a part, and raises at the next.
+            rest = rest[self._file.write(rest) :]
         if self._sync:
             os.fsync(self._file.fileno())
 

@@ -66,7 +66,7 @@ class Kept:
         if path.exists():
             try:
                 self._read()
-            except (msgspec.DecodeError, StateError, JournalError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, StateError, JournalError) as error:
                 raise ConfigError(f"state: {path} cannot be read: {error}") from None
 
     @property
@@ -88,10 +88,17 @@ class Kept:
         clients = {client.id: client for client in (*file.clients, *tail.clients)}
         calls = {call.request_id: call for call in file.calls}
         for event in tail.events:
-            state = self._policy.observe(state, event)
-            _follow(calls, event)
-            if isinstance(event, ClientConfigured):
-                clients[event.client] = _configured(clients[event.client], event)
+            try:
+                state = self._policy.observe(state, event)
+                _follow(calls, event)
+                if isinstance(event, ClientConfigured):
+                    clients[event.client] = _configured(clients[event.client], event)
+            except Exception as error:
+                # A file is input; and an event at which the policy was set aside is in it, too.
+                raise JournalError(
+                    f"{self._journal_path}: {type(event).__name__} at {event.time_ns} ns cannot be followed "
+                    f"({type(error).__name__}: {error}); name another file and begin without debts"
+                ) from None
         for call in calls.values():
             if call.charged not in (0, call.prompt_tokens):
                 settled = Settled(0, WINDOW, call.request_id, call.client, call.prompt_tokens)
@@ -110,8 +117,11 @@ class Kept:
         """The next client."""
         if client.id == len(self.clients):
             self.clients = (*self.clients, client)
-        if self._journal is not None:
-            self._journal.client(client)
+        try:
+            if self._journal is not None:
+                self._journal.client(client)
+        except OSError as error:
+            self._failed(error)
 
     def record(self, event: Event) -> None:
         """The window's next event."""
@@ -126,9 +136,14 @@ class Kept:
             if self._events >= EVENTS_MAX and isinstance(event, Finished | Cancelled):
                 self._snapshot()
         except OSError as error:
-            _log.exception("debts cannot be kept in %s any more", self.path)
-            self.failure = error
-            self._journal = None
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        _log.error("debts cannot be kept in %s any more: %s", self.path, error)
+        self.failure = error
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
 
     def _snapshot(self) -> None:
         assert self._window is not None

@@ -179,8 +179,19 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path: Path) -> None:
         Kept(path, policy())
     path.write_bytes(whole)
     journal = tmp_path / "debts.json.journal"
-    journal.write_bytes(journal.read_bytes() + b'["events", [["Arri')
+    lines = journal.read_bytes()
+    journal.write_bytes(lines + b'["events", [["Arri')
     assert Kept(path, policy()).state is not None
+    for line in (
+        b'["events", [["Settled", 3, 0, 77, 0, 5]]]',
+        b'["events", [["ClientConfigured", 3, 0, 9, 2, []]]]',
+        b'["events", [["Finished", 3, 0, 77, 9, 5]]]',
+        b'["events", [["Arri',
+        b'["\xff"',
+    ):
+        journal.write_bytes(lines + line + b"\n")
+        with pytest.raises(ConfigError, match="cannot be read"):
+            Kept(path, policy())
 
 
 def test_a_disk_that_is_full_stops_nobody(tmp_path: Path) -> None:
@@ -197,11 +208,33 @@ def test_a_disk_that_is_full_stops_nobody(tmp_path: Path) -> None:
     assert journal is not None
     journal.close()
     journal._file = Full()  # type: ignore[assignment]
+    world.kept.client(Client(3, "d"))
     for _ in range(3):
         world.step("a", 0, 5, 5)
     world.kill()
     assert world.window.in_flight == 3
     assert world.kept.failure is not None
+
+
+def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path: Path) -> None:
+    """A system may write less than it was given and raise nothing: no line is torn with others behind it."""
+
+    class Short(io.FileIO):
+        """A file that takes nine bytes at a time."""
+
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data)[:9])
+
+    world = World(tmp_path)
+    world.step("a", 0, 5, 5)
+    journal = world.kept._journal
+    assert journal is not None
+    journal.close()
+    journal._file = Short(tmp_path / "debts.json.journal", "a")
+    for _ in range(3):
+        world.step("a", 0, 5, 5)
+    world.kill()
+    assert digest(Kept(tmp_path / "debts.json", policy()).state) == world.owed()
 
 
 # --- tags -----------------------------------------------------------------------------------------------------------
