@@ -51,6 +51,10 @@ def test_sizes_that_nobody_timed_and_parameters(tmp_path: Path) -> None:
         (["--slo", "ttft=2s,tpot=50ms", "--latency-model", "opt-13b-a100:0"], "at least one GPU"),
         (["--slo", "ttft=2s,tpot=50ms", "--scaled-to", "0"], "numbers of GPUs"),
         (["--slo", "ttft=2s,tpot=50ms", "--scaled-to", "2"], "two or more sizes"),
+        (
+            ["--slo", "ttft=2s,tpot=50ms", "--latency-model", "opt-13b-a100,opt-13b-a100-tp2", "--scaled-to", "4,2"],
+            "opt-13b-a100-tp2 has 2 GPUs, and was timed",
+        ),
         (["--slo", "ttft=2s,tpot=50ms", "--set", "aladdin=1"], "ROUTER.PARAM=VALUE"),
         (["--slo", "ttft=2s,tpot=50ms", "--set", "sal.x=1"], "not among --routers"),
         (["--slo", "ttft=2s,tpot=50ms", "--set", "aladdin.slak=ahead"], "did you mean slack"),

@@ -44,6 +44,8 @@ WIDTH = 110
 _NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 EVERY = "all"
 """In place of routers: every one that there is."""
+BESIDE = ("join-shortest-queue", "power-of-two")
+"""Routers that are compared with Aladdin unless others are asked for."""
 _GPUS = re.compile(r"-tp(\d+)$")
 
 
@@ -125,9 +127,10 @@ def add_plan(commands: Any) -> None:
     command.add_argument(
         "--routers",
         type=names,
-        default=["join-shortest-queue", "power-of-two"],
+        default=list(BESIDE),
         metavar="A,B,...",
-        help=f"what is compared with aladdin: of {', '.join(CLUSTER_POLICIES)}, or {EVERY} (default: %(default)s)",
+        help=f"what is compared with aladdin: of {', '.join(CLUSTER_POLICIES)}, or {EVERY} "
+        f"(default: {','.join(BESIDE)})",
     )
     command.add_argument(
         "--set",
@@ -245,6 +248,9 @@ def _scaled(sizes: list[tuple[str, WorkerSpec, int]], arguments: Namespace) -> l
             "--scaled-to goes by two or more sizes in --latency-model, each with another number of GPUs, not by "
             + ", ".join(f"{name} ({gpus})" for name, _, gpus in sizes)
         )
+    for gpus in arguments.scaled_to:
+        if gpus in timed:
+            raise ValueError(f"--scaled-to {gpus}: {timed[gpus].name} has {gpus} GPUs, and was timed")
     found = [(scaled_latency(timed, gpus), gpus) for gpus in arguments.scaled_to]
     return [(latency.name, WorkerSpec(latency, arguments.kv_capacity_tokens), gpus) for latency, gpus in found]
 
