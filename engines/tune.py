@@ -1,4 +1,4 @@
-"""Choosing a quantum and an in-flight cap: the most throughput with which nobody waits longer than is allowed.
+"""Choosing a quantum and an in-flight cap: the most throughput with which the p99 of waits is what is allowed.
 
 **What is searched.**  Throughput grows with the quantum, since locality does.  Waits grow with it too, since turns do,
 but where little locality is left everything takes longer: so for a cap the shortest wait lies at some quantum, and
@@ -57,6 +57,10 @@ class Point:
     def throughput(self) -> float:
         """Finished requests a second."""
         return self.measures.throughput_rps or 0.0
+
+    def keeps(self, max_wait_us: float) -> bool:
+        """Whether the measured wait is at most that; where nobody is served, nobody's wait ends."""
+        return self.throughput > 0 and (self.wait_us.p99 or 0.0) <= max_wait_us
 
 
 @attrs.frozen
@@ -247,7 +251,7 @@ def search(measure: Measure, quanta: Sequence[int], caps: Sequence[int | None], 
         return known[quantum, cap]
 
     def keeps(point: Point) -> bool:
-        return (point.wait_us.p99 or 0.0) <= max_wait_us
+        return point.keeps(max_wait_us)
 
     def proved(point: Point) -> bool:
         return keeps(point) and point.bound_us is not None and point.bound_us <= max_wait_us

@@ -67,6 +67,9 @@ def test_what_is_proved_is_required(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--max-wait", "5s", "--set", "quantum=5"], "a parameter that is not tuned"),
         (["--max-wait", "5s", "--router", "roundrobin"], "did you mean round-robin"),
         (["--max-wait", "5s", "--rate", "0"], "expected a positive number"),
+        (["--max-wait", "5s", "--rate", "inf"], "expected a positive number"),
+        (["--max-wait", "9" * 400], "a length of time as 5s"),
+        (["--max-wait", "5s", "--kv-capacity-tokens", "100"], "every request needs more than the 100 KV tokens"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

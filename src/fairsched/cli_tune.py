@@ -1,5 +1,6 @@
 """`fairsched tune`: a quantum and an in-flight cap with which nobody waits too long."""
 
+import math
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
@@ -36,8 +37,8 @@ def add_tune(commands: Any) -> None:
     command: ArgumentParser = commands.add_parser(
         "tune",
         help="choose the quantum and in-flight cap for a longest wait",
-        description="Look for the quantum and the in-flight cap with the most throughput with which no client waits "
-        "longer than --max-wait to be let in: what the simulator measures, and what is proved.",
+        description="Look for the quantum and the in-flight cap with the most throughput with which clients wait at "
+        "most --max-wait to be let in (p99): what the simulator measures, and what is proved.",
     )
     add_workload_arguments(command)
     command.add_argument(
@@ -94,7 +95,7 @@ def tune(arguments: Namespace) -> int:
     """Run the command; returns the exit status: 1 if nothing keeps the target, 130 after an interrupt."""
     writable(json=arguments.json)
     folders(report=arguments.report)
-    if arguments.rate is not None and not arguments.rate > 0:
+    if arguments.rate is not None and not 0 < arguments.rate < math.inf:
         raise ValueError(f"--rate: expected a positive number, found {arguments.rate:g}")
     if arguments.router not in CLUSTER_POLICIES:
         raise unknown("router", arguments.router, CLUSTER_POLICIES)
@@ -103,8 +104,10 @@ def tune(arguments: Namespace) -> int:
     quanta = _quanta(arguments.quanta)
     cluster = Cluster(latency_of(arguments.latency_model), arguments.workers, arguments.kv_capacity_tokens)
     workload = workload_of(arguments, cluster.specs)
-    largest = max(job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs)
-    caps = caps_for(cluster.capacity, largest)
+    needs = [job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs]
+    if min(needs) > cluster.capacity:
+        raise ValueError(f"every request needs more than the {cluster.capacity} KV tokens that a worker has")
+    caps = caps_for(cluster.capacity, max(needs))
     tuning = _run(arguments, workload, cluster, params, quanta, caps)
     _show(arguments, workload, tuning)
     if not tuning.complete:
@@ -244,7 +247,7 @@ def _rows(arguments: Namespace, tuning: Tuning) -> list[list[str]]:
     order = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
     for point in order:
         marks = ["chosen"] if point == _chosen(arguments, tuning) else []
-        if (point.wait_us.p99 or 0.0) <= tuning.max_wait_us:
+        if point.keeps(tuning.max_wait_us):
             marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
         rows.append(
             [
@@ -275,6 +278,7 @@ def _scope(arguments: Namespace, workload: Workload, tuning: Tuning) -> list[str
         if arguments.rate is not None
         else "The rate is what a worker charged on average while it had work, in each run; --rate states another."
     )
+    rejected = tuning.points[0].measures.rejected
     return [
         f"{len(tuning.points)} configurations were simulated.",
         whose,
@@ -282,6 +286,7 @@ def _scope(arguments: Namespace, workload: Workload, tuning: Tuning) -> list[str
         "in time as long as the worker charges at that rate.",
         stated,
         "kept: within --max-wait as measured; proved: by theorem, too.",
+        *([f"Requests that no worker has memory for, and that were rejected: {rejected:,}."] if rejected else []),
         *workload.notes,
     ]
 

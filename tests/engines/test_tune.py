@@ -230,6 +230,14 @@ def test_what_promises_more_is_chosen_where_nothing_is_lost() -> None:
     assert tuning.lost(tuning.measured) == 0
 
 
+def test_where_nobody_is_served_no_target_is_kept() -> None:
+    """Nobody waits long where everybody is rejected; that is no configuration to choose."""
+    world = World(wait=lambda q, m: 0.0, throughput=lambda q, m: 0.0, bound=lambda q, m: 0.0)
+    tuning = search(world.measure, QUANTA, CAPS, 10.0)
+    assert tuning.measured is None
+    assert tuning.proved is None
+
+
 def test_an_interrupt_keeps_what_was_run() -> None:
     """The choice is among the points that were run, and says that it is not complete."""
     world = World(lambda q, m: float(q), lambda q, m: float(q), lambda q, m: float(q))
