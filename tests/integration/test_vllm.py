@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 
+from fairsched.engines.inside.settings import SettingsError
 from fairsched.engines.simulator import simulate
 from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Decoded, Event, Finished
 from fairsched.model.latency import DecodePiece, LatencyModel
@@ -314,6 +316,70 @@ def test_a_log_replays_and_is_audited(model: Path, tmp_path: Path, ahead: int) -
     engine.scheduler.shutdown()
     assert main(["replay", str(log)]) == 0
     assert main(["audit", str(log)]) == 0
+
+
+def test_data_parallel_ranks_have_files_of_their_own(model: Path, tmp_path: Path) -> None:
+    """Engine cores that share their settings do not write into one file; each log is whole."""
+    from fairsched.cli import main
+    from tests.integration.vllm_parts import Bare, prompts
+
+    table = {"policy": "vtc", "log": str(tmp_path / "run.jsonl"), "report": str(tmp_path / "report.json")}
+    engines = [Bare(model, dict(table), rank=rank) for rank in range(3)]
+    for engine in engines:
+        for request in prompts(random.Random(4), 10, caching=False):
+            engine.add(*request)
+        engine.run()
+    for engine in engines:
+        engine.scheduler.shutdown()
+    names = ["report.1.json", "report.2.json", "report.json", "run.1.jsonl", "run.2.jsonl", "run.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert [main(["replay", str(path)]) for path in tmp_path.glob("run*")] == [0, 0, 0]
+
+
+def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path) -> None:
+    """A certificate of the policy as it decides here, on this capacity and model length, is accepted and requests are
+    served; another step budget, capacity, weight or a certificate for shorter requests is refused."""
+    pytest.importorskip("z3", reason="the solvers are not installed")
+    from fairsched.engines.serving_certificate import NotCertifiedError
+    from fairsched.engines.vllm.settings import Settings
+    from fairsched.integrations.vllm import vllm_parameters
+    from fairsched.policies.registry import LOCAL_POLICIES
+    from fairsched.verify import certificate
+    from fairsched.verify.deployment import read
+    from fairsched.verify.report import run
+    from fairsched.verify.subject import subject
+    from tests.integration.vllm_parts import BLOCK, Bare, prompts
+
+    own = vllm_parameters(Settings(), 128)
+
+    def certified(name: str, tokens_max: int) -> str:
+        sizes = {"kv_capacity_tokens": 16 * BLOCK, "prompt_tokens_max": tokens_max, "max_output_tokens": tokens_max}
+        weights = {"gold": 4, "free": 1}
+        deployment = read({**sizes, "weights": weights, "policies": {"dlpm": own}})
+        whole = subject("dlpm", with_parameters(LOCAL_POLICIES["dlpm"], own))
+        few = attrs.evolve(whole, theorems=tuple(each for each in whole.theorems if each.id in ("D-gate", "D-4.1")))
+        certificate.write(tmp_path / name, run("0", [few], deployment, self_checks=False), deployment)
+        return str(tmp_path / name)
+
+    fitting, short = certified("fitting", 255), certified("short", 254)
+    table: dict[str, object] = {"policy": "dlpm", "certificate": fitting}
+    engine = Bare(model, table | {"clients": {"b": 4}})
+    for request in prompts(random.Random(5), 20, caching=False):
+        engine.add(*request)
+    engine.run()
+    assert len(engine.finished) == 20
+    cases: tuple[tuple[dict[str, object], dict[str, Any], str], ...] = (
+        (table, {"budget": 64}, "max_batched_tokens"),
+        (table, {"blocks": 15}, "kv_capacity_tokens: 512 is certified, and this worker has 480"),
+        (table | {"clients": {"b": 3}}, {}, "client 'b' has weight 3; certified are 1, 4"),
+        (table | {"reserve_outputs": False}, {}, "reserve"),
+        (table | {"policy": "vtc"}, {}, "'vtc' has no certificate here"),
+        (table | {"certificate": short}, {}, "254 prompt tokens are certified, and the model takes 255"),
+    )
+    for refused, options, match in cases:
+        with pytest.raises(ValueError, match=match) as caught:
+            Bare(model, refused, **options)
+        assert isinstance(caught.value, NotCertifiedError | SettingsError)
 
 
 @pytest.fixture
