@@ -95,6 +95,17 @@ def test_what_is_wrong_is_said(log: Path, arguments: list[str], said: str, capsy
     assert error.count("\n") == 1
 
 
+def test_a_log_is_not_written_over(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A trace or figures in the log's own place would be the end of the log."""
+    before = log.read_bytes()
+    for command in (["trace", "convert", str(log), str(log)], ["audit", str(log), "--json", str(log)]):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
+        assert f"{log} is what is read, and would be lost" in capsys.readouterr().err
+    assert log.read_bytes() == before
+
+
 def test_a_row_that_is_wrong_is_named_or_left_out(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file, its row and field; with `--skip-malformed` how many were left out."""
     row = {"client": "a", "start_ms": 5, "latency_ms": "long", "prompt_tokens": 1, "output_tokens": 1}

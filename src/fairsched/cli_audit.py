@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fairsched.cli_common import folders, policy_of, writable
+from fairsched.cli_common import apart, folders, policy_of, writable
 from fairsched.engines.audit.access_log import AccessLog, read_access_log
 from fairsched.engines.audit.columns import FIELDS, read_map
 from fairsched.engines.audit.convert import workload_of_log
@@ -92,6 +92,7 @@ def run_audit(arguments: Namespace) -> int:
 
     writable(json=arguments.json)
     folders(report=arguments.report)
+    apart(arguments.log, json=arguments.json)
     found = audit(_evidence(arguments), starved_after_ns=arguments.starved_after, window_ns=arguments.window)
     print_audit(found, width=None if sys.stdout.isatty() else WIDTH)
     if found.evidence.kind == "access log":

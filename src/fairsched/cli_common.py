@@ -146,6 +146,13 @@ def writable(**targets: Path | None) -> None:
             raise ValueError(f"--{option}: there is no folder {file.parent}")
 
 
+def apart(source: Path, **targets: Path | None) -> None:
+    """Raise `ValueError` for a file that would be written over what is read; by its option's name."""
+    for option, file in targets.items():
+        if file is not None and file.exists() and file.samefile(source):
+            raise ValueError(f"{option}: {file} is what is read, and would be lost")
+
+
 def folders(**targets: Path | None) -> None:
     """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made."""
     for option, folder in targets.items():

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from fairsched.cli_audit import add_reading_arguments, workload_of_any
-from fairsched.cli_common import add_workload_arguments, workload_of
+from fairsched.cli_common import add_workload_arguments, apart, workload_of
 from fairsched.engines.workloads.info import render_info, trace_info
 from fairsched.engines.workloads.save import save_workload
 
@@ -53,6 +53,7 @@ def keep(arguments: Namespace) -> int:
 
 def convert(arguments: Namespace) -> int:
     """Write a log's requests as a trace."""
+    apart(arguments.log, FILE=arguments.file)
     workload = workload_of_any(arguments)
     if not workload.jobs:
         raise ValueError(f"{arguments.log}: no request in it had an output")
