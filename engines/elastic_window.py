@@ -94,8 +94,17 @@ class ElasticWindow(Window):
         return request_id in self._waiting
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
-        """Why no server could ever take such a request; None also while no server is known."""
-        return None if not self.servers else super().refuses(prompt_tokens, max_output_tokens)
+        """Why no server that is there could ever take such a request; None also while no server is known."""
+        gone = self._vacant | self._leaving
+        most = max((server.share.tokens for i, server in enumerate(self._servers) if i not in gone), default=0)
+        if not most or held_tokens(prompt_tokens, max_output_tokens) <= most:
+            return None
+        return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
+
+    def outgrown(self) -> list[tuple[int, str]]:
+        """Requests that wait and that no server could take any more, and why: nobody passes the first of them."""
+        found = ((each.id, self.refuses(each.prompt_tokens, each.max_output_tokens)) for each in self.queue)
+        return [(request_id, why) for request_id, why in found if why is not None]
 
     # --- calls that may not go everywhere ---------------------------------------------------------------------------
 
@@ -120,7 +129,9 @@ class ElasticWindow(Window):
         return min(able, key=lambda i: (self._servers[i].hole < need, self._servers[i].requests, i))
 
     def _next(self, hole: int, now_ns: int) -> Admission | None:
-        room = sum(server.share.tokens - server.tokens for server in self._servers if server.up)
+        # What `only` put at a server beyond its share is not free elsewhere, also while that server leaves.
+        spare = ((server.share.tokens - server.tokens, server.up) for server in self._servers)
+        room = sum(tokens if up else min(tokens, 0) for tokens, up in spare)
         return super()._next(min(hole, room), now_ns) if room > 1 else None
 
     # --- servers ----------------------------------------------------------------------------------------------------

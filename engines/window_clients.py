@@ -37,10 +37,11 @@ class WindowClients:
         return tuple(self._clients.all)
 
     def id(self, name: str) -> int:
-        """The number of the client of that name, or of the others."""
+        """The number of the client of that name, or of the others; who has a weight is never one of these."""
         if name in self._clients:
             return self._clients.id(name)
-        if len(self._clients.all) >= self._strangers + len(self._weights) and name != OTHERS:
+        full = len(self._clients.all) >= self._strangers + len(self._weights)
+        if full and name != OTHERS and name not in self._weights:
             return self.id(OTHERS)
         self._clients.put(Client(len(self._clients.all), name))
         return self._clients.id(name)

@@ -78,7 +78,10 @@ class Picker:
         for endpoint in sorted(self._places.keys() - there):
             self.window.part(self._places.pop(endpoint), now)
         for request_id in self.window.stranded():
-            self._refuse(request_id, CallError(503, "none of the endpoints that the proxy named is there any more"))
+            gone = CallError(503, "none of the endpoints that the proxy named is there any more")
+            self._refuse(request_id, "no endpoint", gone)
+        for request_id, why in self.window.outgrown():
+            self._refuse(request_id, "too large", CallError(413, why))
         self.pump()
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -146,10 +149,12 @@ class Picker:
         self.outcomes[outcome] += 1
         return error
 
-    def _refuse(self, request_id: int, error: CallError) -> None:
+    def _refuse(self, request_id: int, outcome: str, error: CallError) -> None:
+        """A call that waits ends; its place in the queue is free at once, so that it holds up nobody."""
+        self.window.withdraw(request_id, self.now_ns())
         place = self._waiting.get(request_id)
         if place is not None and not place.done():
-            place.set_exception(self._counted("no endpoint", error))
+            place.set_exception(self._counted(outcome, error))
 
     def pump(self) -> None:
         """Let in all that may go now."""

@@ -169,6 +169,67 @@ def test_endpoints_come_and_go(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+def test_what_is_beyond_the_window_of_one_that_leaves_is_not_free_elsewhere(tmp_path: Path) -> None:
+    """A call for one endpoint alone may exceed its window within that of all.  When the endpoint leaves, what is in
+    flight there still counts: never more than M is."""
+
+    async def work() -> None:
+        made = picker(tmp_path)
+        picked = [await made.pick("a", 10, 10, [B]) for _ in range(4)]
+        made.see([A])
+        assert (made.window.in_flight_tokens, made.window.tokens) == (80, 80)
+        waits = asyncio.create_task(made.pick("a", 10, 10))
+        await asyncio.sleep(0)
+        assert not waits.done()
+        for each in picked:
+            made.finish(each, Usage())
+            assert made.window.in_flight_tokens <= made.window.tokens
+        made.finish(await waits, Usage())
+        assert empty(made)
+
+    asyncio.run(work())
+
+
+def test_a_window_that_shrinks_refuses_what_fits_no_more(tmp_path: Path) -> None:
+    """A call that waits and is larger than the new window gets 413 at once, and the next ones go on; so does one that
+    comes, though an endpoint that is gone had a larger window."""
+
+    async def work() -> None:
+        made = picker(tmp_path, FILE.replace("wait_seconds = 0.2", "wait_seconds = 9"))
+        picked = [await made.pick("a", 20, 20) for _ in range(2)]
+        large = asyncio.create_task(refused(made.pick("a", 20, 20)))
+        small = asyncio.create_task(made.pick("b", 5, 5))
+        await asyncio.sleep(0)
+        made.see([A])
+        made.configure(configured(tmp_path, FILE.replace("= 40", "= 10")))
+        assert await large == (413, None)
+        for each in picked:
+            made.finish(each, Usage())
+        async with asyncio.timeout(1):
+            made.finish(await small, Usage())
+        assert await refused(made.pick("a", 20, 20)) == (413, None)
+        assert empty(made)
+
+    asyncio.run(work())
+
+
+def test_who_gets_a_weight_when_all_names_are_taken_has_a_name(tmp_path: Path) -> None:
+    """A client that the file names later has its own number and weight, and `others` keep theirs."""
+
+    async def work() -> None:
+        text = FILE.replace("[limits]", "[limits]\nclients = 1")
+        made = picker(tmp_path, text)
+        for name in ("a", "b", "c"):
+            made.finish(await made.pick(name, 1, 1), Usage())
+        made.configure(configured(tmp_path, text + "[client.x]\nweight = 7"))
+        weights = {client.name: client.weight for client in made.clients.all}
+        assert weights["x"] == 7
+        assert weights["others"] == 1
+        assert made.clients.id("x") != made.clients.id("others") == made.clients.id("never-seen")
+
+    asyncio.run(work())
+
+
 def test_weights_share_a_busy_pool(tmp_path: Path) -> None:
     """Weights 4 and 1, both always waiting: 4 : 1 of what is served."""
     text = "quantum = 30\n" + FILE.replace("waiting = 3", "waiting = 99").replace("_client = 2", "_client = 99")
