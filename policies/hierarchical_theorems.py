@@ -72,8 +72,8 @@ H_ROUNDS = Theorem(
 )
 H_PROGRESS = Theorem(
     "H-progress",
-    "in a family whose groups have credit, in which somebody waits and no refill is due, somebody is let in; so, from "
-    "the root down, a client is let in whenever one waits",
+    "in a family whose groups have credit, in which somebody waits, nobody is passed over and no refill is due, "
+    "somebody is let in; so, from the root down, a client is let in whenever one waits",
     "this library; the step from a node to its children, which is taken as often as the tree is deep",
     (),
 )
