@@ -79,6 +79,9 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.pool.endpoints and self.pool.dns is None:
             raise ValueError("pool.endpoints or pool.dns is missing: there is nothing to pick from")
+        for where, address in (("listen", self.listen), ("pool.dns", self.pool.dns)):
+            if address is not None and int(address.rpartition(":")[2]) > 65535:
+                raise ValueError(f"{where} has a port over 65535: {address}")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
 

@@ -85,7 +85,9 @@ class Exchange:
         self._body += body.body
         if len(self._body) > self._config.limits.body_bytes:
             return self._refused(CallError(413, f"the body is longer than {self._config.limits.body_bytes} bytes"))
-        return await self._pick(ends=True) if body.end_of_stream else []
+        # A buffered body comes once, also where trailers follow it or Envoy could not hold all of it.
+        whole = body.end_of_stream or self._request_mode == "buffered"
+        return await self._pick(ends=True) if whole and not self._sent else []
 
     async def _pick(self, *, ends: bool) -> list[wire.Response]:
         """A place for the call; `ends`: its body is whole, and no trailers come."""

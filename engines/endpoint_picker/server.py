@@ -62,7 +62,8 @@ class Server:
         """Listen.  Raises `ConfigError` for an address that cannot be had, `OSError` for TLS files that cannot be
         read."""
         config = self.picker.config
-        self._server = grpc.aio.server()
+        # A body that Envoy buffered is one message; `limits.body_bytes` is what bounds it.
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         ext_proc_grpc.add_ExternalProcessorServicer_to_server(ExternalProcessor(self.picker), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         try:
@@ -110,8 +111,13 @@ class Server:
     async def _ask(self) -> None:
         while True:
             await asyncio.sleep(self.picker.config.pool.resolve_seconds)
-            await self._resolve()
-            await self._tell_health()
+            try:
+                await self._resolve()
+                await self._tell_health()
+            except Exception:
+                _log.exception(
+                    "the pool could not be asked for; it is again in %g s", self.picker.config.pool.resolve_seconds
+                )
 
     async def _resolve(self) -> None:
         """The endpoints that the name stands for now; the last ones if nobody says."""
@@ -120,7 +126,7 @@ class Server:
         name, _, port = pool.dns.rpartition(":")
         try:
             found = await asyncio.get_running_loop().getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # The latter for a name that is none.
             _log.warning("%s cannot be resolved: %s; the endpoints stay as they are", pool.dns, error)
             return
         addresses = [f"[{each[4][0]}]:{port}" if ":" in str(each[4][0]) else f"{each[4][0]}:{port}" for each in found]

@@ -245,6 +245,39 @@ def test_trailers_end_what_they_end() -> None:
     run(work)
 
 
+def test_a_buffered_body_is_answered_at_once_also_before_trailers() -> None:
+    """Envoy holds the trailers back until the body was answered, and says that the body does not end the call; and a
+    body of more than gRPC's 4 MiB is one message, too."""
+
+    async def work(server: Server, channel: Any) -> None:
+        envoy = Envoy(stub(channel))
+        await envoy.say(request(BUFFERED))
+        await envoy.hear()
+        large = CHAT[:-1] + b', "pad": "' + b"y" * (5 << 20) + b'"}'
+        await envoy.say(body(large, ends=False))
+        assert destination(await envoy.hear()) in (A, B)
+        await envoy.say(ext_proc.ProcessingRequest(request_trailers=ext_proc.HttpTrailers()))
+        assert (await envoy.hear()).WhichOneof("response") == "request_trailers"
+        await envoy.say(answer(ends=True))
+        await envoy.hear()
+        await envoy.done()
+
+    run(work)
+
+
+def test_names_that_are_none_change_nothing() -> None:
+    """A pool whose name cannot be looked up serves what it has."""
+    pool = Pool(100, endpoints=(A,), dns=f"{'a' * 70}..b:80", resolve_seconds=0.01)
+
+    async def work(server: Server, channel: Any) -> None:
+        await asyncio.sleep(0.05)
+        assert server._asking is not None
+        assert not server._asking.done()
+        assert server.picker.endpoints == (A,)
+
+    run(work, PickerConfig(pool, listen="127.0.0.1:0"))
+
+
 def test_calls_wait_for_room_and_are_refused_over_limits() -> None:
     """With both windows full a call waits until one ends; a third of one client is refused with 429 and told when to
     come again; one that is too large with 413, one that says nonsense with 400."""
