@@ -25,7 +25,8 @@ class Names:
         Who says nothing that is a name is the default client, as is who is one too many.
         """
         known = self.clients
-        name = str(said)[:NAME_MAX] if isinstance(said, str | int) else ""
+        # Half a surrogate pair, which JSON can say, could be written neither to a log nor to a scrape.
+        name = str(said)[:NAME_MAX].encode("utf-8", "replace").decode() if isinstance(said, str | int) else ""
         if name in known:
             return known.all[known.id(name)], False
         if not name or len(known.all) >= self._most + len(self.configured):

@@ -14,7 +14,7 @@ import attrs
 
 from fairsched.engines.inside.decider import Decider
 from fairsched.engines.inside.names import Names
-from fairsched.engines.inside.settings import SettingsError
+from fairsched.engines.inside.settings import SettingsError, own_file
 from fairsched.engines.inside.status import Status
 from fairsched.engines.serving_audience import Audience
 from fairsched.engines.serving_log import ServingLog
@@ -55,8 +55,7 @@ class Place:
 
     def own(self, name: str) -> Path:
         """The scheduler's own file: data-parallel ranks beyond the first have their number in the name."""
-        path = Path(name)
-        return path.with_name(f"{path.stem}.{self.worker}{path.suffix}") if self.worker else path
+        return own_file(name, self.worker)
 
 
 @attrs.frozen

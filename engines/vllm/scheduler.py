@@ -133,7 +133,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
             return
         try:
             self.status.write(own_file(self._settings.report, self._rank))
-        except OSError as error:
+        except Exception as error:  # No report is worth an engine.
             _log.warning("the report cannot be written: %s", error)
 
 

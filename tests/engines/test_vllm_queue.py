@@ -264,6 +264,7 @@ def test_a_request_fits_if_all_outputs_do() -> None:
         ({"no": "name"}, "default"),
         ("", "default"),
         ("x" * 999, "x" * 256),
+        ("a\ud800", "a?"),
     ],
 )
 def test_a_request_names_its_client(client: object, name: str) -> None:
