@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -253,6 +254,39 @@ def test_a_request_fits_if_all_outputs_do() -> None:
     assert not memory.fits(request, 21, running)
     assert KvMemory(pool, BLOCK, reserves=False).fits(request, 1000, running)
     assert KvMemory(pool, BLOCK, lookahead_tokens=4).blocks_of(20) == 6
+
+
+def test_a_cached_block_that_nobody_uses_is_no_longer_free() -> None:
+    """What is cached need not be found again; of that, what others use costs nothing, and the rest is taken out of
+    what is free."""
+    pool: Any = StandIn(policy_of("vtc"), blocks=4).pool
+    pool.allocate("r", 4)
+    memory = KvMemory(pool, BLOCK)
+    request: Any = StandInRequest("q", "a", 1, 1, 1)
+
+    def fits(*users: int) -> bool:
+        """Whether a request of five blocks fits beside one of a block, with cached blocks that so many others use."""
+        cached = [SimpleNamespace(ref_cnt=count) for count in users]
+        pool.get_computed_blocks = lambda _: (SimpleNamespace(blocks=(cached,)), BLOCK * len(cached), 0)
+        return memory.fits(request, 5 * BLOCK, [("r", BLOCK)])
+
+    assert not fits()
+    assert fits(1, 1)
+    assert fits(1, 1, 0)
+    assert not fits(1, 0)
+    assert not fits(0, 0, 0)
+
+
+def test_a_policy_is_told_of_what_it_believes_to_be_cached_and_is_not() -> None:
+    """Before it decides: from the first block on that is gone; nothing where it believes no more than there is."""
+    cache: Any = Cache(3)
+    prefixes, request = Prefixes(cache, True), StandInRequest("q", "a", 6 * BLOCK + 1, 1, 1)
+    request.block_hashes = [k.to_bytes(32, "little") for k in range(6)]
+    cache.put(request)
+    prompt = prefixes.prompt(request)
+    assert prefixes.corrected(request, 7, prompt, 6 * BLOCK, 9) == Evicted(9, 0, 7, prompt, 3, 3)
+    for believed in (0, 2 * BLOCK, 3 * BLOCK):
+        assert prefixes.corrected(request, 7, prompt, believed, 9) is None
 
 
 @pytest.mark.parametrize(
