@@ -40,7 +40,7 @@ def trace(seconds: int, burst: int) -> list[dict[str, object]]:
         for at in range(i * 600, seconds * 1000, 2000):
             rows.append({"timestamp": at, "input_length": 16, "output_length": 8, "client": client})
     for i in range(burst):
-        rows.append({"timestamp": 4000 + 100 * i, "input_length": 16, "output_length": 64, "client": HOG})
+        rows.append({"timestamp": 4000 + 100 * i, "input_length": 16, "output_length": 256, "client": HOG})
     return sorted(rows, key=lambda row: float(str(row["timestamp"])))
 
 
@@ -99,7 +99,7 @@ def plot(runs: dict[str, dict[str, object]], path: Path) -> None:
     axes.set_xticks(range(len(names)), [*LIGHT, f"{HOG} (the burst)"])
     axes.set_ylabel("time to first token, s")
     axes.set_yscale("log")
-    axes.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside upper center", ncols=len(runs) + 1, frameon=False, fontsize="small")
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
@@ -108,10 +108,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("servers", nargs="*", metavar="URL", help="two servers, without /v1")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="which of them (default: %(default)s)")
-    parser.add_argument("--window", type=int, default=512, help="tokens a server (default: %(default)s)")
+    parser.add_argument("--window", type=int, default=600, help="tokens a server (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=40, help="length of the trace (default: %(default)s)")
-    parser.add_argument("--burst", type=int, default=100, help="calls of the burst (default: %(default)s)")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the middle one is drawn")
+    parser.add_argument("--burst", type=int, default=60, help="calls of the burst (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each, of which the middle one is drawn")
     parser.add_argument("--plot", type=Path, help="draw it here")
     parser.add_argument("--json", type=Path, help="write every run here")
     arguments = parser.parse_args()
