@@ -234,6 +234,7 @@ def _clients(
     evidence: Evidence, service: Ints, division: Shares, starved: Mapping[int, Sequence[Stretch]]
 ) -> tuple[ClientFindings, ...]:
     calls, total = evidence.calls, int(service.sum())
+    ahead, behind = division.ahead.tolist(), division.behind.tolist()
     order = np.argsort(calls.client, kind="stable")
     edges = np.searchsorted(calls.client[order], np.arange(len(evidence.clients) + 1)).tolist()
     found = []
@@ -256,8 +257,8 @@ def _clients(
                 latency_us=summary(calls.end_ns[done] - calls.arrival_ns[done]),
                 service=int(service[client.id]),
                 service_share=int(service[client.id]) / total if total else None,
-                ahead=float(division.ahead[client.id]),
-                behind=float(division.behind[client.id]),
+                ahead=ahead[client.id],
+                behind=behind[client.id],
                 starved=len(lengths),
                 starved_us=sum(lengths) / 1e3,
                 starved_us_max=max(lengths, default=0) / 1e3,

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairsched.engines.audit.evidence import Evidence
 from fairsched.model.service_anywhere import anywhere
-from fairsched.model.trace import Ints, Table
+from fairsched.model.trace import Ints
 
 
 @attrs.frozen
@@ -30,28 +30,42 @@ class Stretch:
 
 
 def stretches(evidence: Evidence, at_least_ns: int) -> tuple[Stretch, ...]:
-    """All stretches of at least so long, in order of client and time.  O(n) a client, for n charges and waits."""
+    """All stretches of at least so long, in order of client and time.  O(n log n) for n charges and waits."""
     _, waited = anywhere(evidence.charged, evidence.waited)
-    costs = evidence.costs()
+    last_ns, count = evidence.last_ns, len(evidence.clients)
     order = np.argsort(evidence.charged["time_ns"], kind="stable")
-    when, costs, charged = evidence.charged["time_ns"][order], costs[order], evidence.charged["client"][order]
+    when, costs = evidence.charged["time_ns"][order], evidence.costs()[order]
+    charges = _by_number(evidence.charged["client"][order], count)
+    waits = _by_number(waited["client"], count)
+    total = _summed(costs)
     found: list[Stretch] = []
-    for client in np.unique(waited["client"]).tolist():
-        mine = charged == client
-        waits = _of(waited, client, evidence.last_ns)
-        start, stop = without_service(waits, when[mine & (costs > 0)], at_least_ns)
+    for client, (mine, own) in enumerate(zip(waits, charges, strict=True)):
+        # One that outlives the log ends with it.
+        lengths = waited["start_ns"][mine], np.minimum(waited["stop_ns"][mine], last_ns)
+        own_when, own_costs = when[own], costs[own]
+        start, stop = without_service(lengths, own_when[own_costs > 0], at_least_ns)
         if start.size:
-            total = np.concatenate(([0], np.cumsum(np.where(mine, 0, costs))))
-            others = total[np.searchsorted(when, stop)] - total[np.searchsorted(when, start)]
+            others = _between(when, total, start, stop) - _between(own_when, _summed(own_costs), start, stop)
             rows = zip(start.tolist(), stop.tolist(), others.tolist(), strict=True)
             found += [Stretch(client, *row) for row in rows if row[2] > 0]
     return tuple(found)
 
 
-def _of(waited: Table, client: int, last_ns: int) -> tuple[Ints, Ints]:
-    """The client's waits; one that outlives the log ends with it."""
-    mine = waited["client"] == client
-    return waited["start_ns"][mine], np.minimum(waited["stop_ns"][mine], last_ns)
+def _by_number(numbers: Ints, count: int) -> list[Ints]:
+    """For each number below `count` where it stands, in order."""
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.searchsorted(numbers[order], np.arange(1, count)))
+
+
+def _summed(costs: Ints) -> Ints:
+    """What was charged before each charge, and in all."""
+    return np.concatenate(([0], np.cumsum(costs)))
+
+
+def _between(when: Ints, total: Ints, start: Ints, stop: Ints) -> Ints:
+    """What was charged over each [start, stop)."""
+    charged: Ints = total[np.searchsorted(when, stop)] - total[np.searchsorted(when, start)]
+    return charged
 
 
 def without_service(waits: tuple[Ints, Ints], served_ns: Ints, at_least_ns: int) -> tuple[Ints, Ints]:

@@ -448,6 +448,16 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: Any, said: str)
     assert said in log.notes[-1]
 
 
+def test_what_came_from_a_cache_is_charged_to_nobody(tmp_path: Path) -> None:
+    """Neither when a request is let in nor in all."""
+    path = tmp_path / "a.jsonl"
+    row = GOOD | {"prompt_tokens": 100, "cached_tokens": 64, "output_tokens": 3}
+    path.write_text(json.dumps(row) + "\n")
+    found = audited(path)
+    assert found.clients[0].service == 100 - 64 + 2 * 3
+    assert found.evidence.calls.cost.tolist() == [100 - 64 + 2 * 3]
+
+
 @pytest.mark.parametrize("moment", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00+05:00", "2026-02-30T00:00:00Z"])
 def test_a_date_that_is_none_of_ours_is_named(tmp_path: Path, moment: str) -> None:
     """Dates that 64 bits of nanoseconds do not hold are refused like those that are none."""
