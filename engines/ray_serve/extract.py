@@ -8,6 +8,7 @@ instead of all of that.
 
 import importlib
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import Any, Protocol
 
 import attrs
@@ -52,6 +53,22 @@ class Wanted:
             value = getattr(self, what)
             if type(value) is not int or not 1 <= value <= TOKENS_MAX:
                 raise ValueError(f"{what} is a whole number from 1, not {str(value)[:40]!r}")
+
+
+def usage_said(output_tokens: object, computed_tokens: object) -> tuple[int, int | None]:
+    """What a replica says that a call used, as whole numbers (numpy's, too).  Raises `ValueError` for what is none."""
+    output = _count("output_tokens", output_tokens)
+    return output, None if computed_tokens is None else _count("computed_prompt_tokens", computed_tokens)
+
+
+def _count(what: str, value: object) -> int:
+    try:
+        count = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = -1
+    if isinstance(value, bool) or not 0 <= count <= TOKENS_MAX:
+        raise ValueError(f"{what} is a whole number of tokens, not {str(value)[:40]!r}")
+    return count
 
 
 Extractor = Callable[[Any], Wanted]

@@ -123,5 +123,6 @@ class Host:
                 if not self.desk.has(handle):
                     del self._news[handle]
                     self._sessions.pop(handle, None)
+                    self._told.pop(handle, None)
             elif everybody or self.desk.has_news(handle):
                 self._news[handle].set()

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.ray_serve.attempts import Attempt, Attempts
 from fairsched.engines.ray_serve.connection import Connection, TooLargeError, UnreachableError
-from fairsched.engines.ray_serve.extract import Wanted, extractor_of
+from fairsched.engines.ray_serve.extract import Wanted, extractor_of, usage_said
 from fairsched.engines.ray_serve.host import Host
 from fairsched.engines.ray_serve.messages import Ask, Died, Done, Hello, Message, Placed, encode, heard_of
 from fairsched.engines.ray_serve.settings import Settings, settings_of
@@ -277,7 +278,7 @@ def test_accounts_are_kept_also_by_a_handle_that_always_has_news() -> None:
     """News does not displace them: under load there is always some."""
 
     async def work() -> None:
-        place = Place(attrs.evolve(QUICK, window_tokens=4000))
+        place = Place(attrs.evolve(QUICK, window_tokens=4000, handle_timeout_seconds=20.0, idle_seconds=60.0))
         host = place.revive()
         raw = await host.hello("b", 1, encode(Hello({"r": 1})))
         assert heard_of(raw).known
@@ -334,6 +335,36 @@ def test_an_actor_made_anew_knows_who_owes_who_waits_and_what_is_in_flight() -> 
         await until(lambda: books(host) == (0, 0, 0))
 
     run(work())
+
+
+def test_nothing_is_kept_for_handles_that_are_gone() -> None:
+    """Handles come with every process and go: what the actor knows of those that are there is all that it holds."""
+
+    async def work() -> None:
+        # Handles that are silent for a while on a busy machine are no part of this test.
+        place = Place(attrs.evolve(QUICK, handle_timeout_seconds=1.0, idle_seconds=60.0))
+        host = place.revive()
+        for i in range(5):
+            handle = place.handle(f"h{i}", {"r": 2})
+            handle.done((await handle.place(str(i), "a", 5, 5)).ticket)
+            await until(lambda handle=handle: handle._accounts is not None)  # type: ignore[misc]
+            handle.stop()
+        stays = place.handle("stays", {"r": 2})
+        stays.start()
+        await until(lambda: host.desk.handles == 1 and "stays" in host._told)
+        assert set(host._told) == set(host._news) == set(host._sessions) == {"stays"}
+        stays.stop()
+
+    run(work())
+
+
+@pytest.mark.parametrize("said", [(-1, None), (True, None), (1.5, None), ("7", None), (1, -1), (1, 2.0), (1 << 60, 0)])
+def test_a_report_that_says_no_numbers_is_refused_where_it_is_made(said: tuple[Any, Any]) -> None:
+    """The replica hears of it; nothing reaches the actor's books."""
+    with pytest.raises(ValueError, match="whole number of tokens"):
+        usage_said(*said)
+    assert usage_said(np.int64(7), None) == (7, None)
+    assert type(usage_said(np.int64(7), np.int32(0))[1]) is int
 
 
 def test_it_ends_when_nobody_is_there() -> None:

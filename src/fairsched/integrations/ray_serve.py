@@ -6,6 +6,7 @@
 docs/ray-serve.md says what is proved of it, and what is not.
 """
 
+import asyncio
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from fairsched.engines.ray_serve.actor import actor_name, found
-from fairsched.engines.ray_serve.extract import Pending, Wanted, extractor_of
+from fairsched.engines.ray_serve.extract import Pending, Wanted, extractor_of, usage_said
 from fairsched.engines.ray_serve.router import PolicyRouter
 from fairsched.engines.ray_serve.settings import Settings, settings_of
 from fairsched.integrations.window_policy import window_policy, window_router
@@ -64,13 +65,15 @@ async def report_usage(*, output_tokens: int, computed_prompt_tokens: int | None
     """Say, in a replica before it answers, what the call used: this is charged instead of what was declared.
 
     `computed_prompt_tokens` are those that no cache had; None: the estimate stands.  Returns whether the actor took it;
-    it never raises for an actor that is not there.
+    it never raises for an actor that is not there.  Raises `ValueError` for what is no number of tokens.
     """
+    usage = usage_said(output_tokens, computed_prompt_tokens)
     context = serve.get_replica_context()
     name = serve.context._get_serve_request_context()._internal_request_id
     try:
-        actor = _actor(actor_name(context.app_name, context.deployment))
-        taken: bool = await actor.used.remote(name, output_tokens, computed_prompt_tokens)
+        # Looking for the actor asks Ray, and must not hold up what else the replica does.
+        actor = await asyncio.to_thread(_actor, actor_name(context.app_name, context.deployment))
+        taken: bool = await actor.used.remote(name, *usage)
     except (ValueError, ray.exceptions.RayActorError):
         _actor.cache_clear()
         return False
