@@ -74,7 +74,8 @@ class StreamReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return True
         self.usage.read(document)
-        return isinstance(document, dict) and any(map(_has_text, document.get("choices") or ()))
+        choices = document.get("choices") if isinstance(document, dict) else None
+        return isinstance(choices, list) and any(map(_has_text, choices))
 
 
 def _has_text(choice: object) -> bool:

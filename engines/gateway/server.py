@@ -137,9 +137,13 @@ def serve(built: Built, path: Path, *, report: Path | None = None, say: Callable
         timeout_graceful_shutdown=gateway.config.limits.drain_seconds,
     )
 
+    def again() -> None:
+        if reload(gateway, path):
+            settings.timeout_graceful_shutdown = gateway.config.limits.drain_seconds
+
     async def main() -> None:
         if hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, gateway, path)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
         server = uvicorn.Server(settings)
         task = asyncio.ensure_future(server.serve())
         while not (server.started or task.done()):

@@ -7,15 +7,20 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from fairsched.engines.gateway.answer import StreamReader, usage_of
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.request import CallError
 from fairsched.engines.gateway.window import Share
 from tests.engines.gateway_worlds import STREAM_HEAD, Fake, dying, events, served, world
+
+KEYS = ("choices", "delta", "text", "usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details")
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -38,6 +43,27 @@ def test_streams_pass_byte_for_byte_and_usage_settles_what_was_charged() -> None
             assert here.status["outcomes"] == {"finished": 1}
 
     run(test())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@example([{"choices": True}], 1)
+@given(st.lists(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4) | JSON, max_size=4), st.integers(1, 40))
+def test_whatever_a_stream_says_it_is_read_in_any_pieces(documents: list[Any], size: int) -> None:
+    """Events of any JSON raise nothing, count as one token at most, and what they say does not depend on how the bytes
+    were cut."""
+    data = b"".join(b"data: " + json.dumps(each).encode() + b"\r\n\r\n" for each in documents)
+    whole, cut = StreamReader(), StreamReader()
+    tokens = whole.read(data)
+    assert tokens <= len(documents)
+    assert sum(cut.read(data[start : start + size]) for start in range(0, len(data), size)) == tokens
+    assert cut.usage == whole.usage
+    usage_of(data[6:-4], 5, 4)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
