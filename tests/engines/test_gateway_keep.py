@@ -194,6 +194,20 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path: Path) -> None:
             Kept(path, policy())
 
 
+def test_a_kill_between_a_snapshot_and_its_journal_charges_nothing_twice(tmp_path: Path) -> None:
+    """The journal that lies beside a newer snapshot is of the one before: what it has is in the snapshot already."""
+    world = World(tmp_path)
+    for what in "aaapf":
+        world.step(what, 0, 9, 9)
+    journal = tmp_path / "debts.json.journal"
+    before = journal.read_bytes()
+    world.kept._snapshot()
+    journal.write_bytes(before)
+    world.kill()
+    assert before.count(b"\n") > 5
+    assert digest(Kept(tmp_path / "debts.json", policy()).state) == world.owed()
+
+
 def test_a_disk_that_is_full_stops_nobody(tmp_path: Path) -> None:
     """The window serves on, and the failure is known."""
 
