@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairsched.engines.compare import Cluster, Run, limits_of
@@ -25,14 +25,14 @@ from tests.engines.logs import LATENCY
 CAPACITY = 40
 
 
-def played(workload: Workload, params: dict[str, str]) -> tuple[Run, Cluster, list[Event]]:
-    """A run of DLPM on one worker, and its events."""
+def played(workload: Workload, params: dict[str, str], workers: int = 1) -> tuple[Run, Cluster, list[Event]]:
+    """A run of DLPM on one worker or several, and its events."""
     policy = with_parameters(LOCAL_POLICIES["dlpm"], params)
     run = Run(policy, "dlpm", params, ROUTERS["round-robin"])
-    cluster = Cluster(LATENCY, 1, CAPACITY)
+    cluster = Cluster(LATENCY, workers, CAPACITY)
     events: list[Event] = []
     Simulator(
-        workload, policy, run.router, LATENCY, workers=1, kv_capacity_tokens=CAPACITY, on_events=events.extend
+        workload, policy, run.router, LATENCY, workers=workers, kv_capacity_tokens=CAPACITY, on_events=events.extend
     ).run()
     return run, cluster, events
 
@@ -127,6 +127,16 @@ def test_measured_waits_are_those_of_the_definition(workload: Workload, params: 
     if not given_up:  # who gives up ends a wait that counts, but let nobody in
         assert (found.wait_us.p99 or 0.0) == worst / 1e3
     assert found.rate == pytest.approx(charged_while_busy(events))
+
+
+@given(workload=workloads(span_ns=400))
+def test_the_slowest_of_several_workers_sets_the_rate(workload: Workload) -> None:
+    """A proof for any client holds at the rate of the worker where it may wait."""
+    run, cluster, events = played(workload, {"quantum": "5"}, workers=2)
+    assume(not any(isinstance(event, Cancelled | Rejected) for event in events))
+    mine = ([event for event in events if event.worker == worker] for worker in range(2))
+    rates = [charged_while_busy(each) for each in mine if any(isinstance(event, Arrived) for event in each)]
+    assert simulated(workload, run, cluster, "clients").rate == pytest.approx(min(rates, default=0.0))
 
 
 def test_the_bound_by_hand() -> None:
