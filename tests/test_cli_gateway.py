@@ -192,6 +192,21 @@ def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
     assert gateway.clients.all[0].weight == 2
 
 
+def test_strangers_of_an_earlier_life_have_their_names(tmp_path: Path) -> None:
+    """Who owes under a name of its own has it again after a restart, and nobody new takes the last one before it."""
+    state = f'state = "{tmp_path / "debts.json"}"\n'
+    path = written(tmp_path, state + PLAIN + "[limits]\nclients = 3\n")
+    config = read_config(path)
+    first, later = ({"authorization": f"Bearer sk-{i}"} for i in (1, 2))
+    built = build(config, policy_of(config, path), ROUTERS[config.router])
+    name = built.gateway.names.of(first)
+    built.gateway._client(name)
+    built.close()
+    again = build(config, policy_of(config, path), ROUTERS[config.router])
+    assert (again.gateway.names.of(later), again.gateway.names.of(first)) == ("others", name)
+    again.close()
+
+
 def test_strangers(tmp_path: Path) -> None:
     """Each has a name that does not show its key, up to so many; then they share one."""
     config = read_config(written(tmp_path, PLAIN + "[limits]\nclients = 4\n"))
