@@ -58,6 +58,7 @@ def _cells(run: RunResult) -> dict[str, str]:
         "common\ngap": count(run.common_gap.cost),
         "cache\nhits": share(measures.prefix_hit_ratio),
         "pre-\nempted": f"{measures.preemptions:,}" if measures.preemptions else "",
+        "of these\nswapped": f"{measures.swaps:,}" if measures.swaps else "",
     }
 
 
@@ -113,24 +114,33 @@ def client_table(comparison: Comparison) -> "Table":
     return table
 
 
-def organisation_table(comparison: Comparison) -> "Table | None":
-    """Organisations, where clients are in groups: their share of service and p99 TTFT under each run, and the gap
-    between them beside its bound."""
+def organisation_cells(comparison: Comparison, most: int) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows, where clients are in groups: each organisation's share of service and p99 TTFT under each run,
+    and the gap between two beside its bound; at most so many organisations.  Nothing where nobody is in a group."""
     runs = [(label, run.organisations) for label, run in zip(comparison.labels(), comparison.runs, strict=True)]
-    shown = [(label, found) for label, found in runs if found is not None][:_CLIENTS_SHOWN]
+    shown = [(label, found) for label, found in runs if found is not None]
     if not shown:
+        return [], []
+    rows = []
+    for name, first in list(shown[0][1].each.items())[:most]:
+        ones = [found.each[name] for _, found in shown]
+        figures = [f"{share(one.share)}  {time(one.measures.ttft_us.p99)}" for one in ones]
+        rows.append([who(name), f"{first.clients:,}", *figures])
+    gaps = [count(found.gap.cost) + (f" of {count(found.bound)}" if found.bound else "") for _, found in shown]
+    rows.append(["largest gap (of its bound)", "", *gaps])
+    return ["share and TTFT p99 of", "clients", *(label for label, _ in shown)], rows
+
+
+def organisation_table(comparison: Comparison) -> "Table | None":
+    """Organisations under the first eight runs, where clients are in groups."""
+    heads, rows = organisation_cells(comparison, _CLIENTS_SHOWN)
+    if not rows:
         return None
     table = _table()
-    table.add_column("share and TTFT p99 of", overflow="fold")
-    table.add_column("clients", justify="right")
-    for label, _ in shown:
-        table.add_column(_escape(label), justify="right", overflow="fold")
-    for name, first in list(shown[0][1].each.items())[:_CLIENTS_SHOWN]:
-        rows = [found.each[name] for _, found in shown]
-        figures = [f"{share(one.share)}  {time(one.measures.ttft_us.p99)}" for one in rows]
-        table.add_row(_escape(who(name)), f"{first.clients:,}", *figures)
-    gaps = [count(found.gap.cost) + (f" of {count(found.bound)}" if found.bound else "") for _, found in shown]
-    table.add_row("largest gap (of its bound)", "", *gaps)
+    for i, head in enumerate(heads[: 2 + _CLIENTS_SHOWN]):
+        table.add_column(_escape(head), justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_escape, row[: 2 + _CLIENTS_SHOWN]))
     return table
 
 

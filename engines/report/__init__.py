@@ -14,7 +14,7 @@ from fairsched.engines.figures import UNBROKEN, broken, count, digits, index, ra
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.report.page import PAGE
 from fairsched.engines.report.plots import plots
-from fairsched.engines.table import LEGEND, notes_of
+from fairsched.engines.table import LEGEND, notes_of, organisation_cells
 
 CLIENTS_SHOWN = 32
 
@@ -73,7 +73,7 @@ def _row(label: str, run: RunResult) -> list[_Cell]:
         _Cell(count(run.gap.cost), bound + where, tone),
         _Cell(count(run.common_gap.cost)),
         _Cell(share(measures.prefix_hit_ratio)),
-        _Cell(f"{measures.preemptions:,}"),
+        _Cell(f"{measures.preemptions:,}", f"{measures.swaps:,} swapped" if measures.swaps else ""),
     ]
 
 
@@ -155,6 +155,7 @@ def render(comparison: Comparison) -> str:
                 if run.assumptions
             ],
             plots=plots(comparison),
+            organisations=organisation_cells(comparison, CLIENTS_SHOWN),
             client_columns=_CLIENT_COLUMNS,
             clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
         )

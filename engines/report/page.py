@@ -82,7 +82,16 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 </section>
 {% endfor %}
 
-<section>
+{% if organisations[1] %}<section>
+<h2>Organisations</h2>
+<div class="scroll"><table>
+<thead><tr>{% for name in organisations[0] %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in organisations[1] %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table></div>
+</section>
+
+{% endif %}<section>
 <h2>Clients</h2>
 {% for table in clients %}<details{% if loop.first %} open{% endif %}><summary>{{ table.label }}</summary>
 <div class="scroll"><table>

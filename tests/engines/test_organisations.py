@@ -1,5 +1,6 @@
 """A run by organisation: shares, waits and gaps of all clients of a group together."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.compare import Cluster, Run, run_one
+from fairsched.engines.figures import share, time
 from fairsched.engines.metrics import RunResult
 from fairsched.engines.organisations import organisations
 from fairsched.engines.serving import Engine
@@ -151,6 +153,31 @@ def test_a_serving_engine_tells_its_policy_of_groups() -> None:
     engine.configure_client("key", 1)
     assert engine.clients.all[0] == Client(0, "key", 1, (("acme", 5),))
     assert gate.groups == engine.policy_state.gate.groups
+
+
+def test_the_report_shows_organisations_and_swaps_as_the_terminal_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shares and gaps of all of them, and how many of those taken out went to host memory; else no word of either."""
+    flags = ["--policies", "fastserve", "--kv-capacity-tokens", "6000", "--report", str(tmp_path)]
+    split = ["compare", "--workload", "split:keys=2,others=1,duration_s=3,many_rate=8", *flags]
+    assert main([*split, "--host-capacity-tokens", "100000", "--json", str(tmp_path / "run.json")]) == 0
+    shown, page = capsys.readouterr().out, (tmp_path / "index.html").read_text()
+    (run,) = json.loads((tmp_path / "run.json").read_text())["runs"]
+    each, swaps = run["organisations"]["each"], run["swaps"]
+    assert swaps > 0
+    assert f"{swaps:,} swapped" in page
+    assert f" {swaps:,}" in shown
+    assert "swapped" in shown
+    assert "<h2>Organisations</h2>" in page
+    for name, one in each.items():
+        cell = f"{share(one['share'])}  {time(one['measures']['ttft_us']['p99'])}"
+        assert f"<td>{name}</td><td>{one['clients']}</td><td>{cell}</td>" in page
+        assert cell in shown
+    assert main(["compare", "--workload", "demo", "--limit", "20", *flags]) == 0
+    page = capsys.readouterr().out + (tmp_path / "index.html").read_text()
+    assert "Organisations" not in page
+    assert "swapped" not in page
 
 
 @pytest.mark.parametrize("groups", ['[["many",0]]', '[["",1]]', '[["a",1],["b",1],["c",1]]'])
