@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -241,6 +242,26 @@ def test_a_tokenizer_counts_instead(tmp_path: Path) -> None:
     assert call.prompt_tokens == 42
     with pytest.raises(CallError):
         read_call(b'{"prompt": "one two", "n": 0}', read_config(written(tmp_path)))
+
+
+def test_a_second_gateway_at_the_same_address_touches_no_debts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused in one line, and the files of the one that serves stay as they are."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        state = f'state = "{tmp_path / "debts.json"}"\n'
+        path = written(tmp_path, state + PLAIN.replace("127.0.0.1:0", address))
+        config = read_config(path)
+        built = build(config, policy_of(config, path), ROUTERS[config.router])
+        before = [each.read_bytes() for each in sorted(tmp_path.iterdir())]
+        with pytest.raises(SystemExit) as stopped:
+            main(["gateway", str(path)])
+        said = capsys.readouterr().err
+        assert (stopped.value.code, said.count("\n")) == (2, 1)
+        assert f"listen: {address}" in said
+        assert [each.read_bytes() for each in sorted(tmp_path.iterdir())] == before
+        built.close()
 
 
 def test_a_process_serves_reads_again_and_drains(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,32 @@ def reload(gateway: Gateway, path: Path) -> bool:
     return True
 
 
-def serve(built: Built, path: Path, *, report: Path | None = None, say: Callable[[str], object] = print) -> None:
+def listening(config: GatewayConfig) -> list[socket.socket]:
+    """The sockets at the address of a gateway: to be had before `build` touches files that another one may be using.
+
+    Raises `ConfigError` for an address that cannot be had.
+    """
+    host, port = config.address
+    found: list[socket.socket] = []
+    try:
+        places = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, place in dict.fromkeys(places):
+            found.append(socket.create_server(place[:2], family=family))
+    except (OSError, UnicodeError) as error:
+        for each in found:
+            each.close()
+        raise ConfigError(f"listen: {config.listen}: {error}") from None
+    return found
+
+
+def serve(
+    built: Built,
+    path: Path,
+    sockets: list[socket.socket],
+    *,
+    report: Path | None = None,
+    say: Callable[[str], object] = print,
+) -> None:
     """Serve until SIGTERM or SIGINT; what was taken on by then is served, within `drain_seconds`.
 
     Then `report` is written, and what is kept is closed.
@@ -125,11 +151,8 @@ def serve(built: Built, path: Path, *, report: Path | None = None, say: Callable
         if report is not None:
             report.write_bytes(msgspec.json.format(msgspec.json.encode(status(gateway, books)), indent=2) + b"\n")
 
-    host, port = gateway.config.address
     settings = uvicorn.Config(
         application(gateway, books, stopped),
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         ws="none",
@@ -145,11 +168,11 @@ def serve(built: Built, path: Path, *, report: Path | None = None, say: Callable
         if hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
         server = uvicorn.Server(settings)
-        task = asyncio.ensure_future(server.serve())
+        task = asyncio.ensure_future(server.serve(sockets=sockets))
         while not (server.started or task.done()):
             await asyncio.sleep(0.01)
         if server.started:
-            bound = server.servers[0].sockets[0].getsockname()[1]
+            host, bound = gateway.config.address[0], sockets[0].getsockname()[1]
             mode = " in shadow" if gateway.shadow is not None else ""
             say(f"serving{mode} at http://{host}:{bound} before {len(gateway.config.servers)} servers")
         await task

@@ -53,7 +53,7 @@ def gateway(arguments: Namespace) -> int:
         print(_bound_text(config, policy))
         return 0
     # Only here, so that everything above works without the extra.
-    from fairsched.engines.gateway.server import build, serve
+    from fairsched.engines.gateway.server import build, listening, serve
     from fairsched.engines.serving_log import ServingLog
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -72,9 +72,11 @@ def gateway(arguments: Namespace) -> int:
         )
 
     log = None if arguments.log is None else open_log
+    sockets = listening(config)
     serve(
         build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=log),
         arguments.config,
+        sockets,
         report=arguments.report,
         say=lambda text: print(text, flush=True),
     )
