@@ -159,6 +159,15 @@ def test_a_worker_that_fails_loses_its_host(under_way: bool) -> None:
     assert lost.queue[0].generated_tokens == 3
 
 
+def test_a_worker_that_fails_while_kv_comes_back_has_an_empty_host() -> None:
+    """The place that would have been free on the host when it had come is free at once."""
+    gone, _ = step(running(), StepPlan(swap_out=(0,)))
+    state, _ = transitions.begin(gone, admitting(gone, 0, 1, swap_in=True), 1)
+    lost, events = transitions.lose(state, 2)
+    worker_invariants.check_lost(state, lost)
+    assert events[0] == HostLost(2, 0)
+
+
 @given(plays())
 def test_what_workers_tell_of_swaps_adds_up(play: tuple[WorkerState, list[Event]]) -> None:
     """Whatever happens to a worker: only what went out comes back, once, and at its end nobody else has KV there."""
