@@ -12,9 +12,10 @@ from fairsched.engines.changes import Change, Crash, Drain, Restart, WorkerSpec
 from fairsched.engines.log import CanonicalLog
 from fairsched.engines.moves import KvLink, host_link
 from fairsched.engines.simulator import Simulator, simulate
+from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
 from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.plan import ClusterPlan, Dispatch, Migration, StepPlan
 from fairsched.model.presets import KV_BYTES, PRESETS
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import ClusterView
@@ -86,6 +87,21 @@ def test_who_comes_back_leaves_the_share_free(percent: int, beside: int) -> None
         play.step()
     assert running == beside
     assert long in play.worker.in_flight
+
+
+def test_who_comes_back_takes_a_place_in_the_batch() -> None:
+    """Both that were swapped out come back into a batch of two, and a third one that fits beside them waits."""
+    play = played(100, 200, seats=2)
+    both = [play.arrive(prompt=4, output=9) for _ in range(2)]
+    play.step(2)
+    plan = StepPlan(swap_out=tuple(both))
+    play.worker, events = transitions.begin(play.worker, plan, play.now_ns)
+    play.tell(events)
+    play.worker, events = transitions.finish(play.worker, plan, 1, play.now_ns)
+    play.tell(events)
+    play.arrive(prompt=40, output=2)
+    assert sorted(play.step().swap_in) == both
+    assert sorted(play.worker.in_flight) == both
 
 
 def test_output_that_might_not_fit_is_swapped_for() -> None:
