@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 from fairsched.cli import main
 from fairsched.cli_gateway import policy_of
 from fairsched.engines.gateway.config import ConfigError, read_config, reloaded
+from fairsched.engines.gateway.keep import alone
 from fairsched.engines.gateway.request import CallError, Names, read_call
 from fairsched.engines.gateway.server import build, reload
 from fairsched.policies.registry import ROUTERS
@@ -262,6 +264,20 @@ def test_a_second_gateway_at_the_same_address_touches_no_debts(
         assert f"listen: {address}" in said
         assert [each.read_bytes() for each in sorted(tmp_path.iterdir())] == before
         built.close()
+
+
+def test_debts_are_one_gateway_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second gateway with the same file of debts, at another address, is refused in one line; the file stays."""
+    path = written(tmp_path, f'state = "{tmp_path / "debts.json"}"\n' + PLAIN)
+    with alone(tmp_path / "debts.json") or nullcontext():
+        with pytest.raises(SystemExit) as stopped:
+            main(["gateway", str(path)])
+        said = capsys.readouterr().err
+        assert (stopped.value.code, said.count("\n")) == (2, 1)
+        assert "another gateway is using" in said
+        assert not (tmp_path / "debts.json").exists()
+    with alone(tmp_path / "debts.json") or nullcontext():
+        pass
 
 
 def test_a_process_serves_reads_again_and_drains(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ those that waited never were.  Written without waiting for the disk: what the ma
 
 import hashlib
 import logging
+import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -29,6 +30,25 @@ SCHEMA = 1
 """Version of the file."""
 EVENTS_MAX = 100_000
 """Events in a journal before the next snapshot."""
+
+
+def alone(path: Path) -> IO[str] | None:
+    """Take the file at `path` for this process, until what is returned is closed or the process ends, however it ends.
+
+    Raises `ConfigError` if another gateway has it, and `OSError` where nothing can be written beside it.  None where
+    files cannot be locked (Windows).
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    lock = path.with_name(f"{path.name}.lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(f"state: another gateway is using {path}") from None
+    return lock
 
 
 class _Call(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 import importlib
 import logging
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def gateway(arguments: Namespace) -> int:
         print(_bound_text(config, policy))
         return 0
     # Only here, so that everything above works without the extra.
+    from fairsched.engines.gateway.keep import alone
     from fairsched.engines.gateway.server import build, listening, serve
     from fairsched.engines.serving_log import ServingLog
 
@@ -73,13 +75,18 @@ def gateway(arguments: Namespace) -> int:
 
     log = None if arguments.log is None else open_log
     sockets = listening(config)
-    serve(
-        build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=log),
-        arguments.config,
-        sockets,
-        report=arguments.report,
-        say=lambda text: print(text, flush=True),
-    )
+    with ExitStack() as held:
+        for each in sockets:
+            held.enter_context(each)
+        lock = None if config.state is None else alone(Path(config.state))
+        held.enter_context(lock or nullcontext())
+        serve(
+            build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=log),
+            arguments.config,
+            sockets,
+            report=arguments.report,
+            say=lambda text: print(text, flush=True),
+        )
     return 0
 
 
