@@ -168,24 +168,31 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
+# What is said of the deficits of clients, and of a tree's nodes: quanta, the most charged after an admission (U), f, g;
+# deficits, who waits, who was seen, reserves (R), and since the interval began service (W) and credit (P).
+PARAMETERS = {"Q": Kind.VECTOR, "U": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT}
+LAWS = (
+    Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
+    Need(lambda o, w: w.U >= 1),
+    Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
+)
+FIELDS = {
+    "q": Kind.VECTOR,
+    "queued": Kind.MASK,
+    "known": Kind.MASK,
+    "R": Kind.VECTOR,
+    "W": Kind.VECTOR,
+    "P": Kind.VECTOR,
+}
+
+
 def system(kernel: Any = deficit, *, backlogged: tuple[str, ...] = ()) -> System:
     """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
     return System(
         "deficit gate",
-        parameters={"Q": Kind.VECTOR, "U": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
-        laws=(
-            Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
-            Need(lambda o, w: w.U >= 1),
-            Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
-        ),
-        fields={
-            "q": Kind.VECTOR,
-            "queued": Kind.MASK,
-            "known": Kind.MASK,
-            "R": Kind.VECTOR,
-            "W": Kind.VECTOR,
-            "P": Kind.VECTOR,
-        },
+        parameters=PARAMETERS,
+        laws=LAWS,
+        fields=FIELDS,
         events=(
             *queue_events(kernel),
             refill_event(kernel, backlogged),

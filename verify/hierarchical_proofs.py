@@ -16,11 +16,11 @@ from typing import Any
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import EQUAL_QUANTA, GATE_RESPECTED, MEM_RESERVE, QUANTUM_POSITIVE, Theorem
+from fairsched.model.theorem import EQUAL_QUANTA, GATE_RESPECTED, MEM_RESERVE, Theorem
 from fairsched.policies import deficit, hierarchical
 from fairsched.policies.hierarchical_theorems import H_CHANGE, H_RANGE, H_SIBLINGS, H_SPLIT, H_WEIGHTED
 from fairsched.verify import change_proofs, deficit_proofs
-from fairsched.verify.deficit_proofs import both, waits
+from fairsched.verify.deficit_proofs import FIELDS, LAWS, PARAMETERS, both, waits
 from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, only, same, total
 
 # --- what may happen ------------------------------------------------------------------------------------------------
@@ -185,20 +185,9 @@ def system(kernel: Any = hierarchical, flat: Any = deficit, *, backlogged: tuple
     """The gate over an interval in which somebody waits at or below each of `backlogged` ("f", "g")."""
     return System(
         "hierarchical gate",
-        parameters={"Q": Kind.VECTOR, "U": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
-        laws=(
-            Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
-            Need(lambda o, w: w.U >= 1),
-            Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
-        ),
-        fields={
-            "q": Kind.VECTOR,
-            "queued": Kind.MASK,
-            "known": Kind.MASK,
-            "R": Kind.VECTOR,
-            "W": Kind.VECTOR,
-            "P": Kind.VECTOR,
-        },
+        parameters=PARAMETERS,
+        laws=LAWS,
+        fields=FIELDS,
         events=(
             *_queue_events(),
             refill_event(flat, *map(waits, backlogged)),

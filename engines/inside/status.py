@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
+import attrs
+
 from fairsched.engines.inside.decider import Cause, Decider
 from fairsched.engines.inside.names import Names
 from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor
 from fairsched.model.monitor_promise import MonitorReport
+from fairsched.model.request import Client
+from fairsched.policies.base import LocalPolicy
 
 PHASES = ("prefill", "decode", "cached")
 OUTCOMES = ("finished", "cancelled")
@@ -59,6 +63,13 @@ class Desk(Protocol):
     @property
     def running(self) -> Sized:
         """Who runs."""
+
+
+def monitor_of(policy: LocalPolicy[Any], memory: Memory, output_tokens_max: int, running_max: int) -> Monitor | None:
+    """What the policy promises inside an engine of so many seats, None if nothing; weights come by events."""
+    limits = attrs.evolve(policy.limits(memory.capacity_tokens, output_tokens_max), running_max=running_max)
+    promise = policy.promise((Client(0, "a"), Client(1, "b")), limits)
+    return None if promise is None else Monitor(promise, policy.gate_check())
 
 
 class Status:

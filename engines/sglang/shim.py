@@ -15,7 +15,7 @@ import attrs
 from fairsched.engines.inside.decider import Decider
 from fairsched.engines.inside.names import Names
 from fairsched.engines.inside.settings import SettingsError, own_file
-from fairsched.engines.inside.status import Status
+from fairsched.engines.inside.status import Status, monitor_of
 from fairsched.engines.serving_audience import Audience
 from fairsched.engines.serving_log import ServingLog
 from fairsched.engines.sglang.desk import Desk
@@ -23,7 +23,6 @@ from fairsched.engines.sglang.protocol import SglangRequest
 from fairsched.engines.sglang.ranking import ranked
 from fairsched.engines.sglang.settings import Settings
 from fairsched.model.monitor import Monitor
-from fairsched.model.request import Client
 from fairsched.policies.base import LocalPolicy
 
 REPORT_SECONDS = 10.0
@@ -170,12 +169,8 @@ class Shim:
 
 def _monitor(policy: LocalPolicy[Any], settings: Settings, memory: PoolMemory) -> Monitor | None:
     """What the policy promises, if it is said how long an output may be: none is reserved."""
-    if settings.output_tokens_max is None:
-        return None
-    limits = policy.limits(memory.capacity_tokens, settings.output_tokens_max)
-    limits = attrs.evolve(limits, running_max=memory.seats)
-    promise = policy.promise((Client(0, "a"), Client(1, "b")), limits)
-    return None if promise is None else Monitor(promise, policy.gate_check())
+    most = settings.output_tokens_max
+    return None if most is None else monitor_of(policy, memory, most, memory.seats)
 
 
 def _event_log(settings: Settings, chosen: Chosen, memory: PoolMemory, place: Place) -> ServingLog | None:

@@ -20,7 +20,7 @@ from vllm.v1.request import Request as VllmCall
 
 from fairsched.engines.inside.decider import Decider
 from fairsched.engines.inside.settings import SettingsError, own_file
-from fairsched.engines.inside.status import Status
+from fairsched.engines.inside.status import Status, monitor_of
 from fairsched.engines.serving_audience import Audience
 from fairsched.engines.serving_certificate import require_certificate
 from fairsched.engines.serving_log import ServingLog
@@ -31,7 +31,6 @@ from fairsched.engines.vllm.prefixes import Prefixes
 from fairsched.engines.vllm.queue import FairQueue
 from fairsched.engines.vllm.settings import Settings, read_settings
 from fairsched.engines.vllm.version import TESTED
-from fairsched.model.monitor import Monitor
 from fairsched.model.request import TOKENS_MAX, Client, Prompt, Request
 from fairsched.policies.base import LocalPolicy
 
@@ -69,7 +68,7 @@ class PolicyScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not amon
         names = Names(settings)
         _check_policy(chosen.policy, self.max_model_len)
         _certify(settings, chosen.policy, names, memory.capacity_tokens, self.max_model_len)
-        self.status = Status(_monitor(chosen.policy, memory, self.max_model_len, self.max_num_running_reqs))
+        self.status = Status(monitor_of(chosen.policy, memory, self.max_model_len, self.max_num_running_reqs))
         self._settings = settings
         self._rank: int = self.parallel_config.data_parallel_index
         self._event_log = _event_log(settings, chosen, memory.capacity_tokens, self._rank)
@@ -177,13 +176,6 @@ def _certify(settings: Settings, policy: LocalPolicy[Any], names: Names, capacit
             raise SettingsError(f"{most} {what} tokens are certified, and the model takes {model_tokens_max - 1}")
     for client in (*names.configured, Client(0, "anybody")):
         certified.check_weight(client)
-
-
-def _monitor(policy: LocalPolicy[Any], memory: KvMemory, output_max: int, running_max: int) -> Monitor | None:
-    """What the policy promises on this engine; weights come by events."""
-    limits = attrs.evolve(policy.limits(memory.capacity_tokens, output_max), running_max=running_max)
-    promise = policy.promise((Client(0, "a"), Client(1, "b")), limits)
-    return None if promise is None else Monitor(promise, policy.gate_check())
 
 
 def _event_log(settings: Settings, chosen: Chosen, capacity: int, rank: int) -> ServingLog | None:

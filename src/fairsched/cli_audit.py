@@ -1,9 +1,8 @@
 """`fairsched audit`: who waited, who starved and who gained, in a log that exists."""
 
-import re
 import shlex
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fairsched.cli_common import apart, folders, policy_of, writable
+from fairsched.cli_common import apart, folders, policy_of, span_ns, writable
 from fairsched.engines.audit.access_log import AccessLog, read_access_log
 from fairsched.engines.audit.columns import FIELDS, read_map
 from fairsched.engines.audit.convert import workload_of_log
@@ -25,20 +24,8 @@ from fairsched.model.workload import Workload
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.registry import unknown
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)?")
-_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
-_NS_MAX = 2**62
 WIDTH = 120
 """Columns of the output where it is no terminal, which has a width of its own."""
-
-
-def span_ns(text: str) -> int:
-    """A length of time, as 5s, 500ms, 2min or a number of seconds; in nanoseconds."""
-    found = _TIME.fullmatch(text.strip())
-    value = float(found[1]) * _NS[found[2] or "s"] if found else 0.0
-    if not 1 <= value <= _NS_MAX:
-        raise ArgumentTypeError(f"expected a length of time as 5s, 500ms or 2min, found {text!r}")
-    return round(value)
 
 
 def add_audit(commands: Any) -> None:

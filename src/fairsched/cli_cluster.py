@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from fairsched.cli_common import latency_of, positive_int
+from fairsched.cli_common import add_model_arguments, latency_of, positive_int
 from fairsched.engines.changes import (
     Change,
     Crash,
@@ -27,7 +27,7 @@ from fairsched.engines.changes import (
 )
 from fairsched.engines.compare import Cluster
 from fairsched.engines.head import Reports
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.model.presets import DEFAULT_PRESET
 
 _AT = re.compile(r"(?P<worker>\d+)@(?P<at>[^+]+)(\+(?P<down>.+))?")
 EVERY_US = Reports().every_us
@@ -43,15 +43,7 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
         metavar="MODEL[:KV]",
         help="a worker with its own latency model and KV tokens (repeat for more; instead of --workers)",
     )
-    command.add_argument(
-        "--latency-model",
-        default=DEFAULT_PRESET,
-        metavar="NAME|FILE",
-        help=f"of {', '.join(PRESETS)}, or a file of `fairsched calibrate` (default: %(default)s)",
-    )
-    command.add_argument(
-        "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
-    )
+    add_model_arguments(command)
     command.add_argument(
         "--host-capacity-tokens",
         type=positive_int,

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,17 @@ from fairsched.engines.workloads.load import load_trace
 from fairsched.engines.workloads.saturation import ONE_WORKER
 from fairsched.model.latency import LatencyModel
 from fairsched.model.preset_document import PresetError, decoded
-from fairsched.model.presets import PRESETS
+from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import local_policy, unknown, with_parameters
 
 DEFAULT_WORKLOAD = "demo"
+
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)?")
+_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_NS_MAX = 2**62
 
 
 def positive_int(text: str) -> int:
@@ -59,6 +65,28 @@ def rate_scales(text: str) -> list[float]:
     if len(set(found)) < len(found):
         raise ArgumentTypeError(f"a rate scale is given twice in {text!r}")
     return found
+
+
+def span_ns(text: str) -> int:
+    """A length of time, as 5s, 500ms, 2min or a number of seconds; in nanoseconds."""
+    found = _TIME.fullmatch(text.strip())
+    value = float(found[1]) * _NS[found[2] or "s"] if found else 0.0
+    if not 1 <= value <= _NS_MAX:
+        raise ArgumentTypeError(f"expected a length of time as 5s, 500ms or 2min, found {text!r}")
+    return round(value)
+
+
+def add_model_arguments(command: ArgumentParser) -> None:
+    """The arguments that say what a worker is like."""
+    command.add_argument(
+        "--latency-model",
+        default=DEFAULT_PRESET,
+        metavar="NAME|FILE",
+        help=f"of {', '.join(PRESETS)}, or a file of `fairsched calibrate` (default: %(default)s)",
+    )
+    command.add_argument(
+        "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
+    )
 
 
 def add_workload_arguments(command: ArgumentParser, several_rates: bool = False) -> None:

@@ -3,7 +3,7 @@
 import importlib
 import logging
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ def gateway(arguments: Namespace) -> int:
         for each in sockets:
             held.enter_context(each)
         lock = None if config.state is None else alone(Path(config.state))
-        held.enter_context(lock or nullcontext())
+        if lock is not None:
+            held.enter_context(lock)
         serve(
             build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=log),
             arguments.config,

@@ -10,13 +10,12 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.cli_common import latency_of, pairs, policy_of, positive_int, writable
+from fairsched.cli_common import add_model_arguments, latency_of, pairs, policy_of, positive_int, writable
 from fairsched.engines.changes import WorkerSpec
 from fairsched.engines.compare import Cluster, Run
 from fairsched.engines.figures import count, index, rate, share
 from fairsched.engines.scale import ScaleRow, measure
 from fairsched.engines.workloads.generate import WORKLOADS, generate
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, unknown
 
@@ -80,15 +79,7 @@ def add_scale(commands: Any) -> None:
         "--requests-per-client", type=positive_int, default=2, metavar="N", help="at least so many (default: 2)"
     )
     command.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the arrival rate by X")
-    command.add_argument(
-        "--latency-model",
-        default=DEFAULT_PRESET,
-        metavar="NAME|FILE",
-        help=f"of {', '.join(PRESETS)}, or a file of `fairsched calibrate` (default: %(default)s)",
-    )
-    command.add_argument(
-        "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
-    )
+    add_model_arguments(command)
     command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of whatever is drawn (default: 0)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.set_defaults(run=scale)

@@ -10,20 +10,21 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.cli_audit import WIDTH, span_ns
+from fairsched.cli_audit import WIDTH
 from fairsched.cli_common import (
+    add_model_arguments,
     add_workload_arguments,
     folders,
     latency_of,
     policy_of,
     positive_int,
+    span_ns,
     workload_of,
     writable,
 )
 from fairsched.engines.compare import Cluster, Run, limits_of
 from fairsched.engines.figures import count, rate, share, time
 from fairsched.engines.tune import Point, Tuning, caps_for, quanta_for, search, simulated
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
 from fairsched.model.workload import Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES, parameters, unknown
@@ -77,15 +78,7 @@ def add_tune(commands: Any) -> None:
     command.add_argument(
         "--router", default="round-robin", metavar="NAME", help="who places requests (default: %(default)s)"
     )
-    command.add_argument(
-        "--latency-model",
-        default=DEFAULT_PRESET,
-        metavar="NAME|FILE",
-        help=f"of {', '.join(PRESETS)}, or a file of `fairsched calibrate` (default: %(default)s)",
-    )
-    command.add_argument(
-        "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
-    )
+    add_model_arguments(command)
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with the Pareto front")
     command.set_defaults(run=tune)

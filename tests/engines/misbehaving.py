@@ -7,11 +7,12 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.model.events import Admitted, Arrived, Event, Preempted
+from fairsched.model.events import Admitted, Arrived, Decoded, Event, Preempted
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.vtc import VTC
 
 Way = Callable[[StepPlan, "Kept", WorkerView], Any]
 """What a policy returns in place of its plan."""
@@ -173,3 +174,26 @@ class Sleeping(Misbehaving):
         decided = super().decide(state, view)
         self.decided.set()
         return decided
+
+
+def faulty(good: VTC, fault: str) -> VTC:
+    """The policy with one fault at every decision or event: it "raises", names somebody "unknown", lets "nobody" in, or
+    cannot "observe" that something was decoded."""
+
+    class Faulty(VTC):
+        """VTC with a fault."""
+
+        def decide(self, state: Any, view: Any) -> Any:
+            plan, after = super().decide(state, view)
+            if fault == "raises":
+                raise RuntimeError("no")
+            if fault == "unknown" and plan.admit:
+                plan = msgspec.structs.replace(plan, admit=(msgspec.structs.replace(plan.admit[0], request_id=10_000),))
+            return (msgspec.structs.replace(plan, admit=()), state) if fault == "nobody" else (plan, after)
+
+        def observe(self, state: Any, event: Any) -> Any:
+            if fault == "observe" and isinstance(event, Decoded):
+                raise RuntimeError("no")
+            return super().observe(state, event)
+
+    return Faulty(good.name, good.order, good.gate, good.batching)

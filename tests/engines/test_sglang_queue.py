@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from fairsched.engines.sglang.settings import VARIABLE, Settings
 from fairsched.engines.sglang.shim import Chosen, Place, Shim
 from fairsched.integrations import sglang as integration
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Preempted, Prefilled
-from fairsched.policies.vtc import VTC
+from tests.engines.misbehaving import faulty
 from tests.engines.sglang_stand_in import StandIn, StandInPolicy, StandInReq, requests
 
 POLICIES: list[tuple[str, dict[str, str | int]]] = [
@@ -209,25 +208,9 @@ def test_a_policy_that_fails_leaves_sglangs_order(fault: str, caplog: pytest.Log
     """A policy that raises, names somebody who does not wait, lets nobody in, or cannot be told: SGLang's order stands,
     it is counted, said once, and the policy is set aside when it does not stop."""
 
-    class Faulty(VTC):
-        """VTC with a fault."""
-
-        def decide(self, state: Any, view: Any) -> Any:
-            plan, after = super().decide(state, view)
-            if fault == "raises":
-                raise RuntimeError("no")
-            if fault == "unknown" and plan.admit:
-                plan = msgspec.structs.replace(plan, admit=(msgspec.structs.replace(plan.admit[0], request_id=10_000),))
-            return (msgspec.structs.replace(plan, admit=()), state) if fault == "nobody" else (plan, after)
-
-        def observe(self, state: Any, event: Any) -> Any:
-            if fault == "observe" and isinstance(event, Decoded):
-                raise RuntimeError("no")
-            return super().observe(state, event)
-
     engine = StandIn(settings_of("vtc"), seats=1)
     good: Any = engine.chosen.policy
-    engine.shim.desk.decider.policy = Faulty(good.name, good.order, good.gate, good.batching)
+    engine.shim.desk.decider.policy = faulty(good, fault)
     for i in range(12):
         engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 8 else "b", 2, 2))
     with caplog.at_level(logging.WARNING):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ from fairsched.engines.vllm.version import TESTED
 from fairsched.model.events import Admitted, Cached, Cancelled, Decoded, Evicted, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import KEY_BYTES, Client
-from fairsched.policies.vtc import VTC
+from tests.engines.misbehaving import faulty
 from tests.engines.vllm_stand_in import BLOCK, StandIn, StandInRequest, Status, policy_of, requests
 
 POLICIES = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 16}), ("shortest-prompt+deficit", {"quantum": 3})]
@@ -198,24 +197,8 @@ def test_a_policy_that_fails_is_not_followed_and_everybody_is_served(fault: str)
     """A policy that raises, names somebody who does not wait, lets nobody in, or cannot be told: the oldest goes first,
     it is counted, and the policy is set aside when it does not stop."""
 
-    class Faulty(VTC):
-        """VTC with a fault."""
-
-        def decide(self, state: Any, view: Any) -> Any:
-            plan, after = super().decide(state, view)
-            if fault == "raises":
-                raise RuntimeError("no")
-            if fault == "unknown" and plan.admit:
-                plan = msgspec.structs.replace(plan, admit=(msgspec.structs.replace(plan.admit[0], request_id=10_000),))
-            return (msgspec.structs.replace(plan, admit=()), state) if fault == "nobody" else (plan, after)
-
-        def observe(self, state: Any, event: Any) -> Any:
-            if fault == "observe" and isinstance(event, Decoded):
-                raise RuntimeError("no")
-            return super().observe(state, event)
-
     good = policy_of("vtc")
-    engine = StandIn(Faulty(good.name, good.order, good.gate, good.batching), seats=1)
+    engine = StandIn(faulty(good, fault), seats=1)
     for i in range(12):
         engine.add(StandInRequest(f"r{i}", "a" if i < 8 else "b", 2, 2, 2))
     engine.run()
