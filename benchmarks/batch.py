@@ -23,9 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairsched.policies.batch_tree import batch_tree
-from fairsched.policies.group_order import group_places
-from fairsched.policies.prefix_groups_greedy import groups_by
+from fairsched.policies.offline import batch_tree, group_places, groups_by
 
 PAPER_S = 1.51
 VOCABULARY = 128_000

@@ -18,7 +18,7 @@ from prefix_index import BATCH, SYSTEM_TOKENS, TAIL_TOKENS, TOOL_TOKENS, Load
 from fairsched.model.events import Cached, Decoded, Event, Evicted, Finished
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.d2lpm import D2LPM
+from fairsched.policies.routers import D2LPM
 
 OUTPUT_TOKENS = 43
 WARM_UP_MAX = 20_000

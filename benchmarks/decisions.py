@@ -17,25 +17,26 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Arrived, Cached, ClientConfigured, Decoded, Event, Preempted
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.batching import Chunked
-from fairsched.policies.batchllm import BatchLLM, HybridBatchLLM
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
-from fairsched.policies.fastserve import FastServe
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.gate import Gate
-from fairsched.policies.hierarchical import HierarchicalGate
-from fairsched.policies.learning_to_rank import LearningToRank
+from fairsched.policies.catalog import (
+    DLPM,
+    FCFS,
+    TRAIL,
+    VTC,
+    BatchLLM,
+    FastServe,
+    HybridBatchLLM,
+    LearningToRank,
+    Preble,
+)
+from fairsched.policies.gates import AnyGate, DeficitGate, HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.preble import Preble
-from fairsched.policies.regroup import regrouped
-from fairsched.policies.trail import TRAIL, ShortestRemaining
-from fairsched.policies.vtc import VTC
+from fairsched.policies.local.queue import regrouped
+from fairsched.policies.orders import Regroups, ShortestRemaining
 
 TOOLS = 1_500
 SHARED_TOKENS = 1_560
@@ -122,9 +123,10 @@ def batchllm(policy: ComposedPolicy) -> None:
     """Prefix groups at 10,000 waiting: making them, and a decision afterwards."""
     policy = attrs.evolve(policy, batching=Chunked(1 << 21, 32))
     state = loaded(policy, 10_000, 1_000)
-    grouped = policy.gate.grouped
-    line(f"{policy.name} groups 10,000", timed(lambda: regrouped(state.waiting, policy.order, grouped), 5))
-    state = msgspec.structs.replace(state, waiting=regrouped(state.waiting, policy.order, grouped))
+    order, grouped = policy.order, policy.gate.grouped
+    assert isinstance(order, Regroups)
+    line(f"{policy.name} groups 10,000", timed(lambda: regrouped(state.queue, order, grouped), 5))
+    state = msgspec.structs.replace(state, queue=regrouped(state.queue, order, grouped))
     full = WorkerState(0, 132_000, promised=132_000).view(0)
     line("  decide, nothing fits", timed(lambda: policy.decide(state, full)))
     view = WorkerState(0, 10_000_000).view(0)
@@ -148,7 +150,7 @@ def vtc() -> None:
     )
 
 
-def hierarchical(clients: int, gate: Gate[Any]) -> None:
+def hierarchical(clients: int, gate: AnyGate) -> None:
     """So many clients in 100 organisations, each with two requests; the deficit gate takes no notice of those."""
     policy = FCFS(gate=gate, batching=Chunked(1 << 21, 32))
     state = policy.init()
@@ -160,14 +162,14 @@ def hierarchical(clients: int, gate: Gate[Any]) -> None:
     plan, after = policy.decide(state, view)
     of = f"{clients:,} clients"
     line(f"fcfs+{gate.name} decide, nothing fits, {of}", timed(lambda: policy.decide(after, full)))
-    line("  the first time, when everybody is to be refilled", timed(lambda: policy.decide(state, full)))
+    line("  the first time, when every client is to be refilled", timed(lambda: policy.decide(state, full)))
     line(f"  admits {len(plan.admit)}", timed(lambda: policy.decide(after, view), 50))
     decoded = Decoded(0, 0, 1, tuple(range(0, clients, clients // 100)), (1,) * 100)
     line("  observe, 100 clients decoded", timed(lambda: policy.observe(after, decoded)))
 
 
 def displacing(policy: ComposedPolicy) -> None:
-    """A batch of 256 that decodes, 10,000 who wait, and one decision: nobody may be displaced, or somebody is."""
+    """Time one decision with 256 requests that decode and 10,000 that wait, without and with a preemption."""
     policy = attrs.evolve(policy, batching=Chunked(1 << 21, 256, "optimistic"))
     state, worker = policy.init(), WorkerState(0, 10_000_000)
     rng = np.random.default_rng(2)
@@ -178,7 +180,7 @@ def displacing(policy: ComposedPolicy) -> None:
                 plan, state = policy.decide(state, worker.view(0))
                 worker, events = transitions.step(worker, plan, 0)
                 state = _told(policy, state, events)
-            line(f"{policy.name} decide, nobody enters, {i - 256:,} waiting", _decided(policy, state, worker)[0])
+            line(f"{policy.name} decide, none enters, {i - 256:,} waiting", _decided(policy, state, worker)[0])
         request = Request(i, 0, 0, Prompt(100), 4_000, output)
         worker, events = transitions.arrive(worker, request, output, 0)
         state = _told(policy, state, events)

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 
 from fairsched.model.events import Admitted, Cached, Decoded, Event, Evicted, Finished, Prefilled
-from fairsched.model.prefix_tree import PrefixTree
+from fairsched.model.prefix_cache import PrefixTree
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.base import Router
-from fairsched.policies.e2 import E2
+from fairsched.policies.base import AnyRouter
+from fairsched.policies.routers import E2
 
 BETWEEN_NS = 1_000_000
 RUNNING = 32
@@ -99,7 +99,7 @@ class Server:
 class Front:
     """A router before its workers."""
 
-    def __init__(self, router: Router[Any], workers: int, capacity_tokens: int) -> None:
+    def __init__(self, router: AnyRouter, workers: int, capacity_tokens: int) -> None:
         self.router, self.state = router, router.init()
         self.servers = [Server(worker, capacity_tokens) for worker in range(workers)]
         self.placed = self.ns = self.cached_tokens = self.tokens = self.evictions = 0

@@ -1,7 +1,7 @@
 """Well-behaved clients before two real servers while another floods them: TTFT with the gateway and without.
 
 Three clients ask for a short answer now and then; one sends a burst of long calls.  The same trace is replayed by
-`fairsched load` against
+`fairsched loadtest` against
 
 - "round robin": the gateway with an endless window and no gate, so that calls go on at once and servers queue them;
 - "gateway": a window of tokens under the deficit gate;
@@ -45,7 +45,7 @@ def trace(seconds: int, burst: int) -> list[dict[str, object]]:
 
 
 def measured(system: str, servers: list[str], window: int, folder: Path) -> dict[str, object]:
-    """The run that `fairsched load` writes, through a gateway of its own."""
+    """The run that `fairsched loadtest` writes, through a gateway of its own."""
     lines = ['listen = "127.0.0.1:0"', 'identify = "header"', "bytes_per_token = 1", "status = true", SYSTEMS[system]]
     for name in (*LIGHT, HOG):
         lines.append(f"[client.{name}]")
@@ -61,7 +61,7 @@ def measured(system: str, servers: list[str], window: int, folder: Path) -> dict
     try:
         assert gateway.stdout is not None
         url = gateway.stdout.readline().split(" at ")[1].split()[0]
-        load = [FAIRSCHED, "load", url, "--trace", str(folder / "trace.jsonl")]
+        load = [FAIRSCHED, "loadtest", url, "--trace", str(folder / "trace.jsonl")]
         load += ["--ignore-eos", "--json", str(out)]
         subprocess.run(load, check=True, stdout=subprocess.DEVNULL)
     finally:

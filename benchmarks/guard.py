@@ -11,18 +11,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from fairsched.engines import guard
-from fairsched.engines.executor import Sampling
-from fairsched.engines.guard_advisor import Advisor
-from fairsched.engines.prometheus import EngineMetrics, monitor_of
-from fairsched.engines.serving import Engine
+from fairsched.engines.serving import Engine, Sampling
+from fairsched.engines.serving.guard import guard
+from fairsched.engines.serving.guard.advisor import Advisor
+from fairsched.engines.serving.metrics import EngineMetrics, monitor_of
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Chunked
-from fairsched.policies.dlpm import DLPM
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.vtc import VTC
+from fairsched.policies.catalog import DLPM, FCFS, VTC
 
 CLIENTS, WAITING, REQUESTS, OUTPUT = 100, 1_000, 3_000, 64
 

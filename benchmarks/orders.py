@@ -1,10 +1,10 @@
-"""What a decision costs with 10,000 waiting, for orders that rank everybody anew.
+"""What a decision costs with 10,000 waiting, for orders that rank all requests anew.
 
     python benchmarks/orders.py [POLICY ...]
 
-Prints milliseconds of processor time (medians of 15): a decision in which nobody can enter, the same asked again on the
-same state, one with admissions, and `observe` of an arrival.  The requests are of 100 clients; each prompt begins with
-one of 200 documents of 512 tokens, which are cached with three questions each, and has 80 tokens of its own.
+Prints milliseconds of processor time (medians of 15): a decision in which no request can enter, the same asked again on
+the same state, one with admissions, and `observe` of an arrival.  The requests are of 100 clients; each prompt begins
+with one of 200 documents of 512 tokens, which are cached with three questions each, and has 80 tokens of its own.
 """
 
 import statistics
@@ -16,13 +16,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fairsched.model import worker as transitions
 from fairsched.model.events import Cached
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import WorkerView
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies import dfs_weight
+from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import dfs_weight
 from fairsched.policies.registry import local_policy
 
 DEFAULT = ("lpm", "larry", "larry+deficit", "ageing", "ageing+deficit", "dfs-weight", "dfs-weight+deficit", "s3", "pia")
@@ -77,12 +76,12 @@ def main(names: tuple[str, ...]) -> None:
         policy = local_policy(name)
         view, state, took = warm(policy)
         full = msgspec.structs.replace(view, kv_free_tokens=1)
-        nobody = _ms(lambda: policy.decide(state, full), dfs_weight._walked.cache_clear)  # noqa: B023
+        none = _ms(lambda: policy.decide(state, full), dfs_weight._walked.cache_clear)  # noqa: B023
         again = _ms(lambda: policy.decide(state, full))  # noqa: B023
         some = _ms(lambda: policy.decide(state, view), dfs_weight._walked.cache_clear)  # noqa: B023
         admitted = len(policy.decide(state, view)[0].admit)
         print(
-            f"{name:<20} nobody {nobody:6.2f} ms, again {again:5.2f} ms, {admitted:3} admitted {some:6.2f} ms, "
+            f"{name:<20} none {none:6.2f} ms, again {again:5.2f} ms, {admitted:3} admitted {some:6.2f} ms, "
             f"arrival {1e3 * statistics.median(took[-500:]):.3f} ms",
             flush=True,
         )

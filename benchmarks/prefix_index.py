@@ -16,7 +16,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.request import Prompt
 
 SYSTEM_TOKENS, TOOL_TOKENS, TAIL_TOKENS = 200, 1_358, 280

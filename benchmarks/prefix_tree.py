@@ -16,7 +16,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from fairsched.model.prefix_tree import PrefixTree
+from fairsched.model.prefix_cache import PrefixTree
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SYSTEM_TOKENS, TOOL_TOKENS, TAIL_TOKENS = 200, 1_358, 280

@@ -9,16 +9,15 @@ of 2,000 requests, routers taking turns.  Then microseconds of Llumnix for an ev
 """
 
 import time
-from typing import Any
 
 import numpy as np
 
 from fairsched.model.events import Admitted, Arrived, Event, Finished
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.base import Router
-from fairsched.policies.llumnix import Llumnix
+from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.registry import ROUTERS, router_with
+from fairsched.policies.routers import Llumnix
 
 WORKERS = (4, 16, 64)
 REQUESTS = 2_000
@@ -54,7 +53,7 @@ def views(workers: int) -> list[ClusterView]:
     return made
 
 
-def seconds(router: Router[Any], requests: list[Request], seen: list[ClusterView]) -> float:
+def seconds(router: AnyRouter, requests: list[Request], seen: list[ClusterView]) -> float:
     """Time to place all requests."""
     learns = type(router).observe is not Router.observe
     ends = [Finished(request.arrival_ns, 0, request.id, request.client, 64) for request in requests]
@@ -89,7 +88,7 @@ def deciding(workers: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print the tables."""
-    routers: dict[str, Router[Any]] = {**ROUTERS, **VARIANTS}
+    routers: dict[str, AnyRouter] = {**ROUTERS, **VARIANTS}
     requests = traffic()
     best = {(name, workers): float("inf") for name in routers for workers in WORKERS}
     for workers in WORKERS:

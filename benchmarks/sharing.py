@@ -14,12 +14,11 @@ from typing import get_args
 
 import numpy as np
 
-from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.deficit import DeficitGate, Sharing
-from fairsched.policies.dlpm import DLPM
+from fairsched.model.worker import WorkerState, transitions
+from fairsched.policies.catalog import DLPM
+from fairsched.policies.gates import DeficitGate, Sharing
 
 CLIENTS, REQUESTS, ROUNDS = 100, 3_000, 5
 TOOLS, SHARED_TOKENS, OWN_TOKENS = 1_500, 1_560, 280

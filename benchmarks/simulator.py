@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.load import load_trace
-from fairsched.model.presets import PRESETS
-from fairsched.model.workload import Workload
+from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import generate, load_trace
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Workload
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 WORKERS = 4
@@ -35,7 +35,7 @@ BLOCK_TOKENS = 512
 def ours(workload: Workload, policy: str, router: str) -> None:
     """One simulated run with its figures and hash."""
     cluster = Cluster(PRESETS["llama-3.1-8b-a100"], workers=WORKERS)
-    run_one(workload, Run(LOCAL_POLICIES[policy], policy, {}, ROUTERS[router]), cluster)
+    run_one(workload, RunSpec(LOCAL_POLICIES[policy], policy, {}, ROUTERS[router]), cluster)
 
 
 def dynamo() -> Callable[[Path], None] | None:

@@ -20,10 +20,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.torch_checkpoint import save_checkpoint
-from fairsched.engines.torch_executor import TorchExecutor
-from fairsched.engines.torch_model import SIZES, Llama
+from fairsched.engines.serving import Sampling
+from fairsched.engines.torch import Llama
+from fairsched.engines.torch.checkpoint import save_checkpoint
+from fairsched.engines.torch.executor import TorchExecutor
+from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Arrived, Finished
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request

@@ -1,1 +1,1 @@
-"""What is done: the simulator, its workloads and reports, and the engines that apply decisions."""
+"""Execution: simulation, workloads, analysis, live serving, gateway and adapters. Read `simulation.simulator` first."""

@@ -1,19 +1,19 @@
 """The words in which the arithmetic of gates is written, and the interpretations that run.
 
 A *kernel* is a function over vectors (one entry a client), masks (vectors of truth values), scalars and points (one
-client, or nobody).  It uses the operators ``+ - > >= < <= & |`` and the words below, nothing else, so one text runs
+client, or none).  It uses the operators ``+ - > >= < <= & |`` and the words below, nothing else, so one text runs
 on numpy arrays in production, on exact Python integers in replays, and on solver terms in proofs.
 
 ========================  ================================================================================
 ``where(m, a, b)``        a where m holds, b elsewhere; a mask chooses between vectors, a truth value between scalars
-``any(m)``, ``all(m)``    whether m holds for somebody, for everybody
-``none(m)``               whether m holds for nobody (there is no ``~``: on Python's own truth values it is wrong)
-``argmax(v, m)``          the point of largest v among m (the first of equals), or nobody
-``argmin(v, m)``          the point of smallest v among m (the first of equals), or nobody
-``exists(p)``             whether p is somebody
-``pick(v, p, default)``   v at p; default when p is nobody
-``bump(v, p, x)``         v with x added at p; v when p is nobody
-``put(v, p, x)``          v with x at p; v when p is nobody
+``any(m)``, ``all(m)``    whether m holds for at least one client, for every client
+``none(m)``               whether m holds for no client (there is no ``~``: on Python's own truth values it is wrong)
+``argmax(v, m)``          the point of largest v among m (the first of equals), or none
+``argmin(v, m)``          the point of smallest v among m (the first of equals), or none
+``exists(p)``             whether p is a client
+``pick(v, p, default)``   v at p; default when p is none
+``bump(v, p, x)``         v with x added at p; v when p is none
+``put(v, p, x)``          v with x at p; v when p is none
 ``maximum``, ``minimum``  of two vectors or two scalars
 ========================  ================================================================================
 
@@ -36,12 +36,14 @@ Mask = Any
 Scalar = Any
 """One integer or one truth value."""
 Point = Any
-"""One client, or nobody."""
+"""One client, or none."""
+Value = Any
+"""A vector, a mask or a scalar."""
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-NOBODY = -1
+NO_GROUP = -1
 """How the running interpretations write the point that is no client."""
 NO_SCORE = -(2**63)
 """The score of a client with nothing waiting: below every score that an order gives."""
@@ -50,7 +52,7 @@ NO_SCORE = -(2**63)
 class Algebra(Protocol):
     """An interpretation of the words."""
 
-    def where(self, m: Mask, a: Any, b: Any) -> Any: ...
+    def where(self, m: Mask, a: Value, b: Value) -> Value: ...
     def any(self, m: Mask) -> Scalar: ...
     def all(self, m: Mask) -> Scalar: ...
     def none(self, m: Mask) -> Scalar: ...
@@ -60,8 +62,8 @@ class Algebra(Protocol):
     def pick(self, v: Vector, p: Point, default: Scalar) -> Scalar: ...
     def bump(self, v: Vector, p: Point, x: Scalar) -> Vector: ...
     def put(self, v: Vector, p: Point, x: Scalar) -> Vector: ...
-    def maximum(self, a: Any, b: Any) -> Any: ...
-    def minimum(self, a: Any, b: Any) -> Any: ...
+    def maximum(self, a: Value, b: Value) -> Value: ...
+    def minimum(self, a: Value, b: Value) -> Value: ...
 
 
 _LOWEST = np.int64(NO_SCORE)
@@ -76,7 +78,7 @@ class NumpyAlgebra:
     def __init__(self, *, owned: bool) -> None:
         self._owned = owned
 
-    def where(self, m: Any, a: Any, b: Any) -> Any:
+    def where(self, m: Value, a: Value, b: Value) -> Value:
         if isinstance(m, np.ndarray):
             return np.where(m, a, b)
         return a if m else b
@@ -93,22 +95,22 @@ class NumpyAlgebra:
 
     def argmax(self, v: Ints, m: Bools) -> int:
         if not len(v):
-            return NOBODY
+            return NO_GROUP
         # The best of all is the best of the mask if it is in it, and spares the copy.
         best = int(v.argmax())
         if m[best]:
             return best
         best = int(np.where(m, v, _LOWEST).argmax())
-        return best if m[best] else NOBODY
+        return best if m[best] else NO_GROUP
 
     def argmin(self, v: Ints, m: Bools) -> int:
         if not len(v):
-            return NOBODY
+            return NO_GROUP
         best = int(v.argmin())
         if m[best]:
             return best
         best = int(np.where(m, v, _HIGHEST).argmin())
-        return best if m[best] else NOBODY
+        return best if m[best] else NO_GROUP
 
     def exists(self, p: int) -> bool:
         return p >= 0
@@ -130,10 +132,10 @@ class NumpyAlgebra:
         target[p] = x
         return target
 
-    def maximum(self, a: Any, b: Any) -> Any:
+    def maximum(self, a: Value, b: Value) -> Value:
         return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
-    def minimum(self, a: Any, b: Any) -> Any:
+    def minimum(self, a: Value, b: Value) -> Value:
         return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
@@ -148,47 +150,47 @@ class ExactVector(tuple[int, ...]):
 
     __slots__ = ()
 
-    def _each(self, other: Any, operate: Callable[[Any, Any], Any]) -> "ExactVector":
+    def _each(self, other: Value, operate: Callable[[Value, Value], Value]) -> "ExactVector":
         if isinstance(other, ExactVector):
             return ExactVector([operate(own, theirs) for own, theirs in zip(self, other, strict=True)])
         return ExactVector([operate(own, other) for own in self])
 
-    def __add__(self, other: Any) -> "ExactVector":
+    def __add__(self, other: Value) -> "ExactVector":
         return self._each(other, operator.add)
 
-    def __sub__(self, other: Any) -> "ExactVector":
+    def __sub__(self, other: Value) -> "ExactVector":
         return self._each(other, operator.sub)
 
-    def __rsub__(self, other: Any) -> "ExactVector":
+    def __rsub__(self, other: Value) -> "ExactVector":
         return self._each(other, lambda own, left: left - own)
 
     def __neg__(self) -> "ExactVector":
         return ExactVector([-own for own in self])
 
-    def __gt__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+    def __gt__(self, other: Value) -> "ExactVector":  # type: ignore[override]
         return self._each(other, operator.gt)
 
-    def __ge__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+    def __ge__(self, other: Value) -> "ExactVector":  # type: ignore[override]
         return self._each(other, operator.ge)
 
-    def __lt__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+    def __lt__(self, other: Value) -> "ExactVector":  # type: ignore[override]
         return self._each(other, operator.lt)
 
-    def __le__(self, other: Any) -> "ExactVector":  # type: ignore[override]
+    def __le__(self, other: Value) -> "ExactVector":  # type: ignore[override]
         return self._each(other, operator.le)
 
-    def __and__(self, other: Any) -> "ExactVector":
+    def __and__(self, other: Value) -> "ExactVector":
         return self._each(other, operator.and_)
 
-    def __or__(self, other: Any) -> "ExactVector":
+    def __or__(self, other: Value) -> "ExactVector":
         return self._each(other, operator.or_)
 
     # Closed forms beside a kernel may multiply and divide; kernels do not.
 
-    def __mul__(self, other: Any) -> "ExactVector":
+    def __mul__(self, other: Value) -> "ExactVector":
         return self._each(other, operator.mul)
 
-    def __floordiv__(self, other: Any) -> "ExactVector":
+    def __floordiv__(self, other: Value) -> "ExactVector":
         return self._each(other, operator.floordiv)
 
     __radd__ = __add__
@@ -200,7 +202,7 @@ class ExactVector(tuple[int, ...]):
 class ExactAlgebra:
     """Vectors are `ExactVector`s of unbounded ints, points are ints: slow, and exact whatever the numbers."""
 
-    def where(self, m: Any, a: Any, b: Any) -> Any:
+    def where(self, m: Value, a: Value, b: Value) -> Value:
         if not isinstance(m, ExactVector):
             return a if m else b
         chosen = zip(m, self._spread(a, m), self._spread(b, m), strict=True)
@@ -216,10 +218,10 @@ class ExactAlgebra:
         return True not in m
 
     def argmax(self, v: ExactVector, m: ExactVector) -> int:
-        return max((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NOBODY)
+        return max((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NO_GROUP)
 
     def argmin(self, v: ExactVector, m: ExactVector) -> int:
-        return min((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NOBODY)
+        return min((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NO_GROUP)
 
     def exists(self, p: int) -> bool:
         return p >= 0
@@ -233,20 +235,76 @@ class ExactAlgebra:
     def put(self, v: ExactVector, p: int, x: int) -> ExactVector:
         return ExactVector([x if i == p else own for i, own in enumerate(v)])
 
-    def maximum(self, a: Any, b: Any) -> Any:
+    def maximum(self, a: Value, b: Value) -> Value:
         return self._extreme(max, a, b)
 
-    def minimum(self, a: Any, b: Any) -> Any:
+    def minimum(self, a: Value, b: Value) -> Value:
         return self._extreme(min, a, b)
 
-    def _extreme(self, best: Callable[[int, int], int], a: Any, b: Any) -> Any:
+    def _extreme(self, best: Callable[[int, int], int], a: Value, b: Value) -> Value:
         if isinstance(a, ExactVector):
             return a._each(b, best)
         return b._each(a, best) if isinstance(b, ExactVector) else best(a, b)
 
-    def _spread(self, value: Any, like: ExactVector) -> Iterable[Any]:
+    def _spread(self, value: Value, like: ExactVector) -> Iterable[Value]:
         return value if isinstance(value, ExactVector) else repeat(value, len(like))
 
 
 EXACT = ExactAlgebra()
 """The reference: what the words mean, in Python's own integers."""
+
+
+# --- families of siblings in a tree -----------------------------------------------------------------------------------
+
+
+_HIGHEST = np.int64(2**63 - 1)
+
+
+class SiblingAlgebra(NumpyAlgebra):
+    """The words of a kernel, said of every family of siblings of a tree at once.
+
+    A kernel whose vectors are about clients runs on the nodes of a tree: `up` names the node above each, and nodes with
+    one node above them are a *family*.  An answer for all clients (`any`, `none`, `argmin`, ...) becomes an answer for
+    each family, held by all its members: a truth value becomes a mask, a point a vector of points.  One run of a
+    kernel's text does in each family what it does among clients that have no siblings elsewhere.
+
+    Vectors are numpy arrays over nodes; `bump` and `put` are not among the words.  Every word costs O(nodes).
+    """
+
+    def __init__(self, up: Ints) -> None:
+        super().__init__(owned=False)
+        self._up = up
+
+    def any(self, m: Bools) -> Bools:  # type: ignore[override]
+        found = np.zeros(len(self._up), dtype=np.bool_)
+        found[self._up[m]] = True
+        held: Bools = found.take(self._up)
+        return held
+
+    def all(self, m: Bools) -> Bools:  # type: ignore[override]
+        return ~self.any(~m)
+
+    def none(self, m: Bools) -> Bools:  # type: ignore[override]
+        return ~self.any(m)
+
+    def argmin(self, v: Ints, m: Bools) -> Ints:  # type: ignore[override]
+        """The member of smallest v among m in each family (the first of equals), NO_GROUP where m holds for none."""
+        lowest = np.full(len(self._up), _HIGHEST)
+        asked = np.flatnonzero(m)
+        np.minimum.at(lowest, self._up[asked], v[asked])
+        lowest_there = asked[v[asked] == lowest[self._up[asked]]]
+        first = np.full(len(self._up), _HIGHEST)
+        np.minimum.at(first, self._up[lowest_there], lowest_there)
+        first[first == _HIGHEST] = NO_GROUP
+        chosen: Ints = first[self._up]
+        return chosen
+
+    def argmax(self, v: Ints, m: Bools) -> Ints:  # type: ignore[override]
+        return self.argmin(-v, m)
+
+    def exists(self, p: Ints) -> Bools:  # type: ignore[override]
+        found: Bools = p >= 0
+        return found
+
+    def pick(self, v: Ints, p: Ints, default: int) -> Ints:  # type: ignore[override]
+        return np.where(p >= 0, v[p], default)

@@ -122,7 +122,7 @@ class Transferred(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=Tr
 
 
 class HostLost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """Host memory is empty, and no transfer is under way: whose KV was there is computed again."""
+    """Host memory is empty, and no transfer is under way: KV that was there is computed again."""
 
     time_ns: int
     worker: int
@@ -200,7 +200,7 @@ class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
 class ClientConfigured(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The client's weight is now `weight`, and those of its `groups` what they say.
 
-    To which groups it belongs is told before its first request and stays; without any the event says nothing of them.
+    Its groups are set before its first request and stay; an event without groups says nothing of them.
     """
 
     time_ns: int

@@ -1,4 +1,4 @@
-"""What a policy decides: step plans for a worker, dispatches for a cluster.  Whoever receives one applies it."""
+"""What a policy decides: step plans for a worker, dispatches for a cluster.  The receiver applies it."""
 
 import msgspec
 
@@ -22,8 +22,9 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
 
     First the requests in `preempt` lose their KV and wait again, then those in `admit` enter, then those in `swap_out`
     wait again and their KV goes to host memory, then `chunks` (request id, tokens) are prefilled, and with `decode`
-    every request whose prefill is complete produces a token.  Who enters and is in `swap_in` counts on its KV on the
-    host.  KV is under way during the step: what leaves gives its room to a later step, and who comes computes then.
+    every request whose prefill is complete produces a token.  A request that enters and is in `swap_in` uses its KV
+    on the host.  Transfers last for the step: memory of requests that leave is free in a later step, and requests that
+    come back compute then.
 
     `valid_steps` says for how many steps this plan stays what `decide` would return while nothing but decoding
     happens: 1 by default, None until another event.  Only a plan without preemptions, admissions and chunks may say
@@ -40,7 +41,7 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def changes_batch(self) -> bool:
-        """Whether anybody enters or leaves the batch."""
+        """Whether a request enters or leaves the batch."""
         return bool(self.preempt or self.admit or self.swap_out)
 
 

@@ -1,11 +1,11 @@
-"""What is asked for: prompts, requests, clients and service level objectives.
+"""What is asked for: prompts, requests, clients, service level objectives, and the jobs of a simulated workload.
 
 A prompt is a chain of blocks of `block_tokens` tokens each; a block is known by an eight-byte key, so token-exact
 prefixes (`block_tokens=1`), vLLM's 16-token blocks and Mooncake's 512-token blocks are one thing.  Whatever tokens
 remain after the last whole block belong to this prompt alone and are never shared.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     """A prompt of `tokens` tokens whose leading blocks are named by `keys`.
 
     `keys` holds `KEY_BYTES` bytes a block; two prompts share a prefix exactly as long as their keys agree from the
-    start.  An empty `keys` shares nothing with anybody (a trace that carries lengths only).
+    start.  An empty `keys` shares nothing (a trace that carries lengths only).
     """
 
     tokens: int
@@ -79,15 +79,15 @@ GROUPS_MAX = 2
 """How many groups a client may be in, one inside the other: organisation > user > key."""
 
 Groups = tuple[tuple[str, int], ...]
-"""Names and weights of the groups that somebody is in, the outermost first."""
+"""Names and weights of the groups of a client, the outermost first."""
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Somebody who shares the service.  `id` is dense (0, 1, 2, ...), `weight` a positive integer share.
+    """A client that shares the service.  `id` is dense (0, 1, 2, ...), `weight` a positive integer share.
 
     `groups` are those to which the client belongs, an organisation or an organisation and a user of it, each with its
     weight among its own siblings; unset for a client in none.  They matter to a gate that shares by groups
-    (`policies.hierarchical`) and to no other.
+    (`policies.gates.hierarchical`) and to no other.
     """
 
     id: int
@@ -134,9 +134,9 @@ class Client(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True, gc=False):
     """One request as a policy may know it: the true output length is not part of it.
 
-    `max_output_tokens` is what the client declared, `predicted_output_tokens` what somebody predicted (None when
-    nobody did).  `session` and `priority` are the client's own labels; so is `downstream_levels`: how many calls of its
-    program will have to follow this one, each after the one before (0: nobody waits for its answer).
+    `max_output_tokens` is what the client declared, `predicted_output_tokens` a prediction (None without
+    one).  `session` and `priority` are the client's own labels; so is `downstream_levels`: how many calls of its
+    program will have to follow this one, each after the one before (0: none waits for its answer).
     """
 
     id: int
@@ -164,3 +164,41 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return self.prompt.tokens
+
+
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """A request together with what only the world knows.
+
+    `output_tokens` is the true output length (1 to `max_output_tokens`).  With `after`, the request is sent
+    `think_ns` after the last of these requests finished, and `request.arrival_ns` is when its program started.
+    A request whose predecessor was rejected or cancelled is cancelled too.  `program` groups the calls of one
+    program, whose latency ends with its last call.  `cancel_after_ns` is how long after its arrival the caller
+    gives up, None for never.
+    """
+
+    request: Request
+    output_tokens: int
+    after: tuple[int, ...] = ()
+    think_ns: int = 0
+    program: int | None = None
+    cancel_after_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.output_tokens <= self.request.max_output_tokens:
+            raise ValueError(
+                f"request {self.request.id}: output_tokens is {self.output_tokens}, "
+                f"outside 1 to max_output_tokens = {self.request.max_output_tokens}"
+            )
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Jobs in order of `request.arrival_ns`, with unique request ids, and the clients they name.
+
+    `clients[i].id == i`.  `notes` are sentences a report must show: how clients were assigned, where
+    `max_output_tokens` came from, what was scaled.
+    """
+
+    name: str
+    jobs: Sequence[Job]
+    clients: tuple[Client, ...]
+    notes: tuple[str, ...] = ()

@@ -73,10 +73,10 @@ CERTIFICATE_VERSION = 2
 class Certificate(msgspec.Struct, frozen=True):
     """What was proved about one policy in one configuration, and about which text.
 
-    `configuration` has two parts, as `model.fingerprint` describes them: the "policy" with all its parameters, and the
-    "deployment" on which the constants rest (KV capacity, longest prompt and output, weights).  `kernels` has the hash
-    of the source text of each function that was proved about, by its full name, and of the module of prices.
-    `solvers` maps each solver that agreed to its version.
+    `configuration` has two parts, as `model.serialization.fingerprint` describes them: the "policy" with all its
+    parameters, and the "deployment" on which the constants rest (KV capacity, longest prompt and output, weights).
+    `kernels` has the hash of the source text of each function that was proved about, by its full name, and of the
+    module of prices. `solvers` maps each solver that agreed to its version.
     """
 
     policy: str
@@ -137,16 +137,16 @@ BACKLOGGED_TOGETHER = Assumption(
     "BackloggedTogether", "At whatever worker one of the compared clients waits, the other waits too."
 )
 GLOBAL_REFILL = Assumption(
-    "GlobalRefill", "Credit is given only when nobody who waits at any worker has credit, to everybody without."
+    "GlobalRefill", "Credit is given only when no client that waits at any worker has credit, to all clients without."
 )
 STALE_READS = Assumption(
-    "StaleReads", "Whoever decides may lack charges of other workers, at most S of each client, and nothing else."
+    "StaleReads", "A decision may lack charges of other workers, at most S of each client, and nothing else."
 )
 REJOIN_KEEPS_DEBT = Assumption("RejoinKeepsDebt", "An arrival never changes a deficit.")
 LIFT_ON_JOIN = Assumption(
     "LiftOnJoin",
-    "Whoever starts to wait, by an arrival or by a preemption, is lifted to the lowest counter that waits, or to that "
-    "of the last who left.",
+    "A client that starts to wait, by an arrival or by a preemption, is lifted to the lowest counter that waits, or "
+    "to that of the last client that left.",
 )
 WEIGHTS_ORDERED = Assumption("WeightsOrdered", "An input token costs at most as much as an output token.")
 CAPACITY_FLOOR = Assumption(
@@ -165,3 +165,30 @@ MEM_SHARED = Assumption(
     "What an admission is charged and all that its client and any one other may still be charged is reserved in one "
     "memory, so it is together at most the largest U.",
 )
+
+ASSUMPTIONS = (
+    MEM_RESERVE,
+    OUTPUTS_BOUNDED,
+    MEM_SHARED,
+    GATE_RESPECTED,
+    CHARGES_AT_LEAST_ONE,
+    EXTEND_AS_PLANNED,
+    NOTHING_REFUNDED,
+    CAPPED,
+    FITS_ALONE,
+    BACKLOGGED_DURING,
+    CAPACITY_FLOOR,
+    QUANTUM_POSITIVE,
+    EQUAL_QUANTA,
+    REJOIN_KEEPS_DEBT,
+    LIFT_ON_JOIN,
+    WEIGHTS_ORDERED,
+    BACKLOGGED_EVERYWHERE,
+    BACKLOGGED_TOGETHER,
+    EQUAL_WORKERS,
+    BOTH_SERVE,
+    GLOBAL_REFILL,
+    STALE_READS,
+)
+"""All of them, in the order of a report: what events show first, then what the configuration says, then what is about
+several workers."""

@@ -5,8 +5,55 @@ from typing import Any
 import msgspec
 from immutables import Map
 
-from fairsched.model.host import NO_HOST, Host
-from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.model.prefix_cache import SortedTuple
+
+
+class Host(msgspec.Struct, frozen=True):
+    """A worker's host memory of `capacity_tokens`, of which `used_tokens` are taken: the KV of swapped out requests.
+
+    It is counted in tokens, as the worker's own memory is.  A request has KV there only while it waits.  Transfers last
+    for one step: what is `outgoing` stands on the device until the step is over, and on the host from its beginning
+    on; what comes back takes its place on the device from the beginning on, and leaves the host at the end.
+
+    `kv` holds, by waiting request, for how many tokens of its context KV is there.  Of the transfers under way,
+    `outgoing` lists (request id, tokens of its own on the device), `out_tokens` and `in_tokens` are moved, and
+    `vacated_tokens` are free on the host when they are over.
+    """
+
+    capacity_tokens: int = 0
+    used_tokens: int = 0
+    kv: Map[int, int] = Map()
+    outgoing: tuple[tuple[int, int], ...] = ()
+    out_tokens: int = 0
+    in_tokens: int = 0
+    vacated_tokens: int = 0
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens that a swap may still take."""
+        return self.capacity_tokens - self.used_tokens
+
+    @property
+    def moves(self) -> bool:
+        """Whether transfers are under way."""
+        return bool(self.out_tokens or self.vacated_tokens)
+
+    @property
+    def moving_tokens(self) -> int:
+        """Tokens that the transfers under way move, there and back."""
+        return self.out_tokens + self.in_tokens
+
+    def comes(self, request_id: int) -> bool:
+        """Whether a waiting request's KV is on its way there."""
+        return any(request_id == going for going, _ in self.outgoing)
+
+    def kept(self, request_id: int) -> int:
+        """For how many tokens of a waiting request's context KV is there and whole."""
+        return 0 if self.comes(request_id) else self.kv.get(request_id, 0)
+
+
+NO_HOST = Host()
+"""A worker without host memory."""
 
 
 class InFlight(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +84,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `prefilling` lists (request id, remaining extend tokens) in order of
     admission; `decoding_counts[k]` requests of client `decoding_clients[k]` are decoding (ascending ids);
     `running_ranks` holds (rank, request id), the youngest last.  `host` is the worker's host memory, with the KV of
-    those who were swapped out.
+    requests that were swapped out.
     """
 
     now_ns: int

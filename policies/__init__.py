@@ -1,1 +1,3 @@
-"""What is decided: one policy, gate, order or batching rule per file."""
+"""Decisions: orders, gates, batching rules, the local policies made of them, routers, placement and offline batches.
+Read `base` first, then `gates` and `local`.
+"""

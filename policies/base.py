@@ -9,29 +9,28 @@ and preemptions it asks for.  An engine that executes the whole plan keeps that 
 again; an engine that refuses or changes the plan drops that state and observes what it really did.  Everything else
 that happens (tokens decoded, requests finished, blocks cached) reaches the policy through `observe`.
 
-Source of the shape: optax separates parameters from state in the same way; the reasons are in docs/design.md.
+Source of the shape: optax separates parameters from state in the same way; docs/explanation/design.md says why.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import attrs
 
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
-from fairsched.model.monitor import GateCheck
-from fairsched.model.monitor_promise import Promise
+from fairsched.model.monitor import GateCheck, Promise
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Request
-from fairsched.model.serial import from_json, to_json
+from fairsched.model.serialization import from_json, to_json
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerView
 
 State = TypeVar("State")
 
-WaitingFor = Literal["gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped"]
+WaitReason = Literal["gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped"]
 """What keeps a waiting request out: its client's credit, KV memory, requests that go first, the step's token or
 request budget, another request that is computing its prefix, its client's in-flight cap, an older request that was
 passed over as often as the order's bypass budget allows; of one that was swapped out, that others come first or
@@ -60,7 +59,7 @@ class Limits:
     """What bounds rest on, from the configuration: KV capacity of a worker and the largest request, in tokens.
 
     `output_tokens_max` matters only where outputs are not reserved; `running_max` is the most requests in a batch;
-    `workers` of that size share the policy's credit (`LocalPolicy.credit`).
+    `workers` of that size share the policy's credit (`SharesCredit`).
     """
 
     kv_capacity_tokens: int
@@ -98,86 +97,111 @@ class Policy(ABC, Generic[State]):
         return restored
 
 
-class LocalPolicy(Policy[State]):
-    """Decides what one worker does in its next step."""
-
-    @property
-    def ignored(self) -> frozenset[type]:
-        """Kinds of event that leave every state as it is: who runs the worker need not tell them."""
-        return frozenset()
-
-    @abstractmethod
-    def decide(self, state: State, view: WorkerView) -> tuple[StepPlan, State]:
-        """The next step's plan, and the state in which it has happened."""
-
-    def credit(self) -> Any | None:
-        """What the workers of a cluster share of their states, at first; None when each has a state of its own.
-
-        Whoever runs the cluster keeps the value.  Before each `decide` and `observe` of a worker it makes the worker's
-        state with `lent`, and afterwards takes back with `repaid` what became of the value.  Between the two no other
-        worker's policy is asked.
-        """
-        return None
-
-    def told(self, credit: Any) -> Any:
-        """What of the shared credit everybody knows: a state of the gate.  It is part of the cluster's view."""
-        return credit
-
-    def lent(self, state: State, credit: Any, worker: int) -> State:
-        """The worker's state with what it sees of the shared credit."""
-        return state
-
-    def repaid(self, credit: Any, state: State, worker: int) -> Any:
-        """The shared credit after the worker's policy made `state` of what it was lent."""
-        return credit
-
-    def rested(self, credit: Any, worker: int) -> Any:
-        """The shared credit after the worker has decided to do nothing, which whoever runs it says here."""
-        return credit
-
-    def waiting_for(self, state: State, view: WorkerView, request_id: int) -> WaitingFor:
-        """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
-        return "order"
+class Guarantee:
+    """What a policy promises its clients in a configuration, and what holds a run to it: nothing, unless overridden."""
 
     @property
     def charging(self) -> ChargingRule | None:
-        """How the policy charges for service; None when it charges nobody."""
+        """How the policy charges for service; None when it charges no client."""
         return None
 
     def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
-        """What the policy's bound rests on, on a worker of this size with this limit of output tokens."""
+        """What bounds rest on, on a worker of this size with this limit of output tokens."""
         return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, kv_capacity_tokens, True)
-
-    def refuses(self, request: Request) -> str | None:
-        """Why the policy could never admit the request, however empty the worker, or None."""
-        return None
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """Largest difference of charged service between two clients while both are backlogged on one worker.
 
-        In cost units times lcm / weight.  None when the policy promises nothing.  Computed from the configuration,
-        never from a trace.
+        In cost units times lcm / weight.  None when nothing is promised of it.  Computed from the configuration, never
+        from a trace.
         """
         return None
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
         """The same of what all clients of a group receive together, for groups beside each other.
 
-        `groups` stand here as clients, with their weights.  None when the policy promises nothing of groups.
+        `groups` stand here as clients, with their weights.  None when nothing is promised of groups.
         """
         return None
 
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
-        """What a monitor holds a worker's run to; None when the policy promises nothing."""
+        """What a monitor holds a worker's run to."""
         return None
 
-    def gate_check(self) -> GateCheck | None:
-        """Somebody new who follows one worker's events and tells admissions past the gate; None without a gate."""
+    def gate_monitor(self) -> GateCheck | None:
+        """A new monitor of the gate: it follows one worker's events and finds admissions past the gate."""
         return None
 
-    def gate_checks(self) -> Callable[[], GateCheck | None]:
-        """What makes such a one for each worker of one cluster, told that cluster's events in their order."""
-        return self.gate_check
+    def gate_monitors(self) -> Callable[[], GateCheck | None]:
+        """What makes a monitor for each worker of one cluster, which are told that cluster's events in their order."""
+        return self.gate_monitor
+
+
+NO_GUARANTEE = Guarantee()
+
+
+@runtime_checkable
+class SharesCredit(Protocol):
+    """Credit that the workers of a cluster share, as a transaction of each worker with the value that is shared.
+
+    An engine that runs the cluster keeps the value.  Before each `decide` and `observe` of a worker it makes the
+    worker's state with `checkout`, and afterwards puts back with `commit` what became of the value.  Between the two no
+    other worker's policy is asked.
+    """
+
+    @property
+    def exact(self) -> bool:
+        """Whether every worker sees all that was charged before."""
+
+    def credit(self) -> Any:
+        """The shared value at first."""
+
+    def checkout(self, state: Any, credit: Any, worker: int) -> Any:
+        """The worker's state with what it sees of the shared credit."""
+
+    def commit(self, credit: Any, state: Any, worker: int) -> Any:
+        """The shared credit after the worker made `state` of what it checked out."""
+
+    def idle(self, credit: Any, worker: int) -> Any:
+        """The shared credit after the worker has decided to do nothing."""
+
+    def snapshot(self, credit: Any) -> Any:
+        """What of the shared credit all know: a state of the gate.  It is part of the cluster's view."""
+
+
+class LocalPolicy(Policy[State]):
+    """Decides what one worker does in its next step."""
+
+    @property
+    def ignored(self) -> frozenset[type]:
+        """Kinds of event that leave every state as it is: an engine need not tell them."""
+        return frozenset()
+
+    @abstractmethod
+    def decide(self, state: State, view: WorkerView) -> tuple[StepPlan, State]:
+        """The next step's plan, and the state in which it has happened."""
+
+    def refuses(self, request: Request) -> str | None:
+        """Why the policy could never admit the request, however empty the worker, or None."""
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the policy promises its clients."""
+        return NO_GUARANTEE
+
+    @property
+    def shared_credit(self) -> SharesCredit | None:
+        """What the workers of a cluster share of their states; None when each has a state of its own."""
+        return None
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A local policy that says why a request waits."""
+
+    def wait_reason(self, state: Any, view: WorkerView, request_id: int) -> WaitReason:
+        """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
 
 
 class ClusterPolicy(Policy[State]):
@@ -233,3 +257,11 @@ class Router(ClusterPolicy[State]):
     def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:
         """Nothing is held and nothing migrates."""
         return ClusterPlan(), state
+
+
+AnyLocalPolicy: TypeAlias = LocalPolicy[Any]
+"""A local policy, whatever its state."""
+AnyClusterPolicy: TypeAlias = ClusterPolicy[Any]
+"""A cluster policy, whatever its state."""
+AnyRouter: TypeAlias = Router[Any]
+"""A router, whatever its state."""

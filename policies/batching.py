@@ -12,6 +12,7 @@ import attrs
 
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.model.view import WorkerView
+from fairsched.policies.base import Limits
 from fairsched.policies.validators import one_of, percent, positive
 
 Reserve = Literal["static", "optimistic"]
@@ -24,7 +25,9 @@ KV_SUM = Theorem(
     (),
     bound="kv_capacity_tokens",
 )
-_CODE = "this library; the shipped text of model/worker.py on symbolic integers, one request beside any others"
+_CODE = (
+    "this library; the shipped text of model/worker/transitions.py on symbolic integers, one request beside any others"
+)
 
 KV_ADMIT = Theorem(
     "KV-admit", "an admission that does not fit is refused, and another promises what it says", _CODE, ()
@@ -38,14 +41,14 @@ KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it
 RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
 P_NP_1 = Theorem(
     "P-NP-1",
-    "nobody is preempted, but by who displaces it",
+    "no request is preempted, but by one that displaces it",
     "folklore of no-preempt; in drawn worlds of every batching rule",
     (RESERVES,),
     scope=Scope.TESTED,
 )
 P_FC_1 = Theorem(
     "P-FC-1",
-    "whoever was let in first of those who run is not preempted for want of memory; under chunked prefill each step "
+    "the running request that was admitted first is not preempted for want of memory; under chunked prefill each step "
     "computes some of it; first come first served, it is the oldest of all who are there",
     "folklore of preempting the youngest; in drawn worlds",
     (),
@@ -77,8 +80,11 @@ class Batching(ABC):
     theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE, P_NP_1, P_FC_1)
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
+    """Budget of a step: tokens to prefill and requests to decode."""
     max_running: int = attrs.field(default=256, validator=positive)
+    """Most requests in the batch."""
     reserve: Reserve = attrs.field(default="static", validator=one_of("static", "optimistic"))
+    """Whether an admission reserves memory for its whole declared output, or outputs grow into free memory."""
 
     @abstractmethod
     def open(self, view: WorkerView) -> Batch:
@@ -101,6 +107,16 @@ class Batching(ABC):
     def withheld(self, kv_capacity_tokens: int) -> int:
         """KV that is kept free, except of a request that runs alone."""
         return 0
+
+    def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
+        """What bounds rest on under this rule."""
+        return Limits(
+            kv_capacity_tokens,
+            kv_capacity_tokens - 1,
+            output_tokens_max,
+            self.max_running,
+            self.reserve == "static",
+        )
 
     def vacate(self, batch: Batch) -> None:
         """A decoding request was taken out of the batch for another one to enter."""
@@ -186,7 +202,7 @@ class RequestLevel(Batching):
     name: ClassVar[str] = "request-level"
 
     def vacate(self, batch: Batch) -> None:
-        """Nobody enters before the batch is over."""
+        """No request enters before the batch is over."""
 
     def open(self, view: WorkerView) -> Batch:
         seats = 0 if view.running else self.max_running
@@ -211,9 +227,9 @@ class MemoryCentric(Chunked):
     """BatchLLM's rule: chunked prefill of as many requests as KV holds up to a threshold; they are not counted.
 
     Source: BatchLLM, section on token batching.  Each step takes the decodes, then chunks of prompts
-    whose prefix is computed, then chunks of prefixes; which of those is next is for the order (`policies.batchllm`).
-    The paper gives no threshold: here 90 % of the capacity.  What outputs come to is reserved or, when they grow, taken
-    out first; a request that needs more than the threshold runs alone.
+    whose prefix is computed, then chunks of prefixes; which of those is next is for the order
+    (`policies.offline.batchllm`). The paper gives no threshold: here 90 % of the capacity.  What outputs come to is
+    reserved or, when they grow, taken out first; a request that needs more than the threshold runs alone.
     """
 
     name: ClassVar[str] = "memory-centric"

@@ -4,51 +4,64 @@ A policy's parameters are the fields of its order, its gate and its batching rul
 `output_rate` are the gate's rates, `batching` names the rule itself.
 """
 
-from collections.abc import Iterable, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
 import attrs
 
 from fairsched.model.pricing import Rates
-from fairsched.policies.ageing import Ageing
-from fairsched.policies.aladdin import Aladdin, AladdinPrinted
-from fairsched.policies.aladdin_grouped import AladdinGrouped
-from fairsched.policies.aladdin_split import AladdinSplit
-from fairsched.policies.base import ClusterPolicy, Router
+from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import BATCHINGS, Batching
-from fairsched.policies.batchllm import BatchLLM, HybridBatchLLM
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.d2lpm import D2LPM
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dfs_weight import DfsWeight
-from fairsched.policies.dlpm import DLPM, DLPMPrinted
-from fairsched.policies.dlpm_central import CentralDLPM
-from fairsched.policies.dlpm_global import DLPMGlobal
-from fairsched.policies.dlpm_hierarchical import DLPMHierarchical
-from fairsched.policies.e2 import E2, E2Printed
-from fairsched.policies.fastserve import FastServe
-from fairsched.policies.fcfs import FCFS, FCFSOptimistic, NoPreempt
-from fairsched.policies.freeness import Freeness
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.hierarchical import HierarchicalGate
-from fairsched.policies.larry import LARRY, FairLARRY, LARRYPrinted
-from fairsched.policies.learning_to_rank import LearningToRank
-from fairsched.policies.llumnix import Llumnix
+from fairsched.policies.catalog import (
+    DLPM,
+    FCFS,
+    LARRY,
+    LPM,
+    S3,
+    TRAIL,
+    VTC,
+    Ageing,
+    BatchLLM,
+    DfsWeight,
+    DLPMGlobal,
+    DLPMHierarchical,
+    DLPMPrinted,
+    FairLARRY,
+    FastServe,
+    FCFSOptimistic,
+    HybridBatchLLM,
+    LARRYPrinted,
+    LearningToRank,
+    NoPreempt,
+    PiA,
+    Preble,
+    PreblePrinted,
+    ShortestPromptFirst,
+    UpstreamFirst,
+)
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.longest_prefix import LongestPrefixRouter
-from fairsched.policies.lpm import LPM
-from fairsched.policies.oracle_partition import OraclePartition
-from fairsched.policies.preble import Preble, PreblePrinted
-from fairsched.policies.predicted_batches import S3, PiA
-from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
-from fairsched.policies.router_random import PowerOfTwo, Random
-from fairsched.policies.sal import SAL, SALPrinted
-from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
-from fairsched.policies.stealing import Stealing
-from fairsched.policies.trail import TRAIL
-from fairsched.policies.upstream_first import UpstreamFirst
-from fairsched.policies.vtc import VTC
+from fairsched.policies.placement import Aladdin, AladdinGrouped, AladdinPrinted, AladdinSplit
+from fairsched.policies.routers import (
+    D2LPM,
+    E2,
+    SAL,
+    CentralDLPM,
+    E2Printed,
+    Freeness,
+    JoinShortestQueue,
+    Llumnix,
+    LongestPrefixRouter,
+    OraclePartition,
+    PerClientRoundRobin,
+    PowerOfTwo,
+    Random,
+    RoundRobin,
+    SALPrinted,
+    Stealing,
+)
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {
     policy.name: policy
@@ -62,12 +75,10 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {
 }
 """Local policies by name, with their defaults."""
 
-GATES: dict[str, Gate[Any]] = {
-    gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate())
-}
+GATES: dict[str, AnyGate] = {gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate())}
 """Gates by name, with their defaults: any of them goes with any local policy (`local_policy`)."""
 
-ROUTERS: dict[str, Router[Any]] = {
+ROUTERS: dict[str, AnyRouter] = {
     router.name: router
     for router in (
         RoundRobin(),
@@ -89,13 +100,15 @@ ROUTERS: dict[str, Router[Any]] = {
 }
 """Routers by name, with their defaults."""
 
-CLUSTER_POLICIES: dict[str, ClusterPolicy[Any]] = {
+CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {
     **ROUTERS,
     **{each.name: each for each in (CentralDLPM(), Aladdin(), AladdinPrinted(), AladdinSplit(), AladdinGrouped())},
 }
-"""Whatever may stand before the workers, by name: routers, and what holds requests."""
+"""What may stand before the workers, by name: routers, and policies that hold requests."""
 
-Placing = TypeVar("Placing", bound=ClusterPolicy[Any])
+Value = int | str | None
+"""What a parameter may be."""
+Placing = TypeVar("Placing", bound=AnyClusterPolicy)
 
 
 class UnknownNameError(ValueError):
@@ -103,21 +116,43 @@ class UnknownNameError(ValueError):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is not among `known`."""
+    """Return the error for a name that is not among `known`."""
     names = list(known)
     near = get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
     return UnknownNameError(f"unknown {what} {name!r}; {hint}")
 
 
-def local_policy(name: str) -> ComposedPolicy:
-    """A shipped policy by its name, or by NAME+GATE its order and batching rule under that gate instead of its own.
+def imported(name: str) -> object:
+    """Return what `module:attribute` names; a class of composed policies is called without arguments.
 
-    Raises `UnknownNameError`.
+    Raises `ValueError` where there is no such thing.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"policy {name!r} cannot be imported: {error}") from None
+    make: Callable[[], object] | None = found if isinstance(found, type) and issubclass(found, ComposedPolicy) else None
+    return found if make is None else make()
+
+
+def local_policy(name: str) -> ComposedPolicy:
+    """Return a shipped policy by its name, NAME+GATE (its order and batching rule under another gate), or your own by
+    `module:attribute`.
+
+    Raises `UnknownNameError`, or `ValueError` where the module or the attribute is no composed policy.
 
     >>> local_policy("larry+deficit").gate.name
     'deficit'
+    >>> local_policy("fairsched.policies.catalog:VTC").name
+    'vtc'
     """
+    if ":" in name:
+        own = imported(name)
+        if not isinstance(own, ComposedPolicy):
+            raise ValueError(f"policy {name!r} is a {type(own).__name__}, not a composed local policy")
+        return own
     base, plus, gate = name.partition("+")
     if base not in LOCAL_POLICIES:
         raise unknown("policy", base, LOCAL_POLICIES)
@@ -129,9 +164,9 @@ def local_policy(name: str) -> ComposedPolicy:
     return cast("ComposedPolicy", attrs.evolve(policy, name=name, gate=GATES[gate]))
 
 
-def parameters(policy: ComposedPolicy) -> dict[str, Any]:
-    """The policy's parameters and their values."""
-    values: dict[str, Any] = {"batching": policy.batching.name}
+def parameters(policy: ComposedPolicy) -> dict[str, Value]:
+    """Return the policy's parameters and their values."""
+    values: dict[str, Value] = {"batching": policy.batching.name}
     for part in (policy.order, policy.gate, policy.batching):
         for name in _fields(type(part)):
             value = getattr(part, name)
@@ -143,13 +178,13 @@ def parameters(policy: ComposedPolicy) -> dict[str, Any]:
 
 
 def _fields(kind: type) -> list[str]:
-    """What may be set as text: not what follows from the rest, nor fields with `metadata={"text": False}`."""
+    """Return the fields that may be set as text: none that follow from others, none with `metadata={"text": False}`."""
     fields = attrs.fields(cast("type[attrs.AttrsInstance]", kind))
     return [field.name for field in fields if field.init and field.metadata.get("text", True)]
 
 
 def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> ComposedPolicy:
-    """The policy with parameters set from text.
+    """Return the policy with parameters set from text.
 
     A deficit gate's `quantum` that is not given is twice the step's token budget.  Raises `UnknownNameError` for a
     parameter that the policy does not have, `ValueError` for a value that it cannot have.
@@ -178,13 +213,13 @@ def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> Compose
     return attrs.evolve(policy, order=order, gate=attrs.evolve(gate, **changes), batching=batching)
 
 
-def router_parameters(router: ClusterPolicy[Any]) -> dict[str, Any]:
-    """The router's parameters and their values."""
+def router_parameters(router: AnyClusterPolicy) -> dict[str, Value]:
+    """Return the router's parameters and their values."""
     return {name: getattr(router, name) for name in _fields(type(router))}
 
 
 def router_with(router: Placing, given: Mapping[str, str]) -> Placing:
-    """The router with parameters set from text.
+    """Return the router with parameters set from text.
 
     Raises `UnknownNameError` for a parameter that the router does not have, `ValueError` for a value that it cannot
     have.
@@ -212,8 +247,8 @@ def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
     return kind(**values)
 
 
-def _parsed(policy: ComposedPolicy | ClusterPolicy[Any], name: str, text: str, default: Any) -> Any:
-    """`text` as a value like `default`; a whole number where the default is one or None."""
+def _parsed(policy: ComposedPolicy | AnyClusterPolicy, name: str, text: str, default: Value) -> Value:
+    """Return `text` as a value like `default`; a whole number where the default is one or None."""
     if isinstance(default, str):
         return text
     if default is None and text == "none":

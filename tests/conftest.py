@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from fairsched.verify.profiles import FULL, REDUCED
+from fairsched.verify.conformance.strategies import FULL, REDUCED
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

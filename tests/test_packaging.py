@@ -33,10 +33,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def package_files() -> set[str]:
     """Every file a distribution must hold, as a path inside it."""
     ours = ROOT / "src" / "fairsched"
-    files = [path for folder in (ours, ours / "reproduce", ours / "integrations") for path in folder.glob("*.py")]
+    folders = (ours, *(ours / name for name in ("cli", "reproduce", "integrations")))
+    files = [path for folder in folders for path in folder.glob("*.py")]
     own = [path.relative_to(ROOT / "src") for path in files]
     layers = [Path("fairsched", path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
-    return {path.as_posix() for path in [*own, *layers]} | {"fairsched/py.typed"}
+    return {path.as_posix() for path in [*own, *layers]} | {"fairsched/moved.txt", "fairsched/py.typed"}
 
 
 def test_wheel_holds_the_package_and_nothing_else(built: Path) -> None:

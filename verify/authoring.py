@@ -1,10 +1,10 @@
 """What the author of a new gate writes: its vectors, its kernels, what always holds, and what it promises.
 
 A subclass of `FairGate` is all of that in one class, in the words of `fairsched.model.algebra`.  It runs as it is (see
-`fairsched.policies.kernel_gate` for the kernels and what they may ask for).  The rest of a proof is the same for every
-gate and is here: clients come and go, requests are admitted, decode, finish and are preempted, whatever the order and
-the batching rule; service is counted from what was charged, never by a kernel.  `claims` puts both together, and
-``fairsched verify --policy module:Class`` or ``pytest --theorems`` decides them.
+`fairsched.policies.gates.authoring` for the kernels and what they may ask for).  The rest of a proof is the same for
+every gate and is here: clients come and go, requests are admitted, decode, finish and are preempted, whatever the
+order and the batching rule; service is counted from what was charged, never by a kernel.  `claims` puts both
+together, and ``fairsched verify --policy module:Class`` or ``pytest --theorems`` decides them.
 
 Every moment may be one at which ``refill`` runs, so it has to see for itself whether it is due.  Two things that happen
 are no events here, see `FairGate`: work that is cancelled, and weights that change.
@@ -18,8 +18,23 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, Theorem
-from fairsched.policies.kernel_gate import EVENTS, Kernel, KernelGate, parameters
-from fairsched.verify.system import Claim, Clause, Event, Formula, Kind, Need, System, World, implies, same, spread
+from fairsched.policies.gates import EVENTS, Kernel, KernelGate, parameters
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Formula,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    implies,
+    one_step,
+    same,
+    spread,
+)
 
 __all__ = ["Clause", "FairGate", "Promise", "World", "change", "implies", "of", "same", "service_gap", "spread"]
 
@@ -36,17 +51,17 @@ _EXISTS = Need(lambda o, w: o.exists(w.p))
 _RESERVE = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
 
 
-def of(o: Algebra, vector: Any, client: Any) -> Any:
+def of(o: Algebra, vector: Term, client: Any) -> Term:
     """The vector's value for one client, such as `w.f`."""
     return o.pick(vector, client, 0)
 
 
-def change(o: Algebra, w: World, vector: str, client: Any) -> Any:
+def change(o: Algebra, w: World, vector: str, client: Any) -> Term:
     """By how much a vector of the gate has grown for one client since the interval's start."""
     return of(o, getattr(w, vector), client) - of(o, getattr(w, f"{vector}0"), client)
 
 
-def service_gap(o: Algebra, w: World) -> Any:
+def service_gap(o: Algebra, w: World) -> Term:
     """W_f - W_g."""
     return of(o, w.W, w.f) - of(o, w.W, w.g)
 
@@ -71,11 +86,11 @@ class FairGate(KernelGate):
     """A gate and what is claimed of it.
 
     Clauses speak of a world `w`: the gate's vectors, `queued`, `was` (who waited before the last event), `last`, `idle`
-    (true for everybody when nobody waits), `R` (what may still be charged to each client for requests in flight), `U`
+    (true for every client when none waits), `R` (what may still be charged to each client for requests in flight), `U`
     (the most that it can be charged after it was let in), and in promises `W`, `f` and `g`.
 
     - Cancelled work is not given back: what an admission was charged stays charged, and promises are about what was
-      charged, `W`.  They hold through cancellations, at the expense of whoever cancels.
+      charged, `W`.  They hold through cancellations, at the expense of the client that cancels.
     - Weights do not change: `always` and promises are about runs in which each weight is set before its client's first
       request.  After a later change a state may not be one of which `always` is true, such as credit above a quantum
       that has become smaller, and nothing is promised from there on.  (`DeficitGate` and `CounterGate` have events for
@@ -138,32 +153,31 @@ def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
     def zero(vector: str) -> Clause:
         return Clause(f"{vector} = 0", lambda o, w: same(getattr(w, vector), 0))
 
-    def nobody(o: Algebra, w: World) -> Any:
+    def empty(o: Algebra, w: World) -> Term:
         left = spread(o.exists(w.last), w.R) if hasattr(w, "last") else False
         return implies(o, w.queued | w.was, False) & same(w.R, 0) & o.where(left, False, True)
 
-    return (Clause("nobody waits, nothing runs, nobody left", nobody), *map(zero, gate.state))
+    return (Clause("no client waits, runs or left", empty), *map(zero, gate.state))
 
 
 def _waiting_only(gate: type[FairGate], source: str) -> Claim:
-    """Whoever `choose` lets in waits: otherwise there is nothing to admit."""
+    """The client that `choose` lets in waits: otherwise there is nothing to admit."""
     seen = {**dict.fromkeys((*gate.state, *gate.per_weight, "score"), Kind.VECTOR), "ready": Kind.MASK}
     facts = {**seen, **dict.fromkeys(gate.constants, Kind.SCALAR), "queued_now": Kind.MASK, "last": Kind.POINT}
 
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+    def choose(o: Algebra, w: World) -> Written:
         now = World(**{**vars(w), "queued": w.queued_now})
         return {"queued": w.queued_now, "served": _called(gate, gate.choose, o, now)}
 
     waits = Clause("who is let in waits", lambda o, w: o.pick(w.queued, w.served, True))
-    system = System(
+    theorem = Theorem("gate", "only waiting clients are let in", source, ())
+    return one_step(
+        theorem,
         f"{gate.__name__}, its choice",
-        {},
-        (),
         {"queued": Kind.MASK, "served": Kind.POINT},
-        (Event("choose", choose, facts, kernels=(gate.choose,)),),
+        Event("choose", choose, facts, kernels=(gate.choose,)),
+        (waits,),
     )
-    theorem = Theorem("gate", "only who waits is let in", source, ())
-    return Claim(theorem, system, (waits,), (waits,), (waits,))
 
 
 # --- what may happen ------------------------------------------------------------------------------------------------
@@ -207,7 +221,7 @@ def _system(gate: type[FairGate], backlogged: str) -> System:
 
 
 def _asks_for_last(gate: type[FairGate]) -> bool:
-    """Whether a kernel takes the last who left, or a clause speaks of it; otherwise nobody has to remember it."""
+    """Whether a kernel takes the last who left, or a clause speaks of it; otherwise it need not be remembered."""
     kernels = [gate.choose, *(kernel for event in EVENTS for kernel in gate.kernels(event).values())]
     texts: list[Any] = [clause.holds for clause in gate.always]
     texts += [holds for promise in gate.promises for holds in (promise.holds, *(c.holds for c in promise.during))]
@@ -231,16 +245,16 @@ def _queue_events(gate: type[FairGate]) -> tuple[Event, ...]:
     joined = gate.kernels("join")
     kernels = tuple(joined.values())
 
-    def behind(o: Algebra, w: World) -> Mapping[str, Any]:
+    def behind(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, True)}
 
-    def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+    def arrive(o: Algebra, w: World) -> Written:
         return {**behind(o, w), **{name: _called(gate, kernel, o, w) for name, kernel in joined.items()}}
 
-    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+    def leave(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, False), "last": w.p}
 
-    def released(o: Algebra, w: World) -> Mapping[str, Any]:
+    def released(o: Algebra, w: World) -> Written:
         return {"R": o.bump(w.R, w.p, -w.x)}
 
     return (
@@ -257,26 +271,26 @@ def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
     admitted, decoded, refilled = (gate.kernels(event) for event in EVENTS[1:])
     charging = tuple(admitted.values())
 
-    def charged(o: Algebra, w: World) -> Mapping[str, Any]:
+    def charged(o: Algebra, w: World) -> Written:
         return {name: _called(gate, kernel, o, w, charge=w.x) for name, kernel in admitted.items()}
 
-    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+    def admit(o: Algebra, w: World) -> Written:
         return {**charged(o, w), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
 
-    def admit_last(o: Algebra, w: World) -> Mapping[str, Any]:
+    def admit_last(o: Algebra, w: World) -> Written:
         return {**admit(o, w), "queued": o.put(w.queued, w.p, False), "last": w.p}
 
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+    def choose(o: Algebra, w: World) -> Written:
         return {"p": _called(gate, gate.choose, o, w)}
 
-    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+    def correct(o: Algebra, w: World) -> Written:
         return {**charged(o, w), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
-    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
+    def decode(o: Algebra, w: World) -> Written:
         changed = {name: _called(gate, kernel, o, w, charge=w.d) for name, kernel in decoded.items()}
         return {**changed, "R": w.R - w.d, "W": w.W + w.d}
 
-    def refill(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refill(o: Algebra, w: World) -> Written:
         return {name: _called(gate, kernel, o, w) for name, kernel in refilled.items()}
 
     letting_in = (_EXISTS, _NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), _FITS)

@@ -95,10 +95,10 @@ class TheoremItem(pytest.Item):
 
     def runtest(self) -> None:
         """Decide it; raises `TheoremFailure` unless it is proved, and what it rests on, too."""
-        from fairsched.verify import prover
+        from fairsched.verify.solvers import Proved, Refuted, Unknown, prove
 
-        theorem, verdict = self.claim.theorem, prover.prove(self.claim)
-        why = self._fallen() if isinstance(verdict, prover.Proved) else ""
+        theorem, verdict = self.claim.theorem, prove(self.claim)
+        why = self._fallen() if isinstance(verdict, Proved) else ""
         said = "unknown" if why else type(verdict).__name__.lower()
         row = {
             "policy": self.policy.__name__,
@@ -111,35 +111,37 @@ class TheoremItem(pytest.Item):
             "ms": round(verdict.ms, 1),
         }
         self.user_properties.append((_KEY, json.dumps(row)))
-        if isinstance(verdict, prover.Refuted):
+        if isinstance(verdict, Refuted):
             raise TheoremFailure(self._refuted(verdict.world))
-        if isinstance(verdict, prover.Unknown):
+        if isinstance(verdict, Unknown):
             raise TheoremFailure(f"{theorem.id} is not decided: {verdict.obligation}: {verdict.reason}")
         if why:
             raise TheoremFailure(f"{theorem.id} {why}")
 
     def _fallen(self) -> str:
         """Why a proof of it is none: what it rests on is decided here too, since that test may run elsewhere."""
-        from fairsched.verify import prover, resting
+        from fairsched.verify.report import below, fallen
+        from fairsched.verify.solvers import prove
 
         claims = {claim.theorem.id: claim for claim in self.policy.claims()}
         theorems = [claim.theorem for claim in claims.values()]
-        needed = [name for name in resting.below(self.claim.theorem, theorems) if name in claims]
-        verdicts = {name: type(prover.prove(claims[name])).__name__.lower() for name in needed}
-        return resting.fallen(self.claim.theorem, theorems, verdicts)
+        needed = [name for name in below(self.claim.theorem, theorems) if name in claims]
+        verdicts = {name: type(prove(claims[name])).__name__.lower() for name in needed}
+        return fallen(self.claim.theorem, theorems, verdicts)
 
     def _refuted(self, world: Any) -> str:
         """A whole run from the start that breaks it, if there is a short one, or else the step that does; saved."""
-        from fairsched.verify import bounded, counterexample
+        from fairsched.verify.logic import counterexample_document, replay_counterexample
+        from fairsched.verify.solvers import NotReached, Reached, reach
 
         where = f"{self.policy.__module__}:{self.policy.__qualname__}"
-        reached = bounded.reach(self.claim, where, world.broken)
-        if isinstance(reached, bounded.Reached):
+        reached = reach(self.claim, where, world.broken)
+        if isinstance(reached, Reached):
             found = reached.document
         else:
-            found = counterexample.document(world, where, claim=self.claim)
-        lines = [counterexample.replay(found, self.claim).text()]
-        if isinstance(reached, bounded.NotReached):
+            found = counterexample_document(world, where, claim=self.claim)
+        lines = [replay_counterexample(found, self.claim).text()]
+        if isinstance(reached, NotReached):
             lines.append(f"A state from which that happens is {reached}: the invariant may be too weak.")
         folder = Path(self.config.getoption("theorems_json")).parent / "counterexamples"
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
-"""The pictures of docs/results.md: run from the checkout's root, they are written beside this file.
+"""Draw the pictures of the pages: run from the checkout's root, they are written beside this file.
 
 python docs/plots/draw.py
 """
 
+from bisect import bisect_right
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,22 @@ mpl.use("svg")
 
 import matplotlib.pyplot as plt
 
-from fairsched.engines.compare import Cluster, Run, charging_of, run_one
-from fairsched.engines.metrics import RunResult
-from fairsched.engines.simulator import simulate
-from fairsched.engines.workloads.ce1 import KV_CAPACITY_TOKENS, QUANTUM
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.analysis import Run, run_charging
+from fairsched.engines.simulation import Cluster, RunSpec, simulate_events
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.generators.demonstrations import (
+    CE1_KV_TOKENS,
+    CE1_QUANTUM,
+    SHOWCASE_IN_FLIGHT_CAP_TOKENS,
+    SHOWCASE_KV_TOKENS,
+)
 from fairsched.model.events import Decoded, Event
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
-from fairsched.model.service import backlogs, charges, service_lag
-from fairsched.model.trace import concatenate, tables
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.service import Charging, backlogs, charges, concatenate, service_gap, tables
+from fairsched.model.service.received import service_lag
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
-from fairsched.policies.router import RoundRobin
+from fairsched.policies.routers import RoundRobin
 
 FOLDER = Path(__file__).parent
 STEPS = 60
@@ -35,13 +41,16 @@ STYLE = {"font.size": 9, "svg.hashsalt": "fairsched", "axes.spines.top": False, 
 
 def lead_of_g(name: str) -> tuple[list[int], list[int]]:
     """Steps and the largest lead of g over a waiting f so far, in `ce1`."""
-    workload, policy = generate("ce1", steps=STEPS), with_parameters(LOCAL_POLICIES[name], {"quantum": str(QUANTUM)})
+    workload, policy = (
+        generate("ce1", steps=STEPS),
+        with_parameters(LOCAL_POLICIES[name], {"quantum": str(CE1_QUANTUM)}),
+    )
     model = PRESETS[DEFAULT_PRESET]
-    events: list[Event] = simulate(
-        workload, policy, RoundRobin(), model, kv_capacity_tokens=KV_CAPACITY_TOKENS, leap=False
+    events: list[Event] = simulate_events(
+        workload, policy, RoundRobin(), model, kv_capacity_tokens=CE1_KV_TOKENS, leap=False
     )
     ends_ns = [event.time_ns for event in events if isinstance(event, Decoded)][:STEPS]
-    trace, charging = concatenate([tables(events)]), charging_of(workload, policy)
+    trace, charging = concatenate([tables(events)]), run_charging(policy, workload.clients)
     assert charging is not None
     grown = service_lag(charges(trace, charging), backlogs(trace), worker=0, ahead=1, behind=0).tolist()
     lead = [max((cost for time_ns, cost in grown if time_ns <= end_ns), default=0) for end_ns in ends_ns]
@@ -67,6 +76,38 @@ def draw_ce1() -> None:
     save("ce1")
 
 
+def gaps(name: str, params: dict[str, str], until_s: int) -> list[int]:
+    """Return the largest service gap of the showcase up to each second."""
+    workload, policy = generate("showcase"), with_parameters(LOCAL_POLICIES[name], params)
+    events: list[Event] = simulate_events(
+        workload, policy, RoundRobin(), PRESETS[DEFAULT_PRESET], kv_capacity_tokens=SHOWCASE_KV_TOKENS
+    )
+    charging = run_charging(policy, workload.clients) or Charging()
+    times_ns = [event.time_ns for event in events]
+    found = []
+    for second in range(0, until_s + 1, 4):
+        trace = concatenate([tables(events[: bisect_right(times_ns, second * 10**9)])])
+        found.append(service_gap(charges(trace, charging), backlogs(trace)).cost)
+    return found
+
+
+def draw_showcase() -> None:
+    """Draw a flood under LPM, VTC and DLPM: a bound that holds, and a policy without one."""
+    until_s, cap = 180, {"in_flight_cap_tokens": str(SHOWCASE_IN_FLIGHT_CAP_TOKENS)}
+    axes = figure()
+    seconds = range(0, until_s + 1, 4)
+    axes.plot(seconds, gaps("lpm", {}, until_s), color=PRINTED, label="LPM: no gate")
+    axes.plot(seconds, gaps("dlpm", cap, until_s), color=SHIPPED, label="DLPM")
+    axes.plot(seconds, gaps("vtc", {}, until_s), color=OTHER, label="VTC")
+    for bound, colour, text in ((73_724, SHIPPED, "DLPM's bound, 73,724"), (131_070, OTHER, "VTC's bound, 131,070")):
+        axes.axhline(bound, color=colour, linestyle="--", linewidth=1)
+        axes.text(until_s, bound * 1.06, text, ha="right", color=colour)
+    axes.set(xlabel="seconds", ylabel="largest service gap of two\nwaiting clients so far (cost units)", yscale="log")
+    axes.set(xlim=(0, until_s), ylim=(1_000, 1_500_000))
+    axes.legend(frameon=False, loc="lower right")
+    save("showcase")
+
+
 def draw_sweep() -> None:
     """DLPM between VTC and LPM: fairness and throughput by quantum."""
     workload = generate("tree-of-thoughts", misbehave="longer-prefix", clients=24, trees=8, rate=8)
@@ -87,9 +128,9 @@ def draw_sweep() -> None:
     save("quantum")
 
 
-def of(workload: Any, name: str, params: dict[str, str]) -> RunResult:
+def of(workload: Any, name: str, params: dict[str, str]) -> Run:
     """One policy over a workload, on the default worker."""
-    run = Run(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
+    run = RunSpec(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
     return run_one(workload, run, Cluster(PRESETS[DEFAULT_PRESET]))[0]
 
 
@@ -108,4 +149,5 @@ def save(name: str) -> None:
 
 if __name__ == "__main__":
     draw_ce1()
+    draw_showcase()
     draw_sweep()

@@ -1,34 +1,34 @@
-"""A comparison: several runs over one trace, and the JSON document that says what came of them."""
+"""A comparison: several runs over one workload, as a table, plain values, a data frame or a report with plots."""
 
+import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fairsched.engines.metrics import RunResult
+from fairsched.engines.analysis.figures import number
+from fairsched.engines.analysis.metrics import Run
 
-
-def number(value: object) -> float | None:
-    """A parameter's value as a number, if it is one; a command line's are texts.
-
-    >>> number("512"), number(0.5), number("static")
-    (512.0, 0.5, None)
-    """
-    try:
-        return float(value) if isinstance(value, str | int | float) else None
-    except ValueError:
-        return None
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @attrs.frozen
 class Comparison:
-    """What was compared: `trace` holds facts about it (and its notes), `command` the line that repeats it."""
+    """What was compared: `trace` holds facts about it (and its notes), `command` the line that repeats it.
+
+    >>> import fairsched as fs
+    >>> comparison = fs.compare(fs.generate("demo", limit=20), ["fcfs", "dlpm"])
+    >>> [run["finished"] for run in comparison.to_dict()["runs"]], comparison.complete
+    ([20, 20], True)
+    """
 
     version: str
     command: str
     trace: Mapping[str, Any]
-    runs: Sequence[RunResult]
+    runs: Sequence[Run]
 
     def labels(self) -> list[str]:
         """A short name for each run: its policy, the parameters that were set, and of router, predictor and rate those
@@ -67,10 +67,60 @@ class Comparison:
         several = [name for name, found in values.items() if len(found) > 1]
         return several[0] if len(several) == 1 else None
 
-    def to_json(self) -> dict[str, Any]:
-        """The document of `fairsched compare --json`: plain values, None where there was nothing to measure."""
+    @property
+    def complete(self) -> bool:
+        """Whether every run came to its end; after an interrupt the last one holds what happened until then."""
+        return bool(self.trace.get("complete", True))
+
+    def table(self, width: int = 110) -> str:
+        """Return the table of `fairsched compare` as text, with what its figures mean.  Needs rich."""
+        from rich.console import Console
+
+        from fairsched.engines.analysis.table import print_comparison
+
+        text = io.StringIO()
+        print_comparison(self, Console(file=text, width=width))
+        return text.getvalue()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fairsched compare --json`: plain values, None where there was nothing to measure."""
         return {
             "fairsched": self.version,
             "trace": dict(self.trace),
             "runs": [run.to_json() for run in self.runs],
         }
+
+    def to_frame(self) -> "DataFrame":
+        """Return a pandas data frame: a row for each run by its label, a column for each figure (`ttft_us.p99`).
+
+        Raises `ModuleNotFoundError` without pandas.
+        """
+        try:
+            from pandas import DataFrame
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("Comparison.to_frame needs pandas: pip install pandas", name="pandas") from None
+        return DataFrame([dict(_flat(run.to_json())) for run in self.runs], index=self.labels())
+
+    def report(self, folder: str | Path) -> Path:
+        """Write the HTML report with plots into a folder, which is made if need be, and return its path.
+
+        Needs jinja2 and matplotlib (the extra `cli`).  Raises `OSError` where the folder cannot be written.
+        """
+        from fairsched.engines.analysis.report import write_report
+
+        return write_report(Path(folder), self)
+
+    def _repr_html_(self) -> str:
+        """Return the summary as an HTML table, which notebooks show."""
+        from fairsched.engines.analysis.report import summary_html
+
+        return summary_html(self)
+
+
+def _flat(figures: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The figures with dotted names; lists, and what is told of each client, are left out."""
+    for name, value in figures.items():
+        if isinstance(value, Mapping) and name not in ("clients", "assumptions", "organisations"):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is None or isinstance(value, str | int | float):
+            yield prefix + name, value

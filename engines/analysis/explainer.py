@@ -2,17 +2,24 @@
 
 A policy answers for the state and the view after its decision, so the answer says what kept it from deciding more.
 The answer holds until the worker decides again; only from an arrival in the middle of a step to the end of that step
-is there nobody to ask, and the request waits for the step.
+there is no decision to ask about, and the request waits for the step.
 """
 
 from pathlib import Path
 
 import attrs
 
-from fairsched.engines.explanation import Ahead, Explanation, Held, Moment, Span
-from fairsched.engines.log_reader import LogReader, read_log
-from fairsched.engines.replay import BuildPolicy
-from fairsched.engines.retrace import DifferenceError, Retrace
+from fairsched.engines.analysis.explanation import Ahead, Explanation, Held, Moment, Span
+from fairsched.engines.analysis.log_replay import BuildPolicy
+from fairsched.engines.logs import (
+    DifferenceError,
+    LogReader,
+    LogReplayer,
+    WorkerReplica,
+    logged_policy,
+    read_log,
+    replayers_of,
+)
 from fairsched.model.events import (
     NOWHERE,
     Admitted,
@@ -28,6 +35,7 @@ from fairsched.model.events import (
     SwappedOut,
     WorkerLeft,
 )
+from fairsched.policies.base import Explains
 
 NEAREST_SHOWN = 5
 """So many ids are named when a request is not in the log."""
@@ -37,7 +45,7 @@ class ExplainError(ValueError):
     """There is nothing to explain: the request is not in the log, or never reached a worker."""
 
 
-def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanation:
+def explain(path: Path, request_id: int, build_policy: BuildPolicy = logged_policy) -> Explanation:
     """The life of a request in the log at `path`, on the last worker that it was sent to.
 
     Raises `LogError` for a file that breaks its format, `ExplainError` if the request is not there or never arrived, or
@@ -46,26 +54,24 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy) -> Explanati
     """
     log = read_log(path)
     if log.header.run.windows:
-        raise ExplainError(f"{path} is a gateway's log, in which nobody decides step by step: fairsched audit reads it")
+        raise ExplainError(f"{path} is a gateway's log, without decisions step by step: fairsched audit reads it")
     worker, origin = _worker_of(log, request_id)
-    run = log.header.run
-    policy = build_policy(log.header)
-    retrace = Retrace(worker, policy, log.jobs, run.latency_of(worker))
-    life = _Life(request_id, retrace, origin)
+    replayer = replayers_of(log, build_policy(log.header))[worker]
+    life = _Life(request_id, replayer, origin)
     try:
         for _, event in log:
             if event.worker == worker:
-                retrace.feed(event)
+                replayer.feed(event)
                 life.saw(event)
                 if life.outcome != "open":
                     break
         else:
             if log.footer is not None:
-                retrace.end()
+                replayer.end()
     except DifferenceError as error:
         raise ExplainError(f"{path}, line {log.line}: {error}") from error
     names = tuple(client.name for client in log.clients)
-    return life.explanation(run.policy, log, names)
+    return life.explanation(log, names)
 
 
 def _worker_of(log: LogReader, request_id: int) -> tuple[int, str]:
@@ -140,10 +146,12 @@ class _Chunks:
 class _Life:
     """Collects what happens to one request while its worker is retraced."""
 
-    def __init__(self, request_id: int, retrace: Retrace, origin: str) -> None:
+    def __init__(self, request_id: int, replayer: LogReplayer, origin: str) -> None:
+        assert isinstance(replayer.replica, WorkerReplica)
         self.request_id = request_id
         self.origin = origin
-        self.retrace = retrace
+        self.replayer = replayer
+        self.worker = replayer.replica
         self.outcome = "open"
         self.spans: list[Span] = []
         self.moments: list[Moment] = []
@@ -168,15 +176,16 @@ class _Life:
 
     def _ask(self) -> None:
         """The worker has decided, and the request still waits: why?"""
-        retrace = self.retrace
-        view = retrace.state.view(retrace.since_ns)
-        held = retrace.policy.waiting_for(retrace.policy_state, view, self.request_id)
-        self._turn(held, retrace.since_ns)
+        now_ns, replayer = self.worker.since_ns, self.replayer
+        view = self.worker.state.view(now_ns)
+        policy, state = replayer.policy, replayer.policy_state
+        held: Held = policy.wait_reason(state, view, self.request_id) if isinstance(policy, Explains) else "order"
+        self._turn(held, now_ns)
 
     def _wait(self, time_ns: int) -> None:
         # Until the worker has decided, the request waits for the step that is under way.
         self._turn("step", time_ns)
-        self.retrace.on_decision = self._ask
+        self.worker.on_decision = self._ask
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -189,8 +198,8 @@ class _Life:
         elif getattr(event, "request_id", None) == self.request_id:
             self._happened(event)
         elif isinstance(event, WorkerLeft):
-            self.retrace.on_decision = None  # Nobody waits there any more.
-        elif isinstance(event, Admitted) and self.retrace.on_decision is not None:
+            self.worker.on_decision = None  # No request waits there any more.
+        elif isinstance(event, Admitted) and self.worker.on_decision is not None:
             self.ahead.append(Ahead(event.request_id, event.client, event.extend_tokens))
 
     def _arrived(self, event: Arrived) -> None:
@@ -198,7 +207,7 @@ class _Life:
         self.arrived_ns, self.first_token_ns, self._held = event.time_ns, None, None
         for seen in (self.spans, self.moments, self.ahead):
             seen.clear()
-        state = self.retrace.state
+        state = self.worker.state
         others = f"{len(state.in_flight):,} running and {len(state.queue) - 1:,} waiting"
         origin = f" {self.origin}" if self.origin else ""
         brings = f" with {event.generated_tokens:,} output tokens" if event.generated_tokens else ""
@@ -232,7 +241,7 @@ class _Life:
             self._over(event, "rejected", f"rejected: {event.reason}")
 
     def _admitted(self, event: Admitted) -> None:
-        self.retrace.on_decision = None
+        self.worker.on_decision = None
         self._chunks = _Chunks(event.cached_prefix_tokens, event.extend_tokens)
         cached = f"{event.cached_prefix_tokens:,} tokens cached, {event.extend_tokens:,} to compute"
         again = "again " if self.first_token_ns is not None else ""
@@ -260,20 +269,20 @@ class _Life:
         self.moments.append(Moment(event.time_ns, what))
 
     def _end(self, time_ns: int) -> None:
-        self.retrace.on_decision = None
+        self.worker.on_decision = None
         self._turn(None, time_ns)
 
-    def explanation(self, policy: str, log: LogReader, clients: tuple[str, ...]) -> Explanation:
+    def explanation(self, log: LogReader, clients: tuple[str, ...]) -> Explanation:
         """All of it; a request that the log leaves open ends where the log does."""
         if self.outcome == "open":
-            doing = "waiting" if self.request_id in self.retrace.state.queue else "running"
+            doing = "waiting" if self.request_id in self.worker.state.queue else "running"
             self.moments.append(Moment(self.last_ns, f"the log ends while it is {doing}"))
             self._end(self.last_ns)
         return Explanation(
-            policy=policy,
+            policy=log.header.run.policy,
             job=log.jobs[self.request_id],
             clients=clients,
-            worker=self.retrace.worker,
+            worker=self.worker.state.worker,
             arrived_ns=self.arrived_ns,
             first_token_ns=self.first_token_ns,
             ended_ns=self.spans[-1].end_ns if self.spans else self.arrived_ns,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from fairsched.model.workload import Job
+from fairsched.model.request import Job
 
 Held = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "prefill", "decode"]
 """What a request's time goes to; the first nine hold it back."""

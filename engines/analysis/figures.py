@@ -5,15 +5,57 @@ A missing figure is a dash, never a zero.
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from fairsched.engines.metrics import RunResult
-from fairsched.model.monitor_promise import Finding
+from fairsched.engines.analysis.metrics import Run
+from fairsched.model.monitor import Finding
 
 NOTHING = "–"
 UNBROKEN = "none is broken, as far as events show"
 _THEOREMS_SHOWN = 4
 _TIMES = ((1e6, "s"), (1e3, "ms"))
 _COUNTS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+
+
+def number(value: object) -> float | None:
+    """A parameter's value as a number, if it is one; a command line's are texts.
+
+    >>> number("512"), number(0.5), number("static")
+    (512.0, 0.5, None)
+    """
+    try:
+        return float(value) if isinstance(value, str | int | float) else None
+    except ValueError:
+        return None
+
+
+class Compared(Protocol):
+    """What a table or a report shows of a comparison (`engines.analysis.comparison.Comparison`)."""
+
+    @property
+    def version(self) -> str:
+        """The library's version."""
+
+    @property
+    def command(self) -> str:
+        """The command that repeats it."""
+
+    @property
+    def trace(self) -> Mapping[str, Any]:
+        """Facts about the workload and the cluster."""
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The runs, in the order of the table."""
+
+    def labels(self) -> list[str]:
+        """Return a name for each run."""
+
+    def families(self) -> list[str]:
+        """Return the names without the rate."""
+
+    def swept(self) -> str | None:
+        """Return the parameter that was given several numbers, if there is exactly one."""
 
 
 def digits(value: float) -> str:
@@ -75,7 +117,7 @@ def who(name: str) -> str:
     return f"client {name}" if name.isdigit() else name
 
 
-def standing(run: RunResult) -> str:
+def standing(run: Run) -> str:
     """How the run's gap stands to its bound: inside it, over it, not binding, or without one."""
     if run.service_gap_bound is None:
         return "no bound"
@@ -87,7 +129,7 @@ def standing(run: RunResult) -> str:
     return f"{share(cost / run.service_gap_bound)} of bound"
 
 
-def worst(run: RunResult) -> str:
+def worst(run: Run) -> str:
     """The largest gap of those that the bound is about, in one sentence: who got how much more than whom, and when."""
     gap = run.bounded_gap
     if gap.ahead is None or gap.behind is None:

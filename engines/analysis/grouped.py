@@ -12,12 +12,10 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.outcomes import Measures, Outcomes
+from fairsched.engines.analysis.outcomes import Measures, Outcomes
 from fairsched.model.pricing import COMMON, multipliers
-from fairsched.model.request import Client
-from fairsched.model.service import Charging, Gap, backlogs, busiest, charges, service, service_gap
-from fairsched.model.trace import Ints, Table, Tables
-from fairsched.model.workload import Workload
+from fairsched.model.request import Client, Workload
+from fairsched.model.service import Charging, Gap, Ints, Table, Tables, backlogs, busiest, charges, service, service_gap
 
 
 @attrs.frozen
@@ -45,7 +43,7 @@ class ByOrganisation:
 
 
 def organisations(clients: tuple[Client, ...]) -> tuple[Client, ...]:
-    """The outermost groups and the clients in none, as clients with their weights; nothing if nobody is in a group."""
+    """Return the outermost groups and the clients in none, as clients with weights; nothing without groups."""
     if not any(client.place for client in clients):
         return ()
     weights = dict(map(_outermost, clients))
@@ -62,7 +60,7 @@ def _outermost(client: Client) -> tuple[tuple[str, bool], int]:
 
 
 def by_organisation(workload: Workload, trace: Tables, charging: Charging, bound: int | None) -> ByOrganisation | None:
-    """The run by organisation; None if nobody is in a group."""
+    """The run by organisation; None if no client is in a group."""
     found = organisations(workload.clients)
     if not found:
         return None
@@ -105,12 +103,12 @@ def _together(waited: Table, size: int) -> Iterator[tuple[int, int]]:
     edges = []
     for start, stop, one in zip(*(waited[name].tolist() for name in columns), strict=True):
         edges += [(start, 1, one), (stop, -1, one)]
-    places, everybody, since = Counter[int](), 0, 0
+    places, waiting, since = Counter[int](), 0, 0
     for time_ns, change, one in sorted(edges):
         before = places[one] > 0
         places[one] += change
-        everybody += (places[one] > 0) - before
-        if everybody == size and change > 0 and not before:
+        waiting += (places[one] > 0) - before
+        if waiting == size and change > 0 and not before:
             since = time_ns
-        elif before and not places[one] and everybody == size - 1 and since < time_ns:
+        elif before and not places[one] and waiting == size - 1 and since < time_ns:
             yield since, time_ns

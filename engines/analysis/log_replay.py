@@ -4,25 +4,30 @@ Equal means: each event is what the worker tells at that point, written again it
 events is the one in the last line, and so is the digest of each policy state that the events lead to.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from fairsched.engines.assumptions import assumption_monitor
-from fairsched.engines.figures import UNBROKEN, broken
-from fairsched.engines.gateway.retrace import WindowRetrace
-from fairsched.engines.log_file import LogHeader
-from fairsched.engines.log_reader import LogReader, read_log
-from fairsched.engines.retrace import DifferenceError, Retrace
-from fairsched.model.monitor import together
-from fairsched.model.monitor_promise import Finding
+from fairsched.engines.analysis.assumptions import log_assumptions, run_limits
+from fairsched.engines.analysis.figures import UNBROKEN, broken
+from fairsched.engines.logs import (
+    DifferenceError,
+    LogHeader,
+    LogReader,
+    LogReplayer,
+    logged_policy,
+    read_log,
+    replayers_of,
+)
+from fairsched.model.monitor import Finding
 from fairsched.model.request import Client
-from fairsched.model.serial import digest
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.serialization import SCHEMA, digest
+from fairsched.policies.base import AnyLocalPolicy
 
-BuildPolicy = Callable[[LogHeader], LocalPolicy[Any]]
+BuildPolicy = Callable[[LogHeader], AnyLocalPolicy]
 """Makes the policy that a log's header names, with its parameters."""
 
 
@@ -41,10 +46,10 @@ class WorkerReport:
 class ReplayReport:
     """What a replay found.
 
-    `clients` are those whom the log names, also those who came while it was written.  `difference` is the first one
+    `clients` are those that the log names, also those that came while it was written.  `difference` is the first one
     (None: there is none), `complete` is False for the log of an interrupted run, whose events can be replayed but have
     no hash and no digests to be compared with.  `assumptions` are those of the policy's theorems, empty if it promises
-    nothing or the log differs.
+    nothing or the log differs.  `states_left_out` is why the states of policies were not compared, if they were not.
     """
 
     path: Path
@@ -57,7 +62,12 @@ class ReplayReport:
     complete: bool
     difference: str | None
     assumptions: Mapping[str, Finding]
-    states_compared: bool = True
+    states_left_out: str | None = None
+
+    @property
+    def states_compared(self) -> bool:
+        """Whether the states of policies were compared, too."""
+        return self.states_left_out is None
 
     @property
     def equal(self) -> bool:
@@ -88,8 +98,8 @@ class ReplayReport:
             return f"different: {self.difference}"
         if not self.complete:
             return "interrupted: the log has no last line, so there is no hash and no state to compare with"
-        if not self.states_compared:
-            return "equal: every event and the hash of the log; the workers share credit, whose state it does not tell"
+        if self.states_left_out is not None:
+            return f"equal: every event and the hash of the log; {self.states_left_out}"
         return "equal: every event, the hash of the log, and the policy state of every worker"
 
     def to_json(self) -> dict[str, Any]:
@@ -107,27 +117,29 @@ class ReplayReport:
         }
 
 
-def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
+def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayReport:
     """Replay the log at `path`; raises `LogError` for a file that is no log or breaks its format.
 
     O(events), each as long as the worker's transition and the policy's `observe` take; a log without a difference is
     read twice, since what is promised depends on all its requests.
     """
     log = read_log(path)
-    policy, run = build_policy(log.header), log.header.run
-    workers: list[Retrace] | list[WindowRetrace]
-    if run.windows:
-        workers = [WindowRetrace(policy, run)]
-    else:
-        workers = [Retrace(worker, policy, log.jobs, run.latency_of(worker)) for worker in range(run.workers)]
+    policy = build_policy(log.header)
+    workers = replayers_of(log, policy)
     difference = _follow(log, workers)
-    reports = tuple(_report(worker) for worker in workers)
+    reports = tuple(itertools.starmap(_report, enumerate(workers)))
     # A log sums up decode steps, so it does not say in which order several workers used credit that they share.
-    alone = policy.credit() is None or len(workers) == 1
+    alone = policy.shared_credit is None or len(workers) == 1
+    left_out = None if alone else "the workers share credit, whose state it does not tell"
+    if log.footer is not None and log.footer.states_schema != SCHEMA:
+        left_out = f"its policy states are of schema {log.footer.states_schema}, and this library's of schema {SCHEMA}"
     if difference is None and log.footer is not None:
-        difference = _difference(log, reports if alone else ())
+        difference = _difference(log, () if left_out else reports)
     complete = difference is not None or log.footer is not None
-    found = _assumptions(log, policy) if difference is None and alone else {}
+    found = {}
+    if difference is None and alone:
+        limits = run_limits(policy, log.jobs.values(), log.header.run.kv_capacity_tokens, len(workers))
+        found = log_assumptions(log, policy, limits, (event for _, event in log))
     return ReplayReport(
         path=path,
         header=log.header,
@@ -139,22 +151,11 @@ def replay(path: Path, build_policy: BuildPolicy) -> ReplayReport:
         complete=complete,
         difference=difference,
         assumptions=found,
-        states_compared=alone,
+        states_left_out=left_out,
     )
 
 
-def _assumptions(log: LogReader, policy: LocalPolicy[Any]) -> dict[str, Finding]:
-    """What a monitor of the logged events finds; nothing if the policy promises nothing."""
-    declared = max((job.request.max_output_tokens for job in log.jobs.values()), default=1)
-    limits = policy.limits(log.header.run.kv_capacity_tokens, declared)
-    monitor = assumption_monitor(policy, tuple(log.clients), limits)
-    if monitor is None:
-        return {}
-    monitor.observe_all(event for _, event in log)
-    return together(monitor.reports())
-
-
-def _follow(log: LogReader, workers: Sequence[Retrace | WindowRetrace]) -> str | None:
+def _follow(log: LogReader, workers: Sequence[LogReplayer]) -> str | None:
     """Feed every event to its worker; returns the first difference."""
     try:
         for _, event in log:
@@ -168,12 +169,8 @@ def _follow(log: LogReader, workers: Sequence[Retrace | WindowRetrace]) -> str |
     return None
 
 
-def _report(worker: Retrace | WindowRetrace) -> WorkerReport:
-    state = digest(worker.policy_state)
-    if isinstance(worker, WindowRetrace):
-        return WorkerReport(worker.worker, state, worker.waiting, worker.in_flight, 0)
-    books = worker.state
-    return WorkerReport(worker.worker, state, len(books.queue), len(books.in_flight), books.cache.tree.cached_tokens)
+def _report(number: int, worker: LogReplayer) -> WorkerReport:
+    return WorkerReport(number, digest(worker.policy_state), *worker.replica.counts())
 
 
 def _difference(log: LogReader, reports: tuple[WorkerReport, ...]) -> str | None:

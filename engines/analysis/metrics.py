@@ -3,9 +3,9 @@
 A `Recorder` takes the events in the order in which they happened (about a microsecond each, one integer row kept) and
 computes everything vectorised in the end.  Times and costs stay integers until the last division, percentiles are
 samples that occurred (nearest rank), so a replay gives the same figures bit by bit.
-`engines.outcomes` says what each figure of a request means, `model.service` what service and its gaps are.  Jain's
-index is (sum x)^2 / (n sum x^2) of the clients' service, each divided by its weight, over the interval in which all
-clients are active.
+`engines.analysis.outcomes` says what each figure of a request means, `model.service.received` what service and its
+gaps are.  Jain's index is (sum x)^2 / (n sum x^2) of the clients' service, each divided by its weight, over the
+interval in which all clients are active.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,46 +14,49 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fairsched.engines.organisations import ByOrganisation, by_organisation
-from fairsched.engines.outcomes import Measures, Outcomes
-from fairsched.engines.series import KvSamples, Series
-from fairsched.engines.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
+from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation
+from fairsched.engines.analysis.outcomes import Measures, Outcomes
+from fairsched.engines.analysis.series import KvSamples, Series
+from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
 from fairsched.model.events import Event
-from fairsched.model.monitor import ClusterMonitor, together
-from fairsched.model.monitor_promise import Finding
+from fairsched.model.monitor import ClusterMonitor, Finding, together
 from fairsched.model.pricing import COMMON, multipliers
+from fairsched.model.request import Workload
 from fairsched.model.service import (
     CLIENTS_MAX,
     Charging,
     Gap,
+    Ints,
+    Table,
+    Tables,
+    anywhere,
     backlogs,
     busiest,
     charges,
+    concatenate,
     service,
     service_gap,
+    tables,
 )
-from fairsched.model.service_anywhere import anywhere
-from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
-from fairsched.model.workload import Workload
 
 _PIECE = 1 << 12
 
 
 @attrs.frozen
-class RunResult:
+class Run:
     """One policy over one workload.
 
     `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` and
     `worker_series` are what plots show; `names[i]` is client i, `workers[i]` worker i; `assumptions` are those of the
     policy's theorems, by name.  `cluster_gap` is between clients that waited at any workers, for the service of all of
-    them; None where one worker did everything.  `predictor` says who predicted outputs (None: whoever made the
-    workload, if anybody), and `rate_scale` how much faster than the workload's own rate requests came.
+    them; None where one worker did everything.  `predictor` is the predictor of outputs (None: predictions of
+    the workload, if any), and `rate_scale` how much faster than the workload's own rate requests came.
     `organisations` is there where clients are in groups.
     """
 
     policy: str
     router: str
-    params: Mapping[str, Any]
+    params: Mapping[str, object]
     measures: Measures
     jain_client: float | None
     jain_charged: float | None
@@ -126,7 +129,7 @@ class RunResult:
 
 
 class Recorder:
-    """Takes a run's events and turns them into a `RunResult`.
+    """Takes a run's events and turns them into a `Run`.
 
     A `monitor` is shown them too, piece by piece, and the result holds what it found of assumptions.
     """
@@ -164,7 +167,7 @@ class Recorder:
         *,
         policy: str,
         router: str = "",
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
         charging: Charging | None = None,
         service_gap_bound: int | None = None,
         gap_scope: str = "worker",
@@ -173,7 +176,7 @@ class Recorder:
         log_sha256: str = "",
         workers: int = 1,
         moves: Mapping[str, int] | None = None,
-    ) -> RunResult:
+    ) -> Run:
         """All figures of what was recorded so far, also of a run that was interrupted.
 
         `charging` is how the policy's gate charges (default: computed tokens at rates 1 and 2, by weight), and
@@ -200,7 +203,7 @@ class Recorder:
         most = _busiest_on_a_worker(everywhere[0] if gap_scope == "cluster" else charged)
         notes = [f"Service gaps are over the {CLIENTS_MAX} busiest of {len(clients)} clients."]
         worked, worker_series = worker_figures(trace, workers, outcomes.origin, outcomes.last_ns)
-        return RunResult(
+        return Run(
             policy=policy,
             router=router,
             params=params or {},
@@ -240,7 +243,7 @@ def _jain_while_all_active(outcomes: Outcomes, served: Table, shares: tuple[int,
 
 
 def jain(values: Ints) -> float | None:
-    """Jain's index of fairness, 1/n to 1; None when nobody received anything.
+    """Jain's index of fairness, 1/n to 1; None when no client received anything.
 
     >>> jain(np.array([3, 3, 0]))
     0.6666666666666666

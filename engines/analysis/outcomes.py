@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.series import CLIENTS_MAX, Series, cumulative, responses, thinned
+from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -34,9 +34,8 @@ from fairsched.model.events import (
     SwappedOut,
 )
 from fairsched.model.pricing import COMMON
-from fairsched.model.service import Gap, corrections
-from fairsched.model.trace import Ints, Table, Tables
-from fairsched.model.workload import Workload
+from fairsched.model.request import Workload
+from fairsched.model.service import Gap, Ints, Table, Tables, corrections
 
 _NEVER = -1
 
@@ -56,22 +55,40 @@ class Measures:
     """What is measured of a whole run and of each client alone; a client's rates are over its own makespan."""
 
     requests: int
+    """Requests of the workload."""
     finished: int
+    """Requests that finished."""
     rejected: int
+    """Requests that were rejected."""
     cancelled: int
+    """Requests that were cancelled; a call whose predecessor did not finish is cancelled."""
     makespan_us: float
+    """Last finish or cancellation, less first arrival."""
     throughput_rps: float | None
+    """Finished requests a second of makespan."""
     output_tokens_per_s: float | None
+    """Decoded tokens of all requests a second of makespan."""
     client_service_rate: float | None
+    """Client service of all clients, in cost units a second of makespan."""
     ttft_us: Summary
+    """End of the step that completed the prefill (it yields the first token), less arrival."""
     normalized_ttft_us: Summary
+    """The same divided by prompt tokens."""
     tpot_us: Summary
+    """(finish - first token) / (output tokens - 1), of finished requests with two output tokens or more."""
     latency_us: Summary
+    """Finish less arrival, of finished requests."""
     program_latency_us: Summary
+    """Last finish less arrival of the first call, of programs whose every call finished."""
     prefix_hit_ratio: float | None
+    """Tokens from the prefix cache / tokens of context admitted; a second admission counts again, KV from the host
+    does not."""
     preemptions: int
+    """How often a running request was taken out."""
     slo_attainment: float | None
+    """Share of the requests with targets that met all of them (an unfinished one met none); absent without targets."""
     swaps: int = 0
+    """How often a preempted request's KV went to host memory."""
 
 
 def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: float = 1e3) -> Summary:

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.trace import Ints
+from fairsched.model.service import Ints
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,9 +7,20 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fairsched.engines.comparison import Comparison
-from fairsched.engines.figures import UNBROKEN, broken, count, index, rate, share, standing, time, who, worst
-from fairsched.engines.metrics import RunResult
+from fairsched.engines.analysis.figures import (
+    UNBROKEN,
+    Compared,
+    broken,
+    count,
+    index,
+    rate,
+    share,
+    standing,
+    time,
+    who,
+    worst,
+)
+from fairsched.engines.analysis.metrics import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,14 +41,14 @@ _SPARED = ("latency\np99", "common\ngap", "bound", "cache\nhits")
 """Columns that a narrow terminal goes without, the first that is not needed first; the report has them all."""
 
 
-def notes_of(comparison: Comparison) -> list[str]:
+def notes_of(comparison: Compared) -> list[str]:
     """Sentences that must be read with the figures: the trace's, then the runs', each once."""
     notes = [str(note) for note in comparison.trace.get("notes", ())]
     notes += [note for run in comparison.runs for note in run.notes]
     return list(dict.fromkeys(notes))
 
 
-def _cells(run: RunResult) -> dict[str, str]:
+def _cells(run: Run) -> dict[str, str]:
     """A run's figures by column."""
     measures = run.measures
     lost = measures.rejected + measures.cancelled
@@ -62,7 +73,7 @@ def _cells(run: RunResult) -> dict[str, str]:
     }
 
 
-def summary_table(comparison: Comparison, width: int = _WIDTH) -> "Table":
+def summary_table(comparison: Compared, width: int = _WIDTH) -> "Table":
     """One row a run; columns in which no run has anything are left out, and some where the width does not hold all."""
     rows = [_cells(run) for run in comparison.runs]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
@@ -99,7 +110,7 @@ def _table() -> "Table":
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
 
 
-def client_table(comparison: Comparison) -> "Table":
+def client_table(comparison: Compared) -> "Table":
     """The clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
     runs = list(zip(comparison.labels(), comparison.runs, strict=True))[:_CLIENTS_SHOWN]
     table = _table()
@@ -114,9 +125,9 @@ def client_table(comparison: Comparison) -> "Table":
     return table
 
 
-def organisation_cells(comparison: Comparison, most: int) -> tuple[list[str], list[list[str]]]:
+def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list[list[str]]]:
     """Heads and rows, where clients are in groups: each organisation's share of service and p99 TTFT under each run,
-    and the gap between two beside its bound; at most so many organisations.  Nothing where nobody is in a group."""
+    and the gap between two beside its bound; at most so many organisations.  Nothing where no client is in a group."""
     runs = [(label, run.organisations) for label, run in zip(comparison.labels(), comparison.runs, strict=True)]
     shown = [(label, found) for label, found in runs if found is not None]
     if not shown:
@@ -131,7 +142,7 @@ def organisation_cells(comparison: Comparison, most: int) -> tuple[list[str], li
     return ["share and TTFT p99 of", "clients", *(label for label, _ in shown)], rows
 
 
-def organisation_table(comparison: Comparison) -> "Table | None":
+def organisation_table(comparison: Compared) -> "Table | None":
     """Organisations under the first eight runs, where clients are in groups."""
     heads, rows = organisation_cells(comparison, _CLIENTS_SHOWN)
     if not rows:
@@ -150,7 +161,7 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
-def print_comparison(comparison: Comparison, console: "Console | None" = None) -> None:
+def print_comparison(comparison: Compared, console: "Console | None" = None) -> None:
     """Print the comparison: its table, its clients where there are several, the worst gaps, and what all that means."""
     from rich.console import Console
 
@@ -175,7 +186,7 @@ def print_comparison(comparison: Comparison, console: "Console | None" = None) -
         console.print(f"[dim]{_escape(line)}[/]", highlight=False)
 
 
-def _print_assumptions(comparison: Comparison, console: "Console") -> None:
+def _print_assumptions(comparison: Compared, console: "Console") -> None:
     """Which assumptions of a run's theorems did not hold; nothing where no run has a theorem."""
     promised = [
         (label, run) for label, run in zip(comparison.labels(), comparison.runs, strict=True) if run.assumptions

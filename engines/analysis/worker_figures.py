@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.series import Floats, cumulative
+from fairsched.engines.analysis.series import Floats, cumulative
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -25,7 +25,7 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.pricing import COMMON
-from fairsched.model.trace import Ints, Table, Tables
+from fairsched.model.service import Ints, Table, Tables
 
 WORKERS_SHOWN = 32
 """Workers in the plots of a run."""
@@ -35,25 +35,30 @@ WORKERS_NAMED = 8
 
 @attrs.frozen
 class WorkerMeasures:
-    """What one worker did.
-
-    `requests` were sent to it (one that comes again counts again), `finished` ended there, `preemptions` lost its
-    memory, `migrations` went to other workers.  `computed_tokens` of prompts, `output_tokens`, and `work` of both.
-    `prefix_hit_ratio` is the cached share of what was admitted (None: nothing was), `busy_share` that of the run's
-    length in which it was busy, `queue_mean` the mean number of requests that waited there.
-    """
+    """What one worker did."""
 
     worker: int
+    """Its number."""
     requests: int
+    """Sent to it, each time."""
     finished: int
+    """Ended there."""
     preemptions: int
+    """Lost their memory there."""
     migrations: int
+    """Left for another worker."""
     computed_tokens: int
+    """Computed prompt tokens."""
     output_tokens: int
+    """Output tokens."""
     work: int
+    """Computed prompt tokens plus twice the output tokens."""
     prefix_hit_ratio: float | None
+    """Cached tokens / tokens of what it admitted."""
     busy_share: float | None
+    """Time in which requests were in its batch / length of the run."""
     queue_mean: float | None
+    """Requests that waited there, on average over the run."""
 
 
 @attrs.frozen(eq=False)
@@ -73,7 +78,7 @@ class WorkerSeries:
 
 
 def imbalance(measures: Sequence[WorkerMeasures]) -> float | None:
-    """The most work of a worker over the mean of all, 1 when all did the same; None if nobody did any."""
+    """The most work of a worker over the mean of all, 1 when all did the same; None if no worker did any."""
     work = [each.work for each in measures]
     return max(work) * len(work) / sum(work) if any(work) else None
 

@@ -1,6 +1,6 @@
 """Calibration: time an engine over a grid of steps and fit the latency model that a simulator needs.
 
-The engine is the one that serves, with its guard, its books and a policy, so a step costs here what it costs there.
+The engine is the one that serves, with its guard, its bookkeeping and a policy, so a step costs the same here.
 Scripts are repeated in random order, so that the drift of a machine is spread over all of them, and a step's duration
 is its median over the repeats.
 """
@@ -13,20 +13,18 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.calibrate_grid import Action, Drop, Run, Scenario, Submit
-from fairsched.engines.clock import Clock
-from fairsched.engines.executor import Executor
-from fairsched.engines.fit import Point, fit
-from fairsched.engines.meter import KINDS, Meter, StepKind, StepSample, StepShape, mape
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_request import BlockKeys
+from fairsched.engines.calibration.clock import Clock
+from fairsched.engines.calibration.fit import Point, fit
+from fairsched.engines.calibration.grid import Action, Drop, Run, Scenario, Submit
+from fairsched.engines.calibration.meter import KINDS, Meter, StepKind, StepSample, StepShape, mape
+from fairsched.engines.serving import BlockKeys, Engine, Executor
 from fairsched.model.latency import LatencyModel
-from fairsched.policies.base import LocalPolicy
+from fairsched.policies.base import AnyLocalPolicy
 
 OUTPUT_TOKENS = 512
 """What a calibrated request would produce if it were not dropped; room for it must not be reserved."""
 
-PolicyOf = Callable[[int], LocalPolicy[Any]]
+PolicyOf = Callable[[int], AnyLocalPolicy]
 """The policy whose step has this token budget."""
 
 
@@ -62,10 +60,15 @@ class Residual:
     steps: int
     steps_mape: float | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the residual as plain values."""
+        shape = self.worst_shape
+        return attrs.asdict(self) | {"worst_shape": None if shape is None else shape._asdict()}
+
 
 @attrs.frozen
 class Calibration:
-    """A fitted model, how well it says what it has not seen, and who spent a step's time (shares of all steps)."""
+    """A fitted model, how well it says what it has not seen, and where a step's time goes (shares of all steps)."""
 
     latency: LatencyModel
     residuals: tuple[Residual, ...]
@@ -74,7 +77,7 @@ class Calibration:
 
     @property
     def scheduler_share(self) -> float:
-        """Of a step: deciding, guarding and keeping the books."""
+        """Of a step: deciding, guarding and accounting."""
         return self.decide_share + self.books_share
 
 
@@ -163,13 +166,13 @@ class Calibrator:
         while steps is None and (engine.state.queue or engine.state.prefilling):
             meter.step()
             if not meter.samples[-1].shape.chunks:
-                return  # Whoever still waits has no room.
+                return  # Requests that still wait have no room.
         for _ in range(steps or 0):
             meter.step()
 
 
 def _aligned(number: int, script: Scenario, runs: Sequence[Sequence[StepSample]]) -> list[Measured]:
-    """The steps of a script's repeats side by side."""
+    """Return the steps of a script's repeats side by side."""
     shapes = [[sample.shape for sample in run] for run in runs]
     if any(other != shapes[0] for other in shapes):
         raise UnsteadyError(f"script {script.title!r} did not take the same steps each time")
@@ -180,7 +183,7 @@ def _aligned(number: int, script: Scenario, runs: Sequence[Sequence[StepSample]]
 
 
 def calibrated(steps: Sequence[Measured], *, name: str, source: str, kv_capacity_tokens: int) -> Calibration:
-    """The model that fits what was measured, judged by what was held out.  Raises `FitError`."""
+    """Return the model that fits what was measured, judged by what was held out.  Raises `FitError`."""
     points = [Point(step.shape, step.ns, step.scenario) for step in steps if not step.held_out]
     latency = fit(points, name=name, source=source, kv_capacity_tokens=kv_capacity_tokens)
     samples = [sample for step in steps for sample in step.samples]

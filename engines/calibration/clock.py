@@ -1,7 +1,7 @@
-"""The clocks of a live run: time as everybody has it, or the time that this process was given.
+"""The clocks of a live run: time on the wall, or the time that this process was given.
 
 On a machine that is shared, what others compute lengthens every step at random.  The processor's clock of one thread
-does not count that, and while nobody is to be served it jumps to the next arrival.  It measures what the engine
+does not count that, and while no request is open it jumps to the next arrival.  It measures what the engine
 costs, not what a caller would see on that machine.
 """
 
@@ -13,7 +13,7 @@ class Clock(Protocol):
     """Nanoseconds that never run backwards, from some origin on."""
 
     def now_ns(self) -> int:
-        """The time."""
+        """Return the time."""
 
     def wait_until(self, at_ns: int) -> None:
         """Return at that time or just after it."""

@@ -1,6 +1,6 @@
 """A workload in real time through a live engine: requests are sent at their times, as the simulator sends them.
 
-Arrivals, followers of finished requests and callers who give up are looked at between two steps, which is when an
+Arrivals, followers of finished requests and callers that give up are looked at between two steps, which is when an
 engine can take note of them; what comes in the middle of a step waits for its end, here and in the simulator.
 """
 
@@ -9,13 +9,11 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from fairsched.engines.clock import Clock
-from fairsched.engines.meter import Meter
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_answers import Answer
+from fairsched.engines.calibration.clock import Clock
+from fairsched.engines.calibration.meter import Meter
+from fairsched.engines.serving import Answer, Engine
 from fairsched.model.events import Cancelled
-from fairsched.model.request import Prompt
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Job, Prompt, Workload
 
 _SEND, _GIVE_UP = range(2)
 _ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
@@ -80,7 +78,7 @@ class Driver:
         agenda, clock, step = self._agenda, self._clock, self._meter.step
         while True:
             now = clock.now_ns()
-            # What comes just when a step ends is too late for the next one; who is idle takes it at once.
+            # What comes just when a step ends is too late for the next one; an idle engine takes it at once.
             until = now if self._busy else now + 1
             while agenda and agenda[0][0] < until:
                 self._moment_ns, what, request_id = heappop(agenda)
@@ -88,7 +86,7 @@ class Driver:
                     self._send(self._jobs[request_id])
                 elif request_id not in self._over:
                     self._cancel(request_id)
-            # Whoever follows a request that ended in the last step sends when the next one has begun.
+            # A request that follows one that ended in the last step is sent when the next one has begun.
             late, self._late = self._late, []
             self._moment_ns = None
             self._busy = step()
@@ -133,5 +131,5 @@ class Driver:
     def _abandon(self, request_id: int) -> None:
         """A call that this one depends on did not finish: it is never sent."""
         client = self._jobs[request_id].request.client
-        self._engine.audience.tell([Cancelled(self._now(), -1, request_id, client, False, 0, 0)])
+        self._engine.bus.tell([Cancelled(self._now(), -1, request_id, client, False, 0, 0)])
         self._end(request_id, False)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from fairsched.engines.meter import StepShape
+from fairsched.engines.calibration.meter import StepShape
 from fairsched.model.latency import DecodePiece, LatencyModel
 
 Floats = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ class FitError(ValueError):
 
 
 def fit(points: Sequence[Point], *, name: str, source: str, kv_capacity_tokens: int) -> LatencyModel:
-    """The latency model nearest to the points.  Raises `FitError` without pure prefill and pure decode steps."""
+    """Return the latency model nearest to the points.  Raises `FitError` without pure prefill and pure decode steps."""
     kinds = [point.shape.kind for point in points]
     if "prefill" not in kinds or "decode" not in kinds:
         raise FitError(
@@ -83,13 +83,13 @@ class _Steps:
         self.mixed = self.prefills & (self.batch > 0)
 
     def piece(self, starts: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Which piece each step is of."""
+        """Return which piece each step is of."""
         pieces: npt.NDArray[np.int64] = np.searchsorted(starts, np.maximum(self.batch, 1), side="right") - 1
         return pieces
 
 
 def _rows(steps: _Steps, starts: Sequence[int], from_prefill: Mask) -> Floats:
-    """What each coefficient is multiplied with; `from_prefill`: whose constant is that of prefill."""
+    """Return what each coefficient is multiplied with; `from_prefill`: whose constant is that of prefill."""
     rows = np.zeros((len(steps.ns), _CONSTANTS + len(starts)))
     rows[:, _PREFILL_CONSTANT] = from_prefill
     rows[:, _TOKEN] = steps.tokens

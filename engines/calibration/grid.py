@@ -100,7 +100,7 @@ def _batches(batch_max: int) -> list[int]:
 
 
 def _chunk(draw: random.Random, chunks: Sequence[int], prompts: Sequence[int]) -> int:
-    """A size for which the prompts are a few steps: those who decode meanwhile grow by a token in each."""
+    """Return a size for which the prompts are a few steps: requests that decode meanwhile grow by a token in each."""
     return draw.choice([chunk for chunk in chunks if chunk * _STEPS_A_SUBMIT >= sum(prompts)] or [chunks[-1]])
 
 

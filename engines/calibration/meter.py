@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from fairsched.engines.executor import Executor, Sampling
-from fairsched.engines.serving import Engine
+from fairsched.engines.serving import Engine, Executor, Sampling
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import StepPlan
@@ -35,7 +34,7 @@ class StepShape(NamedTuple):
         return "mixed" if self.batch else "prefill"
 
     def ns(self, latency: LatencyModel) -> int:
-        """How long the model says that it takes."""
+        """Return how long the model says that it takes."""
         return latency.step_ns(self.chunks, self.batch, self.context_tokens)
 
 
@@ -63,7 +62,7 @@ class Meter:
         self._engine = engine
 
     def step(self) -> bool:
-        """One step of the engine, with its sample if anything was computed; False when the engine is idle."""
+        """Take one step of the engine, with its sample if anything was computed; False when the engine is idle."""
         engine = self._engine
         assert engine is not None
         times = engine.times

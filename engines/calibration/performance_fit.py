@@ -11,8 +11,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.performance import Performance
+from fairsched.model.latency import DecodePiece, LatencyModel, Performance
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,7 +79,7 @@ def fit_performance(
 
 
 def asked(latency: LatencyModel, prompts: Sequence[int] = PROMPTS) -> list[Iteration]:
-    """What a latency model says of a grid of iterations, none with more KV than a worker has."""
+    """Return what a latency model says of a grid of iterations, none with more KV than a worker has."""
     found = []
     for tokens in prompts:
         for count in (1, 2, 4):
@@ -108,7 +107,7 @@ def fit_scaling(times: Sequence[tuple[int, float]]) -> tuple[float, float, LineE
 
 
 def scaled_latency(sizes: Mapping[int, LatencyModel], accelerators: int) -> LatencyModel:
-    """A worker of a size that nobody timed: equation 5 through the lines of those that were, by accelerators.
+    """Return a worker of a size that was not timed: equation 5 through the lines of those that were, by accelerators.
 
     Each coefficient is a / N + b, and KV a line in N, as each accelerator adds its memory and the weights take theirs
     once.  How far that is from a size that was timed can be seen by leaving it out.  Raises `TooFewError` with fewer

@@ -1,8 +1,8 @@
 """Fidelity: one workload through the real engine in real time and through the simulator with the fitted model.
 
-Both runs are logs of the same events, so one definition (`engines.outcomes`) gives the figures of both; a request's
-time begins when it was sent.  Figures are Vidur's (normalised latency; MLSys'24), Splitwise's (error of step times;
-ISCA'24) and DistServe's (SLO attainment; OSDI'24).
+Both runs are logs of the same events, so one definition (`engines.analysis.outcomes`) gives the figures of both; a
+request's time begins when it was sent.  Figures are Vidur's (normalised latency; MLSys'24), Splitwise's (error of
+step times; ISCA'24) and DistServe's (SLO attainment; OSDI'24).
 
 The load is a share of the engine's capacity as the model says it: requests finished a second, between the first and
 the third quartile of ends, when all of them wait from the start.
@@ -18,20 +18,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.clock import Clock
-from fairsched.engines.drive import Driver
-from fairsched.engines.executor import Executor
-from fairsched.engines.meter import KINDS, Meter, StepSample, mape
-from fairsched.engines.outcomes import Outcomes, summary
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_audience import EventLog
-from fairsched.engines.simulator import simulate
+from fairsched.engines.analysis import Outcomes, summary
+from fairsched.engines.calibration.clock import Clock
+from fairsched.engines.calibration.drive import Driver
+from fairsched.engines.calibration.meter import KINDS, Meter, StepSample, mape
+from fairsched.engines.serving import Engine, EventLog, Executor
+from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Arrived, Cancelled, Event, Finished
 from fairsched.model.latency import LatencyModel
-from fairsched.model.request import Slo
-from fairsched.model.trace import concatenate, tables
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.model.request import Job, Slo, Workload
+from fairsched.model.service import concatenate, tables
+from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 
 SLO_PERCENTILE = 90
 """Where a workload has no targets, they are these percentiles of the simulated TTFT and TPOT."""
@@ -94,13 +91,34 @@ class Fidelity:
         pairs = [(said.slo_attainment, run.figures.slo_attainment) for said, run in self._pairs(at_speed)]
         return [said - real for said, real in pairs if said is not None and real is not None]
 
+    def all_errors(self, *, at_speed: bool = False) -> dict[str, list[float]]:
+        """Return the errors of every latency and of the makespan, of each run."""
+
+        def latency(key: str) -> Callable[[Figures], float | None]:
+            return lambda figures: figures.latencies[key]
+
+        found = {key: self.errors(latency(key), at_speed=at_speed) for key in self.simulated.latencies}
+        return found | {"makespan_us": self.errors(lambda figures: figures.makespan_us, at_speed=at_speed)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy's entry in the document of `fairsched validate --json`."""
+        entry = attrs.asdict(self)
+        entry["errors"] = self.all_errors() | {
+            "slo_attainment": self.attainment_errors(),
+            "step_mape": [run.step_mape for run in self.runs],
+        }
+        entry["errors_at_speed"] = self.all_errors(at_speed=True) | {
+            "slo_attainment": self.attainment_errors(at_speed=True)
+        }
+        return entry
+
     def _pairs(self, at_speed: bool) -> list[tuple[Figures, RealRun]]:
         said = self.at_speed if at_speed else (self.simulated,) * len(self.runs)
         return list(zip(said, self.runs, strict=True))
 
 
 def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
-    """The model of a machine that takes `factor` times as long for everything, in whole nanoseconds."""
+    """Return the model of a machine that takes `factor` times as long for everything, in whole nanoseconds."""
     return attrs.evolve(
         latency,
         prefill_constant_ns=round(latency.prefill_constant_ns * factor),
@@ -130,7 +148,7 @@ class ExecutorFailedError(ValueError):
 
 
 def capacity_rps(
-    workload: Workload, policy: LocalPolicy[Any], router: Router[Any], latency: LatencyModel, kv_capacity_tokens: int
+    workload: Workload, policy: AnyLocalPolicy, router: AnyRouter, latency: LatencyModel, kv_capacity_tokens: int
 ) -> float:
     """Requests a second that the simulated engine finishes when all wait from the start."""
     jobs = tuple(
@@ -140,7 +158,7 @@ def capacity_rps(
         for job in workload.jobs
     )
     flood = msgspec.structs.replace(workload, jobs=jobs)
-    events = simulate(flood, policy, router, latency, kv_capacity_tokens=kv_capacity_tokens)
+    events = simulate_events(flood, policy, router, latency, kv_capacity_tokens=kv_capacity_tokens)
     ends = sorted(event.time_ns for event in events if isinstance(event, Finished))
     if len(ends) < 4 or ends[len(ends) // 4] == ends[3 * len(ends) // 4]:
         raise TooFewError(f"{len(ends)} of {len(jobs)} requests finish, and a capacity needs more")
@@ -149,7 +167,7 @@ def capacity_rps(
 
 
 def at_rate(workload: Workload, rps: float) -> Workload:
-    """The workload with its arrivals stretched so that this many requests come a second, from `START_NS` on."""
+    """Return the workload with its arrivals stretched so that this many requests come a second, from `START_NS` on."""
     times = [job.request.arrival_ns for job in workload.jobs]
     span = max(times) - min(times) if times else 0
     if not span:
@@ -165,7 +183,7 @@ def at_rate(workload: Workload, rps: float) -> Workload:
 
 
 def with_slo(workload: Workload, slo: Slo) -> Workload:
-    """The workload with these targets for every request that has none."""
+    """Return the workload with these targets for every request that has none."""
     jobs = tuple(
         job
         if job.request.slo is not None
@@ -179,7 +197,7 @@ def with_slo(workload: Workload, slo: Slo) -> Workload:
 
 
 def figures(workload: Workload, events: Sequence[Event]) -> Figures:
-    """The figures of a run's events."""
+    """Return the figures of a run's events."""
     outcomes = _outcomes(workload, events)
     measures = outcomes.measures(None)
     done = outcomes.finished
@@ -207,7 +225,7 @@ def typical_slo(workload: Workload, events: Sequence[Event]) -> Slo:
 
 
 def _target(samples: npt.NDArray[Any]) -> int | None:
-    """The nearest rank, rounded up to whole nanoseconds."""
+    """Return the nearest rank, rounded up to whole nanoseconds."""
     if not len(samples):
         return None
     target: float = np.sort(samples)[(SLO_PERCENTILE * len(samples) + 99) // 100 - 1].item()
@@ -232,7 +250,7 @@ def step_errors(samples: Sequence[StepSample], latency: LatencyModel) -> tuple[f
 
 def real_run(
     workload: Workload,
-    policy: LocalPolicy[Any],
+    policy: AnyLocalPolicy,
     latency: LatencyModel,
     executor: Executor,
     start_clock: Callable[[], Clock],
@@ -277,7 +295,7 @@ def real_run(
 
 
 def _told(events: Sequence[Event], driver: Driver) -> list[Event]:
-    """The events with callers' own times: they send and give up in the middle of a step too."""
+    """Return the events with callers' own times: they send and give up in the middle of a step too."""
     return [_at_its_time(event, driver) for event in events]
 
 

@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import numpy as np
 
-from fairsched.engines.compare import Cluster, Run
-from fairsched.engines.metrics import Recorder
-from fairsched.engines.outcomes import Measures
-from fairsched.engines.simulator import Simulator
-from fairsched.model.workload import Workload
+from fairsched.engines.analysis import Measures, Recorder
+from fairsched.engines.simulation import Cluster, RunSpec, Simulator
+from fairsched.model.request import Workload
 
 Measure = Callable[[int], Measures]
 
@@ -32,7 +30,7 @@ class Sizing:
 
 
 def measured(
-    workload: Workload, run: Run, cluster: Cluster, progress: Callable[[int], None] | None = None
+    workload: Workload, run: RunSpec, cluster: Cluster, progress: Callable[[int], None] | None = None
 ) -> Callable[[int], Measures]:
     """What a run with so many workers of the cluster's kind measures."""
 

@@ -12,23 +12,35 @@ while it had, until it is let in: what the theorems bound.  With "requests", a r
 admission.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.audit.starvation import without_service
-from fairsched.engines.compare import Cluster, Run, charging_of
-from fairsched.engines.outcomes import Measures, Outcomes, Summary, summary
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.analysis import Measures, Outcomes, Summary, run_charging, summary, without_service
+from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, Simulator, limits_of
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Rejected
-from fairsched.model.service import Charging, backlogs, busiest, charges, service_gap
-from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
-from fairsched.model.workload import Workload
+from fairsched.model.request import Workload
+from fairsched.model.service import (
+    Charging,
+    Ints,
+    Table,
+    Tables,
+    backlogs,
+    busiest,
+    charges,
+    concatenate,
+    service_gap,
+    tables,
+)
+from fairsched.policies.guarantees import wait_bound_cost
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import parameters
 
 WaitOf = Literal["clients", "requests"]
+Require = Literal["measured", "proved"]
 SAME = 0.99
 """Throughput within one per cent is taken for the same."""
 _PIECE = 1 << 15
@@ -59,7 +71,7 @@ class Point:
         return self.measures.throughput_rps or 0.0
 
     def keeps(self, max_wait_us: float) -> bool:
-        """Whether the measured wait is at most that; where nobody is served, nobody's wait ends."""
+        """Whether the measured wait is at most that; where no client is served, no wait ends."""
         return self.throughput > 0 and (self.wait_us.p99 or 0.0) <= max_wait_us
 
 
@@ -79,7 +91,7 @@ class Tuning:
     """Every point that was run, in that order, the best by measurement and by proof, and the largest throughput seen.
 
     `measured` keeps the target in the simulation, `proved` also by theorem at the stated rate; None where none does.
-    `nearest` and `nearest_proved` come closest to it.
+    `nearest` and `nearest_proved` come closest to it; `require` says which of the first two is `chosen`.
     """
 
     points: tuple[Point, ...]
@@ -87,6 +99,18 @@ class Tuning:
     measured: Point | None
     proved: Point | None
     complete: bool = True
+    workload: str = ""
+    requests: int = 0
+    notes: tuple[str, ...] = ()
+    policy: str = ""
+    wait_of: WaitOf = "clients"
+    require: Require = "measured"
+    stated_rate: float | None = None
+
+    @property
+    def chosen(self) -> Point | None:
+        """The point to use; None where none keeps the target."""
+        return self.proved if self.require == "proved" else self.measured
 
     @property
     def best_throughput(self) -> float:
@@ -107,19 +131,128 @@ class Tuning:
         """The point with the shortest proved wait, if any is proved."""
         return min((p for p in self.points if p.bound_us is not None), key=lambda p: p.bound_us or 0.0, default=None)
 
-    def front(self) -> list[Point]:
-        """The points that no other beats in both measured wait and throughput, by wait."""
-        rows = sorted(self.points, key=lambda point: (point.wait_us.p99 or 0.0, -point.throughput))
-        best, kept = -1.0, []
-        for point in rows:
-            if point.throughput > best:
-                best = point.throughput
-                kept.append(point)
-        return kept
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fairsched tune --json`."""
+        named = ("chosen", "measured", "proved", "nearest", "nearest_proved")
+        points: dict[str, Point | None] = {name: getattr(self, name) for name in named}
+        return {
+            "workload": self.workload,
+            "requests": self.requests,
+            "policy": self.policy,
+            "max_wait_us": self.max_wait_us,
+            "wait_of": self.wait_of,
+            "require": self.require,
+            **{name: None if p is None else _key(p) for name, p in points.items()},
+            "complete": self.complete,
+            "points": [
+                _key(point)
+                | {
+                    "throughput_rps": point.throughput,
+                    "throughput_lost": self.lost(point),
+                    "wait_us": attrs.asdict(point.wait_us),
+                    "wait_of": point.waits_longest,
+                    "ttft_us": attrs.asdict(point.measures.ttft_us),
+                    "service_gap_max": point.gap,
+                    "rate": point.rate,
+                    "wait_bound_cost": point.bound_cost,
+                    "wait_bound_us": point.bound_us,
+                }
+                for point in self.points
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def _key(point: Point) -> dict[str, Any]:
+    return {"quantum": point.quantum, "in_flight_cap_tokens": point.cap}
+
+
+def tune(
+    workload: Workload,
+    max_wait_ns: int,
+    *,
+    policy: str = "dlpm",
+    params: Mapping[str, object] = NOTHING,
+    router: str = "round-robin",
+    cluster: Cluster | None = None,
+    quanta: tuple[int, int] = (64, 65_536),
+    wait_of: WaitOf = "clients",
+    require: Require = "measured",
+    rate: float | None = None,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Return the quantum and the in-flight cap with the most throughput whose waits are at most `max_wait_ns` at p99.
+
+    `policy` has a deficit gate, and other parameters `params`.  Quanta are powers of two between `quanta`.  `wait_of`
+    says which waits count, `require` whether the wait must be proved as well as measured.  `rate` is how many cost
+    units a second a worker charges, by which a proved wait becomes a time (None: what the run's worker charged).  An
+    interrupt ends the search with what there is.  Raises `ValueError` for a policy without quantum and cap, quanta
+    that hold no power of two, or a workload that fits no worker.
+
+    >>> from fairsched.engines.workloads import generate
+    >>> found = tune(generate("demo", limit=20), 60 * 10**9, quanta=(1_024, 2_048))
+    >>> found.chosen.wait_us.p99 <= 60e6
+    True
+    """
+    cluster = cluster or Cluster()
+    for name in ("quantum", "in_flight_cap_tokens"):
+        if name in params:
+            raise ValueError(f"{name} is tuned: expected a parameter that is not tuned")
+    known = RunSpec.of(policy, router, params=params).policy
+    if not isinstance(known, ComposedPolicy) or not {"quantum", "in_flight_cap_tokens"} <= set(parameters(known)):
+        raise ValueError(
+            f"policy {policy!r} has no quantum and in-flight cap: choose one with a deficit gate, "
+            "as dlpm or fcfs+deficit"
+        )
+    if not (sizes := quanta_for(*quanta)):
+        raise ValueError(f"--quanta: there is no power of two from {quanta[0]} to {quanta[1]}")
+    needs = [job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs]
+    if min(needs, default=0) > cluster.capacity:
+        raise ValueError(f"every request needs more than the {cluster.capacity} KV tokens that a worker has")
+    runs = 0
+
+    def measure(quantum: int, cap: int | None) -> Point:
+        nonlocal runs
+        runs += 1
+        chosen = {**params, "quantum": quantum, "in_flight_cap_tokens": "none" if cap is None else cap}
+        title = f"run {runs}: quantum {quantum}, cap {chosen['in_flight_cap_tokens']}"
+
+        def step(ended: int) -> None:
+            if progress is not None:
+                progress(title, ended, len(workload.jobs))
+
+        run = RunSpec.of(policy, router, params=chosen)
+        assert isinstance(run.policy, ComposedPolicy)
+        found = simulated(workload, run, cluster, wait_of, step)
+        bound = wait_bound_cost(run.policy.gate, workload.clients, limits_of(workload, cluster, run.policy))
+        at = rate or found.rate
+        return Point(
+            quantum=quantum,
+            cap=cap,
+            measures=found.measures,
+            wait_us=found.wait_us,
+            waits_longest=found.waits_longest,
+            gap=found.gap,
+            rate=at,
+            bound_cost=bound,
+            bound_us=bound / at * 1e6 if bound is not None and at else None,
+        )
+
+    found = search(measure, sizes, caps_for(cluster.capacity, max(needs, default=1)), max_wait_ns / 1e3)
+    return attrs.evolve(
+        found,
+        workload=workload.name,
+        requests=len(workload.jobs),
+        notes=workload.notes,
+        policy=policy,
+        wait_of=wait_of,
+        require=require,
+        stated_rate=rate,
+    )
 
 
 def simulated(
-    workload: Workload, run: Run, cluster: Cluster, of: WaitOf, progress: Callable[[int], None] | None = None
+    workload: Workload, run: RunSpec, cluster: Cluster, of: WaitOf, progress: Callable[[int], None] | None = None
 ) -> Simulated:
     """Simulate a configuration and measure what tuning asks."""
     pieces: list[Tables] = []
@@ -145,7 +278,7 @@ def simulated(
         progress=progress,
     ).run()
     trace = concatenate([*pieces, tables(pending, position)])
-    charging = charging_of(workload, run.policy) or Charging()
+    charging = run_charging(run.policy, workload.clients) or Charging()
     charged, waited = charges(trace, charging), backlogs(trace)
     outcomes = Outcomes(workload, trace)
     waits, who = _waits(workload, trace, waited, of)

@@ -1,16 +1,16 @@
 """The workers of a simulated cluster, and what happens to them: restarts, crashes, drains, and workers that join.
 
 Workers are numbered from 0 on, those that join later after those that are there from the start.  Times are on the clock
-of the workload's arrivals.  What comes too late (nobody is left to be served, or the worker is gone) does not happen.
+of the workload's arrivals.  What comes too late (no request is left, or the worker is gone) does not happen.
 """
 
 from collections.abc import Sequence
 
 import attrs
 
-from fairsched.engines.moves import KvLink, host_link
-from fairsched.model.host import NO_HOST, Host
+from fairsched.engines.fleet.transfer import KvLink, host_link
 from fairsched.model.latency import LatencyModel
+from fairsched.model.view import NO_HOST, Host
 
 
 @attrs.frozen
@@ -110,3 +110,19 @@ def checked_changes(changes: Sequence[Change], workers: int) -> tuple[Change, ..
         if not isinstance(change, Join) and not 0 <= change.worker < workers + joins:
             raise ValueError(f"a {what} of worker {change.worker}: there are {workers + joins} workers, from 0 on")
     return ordered
+
+
+def described(change: Change) -> str:
+    """Return a change in a few words.
+
+    >>> described(Crash(0, 30_000_000_000, 5_000_000_000))
+    'worker 0 dies at 30 s, back after 5 s'
+    """
+    at = f"at {change.at_ns / 1e9:g} s"
+    if isinstance(change, Join):
+        return f"a worker joins {at}"
+    if isinstance(change, Drain):
+        return f"worker {change.worker} drains {at}"
+    does = "dies" if isinstance(change, Crash) else "restarts"
+    down = "" if change.down_ns is None else f", back after {change.down_ns / 1e9:g} s"
+    return f"worker {change.worker} {does} {at}{down}"

@@ -1,9 +1,8 @@
 """The gateway as an ASGI application: routes, bodies and their limit, callers that leave, errors as OpenAI's are."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -12,12 +11,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.gateway import Gateway, StalledError
-from fairsched.engines.gateway.request import CallError
-from fairsched.engines.gateway.status import status
+from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.upstream import BrokenError, FailedError, UnsendableError, open_answer
+from fairsched.engines.serving import ClientLabels
 
+CLIENTS_SHOWN = 20
+"""Clients that have a label of their own among the metrics: those that were served most."""
+WORKER = "gateway"
+"""The gateway's name among the metrics of workers."""
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """What passes the gate."""
 
@@ -26,8 +28,8 @@ class LeftError(Exception):
     """The caller left."""
 
 
-def application(gateway: Gateway, books: Books, stopped: Callable[[], object] = lambda: None) -> Starlette:
-    """The application; `stopped` is called when it has drained."""
+def application(gateway: Gateway, stopped: Callable[[], object] = lambda: None) -> Starlette:
+    """Return the application; `stopped` is called when it has drained."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -43,7 +45,7 @@ def application(gateway: Gateway, books: Books, stopped: Callable[[], object] = 
         return await _models(gateway, request)
 
     async def told(_: HttpRequest) -> Response:
-        return JSONResponse(status(gateway, books))
+        return JSONResponse(gateway.status())
 
     gated = _Gated(gateway)
     routes = [Route(path, gated, methods=["POST"]) for path in PATHS]
@@ -52,19 +54,23 @@ def application(gateway: Gateway, books: Books, stopped: Callable[[], object] = 
         routes.append(Route("/gateway/status", told))
     if gateway.config.metrics:
         # Only here, since it needs the extra `metrics`.
-        from fairsched.engines.gateway.metrics import GatewayMetrics
+        from prometheus_client import CollectorRegistry, generate_latest
 
-        metrics = GatewayMetrics(gateway, books)
+        from fairsched.engines.serving import Samples, decision_seconds
+
+        registry, labels = CollectorRegistry(), ClientLabels(CLIENTS_SHOWN)
+        gateway.decided = decision_seconds(registry).labels(WORKER).observe
+        Samples(registry).add(WORKER, lambda: gateway.samples(labels))
 
         async def scraped(_: HttpRequest) -> Response:
-            return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+            return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
         routes.append(Route("/metrics", scraped))
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={CallError: _refused})
 
 
 async def _models(gateway: Gateway, request: HttpRequest) -> Response:
-    """The models of the first server that answers."""
+    """Return the models of the first server that answers."""
     gateway.names.of(request.headers)
     last = "no server takes requests"
     for server, up in zip(gateway.config.servers, gateway.window.up, strict=True):
@@ -90,7 +96,7 @@ def _refused(_: HttpRequest, error: Exception) -> Response:
 
 
 def refusal(error: CallError) -> Response:
-    """The answer to a call that is refused."""
+    """Return the answer to a call that is refused."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     document = {"error": {"message": error.message, "type": kind, "code": error.status}}
     retry = error.retry_after_seconds
@@ -118,7 +124,7 @@ class _Gated:
             return
 
     async def _body(self, receive: Receive, headers: Headers) -> bytes:
-        """The whole body; whoever sends none ends here and is counted."""
+        """Return the whole body; a call without one ends here and is counted."""
         outcomes = self._gateway.outcomes
         try:
             return await _body(receive, headers, self._gateway.config.limits.body_bytes)
@@ -131,7 +137,7 @@ class _Gated:
 
 
 async def _body(receive: Receive, headers: Headers, most: int) -> bytes:
-    """The whole body.  Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left."""
+    """Return the whole body.  Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left."""
     declared = headers.get("content-length", "0")
     body = bytearray()
     more = not declared.isdecimal() or int(declared) <= most
@@ -149,7 +155,7 @@ async def _body(receive: Receive, headers: Headers, most: int) -> bytes:
     return bytes(body)
 
 
-async def _unless_left(receive: Receive, serving: Any) -> None:
+async def _unless_left(receive: Receive, serving: Coroutine[None, None, None]) -> None:
     """Serve until it is done or the caller leaves, which cancels it.  Raises `LeftError`, or what serving raises."""
 
     async def leaves() -> None:

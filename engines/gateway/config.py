@@ -6,6 +6,7 @@ it serves (`reloaded`); the rest needs a restart, and the error says so.
 
 import math
 import tomllib
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -18,7 +19,7 @@ from fairsched.model.request import Groups
 
 Mode = Literal["window", "priority"]
 Identify = Literal["key", "header"]
-Strangers = Literal["reject", "own", "together"]
+UnknownClients = Literal["reject", "own", "together"]
 
 
 DEFAULT_POLICY = "fcfs+deficit"
@@ -56,12 +57,13 @@ class ServerConfig:
     """An OpenAI-compatible server: its address without `/v1`, and what it takes at a time."""
 
     url: str = attrs.field(validator=_url)
+    """Address without `/v1`."""
     window_tokens: int | None = attrs.field(default=None, validator=_positive)
-    """None only in priority mode: no limit."""
+    """Prompt and output tokens in flight there at most: about its KV cache. Needed in window mode."""
     window_requests: int | None = attrs.field(default=None, validator=_positive)
-    """None: 256, and no limit in priority mode."""
+    """Calls in flight there at most; none: 256, and no limit in priority mode."""
     api_key: str | None = attrs.field(default=None, repr=False)
-    """Sent instead of the caller's key; None passes the caller's on."""
+    """Sent instead of the caller's key."""
 
 
 @attrs.frozen
@@ -69,7 +71,9 @@ class OrganisationConfig:
     """An organisation: its weight, and the weights of its users among themselves (1 for one that is not named)."""
 
     weight: int = attrs.field(default=1, validator=_positive)
+    """Share among organisations."""
     users: dict[str, int] = attrs.field(factory=dict)
+    """Weights of its users among themselves; others have 1."""
 
 
 @attrs.frozen
@@ -77,9 +81,13 @@ class ClientConfig:
     """A client: its keys, its weight among its siblings, and where it belongs."""
 
     keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    """API keys of the client."""
     weight: int = attrs.field(default=1, validator=_positive)
+    """Share among its siblings."""
     organisation: str | None = None
+    """The organisation in whose share it is."""
     user: str | None = None
+    """The user of that organisation."""
 
 
 @attrs.frozen
@@ -87,20 +95,27 @@ class LimitConfig:
     """Limits; what is over one is refused with 413 or 429.  Times in seconds."""
 
     body_bytes: int = attrs.field(default=8 << 20, validator=_positive)
+    """Longest body; else 413."""
     waiting_per_client: int = attrs.field(default=256, validator=_positive)
+    """Calls of one client that wait; else 429."""
     waiting: int = attrs.field(default=4096, validator=_positive)
+    """Calls that wait; else 429."""
     clients: int = attrs.field(default=1024, validator=_positive)
-    """Strangers beyond so many clients share one name."""
+    """Unknown clients beyond so many share the name `others`."""
     wait_seconds: float = attrs.field(default=600.0, validator=_positive)
+    """Longest wait for a place; then 503."""
     stall_seconds: float = attrs.field(default=60.0, validator=_positive)
-    """A caller that takes no byte for so long is cut off, since it holds part of the window."""
+    """A caller that takes no byte for so long is cut off."""
     read_seconds: float = attrs.field(default=600.0, validator=_positive)
     """A server that sends no byte for so long has failed."""
     retry_after_seconds: int = attrs.field(default=1, validator=_positive)
+    """Sent as `Retry-After` with 429."""
     tries: int = attrs.field(default=3, validator=_positive)
+    """Attempts a call, while no byte of an answer was passed on."""
     down_seconds: float = attrs.field(default=5.0, validator=_positive)
     """A server that failed is left alone for so long."""
     drain_seconds: int = attrs.field(default=120, validator=_positive)
+    """Time to finish calls after SIGTERM."""
 
 
 @attrs.frozen
@@ -109,22 +124,31 @@ class GatewayConfig:
 
     servers: tuple[ServerConfig, ...]
     mode: Mode = "window"
+    """`priority`: calls go on at once with a priority for servers that order calls themselves; it has no bound."""
     listen: str = "127.0.0.1:8080"
+    """Address and port."""
     policy: str = DEFAULT_POLICY
+    """Any policy that does not preempt; `+deficit`, `+counter` and `+hierarchical` have a bound."""
     quantum: int = attrs.field(default=4096, validator=_positive)
+    """Credit of a round for weight 1, in cost units."""
     router: str = "join-shortest-queue"
+    """Any router, over what the gateway has in flight."""
     identify: Identify = "key"
+    """How a caller is identified: by API key, or by a header (only behind a proxy that sets it)."""
     header: str = attrs.field(default="x-client", validator=_token)
-    strangers: Strangers = "own"
+    """The header that names the client."""
+    unknown_clients: UnknownClients = "own"
+    """Callers that no `[client]` names: a client each, one client for all (`together`), or 401 (`reject`)."""
     bytes_per_token: int = attrs.field(default=4, validator=_positive)
+    """Divides a prompt's bytes into tokens."""
     default_output_tokens: int = attrs.field(default=1024, validator=_positive)
-    """For a request that names no most; it is told to the server."""
+    """Declared output of a call without `max_tokens`, which the server is told."""
     status: bool = False
-    """Whether `/gateway/status` answers: it names clients."""
+    """Serve `/gateway/status`, which names clients."""
     metrics: bool = False
-    """Whether `/metrics` answers: it names clients."""
+    """Serve `/metrics` for Prometheus (extra `metrics`), which names clients."""
     state: str | None = None
-    """A file that keeps what clients owe through restarts."""
+    """A file that keeps debts through restarts."""
     limits: LimitConfig = attrs.field(factory=LimitConfig)
     organisations: dict[str, OrganisationConfig] = attrs.field(factory=dict)
     clients: dict[str, ClientConfig] = attrs.field(factory=dict)
@@ -145,7 +169,7 @@ class GatewayConfig:
             if client.organisation is not None and client.organisation not in self.organisations:
                 raise ValueError(f"client.{name}.organisation: there is no [organisation.{client.organisation}]")
             if client.user is not None and client.organisation is None:
-                raise ValueError(f"client.{name}.user is somebody of an organisation, and none is named")
+                raise ValueError(f"client.{name}.user is a user of an organisation, and none is named")
         self.address  # noqa: B018
 
     def groups(self, client: str) -> Groups:
@@ -158,7 +182,7 @@ class GatewayConfig:
         return groups if found.user is None else (*groups, (found.user, organisation.users.get(found.user, 1)))
 
     def weighed(self, place: Groups) -> Groups:
-        """The same groups with their weights as they are here; those of an organisation that is not here stay."""
+        """Return the same groups with their weights here; those of an organisation that is not here stay."""
         if not place or place[0][0] not in self.organisations:
             return place
         (name, _), *users = place
@@ -174,11 +198,13 @@ class GatewayConfig:
         return host.strip("[]"), int(port)
 
 
+_OLD_NAMES = {"strangers": "unknown_clients"}
+"""Keys that were called otherwise, and still work."""
 _TABLES = {"server": "servers", "client": "clients", "organisation": "organisations", "limits": "limits"}
 
 
 def read_config(path: Path) -> GatewayConfig:
-    """The configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
+    """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
     try:
         document = tomllib.loads(path.read_bytes().decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -186,8 +212,11 @@ def read_config(path: Path) -> GatewayConfig:
     try:
         tables = {name: document.pop(name) for name in _TABLES if name in document}
         known = [name for name in _fields(GatewayConfig) if name not in _TABLES.values()]
-        _known("", document, [*known, *_TABLES])
-        values = {name: _typed(name, value, _fields(GatewayConfig)[name]) for name, value in document.items()}
+        _known("", document.keys() - _OLD_NAMES, [*known, *_TABLES])
+        values = {
+            _OLD_NAMES.get(key, key): _typed(key, value, _fields(GatewayConfig)[_OLD_NAMES.get(key, key)])
+            for key, value in document.items()
+        }
         servers = tables.get("server", [])
         if not isinstance(servers, list):
             raise ConfigError("server is a list of tables: [[server]]")
@@ -205,7 +234,7 @@ def read_config(path: Path) -> GatewayConfig:
 
 
 def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
-    """The file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
+    """Return the file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
     fresh = read_config(path)
     for field in attrs.fields(GatewayConfig):
         name = field.name
@@ -218,18 +247,18 @@ def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
     return fresh
 
 
-def _fields(kind: type) -> dict[str, Any]:
+def _fields(kind: type) -> dict[str, object]:
     return get_type_hints(kind)
 
 
-def _table(where: str, value: object) -> dict[str, Any]:
+def _table(where: str, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         # Not what is there: it may be a key that stands in the wrong place.
         raise ConfigError(f"{where} is a table, not of type {type(value).__name__}")
     return value
 
 
-def _known(where: str, table: dict[str, Any], known: list[str]) -> None:
+def _known(where: str, table: Iterable[str], known: list[str]) -> None:
     for key in table:
         if key not in known:
             near = get_close_matches(key, known, n=1)
@@ -238,7 +267,7 @@ def _known(where: str, table: dict[str, Any], known: list[str]) -> None:
 
 
 def _made(kind: type[Any], where: str, table: object) -> Any:
-    """An object of a table, whose keys are its fields."""
+    """Return an object of a table, whose keys are its fields."""
     table, hints = _table(where, table), _fields(kind)
     _known(f"{where}.", table, list(hints))
     values = {name: _typed(f"{where}.{name}", value, hints[name]) for name, value in table.items()}
@@ -256,8 +285,8 @@ _SECRET = (".keys", ".api_key")
 _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
 
 
-def _typed(where: str, value: Any, hint: Any) -> Any:
-    """The value if it is of the field's type."""
+def _typed(where: str, value: object, hint: Any) -> Any:
+    """Return the value if it is of the field's type."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for kind in kinds:
         if get_origin(kind) is Literal:
@@ -270,7 +299,7 @@ def _typed(where: str, value: Any, hint: Any) -> Any:
         elif get_origin(kind) is dict:
             if isinstance(value, dict) and all(type(each) is int and each >= 1 for each in value.values()):
                 return value
-        elif kind is float and type(value) in (int, float):
+        elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         elif type(value) is kind:
             return value

@@ -11,22 +11,28 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 import httpx
 import msgspec
 
-from fairsched.engines.gateway.answer import StreamReader, Usage, usage_of
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.openai import (
+    Call,
+    CallerNames,
+    CallError,
+    StreamReader,
+    Tokenizer,
+    Usage,
+    read_call,
+    usage_of,
+)
 from fairsched.engines.gateway.priority import Tags, with_priority
-from fairsched.engines.gateway.request import Call, CallError, Names, read_call
-from fairsched.engines.gateway.shadow import Shadow
 from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, UnsendableError, open_answer
-from fairsched.engines.gateway.window import Window
-from fairsched.engines.openai_size import Tokenizer
-from fairsched.engines.serving_request import Clients
+from fairsched.engines.gateway.window import Shadow, Window
+from fairsched.engines.serving import ClientLabels, ClientRegistry, Document, Sample, promise_samples
 from fairsched.model.request import Client
 
 Send = Callable[[Any], Awaitable[None]]
@@ -43,14 +49,14 @@ class StalledError(Exception):
 
 
 class ClientLog(Protocol):
-    """Whoever must know a client before events name it."""
+    """A log that must know a client before events name it."""
 
     def client(self, client: Client) -> None:
         """The next client."""
 
 
 def _ignored(_seconds: float) -> None:
-    """Nobody asks how long decisions take."""
+    """Ignore how long a decision took."""
 
 
 @attrs.define(eq=False)
@@ -89,57 +95,98 @@ class Gateway:
         self.window = window
         self.http = http
         self.tokenizer = tokenizer
-        self.clients = Clients()
-        self.names = Names(config)
+        self.names = CallerNames(config)
         self.outcomes: Counter[str] = Counter()
         self.retries = 0
         self.shadow = Shadow(window, len(config.servers)) if shadow else None
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
         self._tickets: dict[int, Ticket] = {}
-        self.names.remember(client.name for client in clients)
         for client in clients:
             _check_place(client, config)
-            self.clients.put(client)
+        self.clients = ClientRegistry(known=clients)
+        for client in clients:
             for log in logs:
                 log.client(client)
-        for name in (*(client.name for client in clients), *config.clients):
-            self._client(name)
-            self._weigh(name)
+        self._configure_clients()
 
     def now_ns(self) -> int:
         """Time since the start."""
         return time.monotonic_ns() - self._begun_ns
 
     def configure(self, config: GatewayConfig) -> None:
-        """Clients, weights and limits are these from now on.  Raises `ConfigError` where that moves a client that was
-        here before to another organisation; then nothing changes."""
+        """Take clients, weights and limits from this configuration from now on.
+
+        Raises `ConfigError` where that moves a client that was here before to another organisation; then nothing
+        changes.
+        """
         for client in self.clients.all:
             _check_place(client, config)
         self.config = config
         self.names.configure(config)
-        for client in tuple(self.clients.all):
-            self._weigh(client.name)
-        for name in config.clients:
-            self._client(name)
+        self._configure_clients()
 
-    def _client(self, name: str) -> int:
-        if name not in self.clients:
-            client = Client(len(self.clients.all), name)
-            self.clients.put(client)
+    def _configure_clients(self) -> None:
+        config, before = self.config, tuple(self.clients.all)
+        self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0)
+        self.clients.configure({name: client.weight for name, client in config.clients.items()})
+        for client in tuple(self.clients.all):
+            self._place_in_groups(client, before[client.id] if client.id < len(before) else None)
+
+    def _place_in_groups(self, client: Client, before: Client | None) -> None:
+        """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
+        configured = client.name in self.config.clients
+        groups = self.config.groups(client.name) if configured else self.config.weighed(client.place)
+        client = Client(client.id, client.name, client.weight, groups)
+        self.clients.put(client)
+        if before is None:
             for log in self.logs:
                 log.client(client)
-            self._weigh(name)
-        return self.clients.id(name)
-
-    def _weigh(self, name: str) -> None:
-        known = self.clients.all[self.clients.id(name)]
-        configured = name in self.config.clients
-        place = self.config.groups(name) if configured else self.config.weighed(known.place)
-        client = Client(known.id, name, self.names.weight(name), place)
-        if client != known:
-            self.clients.put(client)
+        if client != (before or Client(client.id, client.name)):
             self.window.configure(client, self.now_ns())
+
+    def _client(self, name: str) -> int:
+        client, new = self.clients.resolve(name)
+        if new:
+            self._place_in_groups(client, None)
+        return client.id
+
+    def status(self) -> Document:
+        """Return plain JSON values: service by client, the gap against its bound, servers, ends, and the shadow's."""
+        document: Document = {
+            **self.window.status(self.clients.all),
+            "servers": {
+                server.url: {"up": up, "window_tokens": server.window_tokens}
+                for server, up in zip(self.config.servers, self.window.up, strict=True)
+            },
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "retries": self.retries,
+        }
+        if self.shadow is not None:
+            document["shadow"] = dict(sorted(self.shadow.counts.items()))
+        return document
+
+    def samples(self, labels: ClientLabels) -> Iterator[Sample]:
+        """Yield the samples for Prometheus; prompts are counted as they are charged."""
+        window, usage = self.window, self.window.usage
+        tokens = {
+            (client, phase): count
+            for phase, counts in (("prefill", usage.prompt_tokens), ("decode", usage.output_tokens))
+            for client, count in counts.items()
+        }
+        yield from labels.samples(tokens, lambda client: self.clients.all[client].name)
+        if usage.monitor is not None:
+            yield from promise_samples(usage.monitor, usage.monitor.report())
+        for outcome, count in sorted(self.outcomes.items()):
+            yield "requests_total", {"outcome": outcome}, count
+        yield "retries_total", {}, self.retries
+        yield "overrun_tokens_total", {}, window.overrun_tokens
+        yield "waiting_requests", {}, window.waiting
+        yield "running_requests", {}, window.in_flight
+        yield "window_free_tokens", {}, window.tokens - window.in_flight_tokens
+        yield "policy_set_aside", {}, window.set_aside is not None
+        for server, up in zip(self.config.servers, window.up, strict=True):
+            yield "server_up", {"server": server.url}, up
 
     # --- a call -----------------------------------------------------------------------------------------------------
 
@@ -245,7 +292,7 @@ class Gateway:
         self._end(request_id, lambda i, now: window.finish(i, computed, output, now), "finished")
 
     async def _place(self, request_id: int, client: int, call: Call, deadline: float) -> int:
-        """The server for a request, once it may go."""
+        """Return the server for a request, once it may go."""
         prompt, output, shadow = call.prompt_tokens, call.max_output_tokens, self.shadow
         if shadow is None or self.window.refuses(prompt, output) is None:
             self.window.arrive(request_id, client, prompt, output, self.now_ns())
@@ -343,7 +390,7 @@ class Gateway:
     async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
         await self._deliver(send, {"type": "http.response.body", "body": body, "more_body": not last})
 
-    async def _deliver(self, send: Send, message: dict[str, Any]) -> None:
+    async def _deliver(self, send: Send, message: dict[str, object]) -> None:
         try:
             async with asyncio.timeout(self.config.limits.stall_seconds):
                 await send(message)
@@ -365,6 +412,6 @@ def _check_place(client: Client, config: GatewayConfig) -> None:
 
 
 def _error_event(message: str) -> bytes:
-    """What OpenAI-compatible servers send where a stream fails."""
+    """Return what OpenAI-compatible servers send where a stream fails."""
     document = {"error": {"message": f"the server's answer broke off: {message}", "type": "server_error"}}
     return b"data: " + msgspec.json.encode(document) + b"\n\n"

@@ -3,24 +3,22 @@
 Each request is sent as a streamed completion at its arrival, or after those that it follows, whatever became of others
 (an open loop).  Its prompt is a text of four bytes a token in which equal blocks are equal, so that prefixes are shared
 as in the trace; how many tokens that is is up to the server's vocabulary.  Its output is asked for in the trace's
-length.  What happens is told as events, and `engines.outcomes` measures them as it measures a simulation.
+length.  What happens is told as events, and `engines.analysis.outcomes` measures them as it measures a simulation.
 """
 
 import asyncio
 import hashlib
 import time
-from typing import Any
 
 import attrs
 import httpx
 import msgspec
 
-from fairsched.engines.gateway.answer import StreamReader
-from fairsched.engines.outcomes import Measures, Outcomes
+from fairsched.engines.analysis import Measures, Outcomes
+from fairsched.engines.gateway.openai import StreamReader
 from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Prefilled, Rejected
-from fairsched.model.request import KEY_BYTES, Prompt, Request
-from fairsched.model.trace import concatenate, tables
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import KEY_BYTES, Job, Prompt, Request, Workload
+from fairsched.model.service import concatenate, tables
 
 SERVER = 0
 _LETTERS = "abcdefghijklmnop"
@@ -47,14 +45,14 @@ class Replayed:
     clients: dict[str, Measures]
     errors: dict[str, int]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The run's entry in a document like that of `compare`; what cannot be measured from outside is not there."""
         entry = _measured(self.measures)
         entry["clients"] = {name: _measured(measures) for name, measures in self.clients.items()}
         return entry | {"errors": self.errors}
 
 
-def _measured(measures: Measures) -> dict[str, Any]:
+def _measured(measures: Measures) -> dict[str, object]:
     document = attrs.asdict(measures)
     del document["prefix_hit_ratio"], document["preemptions"], document["swaps"]
     if document["slo_attainment"] is None:
@@ -123,7 +121,7 @@ class Replay:
         return named if self.target.key is None else named | {"authorization": f"Bearer {self.target.key}"}
 
     def now(self) -> int:
-        """The replay's clock: at a request's arrival it shows its `arrival_ns`."""
+        """Return the replay's clock: at a request's arrival it shows its `arrival_ns`."""
         return time.monotonic_ns() - self._begun_ns
 
     async def _job(self, http: httpx.AsyncClient, model: str, job: Job) -> None:
@@ -157,7 +155,7 @@ class Replay:
     async def _call(self, http: httpx.AsyncClient, model: str, job: Job, output: "_Output") -> bool:
         """Send one call and follow its answer; whether it finished."""
         request = job.request
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "model": model,
             "prompt": prompt_text(request.prompt, request.id),
             "max_tokens": job.output_tokens,

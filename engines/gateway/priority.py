@@ -1,9 +1,9 @@
 """Priorities for servers that order calls themselves: start tags of fair queueing, smaller ones first.
 
 vLLM (with `--scheduling-policy priority`) and SGLang take a field `priority` with each call.  A call's tag is where its
-client's service stands: the tag of the client's call before, and what that costs by weight; who comes back starts no
-lower than the calls that are open, so nobody saves up (start-time fair queueing: Goyal, Vin and Cheng, 1996).  A call
-costs its estimate and all outputs that it declared until it ends, and then what it was.
+client's service stands: the tag of the client's call before, and what that costs by weight; a client that comes back
+starts no lower than the calls that are open, so no client saves up (start-time fair queueing:  Goyal, Vin and Cheng,
+1996).  A call costs its estimate and all outputs that it declared until it ends, and then what it was.
 
 **Nothing is promised.**  A server compares tags of those that wait there at that time, knows no other server's, lets in
 as many as fit its memory, and may take a running call out for one with a smaller tag.
@@ -43,7 +43,7 @@ class Tags:
         self._now = 0
 
     def of(self, request_id: int) -> int:
-        """The tag of an open call."""
+        """Return the tag of an open call."""
         return self._open[request_id].tag
 
     def record(self, event: Event) -> None:
@@ -82,5 +82,5 @@ class Tags:
 
 
 def with_priority(body: bytes, priority: int) -> bytes:
-    """The call with this priority, whatever its caller asked for."""
+    """Return the call with this priority, whatever its caller asked for."""
     return msgspec.json.encode({**msgspec.json.decode(body), "priority": priority})

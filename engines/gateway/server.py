@@ -6,29 +6,27 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 import msgspec
 import uvicorn
 
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.keep import Kept
+from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.priority import Tags
-from fairsched.engines.gateway.record import Recorded, state_of
-from fairsched.engines.gateway.status import status
+from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.upstream import new_client
 from fairsched.engines.gateway.window import Share, Window
-from fairsched.engines.openai_size import Tokenizer
-from fairsched.engines.serving_log import ServingLog
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.engines.serving import EventBus, ServingLog
+from fairsched.model.events import Arrived, Event
+from fairsched.model.request import Client, Job
+from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 
 _log = logging.getLogger("fairsched.gateway")
 
-OpenLog = Callable[[tuple[int, ...], dict[str, Any] | None], ServingLog]
+OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
 """Begins a log, for windows of so many tokens and a state that the policy goes on from."""
 
 WINDOW_REQUESTS = 256
@@ -39,33 +37,60 @@ ENDLESS = 1 << 40
 """Tokens and requests of a server without a limit."""
 
 
+class Recorded:
+    """A listener of the window that writes its event log, which `fairsched replay` and `audit` read.
+
+    The window is the log's one worker.  A log that cannot be written any more stops, and the gateway serves on.
+    """
+
+    def __init__(self, log: ServingLog) -> None:
+        self._log = log
+        self._bus = EventBus(log, ())
+
+    def client(self, client: Client) -> None:
+        """Define the next client."""
+        self._bus.client(client)
+
+    def record(self, event: Event) -> None:
+        """Write the window's next event."""
+        if isinstance(event, Arrived):
+            self._bus.request(Job(event.request, event.request.max_output_tokens))
+        self._bus.tell([event])
+
+    def close(self, window: Window) -> None:
+        """Write the last line; without it, as where the policy was set aside, the log is an interrupted one."""
+        if window.set_aside is None and self._bus.log is not None:
+            self._log.complete(window.state)
+        else:
+            self._log.close()
+
+
 @attrs.frozen
 class Built:
-    """A gateway, its books, and what is kept of it: debts, and its log."""
+    """A gateway, and what is kept of it: debts, and its log."""
 
     gateway: Gateway
-    books: Books
-    kept: Kept | None = None
+    store: UsageStore | None = None
     recorded: Recorded | None = None
 
     def close(self) -> None:
         """It has drained: write what remains to be written."""
-        if self.kept is not None:
-            self.kept.close()
+        if self.store is not None:
+            self.store.drain()
         if self.recorded is not None:
             self.recorded.close(self.gateway.window)
 
 
 def build(
     config: GatewayConfig,
-    policy: LocalPolicy[Any],
-    router: Router[Any],
+    policy: AnyLocalPolicy,
+    router: AnyRouter,
     *,
     shadow: bool = False,
     tokenizer: Tokenizer | None = None,
     open_log: OpenLog | None = None,
 ) -> Built:
-    """A gateway.  Call it in the event loop that is to serve, or before there is one.
+    """Return a gateway.  Call it in the event loop that is to serve, or before there is one.
 
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
@@ -78,13 +103,16 @@ def build(
         )
         for server in config.servers
     ]
-    kept = None if config.state is None else Kept(Path(config.state), policy)
-    state = None if kept is None else kept.state
-    books = Books(policy, sum(share.tokens for share in shares), resumed=state is not None)
+    store = None if config.state is None else UsageStore(Path(config.state), policy)
+    state = None if store is None else store.state
     windows = tuple(share.tokens for share in shares)
-    recorded = None if open_log is None else Recorded(open_log(windows, state_of(policy, state)))
+    recorded = (
+        None
+        if open_log is None
+        else Recorded(open_log(windows, None if state is None else policy.state_to_json(state)))
+    )
     tags = Tags() if config.mode == "priority" else None
-    listening = (kept, recorded, tags, books)
+    listening = (store, recorded, tags)
     window = Window(policy, router, shares, [each.record for each in listening if each is not None], state)
     gateway = Gateway(
         config,
@@ -92,14 +120,14 @@ def build(
         new_client(),
         shadow=shadow,
         tokenizer=tokenizer,
-        clients=() if kept is None else kept.clients,
-        logs=[each for each in (kept, recorded) if each is not None],
+        clients=() if store is None else store.clients,
+        logs=[each for each in (store, recorded) if each is not None],
         tags=tags,
     )
-    if kept is not None:
+    if store is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.
-        kept.begin(window)
-    return Built(gateway, books, kept, recorded)
+        store.begin(window)
+    return Built(gateway, store, recorded)
 
 
 def reload(gateway: Gateway, path: Path) -> bool:
@@ -144,15 +172,15 @@ def serve(
 
     Then `report` is written, and what is kept is closed.
     """
-    gateway, books = built.gateway, built.books
+    gateway = built.gateway
 
     def stopped() -> None:
         built.close()
         if report is not None:
-            report.write_bytes(msgspec.json.format(msgspec.json.encode(status(gateway, books)), indent=2) + b"\n")
+            report.write_bytes(msgspec.json.format(msgspec.json.encode(gateway.status()), indent=2) + b"\n")
 
     settings = uvicorn.Config(
-        application(gateway, books, stopped),
+        application(gateway, stopped),
         log_level="warning",
         access_log=False,
         ws="none",

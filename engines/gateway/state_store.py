@@ -1,28 +1,36 @@
-"""What clients owe, kept through restarts in a file: a gateway that is killed forgives nobody.
+"""What clients owe, kept through restarts in a file: a gateway that is killed forgives no client.
 
-The file is a snapshot of the policy's state, written whole; beside it a journal (`engines.journal`) has every event
-since, each written before a byte of what it is about goes on to a caller.  A restart goes on from both: calls that were
-in flight are charged the whole estimate of their prompts and the output that passed, as callers are who leave, and
-those that waited never were.  Written without waiting for the disk: what the machine itself loses when it dies is lost.
+The file is a snapshot of the policy's state, written whole; beside it a journal (`engines.serving.state.journal`) has
+every event since, each written before a byte of what it is about goes on to a caller.  A restart goes on from both:
+calls in flight are charged the whole estimate of their prompts and the output that passed, as calls are whose caller
+leaves, and those that waited never were.  Written without waiting for the disk: what the machine itself loses when it
+dies is lost.
 """
 
 import hashlib
 import logging
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
 from fairsched.engines.gateway.config import ConfigError
 from fairsched.engines.gateway.window import WINDOW, Window
-from fairsched.engines.journal import NOTHING, Journal, JournalError, read_journal
-from fairsched.engines.snapshot import write_whole
-from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Event, Finished, Settled, WorkerLeft
-from fairsched.model.fingerprint import configuration
+from fairsched.engines.serving import NOTHING, JournalError, StateStore, read_journal
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    ClientConfigured,
+    Event,
+    Finished,
+    Settled,
+    WorkerLeft,
+)
 from fairsched.model.request import Client
-from fairsched.model.serial import StateError
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.serialization import StateError, configuration
+from fairsched.policies.base import AnyLocalPolicy
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -33,7 +41,7 @@ EVENTS_MAX = 100_000
 
 
 def alone(path: Path) -> IO[str] | None:
-    """Take the file at `path` for this process, until what is returned is closed or the process ends, however it ends.
+    """Take the file at `path` for this process, until what is returned is closed or the process ends, however it does.
 
     Raises `ConfigError` if another gateway has it, and `OSError` where nothing can be written beside it.  None where
     files cannot be locked (Windows).
@@ -62,25 +70,24 @@ class _Call(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fairsched_gateway_state: int
-    policy: dict[str, Any]
-    state: dict[str, Any]
+    policy: dict[str, object]
+    state: dict[str, object]
     clients: tuple[Client, ...]
     calls: tuple[_Call, ...]
 
 
-class Kept:
-    """The file at `path`.  `state` and `clients` are what it holds, None and nobody if there is no such file.
+class UsageStore(StateStore):
+    """The file at `path`.  `state` and `clients` are what it holds, None and none if there is no such file.
 
     Raises `ConfigError` for a file that is broken or of another policy, and `OSError` where it cannot be read.
     """
 
-    def __init__(self, path: Path, policy: LocalPolicy[Any]) -> None:
+    def __init__(self, path: Path, policy: AnyLocalPolicy) -> None:
+        super().__init__(_log)
         self.path = path
-        self.failure: OSError | None = None
-        self.state: Any = None
+        self.state: object = None
         self.clients: tuple[Client, ...] = ()
         self._policy = policy
-        self._journal: Journal | None = None
         self._window: Window | None = None
         self._events = 0
         if path.exists():
@@ -102,7 +109,7 @@ class Kept:
                 "and begin without debts"
             )
         state = self._policy.state_from_json(file.state)
-        tail = read_journal(self._journal_path) if self._journal_path.exists() else NOTHING
+        tail = read_journal(self._journal_path)
         if tail.after != _sha256(data):
             tail = NOTHING  # The snapshot was written after it, and has it all.
         clients = {client.id: client for client in (*file.clients, *tail.clients)}
@@ -131,60 +138,41 @@ class Kept:
     def begin(self, window: Window) -> None:
         """Keep this window from now on.  Raises `OSError` where the file cannot be written."""
         self._window = window
-        self._snapshot()
+        self._snapshot(window)
 
     def client(self, client: Client) -> None:
-        """The next client."""
+        """Write the next client."""
         if client.id == len(self.clients):
             self.clients = (*self.clients, client)
-        try:
-            if self._journal is not None:
-                self._journal.client(client)
-        except OSError as error:
-            self._failed(error)
+        self.append(lambda journal: journal.client(client))
 
     def record(self, event: Event) -> None:
-        """The window's next event."""
+        """Write the window's next event."""
         if isinstance(event, ClientConfigured):
             i = event.client
             self.clients = (*self.clients[:i], _configured(self.clients[i], event), *self.clients[i + 1 :])
-        if self._journal is None or self._window is None:
-            return
-        try:
-            self._journal.events((event,))
+        if self.is_open and self._window is not None:
+            self.append(lambda journal: journal.events((event,)))
             self._events += 1
             if self._events >= EVENTS_MAX and isinstance(event, Finished | Cancelled):
-                self._snapshot()
-        except OSError as error:
-            self._failed(error)
+                window = self._window
+                self.append(lambda _: self._snapshot(window))
 
-    def _failed(self, error: OSError) -> None:
-        _log.error("debts cannot be kept in %s any more: %s", self.path, error)
-        self.failure = error
-        if self._journal is not None:
-            self._journal.close()
-        self._journal = None
-
-    def _snapshot(self) -> None:
-        assert self._window is not None
-        if self._window.set_aside is not None:
+    def _snapshot(self, window: Window) -> None:
+        if window.set_aside is not None:
             return  # Its state is of an earlier time; the journal goes on.
-        calls = [_Call(each.id, each.client, each.prompt_tokens, 0) for each in self._window.queue]
-        calls += [_Call(each.id, each.client, each.prompt_tokens, charged) for each, charged in self._window.flights]
-        state = self._policy.state_to_json(self._window.state)
+        calls = [_Call(each.id, each.client, each.prompt_tokens, 0) for each in window.queue]
+        calls += [_Call(each.id, each.client, each.prompt_tokens, charged) for each, charged in window.flights]
+        state = self._policy.state_to_json(window.state)
         data = msgspec.json.encode(_File(SCHEMA, configuration(self._policy), state, self.clients, tuple(calls)))
-        write_whole(self.path, data)
-        if self._journal is not None:
-            self._journal.close()
-        self._journal = Journal(self._journal_path, _sha256(data))
+        self.save(self.path, data, self._journal_path, _sha256(data))
         self._events = 0
 
-    def close(self) -> None:
-        """The gateway has drained: one snapshot has it all."""
-        if self._journal is not None:
-            self._snapshot()
-            self._journal.close()
-            self._journal = None
+    def drain(self) -> None:
+        """Close it with one snapshot that has it all: the gateway has drained."""
+        if self.is_open and self._window is not None:
+            self._snapshot(self._window)
+        self.close()
 
 
 def _follow(calls: dict[int, _Call], event: Event) -> None:

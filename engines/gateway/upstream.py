@@ -67,7 +67,7 @@ class Answer:
 
 
 def new_client() -> httpx.AsyncClient:
-    """The connections to all servers; how many are open is bounded by the windows.
+    """Return the connections to all servers; how many are open is bounded by the windows.
 
     No cookie is kept: it would be one caller's, and go out with the calls of others.
     """
@@ -83,7 +83,7 @@ async def open_answer(
     call: tuple[str, str, Sequence[tuple[str, str]], bytes],
     read_seconds: float,
 ) -> AsyncIterator[Answer]:
-    """The server's answer to a call: method, path, headers, body.  Raises `FailedError`, `UnsendableError` before
+    """Yield the server's answer to a call: method, path, headers, body.  Raises `FailedError`, `UnsendableError` before
     anything was sent, and reading the answer's `chunks` raises `BrokenError`.
 
     Leaving the context closes the connection of an answer that is not whole, so that the server stops.
@@ -111,7 +111,7 @@ async def open_answer(
 
 
 def _sent(headers: Sequence[tuple[str, str]], api_key: str | None) -> Headers:
-    """The headers that a server sees.  Bytes, as they came: a value need not be ASCII."""
+    """Return the headers that a server sees.  Bytes, as they came: a value need not be ASCII."""
     dropped = _HOP if api_key is None else _HOP | {"authorization"}
     sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers if name.lower() not in dropped]
     if api_key is not None:
@@ -152,5 +152,5 @@ async def _passed(first: bytes, rest: AsyncIterator[bytes] | None) -> AsyncItera
 
 
 def _kept(headers: httpx.Headers) -> Headers:
-    """The headers of an answer that are the caller's business."""
+    """Return the headers of an answer that are the caller's business."""
     return [(name, value) for name, value in headers.raw if name.decode("latin-1").lower() not in _HOP]

@@ -1,10 +1,10 @@
 """A run's log as a file of JSON lines: what is in it, and how a run streams it out.
 
-The first line says what was run.  Then every event stands as the canonical log has it (`engines.log`), and before the
-first event of a request a line defines it, with its prompt and the truth about its output (where nobody knows it yet,
-the most that it may be); a client that the first line does not name is defined before its first request.  Definitions
-are no events and not in the log's hash.  The last line holds the number of events, their hash, the digest of every
-worker's policy state, and the hash of all lines above it; an interrupted run has no such line.
+The first line says what was run.  Then every event stands as the canonical log has it (`engines.logs.log`), and
+before the first event of a request a line defines it, with its prompt and the truth about its output (where it is
+unknown yet, the most that it may be); a client that the first line does not name is defined before its first
+request.  Definitions are no events and not in the log's hash.  The last line holds the number of events, their hash,
+the digest of every worker's policy state, and the hash of all lines above it; an interrupted run has no such line.
 
     {"fairsched_log": 1, "fairsched": "0.1.0", "run": {...}, "clients": [...]}
     ["client", {"id": 0, ...}]
@@ -25,9 +25,11 @@ from msgspec.structs import replace
 
 from fairsched.model.events import Arrived, Event
 from fairsched.model.latency import LatencyModel
-from fairsched.model.request import Client
-from fairsched.model.serial import digest
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Client, Job, Workload
+from fairsched.model.serialization import SCHEMA as STATES_SCHEMA
+from fairsched.model.serialization import digest
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import local_policy, with_parameters
 
 SCHEMA = 1
 """Version of the file; it grows when a line's meaning changes."""
@@ -86,14 +88,26 @@ class LogHeader(Struct, frozen=True):
     clients: tuple[Client, ...]
 
 
+def logged_policy(header: LogHeader) -> ComposedPolicy:
+    """Return the policy that a log names, with its parameters.
+
+    Raises `ValueError` where it is neither shipped nor can be imported.
+    """
+    return with_parameters(local_policy(header.run.policy), header.run.params)
+
+
 class LogFooter(Struct, frozen=True):
     """The last line: how many events there are, their hash, the digest of each worker's policy state, and the hash of
-    all lines above, definitions included."""
+    all lines above, definitions included.
+
+    `states_schema` is the version of the documents of states whose digests these are; logs of version 1 do not say it.
+    """
 
     events: int
     log_sha256: str
     states: tuple[str, ...]
     file_sha256: str
+    states_schema: int = 1
 
 
 class LogWriter:
@@ -133,7 +147,7 @@ class LogWriter:
     def complete(self, log_sha256: str, policy_states: Iterable[object]) -> None:
         """Write the last line: the hash of the canonical log, and the digests of the workers' policy states."""
         states = tuple(map(digest, policy_states))
-        self._put(LogFooter(self._events, log_sha256, states, self._hash.hexdigest()))
+        self._put(LogFooter(self._events, log_sha256, states, self._hash.hexdigest(), STATES_SCHEMA))
 
     def _put(self, value: object) -> None:
         self._write(msgspec.json.encode(value))

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from fairsched.engines.log import line_of
-from fairsched.engines.log_file import SCHEMA, LogError, LogFooter, LogHeader
+from fairsched.engines.logs.log import line_of
+from fairsched.engines.logs.log_file import SCHEMA, LogError, LogFooter, LogHeader
 from fairsched.model.events import (
     NOWHERE,
     Admitted,
@@ -38,8 +38,7 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.request import GROUPS_MAX, Client, Prompt
-from fairsched.model.workload import Job
+from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
 
 # Lines that name a prompt by its request; all other lines are the events themselves.
 

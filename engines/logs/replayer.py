@@ -1,27 +1,32 @@
-"""One worker and its policy's state, rebuilt from the events of a log: the worker's own transitions tell them again.
+"""Rebuilding states from a log: a `LogReplayer` follows the events with a replica, and lets the policy observe them.
 
 A log holds what happened, not the plans.  But a plan can be read off its events: preemptions and admissions are events
-of their own, chunks are what was prefilled at one time, and a decode run says how many steps it took.  So the worker's
-transitions are run again, whatever they tell must be the next events of the log, and the policy observes it all.  A
-worker that lost its memory reads as one that preempted everybody and evicted everything.
+of their own, chunks are what was prefilled at one time, and a decode run says how many steps it took.  So a
+`WorkerReplica` runs the worker's transitions again, and their events must be the next ones of the log.  A worker that
+lost its memory reads as one that preempted all requests and evicted all blocks.  The log sums decode runs: a run is
+taken apart into the step that completed a prefill and pure decode steps, one by one while `on_decision` is set.
 
-The log sums decode runs.  What a run covers is taken apart into the step that completed a prefill and pure decode
-steps, one by one while somebody watches the decisions between them.
+A gateway's `WindowReplica` has no steps: calls arrive, are admitted where there is room, produce, are settled and end.
+A log does not say which server took a call, so room is that of all servers together.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
+import attrs
 from msgspec.structs import replace
 
-from fairsched.engines.log import line_of, merged
+from fairsched.engines.logs.log import line_of, merged
+from fairsched.engines.logs.log_file import RunInfo
+from fairsched.engines.logs.log_reader import LogReader
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
     Admitted,
     Arrived,
     Cached,
     Cancelled,
+    ClientConfigured,
     Decoded,
     Event,
     Evicted,
@@ -37,13 +42,13 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.host import NO_HOST, Host
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.worker_host import land, lose_host
-from fairsched.model.worker_state import WorkerState
-from fairsched.model.workload import Job
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.request import Job, Request
+from fairsched.model.view import NO_HOST, Host
+from fairsched.model.worker import WorkerState, land, lose_host
+from fairsched.policies.base import AnyLocalPolicy
+from fairsched.policies.guarantees import charged_at_once, held_tokens
 
 DECIDED = (Preempted, SwappedOut, SwappedIn, Admitted, Settled, Evicted)
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
@@ -53,61 +58,103 @@ class DifferenceError(ValueError):
     """The log holds an event that this worker would not have told."""
 
 
-class Retrace:
-    """A worker in the middle of its log.
+class Replica(Protocol):
+    """What a log drives: a worker or a gateway's window."""
 
-    `state` is the worker, `policy_state` its policy's state.  `since_ns` is when it last decided.  `on_decision` is
-    called after each decision (with everything that it did in both states), while it is set; decode runs are then
-    taken step by step.
-    """
+    def follow(self, event: Event) -> Iterator[Event]:
+        """Take the next event; yields what the policy observes, in order.  Raises an error if it cannot be."""
 
-    def __init__(self, worker: int, policy: LocalPolicy[Any], jobs: Mapping[int, Job], latency: LatencyModel) -> None:
-        self.worker = worker
+    def end(self) -> None:
+        """Note that the log ends.  Raises `DifferenceError` if something is missing."""
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the waiting requests, the running requests, and the cached tokens."""
+
+
+class LogReplayer:
+    """A replica in the middle of its log, and the state that the events give its policy."""
+
+    def __init__(self, policy: AnyLocalPolicy, replica: Replica, policy_state: Any = None) -> None:
         self.policy = policy
-        self.policy_state = policy.init()
-        self.state = WorkerState(worker, 0)
-        self.since_ns = 0
-        self.on_decision: Callable[[], None] | None = None
-        self._jobs = jobs
-        self._latency = latency
-        self._swapping: SwappedIn | None = None  # Whose admission must come next.
-        self._deciding = False  # The worker is idle, or decides what comes next: no step has begun.
-        self._step: list[Event] = []  # Prefilled and Cached of a step whose end is not told yet.
-        self._due: deque[Event] = deque()  # What the transitions told and the log must hold next.
+        self.policy_state = policy.init() if policy_state is None else policy_state
+        self.replica = replica
 
     def feed(self, event: Event) -> None:
-        """The worker's next event.  Raises `DifferenceError` if it cannot be."""
+        """Take the next event of the worker or window.  Raises `DifferenceError` if it cannot be."""
         try:
-            self._feed(event)
+            for told in self.replica.follow(event):
+                self.policy_state = self.policy.observe(self.policy_state, told)
         except DifferenceError:
             raise
         except Exception as error:
-            # The log is input: what it makes a worker or a policy raise is said of its line.
-            why = f"{type(error).__name__}: {error}"
-            raise DifferenceError(f"{_text(event)} cannot happen here ({why})") from error
+            # The log is input: an error that it causes in a worker or a policy is reported with its line.
+            raise _impossible(event, f"{type(error).__name__}: {error}") from error
 
     def end(self) -> None:
-        """The log ends: tell what is still open.  Raises `DifferenceError` if something is missing."""
+        """Note that the log ends.  Raises `DifferenceError` if something is missing."""
+        self.replica.end()
+
+
+def replayers_of(log: LogReader, policy: AnyLocalPolicy) -> list[LogReplayer]:
+    """Return a replayer for each worker of a log, by number; a gateway's window is worker 0."""
+    run = log.header.run
+    if run.windows:
+        state = None if run.state is None else policy.state_from_json(run.state)
+        return [LogReplayer(policy, WindowReplica(run), state)]
+    return [
+        LogReplayer(policy, WorkerReplica(WorkerState(worker, 0), log.jobs, run.latency_of(worker)))
+        for worker in range(run.workers)
+    ]
+
+
+class WorkerReplica:
+    """A worker in the middle of its log.
+
+    `state` is the worker, and `since_ns` when it last decided.  `on_decision` is called after each decision (with all
+    its effects in the states of worker and policy), while it is set; decode runs are then taken step by step.
+    """
+
+    def __init__(self, state: WorkerState, jobs: Mapping[int, Job], latency: LatencyModel, since_ns: int = 0) -> None:
+        self.state = state
+        self.since_ns = since_ns
+        self.on_decision: Callable[[], None] | None = None
+        self._jobs = jobs
+        self._latency = latency
+        self._swapping: SwappedIn | None = None  # The admission of this request must come next.
+        self._deciding = False  # The worker is idle, or decides what comes next: no step has begun.
+        self._step: list[Event] = []  # Prefilled and Cached of a step whose end is not told yet.
+        self._due: deque[Event] = deque()  # Events of the transitions that the log must hold next.
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the waiting requests, the running requests, and the cached tokens."""
+        return len(self.state.queue), len(self.state.in_flight), self.state.cache.tree.cached_tokens
+
+    def end(self) -> None:
+        """Finish what is still open."""
         if self._step:
             self._end_chunks(decode=False)
         if self._due:
             raise DifferenceError(f"the log ends, and {_text(self._due[0])} is missing")
         self._decided()
 
-    def _feed(self, event: Event) -> None:
+    def follow(self, event: Event) -> Iterator[Event]:
+        """Take the worker's next event; yields what the policy observes."""
         if self._step and not self._same_step(event):
             self._end_chunks(decode=False)
         kind = type(event)
         if self._due:
             self._expect(event, self._due.popleft())
-        elif kind in _FEEDS:
+        elif isinstance(event, Decoded):
+            self._decided()
+            yield from self._decode_run(event)
+        elif kind in _FOLLOW:
             if kind not in DECIDED:
                 self._decided()
-            _FEEDS[kind](self, event)
+            _FOLLOW[kind](self, event)
         elif kind is Settled:
             raise DifferenceError(f"the worker would not tell {_text(event)}")
         if kind is not Decoded:
-            self.policy_state = self.policy.observe(self.policy_state, event)
+            yield event
         if not self.state.in_flight:
             self._decides_at(event.time_ns)
 
@@ -118,7 +165,7 @@ class Retrace:
         self._deciding = True
 
     def _decided(self) -> None:
-        """A step begins, or idling goes on: whatever was decided is done."""
+        """Note that the decision is complete: a step begins, or idling goes on."""
         if self._deciding and self.on_decision is not None:
             self.on_decision()
         self._deciding = False
@@ -131,10 +178,10 @@ class Retrace:
 
     def _joined(self, event: WorkerJoined) -> None:
         host = Host(event.host_capacity_tokens) if event.host_capacity_tokens else NO_HOST
-        self.state = WorkerState(self.worker, event.kv_capacity_tokens, host=host)
+        self.state = WorkerState(self.state.worker, event.kv_capacity_tokens, host=host)
 
     def _left(self, _: WorkerLeft) -> None:
-        self.state = WorkerState(self.worker, 0)
+        self.state = WorkerState(self.state.worker, 0)
 
     def _arrived(self, event: Arrived) -> None:
         request, generated, kv = event.request, event.generated_tokens, event.kv_tokens
@@ -165,7 +212,7 @@ class Retrace:
         self._swapping = event
 
     def _begun(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
-        # Room is made once, for the whole plan: what went is told by events of its own.
+        # Room is made once, for the whole plan: evictions have events of their own.
         self.state, told = transitions.change_batch(self.state, plan, event.time_ns)
         if before is not None:
             self._expect(before, told.pop(0))
@@ -246,21 +293,21 @@ class Retrace:
         alone = len(done) + (run.steps - 1) * (self.state.decoding + joining)
         return sum(run.tokens) != alone
 
-    def _decode_run(self, run: Decoded) -> None:
-        """Take the run apart into steps, tell them to the policy, and compare their sum."""
+    def _decode_run(self, run: Decoded) -> Iterator[Event]:
+        """Take the run apart into steps, yield them for the policy, and compare their sum."""
         told: Decoded | None = None
         if self._step:
             told = self._end_chunks(self._decodes_beside(run))
             if told is not None:
-                self.policy_state = self.policy.observe(self.policy_state, told)
+                yield told
         for part in self._pure_steps(run, run.steps - (told is not None)):
-            self.policy_state = self.policy.observe(self.policy_state, part)
+            yield part
             told = part if told is None else merged(told, part)
         if told != run:
             raise DifferenceError(f"the worker would tell {_text(told) if told else 'nothing'}, not {_text(run)}")
 
     def _pure_steps(self, run: Decoded, steps: int) -> Iterator[Decoded]:
-        """Decode for `steps` steps up to the run's time, one by one if somebody watches."""
+        """Decode for `steps` steps up to the run's time, one by one while `on_decision` is set."""
         start_ns, decoding, context = self.since_ns, self.state.decoding, self.state.context
         if steps and (not decoding or steps > self.state.ends.first()[0] - self.state.clock):
             raise DifferenceError(f"the worker has not {steps} steps to decode, as {_text(run)} says")
@@ -280,24 +327,119 @@ class Retrace:
             yield told[0]
 
 
-_FEEDS: dict[type, Callable[[Retrace, Any], None]] = {
-    WorkerJoined: Retrace._joined,
-    WorkerLeft: Retrace._left,
-    Arrived: Retrace._arrived,
-    Admitted: Retrace._admitted,
-    Preempted: Retrace._preempted,
-    SwappedOut: Retrace._swapped_out,
-    SwappedIn: Retrace._swapped_in,
-    Transferred: Retrace._transferred,
-    HostLost: Retrace._host_lost,
-    Evicted: Retrace._evicted,
-    Prefilled: Retrace._chunk,
-    Cached: Retrace._chunk,
-    Decoded: Retrace._decode_run,
-    Cancelled: Retrace._gone,
-    Migrated: Retrace._gone,
-    Finished: Retrace._stopped,
+_FOLLOW: dict[type, Callable[[WorkerReplica, Any], None]] = {
+    WorkerJoined: WorkerReplica._joined,
+    WorkerLeft: WorkerReplica._left,
+    Arrived: WorkerReplica._arrived,
+    Admitted: WorkerReplica._admitted,
+    Preempted: WorkerReplica._preempted,
+    SwappedOut: WorkerReplica._swapped_out,
+    SwappedIn: WorkerReplica._swapped_in,
+    Transferred: WorkerReplica._transferred,
+    HostLost: WorkerReplica._host_lost,
+    Evicted: WorkerReplica._evicted,
+    Prefilled: WorkerReplica._chunk,
+    Cached: WorkerReplica._chunk,
+    Cancelled: WorkerReplica._gone,
+    Migrated: WorkerReplica._gone,
+    Finished: WorkerReplica._stopped,
 }
+
+
+@attrs.define
+class _Flight:
+    request: Request
+    begun: bool = False
+    settled: bool = False
+
+
+class WindowReplica:
+    """A gateway's window in the middle of its log."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self._most = max(run.windows)
+        self._free = sum(run.windows)
+        self._queue: dict[int, Request] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._produced: dict[int, int] = {}
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the waiting calls, the calls at servers, and 0: what servers cache is unknown."""
+        return len(self._queue), len(self._flights), 0
+
+    def end(self) -> None:
+        """Leave open what is open."""
+
+    def follow(self, event: Event) -> Iterator[Event]:
+        """Take the window's next event; yields it."""
+        why = self._take(event)
+        if why is not None:
+            raise _impossible(event, why)
+        yield event
+
+    def _take(self, event: Event) -> str | None:
+        """Take the event; returns why it cannot be, if it cannot."""
+        match event:
+            case Arrived(request=request):
+                if held_tokens(request.prompt_tokens, request.max_output_tokens) > self._most:
+                    return f"no server takes more than {self._most} tokens"
+                self._queue[request.id] = request
+            case Admitted():
+                return self._admitted(event)
+            case Prefilled() | Settled():
+                return self._happened(event)
+            case Decoded(clients=clients, tokens=tokens):
+                # The log does not say which call produced; the totals at the ends are held to the client's sum.
+                for client, count in zip(clients, tokens, strict=True):
+                    self._produced[client] = self._produced.get(client, 0) + count
+            case Finished():
+                return self._ended(event.request_id, event.client, event.output_tokens)
+            case Cancelled(was_running=False):
+                return None if self._queue.pop(event.request_id, None) else "it does not wait"
+            case Cancelled():
+                return self._ended(event.request_id, event.client, event.generated_tokens)
+            case WorkerJoined() | ClientConfigured():
+                pass
+            case _:
+                return "a window tells no such thing"
+        return None
+
+    def _admitted(self, event: Admitted) -> str | None:
+        request = self._queue.pop(event.request_id, None)
+        if request is None:
+            return "it does not wait"
+        at_once = charged_at_once(request.prompt_tokens)
+        planned = (at_once, request.prompt_tokens - at_once, request.max_output_tokens)
+        if (event.extend_tokens, event.cached_prefix_tokens, event.reserved_output_tokens) != planned:
+            return f"half of {request.prompt_tokens} tokens is {at_once}, and all outputs are reserved"
+        self._free -= held_tokens(request.prompt_tokens, request.max_output_tokens)
+        if self._free < 0:
+            return f"the windows are {-self._free} tokens too small"
+        self._flights[request.id] = _Flight(request)
+        return None
+
+    def _happened(self, event: Prefilled | Settled) -> str | None:
+        flight = self._flights.get(event.request_id)
+        if flight is None:
+            return "it is not in flight"
+        if flight.settled or (isinstance(event, Prefilled) and flight.begun):
+            return "it was told already"
+        flight.begun |= isinstance(event, Prefilled)
+        flight.settled = isinstance(event, Settled)
+        return None
+
+    def _ended(self, request_id: int, client: int, output_tokens: int) -> str | None:
+        flight = self._flights.pop(request_id, None)
+        if flight is None:
+            return "it is not in flight"
+        self._free += held_tokens(flight.request.prompt_tokens, flight.request.max_output_tokens)
+        left = self._produced.get(client, 0) - output_tokens
+        self._produced[client] = left
+        return f"its client produced {-left} tokens less" if left < 0 else None
+
+
+def _impossible(event: Event, why: str) -> DifferenceError:
+    return DifferenceError(f"{_text(event)} cannot happen here ({why})")
 
 
 def _text(event: Event) -> str:

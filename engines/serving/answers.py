@@ -1,14 +1,14 @@
-"""What callers get: each request's answer so far, and calls to whoever wants to hear of it.
+"""What callers get: each request's answer so far, and the calls that tell of it.
 
-Callers are called between steps, when the books are in order, so that they may submit and cancel.  A caller that
-raises is taken to have gone.
+Callers are called between steps, when all states agree, so that they may submit and cancel.  A caller that raises is
+taken to have gone.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from fairsched.engines.executor import Sampling
+from fairsched.engines.serving.executor import Sampling
 from fairsched.model.events import Cancelled, Finished, Rejected
 
 Outcome = Literal["finished", "cancelled", "rejected"]
@@ -69,7 +69,7 @@ class Answers:
         self._calling = False
 
     def take(self, tokens: dict[int, int]) -> list[int]:
-        """Requests produced tokens, one each; returns those who stop there, in order of their ids."""
+        """Requests produced tokens, one each; returns those that stop there, in order of their ids."""
         stopping, answers = [], self.open
         for request_id, token in tokens.items():
             answer = answers[request_id]
@@ -90,7 +90,7 @@ class Answers:
             self._due.append((answer, None))
 
     def call(self, cancel: Callable[[int], object]) -> None:
-        """Make the calls that are due, and those that come of them; `cancel` is what happens to who raises."""
+        """Make the calls that are due, and those that come of them; `cancel` is what happens where one raises."""
         if self._calling:
             return
         self._calling = True

@@ -1,7 +1,6 @@
-"""Who hears what happens at an engine: its log, which must know clients and requests before events name them, and
-listeners.
+"""The event bus of an engine: its log, which must know clients and requests before events name them, and listeners.
 
-Whoever fails is not called again, and the engine serves on: the failure is logged.
+A log or listener that fails is not called again, and the engine serves on: the failure is logged.
 """
 
 import logging
@@ -9,13 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fairsched.model.events import Event
-from fairsched.model.request import Client
-from fairsched.model.workload import Job
+from fairsched.model.request import Client, Job
 
 _log = logging.getLogger("fairsched.engine")
 
 Listener = Callable[[list[Event]], None]
-"""Receives the events of each transition, in order.  It must not call the engine."""
+"""Receive the events of each transition, in order.  A listener must not call the engine."""
 
 
 class EventLog(Protocol):
@@ -31,7 +29,7 @@ class EventLog(Protocol):
         """The events of a transition."""
 
 
-class Audience:
+class EventBus:
     """The log, if there is one, and then the listeners, in their order."""
 
     def __init__(self, log: EventLog | None, listeners: Sequence[Listener]) -> None:
@@ -39,15 +37,15 @@ class Audience:
         self.listeners = list(listeners)
 
     def client(self, client: Client) -> None:
-        """There is a new client."""
+        """Define a new client."""
         self._write(lambda log: log.define_client(client))
 
     def request(self, job: Job) -> None:
-        """A request will be named by events."""
+        """Define a request that events will name."""
         self._write(lambda log: log.define_request(job))
 
     def tell(self, events: list[Event]) -> None:
-        """What happened."""
+        """Report the events of a transition."""
         if self.log is not None:
             self._write(lambda log: log.record(events))
         for listener in self.listeners:

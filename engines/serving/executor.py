@@ -1,4 +1,4 @@
-"""What computes a worker's steps: the boundary between bookkeeping, which is `model.worker`'s, and tensors.
+"""What computes a worker's steps: the boundary between bookkeeping, which is `model.worker.transitions`'s, and tensors.
 
 A serving loop owns the worker's state and the policy's; an executor owns tokens and KV memory.  The loop tells it what
 arrived, every event of every transition in order, and each step's plan; it answers with the tokens that the step
@@ -16,7 +16,7 @@ import attrs
 
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState
 
 
 @attrs.frozen

@@ -1,8 +1,9 @@
 """The event log of a live engine: the file that a simulated run writes, line by line while the engine serves.
 
-Clients and requests are not known beforehand, so each is defined when it comes.  Where nobody knows how long an output
-will be, its definition says the most that it may be, and a `Finished` before that is an early end.  Only labels of time
-are measured; so `fairsched replay` rebuilds every state and compares every hash, and `fairsched explain` answers.
+Clients and requests are not known beforehand, so each is defined when it comes.  Where it is not known how long an
+output will be, its definition says the most that it may be, and a `Finished` before that is an early end.  Only labels
+of time are measured; so `fairsched replay` rebuilds every state and compares every hash, and `fairsched explain`
+answers.
 
 What is not in a log is a policy's state that the guard had to make anew: a replay of such a run says that the states
 differ.
@@ -12,14 +13,11 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.log_file import LogWriter, RunInfo, params_of
+from fairsched.engines.logs import CanonicalLog, LogWriter, RunInfo, params_of
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.request import Client
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Client, Job, Workload
 
 MEASURED = LatencyModel(
     name="measured",
@@ -54,7 +52,7 @@ class ServingLog:
         name: str = "live",
         latency: LatencyModel = MEASURED,
         windows: tuple[int, ...] = (),
-        state: dict[str, Any] | None = None,
+        state: dict[str, object] | None = None,
     ) -> None:
         run = RunInfo(
             *(policy, params_of(params), router, workers, kv_capacity_tokens, latency, name),
@@ -76,7 +74,7 @@ class ServingLog:
         """The events of a transition."""
         self._canonical.record(events)
 
-    def complete(self, *policy_states: Any) -> str:
+    def complete(self, *policy_states: object) -> str:
         """Write the last line, with the digest of each worker's policy state, and close the file; returns the hash."""
         sha256 = self._canonical.sha256()
         self._writer.complete(sha256, policy_states)

@@ -1,18 +1,20 @@
-"""The serving loop of one worker: a guarded policy decides each step, the worker's transitions keep the books, and an
+"""The serving loop of one worker: a guarded policy decides each step, the worker's transitions keep its state, and an
 executor computes exactly what was decided.
 
-Everything that happens is an event of `model.worker`, told in order to policy, executor, log and listeners.  A plan
-that says so (`valid_steps`) is repeated without asking again, as long as nothing but decoding happens.
+Everything that happens is an event of `model.worker.transitions`, told in order to policy, executor, log and
+listeners.  A plan that says so (`valid_steps`) is repeated without asking again, as long as nothing but decoding
+happens.
 
 Every request ends exactly once: finished, cancelled, or rejected with a reason.  A policy that fails is the guard's
 business.  An executor that fails has lost its memory: what ran waits again and goes on, with the tokens that it had, in
 a new executor if one can be made, and otherwise everything is rejected.  What runs at the third failure since a request
 last finished is rejected, since it may be the cause.
 
-An engine belongs to one thread; `engines.serving_thread` is the front for many.
+An engine belongs to one thread; `engines.serving.thread` is the front for many.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,31 +22,20 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.executor import Executor, Sampling
-from fairsched.engines.guard import Guard, Rebuild, from_history
-from fairsched.engines.serving_answers import Answer, Answers
-from fairsched.engines.serving_audience import Audience, EventLog, Listener
-from fairsched.engines.serving_certificate import require_certificate
-from fairsched.engines.serving_executor import Runner
-from fairsched.engines.serving_request import BlockKeys, Clients, UsedIds, check_request
-from fairsched.engines.serving_times import Times, since_now
+from fairsched.engines.serving.answers import Answer, Answers
+from fairsched.engines.serving.clients import ClientRegistry
+from fairsched.engines.serving.event_bus import EventBus, EventLog, Listener
+from fairsched.engines.serving.executor import Executor, Sampling
+from fairsched.engines.serving.guard import Guard, Rebuild, from_history, require_certificate
+from fairsched.engines.serving.request import BlockKeys, UsedIds, check_request
+from fairsched.engines.serving.runner import Runner
 from fairsched.model import worker as transitions
-from fairsched.model.events import (
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Rejected,
-    WorkerJoined,
-    configured,
-)
+from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Rejected, WorkerJoined, configured
 from fairsched.model.plan import StepPlan
-from fairsched.model.request import Client, Groups, Request
+from fairsched.model.request import Client, Groups, Job, Request
 from fairsched.model.theorem import Certificate
-from fairsched.model.worker_state import WorkerState
-from fairsched.model.workload import Job
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.worker import WorkerState
+from fairsched.policies.base import AnyLocalPolicy
 
 _FAILURES_MAX = 3
 """At so many failures of the executor since a request last finished, what runs is rejected."""
@@ -52,26 +43,48 @@ _FAILURES_MAX = 3
 _log = logging.getLogger("fairsched.engine")
 
 
+def since_now() -> Callable[[], int]:
+    """Return a clock in nanoseconds that starts at 0 now."""
+    start = time.perf_counter_ns()
+    return lambda: time.perf_counter_ns() - start
+
+
+class Times:
+    """Where the time of an engine went, in nanoseconds: `decide_ns` in policy and guard, `execute_ns` in the executor,
+    `books_ns` in everything else of a step; and the number of `steps` and `decisions`."""
+
+    __slots__ = ("books_ns", "decide_ns", "decisions", "execute_ns", "steps")
+
+    def __init__(self) -> None:
+        self.decide_ns = self.execute_ns = self.books_ns = self.steps = self.decisions = 0
+
+    @property
+    def scheduler_share(self) -> float:
+        """What is not the executor's, as a share of the time of all steps."""
+        own = self.decide_ns + self.books_ns
+        return own / (own + self.execute_ns) if own else 0.0
+
+
 class Engine:
     """One worker that serves.
 
     `kv_capacity_tokens` is what the executor holds.  `fallback` decides where the policy fails (an order that needs no
-    history, such as FCFS).  `decision_budget_ns` bounds a decision (see `engines.guard_advisor`), `rebuild` makes the
-    state of a policy that lost track (`policies.rebuild.keep_debts` keeps what clients owe).  With a `certificate`
-    (a value, or where `fairsched verify` wrote it) only what it is about is served; any other policy is refused by
-    `NotCertifiedError`.  `make_executor` replaces an executor that failed.  `now_ns` is a clock that never runs
-    backwards; by default time since the start.
+    history, such as FCFS).  `decision_budget_ns` bounds a decision (see `engines.serving.guard.advisor`), `rebuild`
+    makes the state of a policy that lost track (`policies.rebuild.keep_debts` keeps what clients owe).  With a
+    `certificate` (a value, or where `fairsched verify` wrote it) only what it is about is served; any other policy is
+    refused by `NotCertifiedError`.  `make_executor` replaces an executor that failed.  `now_ns` is a clock that never
+    runs backwards; by default time since the start.
     """
 
     def __init__(
         self,
-        policy: LocalPolicy[Any],
+        policy: AnyLocalPolicy,
         executor: Executor,
         *,
         kv_capacity_tokens: int,
         worker: int = 0,
         clients: Sequence[Client] = (),
-        fallback: LocalPolicy[Any] | None = None,
+        fallback: AnyLocalPolicy | None = None,
         decision_budget_ns: int | None = None,
         rebuild: Rebuild = from_history,
         policy_state: Any = None,
@@ -87,11 +100,11 @@ class Engine:
         self.certified = None
         if certificate is not None:
             self.certified = require_certificate(policy, certificate, kv_capacity_tokens)
-        self.clients = Clients()
+        self.clients = ClientRegistry()
         self.block_keys = BlockKeys() if block_keys is None else block_keys
         self.times = Times()
         self.state = WorkerState(worker, kv_capacity_tokens)
-        self.audience = Audience(log, listeners)
+        self.bus = EventBus(log, listeners)
         self.decision_listeners: list[Callable[[int], None]] = []
         self.guard = Guard(
             policy,
@@ -123,8 +136,8 @@ class Engine:
         """A request of a client by name, to be submitted; `labels` are further fields (priority, session, ...)."""
         if client not in self.clients:
             self._add_client(Client(len(self.clients.all), client))
-        who = self.clients.id(client)
-        return self.block_keys.request(self.used_ids.next, who, prompt_ids, max_output_tokens, **labels)
+        number = self.clients.id(client)
+        return self.block_keys.request(self.used_ids.next, number, prompt_ids, max_output_tokens, **labels)
 
     def ask(
         self,
@@ -183,7 +196,7 @@ class Engine:
         answer.tokens += generated
         self._answers.open[request.id] = answer
         self.used_ids.add(request.id)
-        self.audience.request(Job(request, output))
+        self.bus.request(Job(request, output))
         self.state = state
         self._publish(events, follow=arrived)
         if not arrived:
@@ -191,7 +204,7 @@ class Engine:
         return answer
 
     def _refusal(self, request: Request) -> str | None:
-        """Why this engine does not take the request on, or None."""
+        """Return why this engine does not take the request on, or None."""
         if self._runner.is_gone:
             return self._without_executor()
         if self.certified is not None and (refusal := self.certified.refusal(request)) is not None:
@@ -203,7 +216,7 @@ class Engine:
             return None
 
     def cancel(self, request_id: int) -> bool:
-        """The caller gave up.  Returns whether the request was still open."""
+        """Cancel a request.  Returns whether it was still open."""
         if request_id not in self.answers:
             return False
         self.state, events = transitions.cancel(self.state, request_id, self._now())
@@ -229,14 +242,14 @@ class Engine:
         if self.certified is not None:
             self.certified.check_weight(client)
         self.clients.put(client)
-        self.audience.client(client)
+        self.bus.client(client)
         if not client.is_plain:
             self._publish([configured(client, self._now(), self.state.worker)])
 
     # --- policy -----------------------------------------------------------------------------------------------------
 
     @property
-    def policy(self) -> LocalPolicy[Any]:
+    def policy(self) -> AnyLocalPolicy:
         """The policy that decides."""
         return self.guard.policy
 
@@ -246,7 +259,7 @@ class Engine:
         return self.guard.policy_state
 
     def replace_policy(
-        self, policy: LocalPolicy[Any], state: Any = None, certificate: Certificate | Path | None = None
+        self, policy: AnyLocalPolicy, state: object = None, certificate: Certificate | Path | None = None
     ) -> None:
         """Another policy decides from the next step on, with `state`; with None it is told what waits and runs.
 
@@ -308,7 +321,7 @@ class Engine:
             self._leap = max(most if valid is None else min(most, valid), 1)
 
     def _finish(self, tokens: dict[int, int]) -> None:
-        """The step is over: the books follow, tokens go out, and outputs end that a stop token ends."""
+        """End the step: states follow, tokens go out, and outputs end that a stop token ends."""
         now = self._now()
         stopping = self._answers.take(tokens)
         self._leap -= 1
@@ -322,12 +335,12 @@ class Engine:
     # --- what happened ----------------------------------------------------------------------------------------------
 
     def _publish(self, events: list[Event], *, told: bool = False, follow: bool = True) -> None:
-        """Everybody learns the events: the policy unless it is `told` already, the executor if it is to `follow`."""
+        """Report events to the policy unless it is `told` already, to the executor if it is to `follow`, to the bus."""
         if not told:
             self.guard.observe(events)
         if follow:
             self._runner.follow(events)
-        self.audience.tell(events)
+        self.bus.tell(events)
         for event in events:
             kind = type(event)
             if kind is not Decoded:
@@ -368,7 +381,7 @@ class Engine:
         return self._runner.failures
 
     def _lose(self) -> None:
-        """The executor failed: what ran waits again, and a new executor is told what waits."""
+        """Go on after the executor failed: running requests wait again, and a new executor learns what waits."""
         self._failures += 1
         # With nothing in the batch it is what waits that the executor cannot take.
         suspects = sorted(self.state.in_flight or self.state.queue) if self._failures >= _FAILURES_MAX else []

@@ -11,45 +11,22 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fairsched.model.request import KEY_BYTES, Client, Prompt, Request
-
-
-class Clients:
-    """Clients by name and by number."""
-
-    def __init__(self) -> None:
-        self.all: list[Client] = []
-        self._ids: dict[str, int] = {}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._ids
-
-    def id(self, name: str) -> int:
-        """The number of a client that is there."""
-        return self._ids[name]
-
-    def put(self, client: Client) -> None:
-        """Add the client with the next number, or change one; raises `ValueError` for any other number or name."""
-        known = self._ids.get(client.name, len(self.all))
-        if client.id != known:
-            raise ValueError(f"client {client.name!r} has number {known}, not {client.id}")
-        self._ids[client.name] = client.id
-        self.all[client.id : client.id + 1] = [client]
+from fairsched.model.request import KEY_BYTES, Prompt, Request
 
 
 @attrs.frozen
 class BlockKeys:
     """Keys of prompt blocks: a keyed hash of each block's tokens.
 
-    Two blocks of equal tokens have one key, and others share one only by chance (2^-64 a pair), which nobody can bring
-    about who does not know `secret`.  Workers whose prompts a router compares need one secret.
+    Two blocks of equal tokens have one key, and others share one only by chance (2^-64 a pair), which a client
+    cannot bring about without `secret`.  Workers whose prompts a router compares need one secret.
     """
 
     block_tokens: int = attrs.field(default=16, validator=attrs.validators.ge(1))
     secret: bytes = attrs.field(factory=lambda: secrets.token_bytes(16), repr=False)
 
     def prompt(self, token_ids: Sequence[int]) -> Prompt:
-        """The prompt of these tokens.  O(tokens)."""
+        """Return the prompt of these tokens.  O(tokens)."""
         raw = np.asarray(token_ids, dtype="<i8").tobytes()
         if self.block_tokens == 1:
             return Prompt(len(token_ids), 1, raw)
@@ -63,7 +40,7 @@ class BlockKeys:
     def request(
         self, request_id: int, client: int, prompt_ids: Sequence[int], max_output_tokens: int, **labels: Any
     ) -> Request:
-        """A request with this prompt, which arrives when it is submitted."""
+        """Return a request with this prompt, which arrives when it is submitted."""
         return Request(request_id, client, 0, self.prompt(prompt_ids), max_output_tokens, **labels)
 
 
@@ -78,7 +55,7 @@ class UsedIds:
         return request_id < self.next or request_id in self._above
 
     def skip_to(self, next_id: int) -> None:
-        """All ids below this one count as used: whoever hands them out will not use them here."""
+        """All ids below this one count as used: the caller will not use them here."""
         if next_id > self.next:
             self.next = next_id
             self._above = {request_id for request_id in self._above if request_id >= next_id}

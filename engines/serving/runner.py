@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from fairsched.engines.executor import Executor, ExecutorError, Sampling, execute
-from fairsched.engines.serving_answers import Answer
+from fairsched.engines.serving.answers import Answer
+from fairsched.engines.serving.executor import Executor, ExecutorError, Sampling, execute
 from fairsched.model.events import Arrived, Event
 from fairsched.model.plan import StepPlan
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState
 
 _log = logging.getLogger("fairsched.engine")
 
@@ -47,7 +47,7 @@ class Runner:
                 self.failure = error
 
     def execute(self, plan: StepPlan, state: WorkerState) -> dict[int, int] | None:
-        """The tokens of a step; None if it failed, now or before."""
+        """Return the tokens of a step; None if it failed, now or before."""
         if self._executor is not None and self.failure is None:
             try:
                 return execute(self._executor, plan, state)

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.serving_answers import Answer
+from fairsched.engines.serving.answers import Answer
+from fairsched.engines.serving.executor import Sampling
 
 
 class Server(Protocol):
@@ -45,7 +45,7 @@ _log = logging.getLogger("fairsched.engine")
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine's thread has ended, and serves nobody any more."""
+    """The engine's thread has ended, and serves no request any more."""
 
 
 Item = int | Answer | EngineStoppedError

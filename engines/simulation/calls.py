@@ -1,11 +1,11 @@
-"""The requests of a simulated run: who follows whom, who has ended, and who is due or lost when somebody ends."""
+"""The requests of a run with their dependencies: which may be sent when a request ends, and which never will."""
 
 from collections.abc import Iterable, Sequence
 
-from fairsched.model.workload import Job
+from fairsched.model.request import Job
 
 
-class Calls:
+class CallGraph:
     """The jobs of a workload by id, and which of them are over.
 
     Raises `ValueError` for an id that is there twice, and for one that follows a request that is not there.
@@ -35,13 +35,13 @@ class Calls:
         return len(self.over) == len(self.jobs)
 
     def roots(self) -> Iterable[Job]:
-        """Those who follow nobody."""
+        """Return the requests that depend on no other."""
         return (job for job in self.jobs.values() if not job.after)
 
     def end(self, request_id: int, finished: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """The request is over; returns who may be sent now, and who never will be because it did not finish.
+        """End a request; returns those that may be sent now, and those that never will because it did not finish.
 
-        The latter are over too, and so are all that follow them, each after the one that it follows.
+        The latter are over too, with all that depend on them, each after the one that it depends on.
         """
         self.over.add(request_id)
         if request_id not in self._children:

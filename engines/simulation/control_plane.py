@@ -1,35 +1,37 @@
-"""The head of a simulated cluster: the cluster's policy with its state, what it is told and what it sees.
+"""The control plane of a simulated cluster: the cluster's policy, its state, what it knows, and when it decides.
 
-Without `Reports` it is told everything at once and sees every worker as it is.  With them each worker reports its load
-and what happened there every `every_us`; a report is heard `delay_us` later, or it is lost, with all that it tells.
-Dispatches are not part of a report until the worker has them, so a policy that cares adds its own to what it heard.
+Without `Reports` the policy learns everything at once and sees every worker as it is.  With them each worker reports
+its load and its events every `every_us`; a report arrives `delay_us` later, or it is lost with all its contents.  A
+dispatch is not part of a report until the worker has the request, so a careful policy adds its own dispatches to the
+reported load.
 
-Which workers there are is known more reliably, since a connection that closes is noticed: that a worker joined, drains
-or left is heard `delay_us` later and never lost.  What a request does at no worker is told at once.
+Membership is known more reliably, since a closed connection is noticed: that a worker joined, drains or left arrives
+`delay_us` later and is never lost.  What happens to a request that is at no worker is known at once.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 
-from fairsched.engines.lane import Lane
+from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORT_COMES, EventLoop
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.model.events import NOWHERE, Decoded, Event, WorkerDraining, WorkerJoined, WorkerLeft
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.base import ClusterPolicy, Router
+from fairsched.policies.base import AnyClusterPolicy, Router
 
 _MEMBERSHIP = frozenset({WorkerJoined, WorkerDraining, WorkerLeft})
 
 
 @attrs.frozen
 class Reports:
-    """How workers report: every `every_us`, heard `delay_us` later; a share `loss` of the reports never is.
+    """How workers report: every `every_us`, arriving `delay_us` later; a share `loss` of the reports never arrives.
 
-    Which ones are lost is drawn from `seed`.
+    The lost reports are drawn from `seed`.
     """
 
     every_us: int = 100_000
@@ -39,27 +41,28 @@ class Reports:
 
     def __attrs_post_init__(self) -> None:
         if self.every_us < 1 or self.delay_us < 0:
-            raise ValueError(f"reports come every {self.every_us} us, {self.delay_us} us late; neither can be")
+            raise ValueError(
+                f"reports need every_us of 1 or more and delay_us of 0 or more, not {self.every_us} and {self.delay_us}"
+            )
         if not 0 <= self.loss <= 1:
-            raise ValueError(f"a share of reports is lost, from 0 to 1, not {self.loss}")
+            raise ValueError(f"the share of lost reports is from 0 to 1, not {self.loss}")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a worker says: its load (None: it takes no requests), and what happened since it last said something."""
+    """A worker's report: its load (None: it takes no requests), and its events since the last report."""
 
     worker: int
     load: WorkerLoad | None
     events: tuple[Event, ...]
 
 
-class Head:
+class ControlPlane:
     """The cluster's policy in a run.
 
-    `places` requests at once when they come, or holds them and `decides` later; a policy may do both.  `reports_lost`
-    counts.
+    It `places` requests at once when they come, or holds them and `decides` later; a policy may do both.
     """
 
-    def __init__(self, policy: ClusterPolicy[Any], reports: Reports | None) -> None:
+    def __init__(self, loop: EventLoop, policy: AnyClusterPolicy, reports: Reports | None) -> None:
         kind = type(policy)
         self.policy = policy
         self.state = policy.init()
@@ -70,16 +73,69 @@ class Head:
         self.learns = observes or self.decides
         self.follows_decoding = observes and policy.follows_decoding
         self.reports_lost = 0
+        self.asked = False
+        self._loop = loop
         self._random = random.Random(None if reports is None else reports.seed)
         self._loads: dict[int, WorkerLoad] = {}
-        self._untold: dict[int, list[Event]] = {}
+        self._unreported: dict[int, list[Event]] = {}
+        self._mail: dict[int, Report] = {}
+        self._mails = 0
 
-    # --- what it is told --------------------------------------------------------------------------------------------
+    # --- what the policy learns -------------------------------------------------------------------------------------
 
-    def tell(self, events: Iterable[Event]) -> bool:
-        """The policy learns events; whether any may be a reason to decide.
+    def happened(self, events: list[Event]) -> None:
+        """Tell the policy what happened, at once or as part of a report."""
+        if self.reports is None or events[0].worker == NOWHERE:
+            if self._tell(events):
+                self._ask()
+        elif self.learns:
+            self._unreported.setdefault(events[0].worker, []).extend(e for e in events if type(e) not in _MEMBERSHIP)
 
-        Runs of decode steps are none, so that it does not matter how an engine cuts them.
+    def report(self, worker: SimulatedWorker) -> None:
+        """Send a worker's report of now, unless it gets lost."""
+        assert self.reports is not None
+        number = worker.state.worker
+        events = tuple(self._unreported.pop(number, ()))
+        if self._random.random() < self.reports.loss:
+            self.reports_lost += 1
+        else:
+            self._send(number, worker, events)
+
+    def announce(self, worker: SimulatedWorker, events: Sequence[Event]) -> None:
+        """Send news of a worker's membership, which are never lost, and at the start are known."""
+        if self.reports is not None:
+            self._send(worker.state.worker, worker, tuple(events))
+
+    def _send(self, number: int, worker: SimulatedWorker, events: tuple[Event, ...]) -> None:
+        assert self.reports is not None
+        now_ns = self._loop.now_ns
+        self._mail[self._mails] = Report(number, worker.load(now_ns) if worker.phase == "serving" else None, events)
+        delay_ns = self.reports.delay_us * 1_000 if now_ns else 0
+        self._loop.beat(now_ns + delay_ns, REPORT_COMES, self._mails)
+        self._mails += 1
+
+    def receive(self, mail: int) -> None:
+        """Take a report that has arrived."""
+        report = self._mail.pop(mail)
+        if report.load is None:
+            self._loads.pop(report.worker, None)
+        else:
+            self._loads[report.worker] = report.load
+        if self._tell(report.events) or self.decides:
+            self._ask()
+
+    def forget(self, worker: int) -> None:
+        """Drop what a dead worker has not reported."""
+        self._unreported.pop(worker, None)
+
+    def unanswered(self, worker: int) -> None:
+        """Note that a worker did not take a request: it is not seen any more until it reports again."""
+        self._loads.pop(worker, None)
+
+    def _tell(self, events: Iterable[Event]) -> bool:
+        """Let the policy observe events; returns whether any may be a reason to decide.
+
+        Decode runs are no reason, so that it does not matter how an engine cuts them.
         """
         reason = False
         if self.learns:
@@ -92,56 +148,29 @@ class Head:
             self.state = state
         return reason
 
-    def happened(self, events: list[Event]) -> bool:
-        """What happened is told at once, or is part of a report; whether there is a reason to decide now."""
-        if self.reports is None or events[0].worker == NOWHERE:
-            return self.tell(events)
-        if self.learns:
-            self._untold.setdefault(events[0].worker, []).extend(e for e in events if type(e) not in _MEMBERSHIP)
-        return False
+    def _ask(self) -> None:
+        """Let the policy decide after everything else that happens now."""
+        if self.decides and not self.asked and self.policy.decide_every_us is None:
+            self.asked = True
+            self._loop.at(self._loop.now_ns, CLUSTER_DECIDES, 0)
 
-    def report(self, lane: Lane, now_ns: int) -> Report | None:
-        """A worker's report of now, if it is there to make one; None if it gets lost."""
-        worker = lane.state.worker
-        events = tuple(self._untold.pop(worker, ()))
-        lost = self._random.random() < (0.0 if self.reports is None else self.reports.loss)
-        if lost:
-            self.reports_lost += 1
-            return None
-        return Report(worker, lane.load(now_ns) if lane.phase == "serving" else None, events)
+    # --- what the policy sees and does ------------------------------------------------------------------------------
 
-    def dies(self, worker: int) -> None:
-        """What a worker had not reported will never be."""
-        self._untold.pop(worker, None)
-
-    def hear(self, report: Report) -> bool:
-        """A report has come; whether there is a reason to decide."""
-        if report.load is None:
-            self._loads.pop(report.worker, None)
-        else:
-            self._loads[report.worker] = report.load
-        return self.tell(report.events) or self.decides
-
-    # --- what it sees and does ----------------------------------------------------------------------------------------
-
-    def view(self, takers: list[Lane], now_ns: int, credit: Any = None) -> ClusterView:
-        """The workers that take requests, as they are or as they were last heard of."""
+    def view(self, takers: Sequence[SimulatedWorker], credit: Any = None) -> ClusterView:
+        """Return the workers that take requests, as they are or as they were last reported."""
+        now_ns = self._loop.now_ns
         if self.reports is None:
-            return ClusterView(now_ns, tuple([lane.load(now_ns) for lane in takers]), credit)
+            return ClusterView(now_ns, tuple([worker.load(now_ns) for worker in takers]), credit)
         return ClusterView(now_ns, tuple([load for _, load in sorted(self._loads.items())]), credit)
 
-    def gone(self, worker: int) -> None:
-        """A worker that was sent a request does not answer: it is not seen any more until it reports again."""
-        self._loads.pop(worker, None)
-
     def route(self, request: Request, view: ClusterView) -> Dispatch:
-        """Where a request goes."""
+        """Return where a request goes."""
         assert isinstance(self.policy, Router)
         dispatch: Dispatch
         dispatch, self.state = self.policy.route(self.state, request, view)
         return dispatch
 
     def decide(self, view: ClusterView) -> ClusterPlan:
-        """What is dispatched and what moves."""
+        """Return which requests are dispatched and which migrate."""
         plan, self.state = self.policy.decide(self.state, view)
         return plan

@@ -1,8 +1,8 @@
-"""Length predictors: who tells a policy how long an output will be, and what of the truth is in it.
+"""Length predictors: what a policy is told of the length of an output, and how true that is.
 
-A policy never sees the truth about an output, only `Request.predicted_output_tokens`, and whoever runs the workload
-fills that when the request comes.  So this is of the engines: a predictor is given jobs, which hold the truth, and may
-learn while a run goes on; a serving system would put its model in the same place.
+A policy never sees the truth about an output, only `Request.predicted_output_tokens`, which the engine
+fills when the request comes.  So predictors belong to the engines: a predictor is given jobs, which hold the truth,
+and may learn while a run goes on; a serving system would put its model in the same place.
 
 - `oracle`: the truth.
 - `bucketed`: the right one of equally wide buckets with a stated probability, else a neighbour of it, which is what a
@@ -21,8 +21,8 @@ import attrs
 import numpy as np
 from attrs.validators import ge, le
 
-from fairsched.engines.workloads.errors import WorkloadError, unknown
-from fairsched.model.workload import Job
+from fairsched.engines.workloads import WorkloadError, unknown
+from fairsched.model.request import Job
 
 
 class Prediction(ABC):
@@ -116,7 +116,7 @@ class Bucketed(Predictor, Prediction):
 @attrs.frozen
 class History(Predictor):
     """The mean output of those that have finished and whose prompt has as many binary digits; of all that have finished
-    where there are none such; nothing before anybody has."""
+    where there are none such; nothing before any has."""
 
     name: ClassVar[str] = "history"
 

@@ -1,42 +1,68 @@
-"""One run of a comparison: a policy and a router over a workload, with every figure, the bound and the log's hash."""
+"""One run: a policy and a router over a workload on a cluster, with every figure, the bound and the log's hash.
+
+Policies, routers and latency models are given as values or by the names that `fairsched policies` lists.
+"""
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
 
 import attrs
 
-from fairsched.engines.assumptions import assumption_monitor
-from fairsched.engines.changes import Change, Join, WorkerSpec
-from fairsched.engines.head import Reports
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.metrics import Recorder, RunResult
-from fairsched.engines.moves import KvLink
-from fairsched.engines.organisations import organisations
-from fairsched.engines.predictors import Predictor
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.analysis import Recorder, Run, assumption_monitor, organisations, run_charging, run_limits
+from fairsched.engines.fleet import Change, Join, KvLink, WorkerSpec, described
+from fairsched.engines.logs import CanonicalLog
+from fairsched.engines.simulation.control_plane import Reports
+from fairsched.engines.simulation.predictors import Predictor
+from fairsched.engines.simulation.simulator import Simulator
 from fairsched.model.events import Event
-from fairsched.model.latency import LatencyModel
-from fairsched.model.pricing import multipliers
-from fairsched.model.service import Charging
-from fairsched.model.worker_state import WorkerState
-from fairsched.model.workload import Workload
-from fairsched.policies.base import ClusterPolicy, Limits, LocalPolicy
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS, LatencyModel, PresetError, decoded
+from fairsched.model.request import Workload
+from fairsched.model.worker import WorkerState
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, Limits
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import CLUSTER_POLICIES, local_policy, router_with, unknown, with_parameters
 
+NOTHING: Mapping[str, object] = {}
+"""No parameters."""
 KV_SAMPLE_EVERY = 4
 """Every so many transitions of the run, the KV use of the worker is sampled for the plot."""
 _PIECE = 1 << 12
 """So many events are recorded at once."""
 
 
+def latency_model(name: str | LatencyModel) -> LatencyModel:
+    """Return the latency preset of that name, or of a file that `fairsched calibrate` wrote (a name ending in .json).
+
+    Raises `ValueError` for a name that is not there or a file that is no preset, `OSError` for one that is not there.
+
+    >>> latency_model("llama-3.1-8b-a100").kv_capacity_tokens
+    427000
+    """
+    if isinstance(name, LatencyModel):
+        return name
+    if name.endswith(".json"):
+        try:
+            return decoded(Path(name).read_bytes()).latency
+        except PresetError as error:
+            raise ValueError(f"{name}: {error}") from None
+    if name not in PRESETS:
+        raise unknown("latency model", name, PRESETS)
+    return PRESETS[name]
+
+
 @attrs.frozen
 class Cluster:
-    """The workers of a comparison, and what happens to them.
+    """The workers of a run, and what happens to them.
 
-    `workers` are so many with the model and `kv_capacity_tokens` (None: the model's own figure), or one for each spec.
+    `latency` is a latency model or a preset's name.  `workers` are so many with this model and `kv_capacity_tokens`
+    (None: the model's own figure), or one for each spec.
+
+    >>> Cluster("llama-3.1-8b-a100", workers=2, kv_capacity_tokens=65_536).facts()["workers"]
+    2
     """
 
-    latency: LatencyModel
+    latency: LatencyModel = attrs.field(default=PRESETS[DEFAULT_PRESET], converter=latency_model)
     workers: int | tuple[WorkerSpec, ...] = 1
     kv_capacity_tokens: int | None = None
     changes: tuple[Change, ...] = ()
@@ -71,22 +97,72 @@ class Cluster:
         """KV tokens of the largest worker: what bounds rest on."""
         return max(spec.capacity for spec in self.all_specs)
 
+    def facts(self) -> dict[str, object]:
+        """Return what a report says of the cluster."""
+        facts: dict[str, object] = {
+            "workers": self.count,
+            "latency_model": self.latency.name,
+            "latency_source": self.latency.source,
+            "kv_capacity_tokens": self.capacity,
+        }
+        if any(spec.host_capacity_tokens for spec in self.all_specs):
+            link = self.specs[0].link
+            facts["host_capacity_tokens"] = max(spec.host_capacity_tokens for spec in self.all_specs)
+            facts["host_link"] = f"{link.bytes_per_token} bytes a token at {link.bytes_per_s / 1e9:g} GB/s"
+        if self.differ:
+            facts["worker_kinds"] = [f"{spec.latency.name}:{spec.capacity}" for spec in self.specs]
+        if self.changes:
+            facts["changes"] = [described(change) for change in sorted(self.changes, key=lambda change: change.at_ns)]
+        if (late := self.reports) is not None:
+            facts["reports"] = f"every {late.every_us} us, {late.delay_us} us late, {late.loss:.4g} of them lost"
+        return facts
+
 
 @attrs.frozen
-class Run:
+class RunSpec:
     """What is run: a policy and a router (or another cluster policy), each with the parameters that were set.
 
     Requests come with the predictions of `predictor`, of the workload itself without one; `rate_scale` says how much
     faster than the workload's own rate they come.
     """
 
-    policy: LocalPolicy[Any]
+    policy: AnyLocalPolicy
     name: str
     params: Mapping[str, str]
-    router: ClusterPolicy[Any]
+    router: AnyClusterPolicy
     router_params: Mapping[str, str] = attrs.field(factory=dict)
     predictor: Predictor | None = None
     rate_scale: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        policy: str | AnyLocalPolicy,
+        router: str | AnyClusterPolicy = "round-robin",
+        *,
+        params: Mapping[str, object] = NOTHING,
+        router_params: Mapping[str, object] = NOTHING,
+        predictor: Predictor | None = None,
+        rate_scale: float = 1.0,
+    ) -> "RunSpec":
+        """Return the run of a policy and a router, each a value or a name, with parameters set as on a command line.
+
+        Raises `ValueError` for a name or a parameter that is not there, or a value out of range.
+
+        >>> RunSpec.of("dlpm", "e2", params={"quantum": 512}).title
+        'dlpm (quantum=512)'
+        """
+        given = {name: str(value) for name, value in params.items()}
+        routing = {name: str(value) for name, value in router_params.items()}
+        name = name_of(policy)
+        chosen = local_policy(policy) if isinstance(policy, str) else policy
+        # Parameters that are not given may follow from others: a named policy gets them also without any.
+        if isinstance(chosen, ComposedPolicy) and (given or isinstance(policy, str)):
+            chosen = with_parameters(chosen, given)
+        elif given:
+            raise ValueError(f"{name} is no composed policy, and has no parameters to set")
+        placing = router_with(router_of(router), routing)
+        return cls(chosen, name, given, placing, routing, predictor, rate_scale)
 
     @property
     def router_title(self) -> str:
@@ -101,24 +177,61 @@ class Run:
         return f"{self.name} ({params})" if params else self.name
 
 
-def limits_of(workload: Workload, cluster: Cluster, policy: LocalPolicy[Any]) -> Limits:
-    """What the policy's bound rests on: the declared output limits, the KV capacity, and the batching rule.
+def name_of(policy: str | AnyLocalPolicy | AnyClusterPolicy) -> str:
+    """Return the name under which a policy or router is shown."""
+    return policy if isinstance(policy, str) else str(getattr(policy, "name", type(policy).__name__))
 
-    The longest prompt is whatever fits a worker beside one output token; no maximum of the trace's prompts enters.
+
+def router_of(name: str | AnyClusterPolicy) -> AnyClusterPolicy:
+    """Return the router (or other cluster policy) of that name; raises `UnknownNameError`."""
+    if not isinstance(name, str):
+        return name
+    if name not in CLUSTER_POLICIES:
+        raise unknown("router", name, CLUSTER_POLICIES)
+    return CLUSTER_POLICIES[name]
+
+
+def simulate(
+    workload: Workload,
+    policy: str | AnyLocalPolicy,
+    router: str | AnyClusterPolicy = "round-robin",
+    *,
+    cluster: Cluster | None = None,
+    params: Mapping[str, object] = NOTHING,
+    router_params: Mapping[str, object] = NOTHING,
+    predictor: Predictor | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Simulate a workload under a policy on every worker and a router before them, and return every figure of the run.
+
+    Policy and router are values or names, with parameters set as on a command line; `cluster` is one worker of the
+    default preset unless given.  `progress` is called with the number of requests that have ended.
+
+    >>> from fairsched.engines.workloads import generate
+    >>> run = simulate(generate("demo", limit=20), "dlpm")
+    >>> run.measures.finished, run.gap.cost <= run.service_gap_bound
+    (20, True)
     """
-    declared = max((job.request.max_output_tokens for job in workload.jobs), default=1)
-    limits = policy.limits(cluster.capacity, declared)
-    return limits if policy.credit() is None else attrs.evolve(limits, workers=len(cluster.all_specs))
+    run = RunSpec.of(policy, router, params=params, router_params=router_params, predictor=predictor)
+    result, _, complete = run_one(workload, run, cluster or Cluster(), progress=progress)
+    if not complete:
+        raise KeyboardInterrupt
+    return result
+
+
+def limits_of(workload: Workload, cluster: Cluster, policy: AnyLocalPolicy) -> Limits:
+    """Return what the policy's bound rests on in a run over this cluster."""
+    return run_limits(policy, workload.jobs, cluster.capacity, len(cluster.all_specs))
 
 
 def run_one(
     workload: Workload,
-    run: Run,
+    run: RunSpec,
     cluster: Cluster,
     *,
     progress: Callable[[int], None] | None = None,
     sink: Callable[[Event, bytes], None] | None = None,
-) -> tuple[RunResult, Simulator, bool]:
+) -> tuple[Run, Simulator, bool]:
     """Simulate one run.  Returns its figures, the simulator in its last state, and whether it was completed: an
     interrupted run (KeyboardInterrupt) keeps the figures of what happened until then."""
     limits = limits_of(workload, cluster, run.policy)
@@ -137,7 +250,7 @@ def run_one(
         if samples.is_due():
             tree = state.cache.tree
             held, idle = state.used + tree.protected_tokens, tree.cached_tokens - tree.protected_tokens
-            samples.add(simulator.now_ns, held, idle, state.capacity)
+            samples.add(simulator.loop.now_ns, held, idle, state.capacity)
 
     def on_events(events: list[Event]) -> None:
         nonlocal due
@@ -146,7 +259,7 @@ def run_one(
         if not due:
             due = KV_SAMPLE_EVERY
             if events[0].worker >= 0:
-                sample(simulator.lanes[events[0].worker].state)
+                sample(simulator.workers[events[0].worker].state)
             if len(pending) >= _PIECE:
                 record()
 
@@ -178,25 +291,16 @@ def run_one(
         policy=run.name,
         router=run.router_title,
         params={name: int(text) if text.isdecimal() else text for name, text in run.params.items()},
-        charging=charging_of(workload, run.policy),
-        service_gap_bound=run.policy.service_gap_bound(workload.clients, limits),
+        charging=run_charging(run.policy, workload.clients),
+        service_gap_bound=run.policy.guarantee.service_gap_bound(workload.clients, limits),
         gap_scope="worker" if limits.workers == 1 else "cluster",
-        organisation_gap_bound=run.policy.group_gap_bound(organisations(workload.clients), limits),
+        organisation_gap_bound=run.policy.guarantee.group_gap_bound(organisations(workload.clients), limits),
         wall_s=0.0,
         log_sha256=sha256,
-        workers=len(simulator.lanes),
+        workers=len(simulator.workers),
         moves=simulator.moved(),
     )
     said = None if run.predictor is None else run.predictor.title
     wall_s = time.perf_counter() - started
     result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale)
     return result, simulator, complete
-
-
-def charging_of(workload: Workload, policy: LocalPolicy[Any]) -> Charging | None:
-    """How the policy charges, for the figures of charged service; None for a policy that charges nobody."""
-    rule = policy.charging
-    if rule is None:
-        return None
-    multiples = multipliers([client.weight for client in workload.clients])
-    return Charging(rule.rates, rule.input, multiples, rule.cached_percent, rule.splits)

@@ -9,17 +9,28 @@ they do not depend on what else the machine does.
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import product
 from typing import Any, TypeVar
 
 import attrs
 
-from fairsched.engines.compare import Cluster, Run, charging_of, limits_of
-from fairsched.engines.metrics import Recorder
-from fairsched.engines.simulator import Simulator
-from fairsched.model.workload import Workload
+from fairsched.engines.analysis import Recorder, run_charging
+from fairsched.engines.simulation.runs import NOTHING, Cluster, RunSpec, limits_of
+from fairsched.engines.simulation.simulator import Simulator
+from fairsched.engines.simulation.sweep import Progress
+from fairsched.engines.workloads import WORKLOADS, generate
+from fairsched.model.request import Workload
 from fairsched.policies.base import Policy, Router
+from fairsched.policies.registry import ROUTERS, unknown
+
+SIZED = tuple(
+    name
+    for name, spec in WORKLOADS.items()
+    if {"clients", "documents", "requests"} <= {parameter.name for parameter in spec.parameters}
+)
+"""Workloads that can be had with any number of clients and requests."""
 
 _Policy = TypeVar("_Policy", bound=Policy[Any])
 
@@ -84,8 +95,8 @@ def metered(policy: _Policy, decides: str) -> tuple[_Policy, Meter]:
     return same, meter
 
 
-def _timed(method: Callable[..., Any], meter: Meter, counted: int) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
+def _timed(method: Callable[..., object], meter: Meter, counted: int) -> Callable[..., object]:
+    def call(*arguments: object) -> object:
         if meter.inside:
             return method(*arguments)
         meter.inside = True
@@ -100,7 +111,9 @@ def _timed(method: Callable[..., Any], meter: Meter, counted: int) -> Callable[.
     return call
 
 
-def measure(workload: Workload, run: Run, cluster: Cluster, progress: Callable[[int], None] | None = None) -> ScaleRow:
+def measure(
+    workload: Workload, run: RunSpec, cluster: Cluster, progress: Callable[[int], None] | None = None
+) -> ScaleRow:
     """Simulate one size, with every figure that a `ScaleRow` has."""
     router, routed = metered(run.router, "route" if isinstance(run.router, Router) else "decide")
     policy, decided = metered(run.policy, "decide")
@@ -118,14 +131,15 @@ def measure(workload: Workload, run: Run, cluster: Cluster, progress: Callable[[
     started = time.thread_time()
     simulator.run()
     cpu_s = time.thread_time() - started
+    limits = limits_of(workload, cluster, run.policy)
     result = recorder.result(
         policy=run.name,
-        charging=charging_of(workload, run.policy),
-        service_gap_bound=run.policy.service_gap_bound(workload.clients, limits_of(workload, cluster, run.policy)),
-        workers=len(simulator.lanes),
+        charging=run_charging(run.policy, workload.clients),
+        service_gap_bound=run.policy.guarantee.service_gap_bound(workload.clients, limits),
+        workers=len(simulator.workers),
     )
     return ScaleRow(
-        workers=len(simulator.lanes),
+        workers=len(simulator.workers),
         clients=len(workload.clients),
         requests=len(workload.jobs),
         cpu_s=cpu_s,
@@ -141,6 +155,49 @@ def measure(workload: Workload, run: Run, cluster: Cluster, progress: Callable[[
         gap=result.gap.cost,
         bound=result.service_gap_bound,
     )
+
+
+def scale(
+    workers: Sequence[int],
+    clients: Sequence[int],
+    *,
+    policy: str = "dlpm",
+    router: str = "e2",
+    workload: str = "toolbench",
+    params: Mapping[str, object] = NOTHING,
+    requests_per_worker: int = 20,
+    requests_per_client: int = 2,
+    rate_scale: float = 1.0,
+    cluster: Cluster | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Iterator[ScaleRow]:
+    """Simulate every number of workers with every number of clients, from small to large, and yield each size.
+
+    `workload` is one of `SIZED`, with parameters `params`: more workers or clients mean more requests, and with them
+    more documents.  `cluster` says what a worker is.  Raises `ValueError` for a name that is not there.
+    """
+    if router not in ROUTERS:
+        raise unknown("router", router, ROUTERS)
+    if workload not in SIZED:
+        raise unknown("workload with any number of clients and requests", workload, SIZED)
+    run = RunSpec.of(policy, router)
+    like = cluster or Cluster()
+    defaults = {parameter.name: parameter.default for parameter in WORKLOADS[workload].parameters}
+    for count, people in sorted(product(workers, clients), key=lambda size: size[0] * size[1]):
+        requests = max(requests_per_worker * count, requests_per_client * people)
+        documents = max(round(requests / defaults["sharers"]), 1)
+        given = {"requests": requests, "documents": documents} | dict(params) | {"clients": people}
+        sized = attrs.evolve(like, workers=count)
+        jobs = generate(workload, seed=seed, rate_scale=rate_scale, workers=sized.specs, **given)
+        total = len(jobs.jobs)
+
+        def step(ended: int, title: str = f"{count:,} workers, {people:,} clients", total: int = total) -> None:
+            if progress is not None:
+                progress(title, ended, total)
+
+        yield measure(jobs, run, sized, step)
+        step(total)
 
 
 def peak_rss_bytes() -> int:

@@ -1,68 +1,45 @@
 """A discrete-event simulator of a cluster: a workload over workers in time, with decisions from policies.
 
-It is exact and deterministic.  `engines.timeline` has the workers and their steps, `engines.placing` the requests,
-`engines.head` the cluster's policy and what it knows; here the run begins and ends, workers come and go, and policies
-are asked.
+It is exact and deterministic.  The simulator is composed of an `EventLoop` (clock and agenda), a `WorkerPool` (workers
+and their steps), a `ControlPlane` (the cluster's policy and what it knows) and a `Dispatcher` (the place of each
+request).  This module begins and ends the run, lets workers come and go, and asks the cluster's policy.
 
-Every request ends once: finished, rejected (it fits nowhere, no worker is left, or a policy would leave it waiting for
-ever), or cancelled (by its caller, or because a call it depends on did not finish).
+Every request ends once: finished, rejected (it fits nowhere, no worker is left, or a policy would never serve it), or
+cancelled (by its caller, or because a call it depends on did not finish).
 """
 
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop
+from heapq import heapify
 from typing import Any
 
-from fairsched.engines.changes import (
-    Change,
-    Crash,
-    Join,
-    Restart,
-    WorkerSpec,
-    checked_changes,
-    checked_workers,
-)
-from fairsched.engines.head import Head, Report, Reports
-from fairsched.engines.lane import Lane
-from fairsched.engines.moves import KvLink, Move
-from fairsched.engines.placing import Placing
-from fairsched.engines.predictors import Predictor
-from fairsched.engines.timeline import (
-    CLUSTER_DECIDES,
-    REPORT_COMES,
-    REPORTS_ARE_DUE,
-    WORKER_CHANGES,
-    WORKER_WAKES,
-    PolicyStallError,
-)
+from fairsched.engines.fleet import Change, Crash, Join, KvLink, Restart, WorkerSpec, checked_changes, checked_workers
+from fairsched.engines.simulation.calls import CallGraph
+from fairsched.engines.simulation.control_plane import ControlPlane, Reports
+from fairsched.engines.simulation.dispatcher import Dispatcher
+from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORTS_ARE_DUE, WORKER_CHANGES, EventLoop
+from fairsched.engines.simulation.predictors import Predictor
+from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker, WorkerPool
 from fairsched.model import worker as transitions
-from fairsched.model.events import (
-    NOWHERE,
-    Event,
-    Rejected,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-    configured,
-)
+from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
 from fairsched.model.latency import LatencyModel
-from fairsched.model.workload import Workload
-from fairsched.policies.base import ClusterPolicy, LocalPolicy
+from fairsched.model.request import Workload
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 
-__all__ = ["PolicyStallError", "Simulator", "simulate"]
+__all__ = ["PolicyStallError", "Simulator", "simulate_events"]
 
 FRUITLESS_MAX = 1_000
-"""So often in a row a policy is asked again while nothing else can happen any more; then what it holds is rejected."""
+"""A policy is asked so often in a row while nothing else can happen; then the requests that it holds are rejected."""
 
 _BACK = -1
 """The change that brings a crashed worker back."""
 
 
-class Simulator(Placing):
+class Simulator:
     """One run of a workload over a cluster.
 
-    `workers` are so many with the model and `kv_capacity_tokens`, or one for each `WorkerSpec`; `changes` happen to
-    them while requests are left.  `router` may be any cluster policy; with `reports` it knows late, and not all, what
-    happens.  KV that moves with a request takes the time of `link`.
+    `workers` is a number of workers with the model and `kv_capacity_tokens`, or one `WorkerSpec` for each; `changes`
+    happen to them while requests are left.  `router` may be any cluster policy; with `reports` it knows late, and not
+    all, what happens.  KV that moves with a request takes the time of `link`.
     With a `predictor`, requests come with its predictions of their outputs, else with those of the workload.
 
     `on_events` receives the events of each transition, in order.  `progress` is called with the number of requests
@@ -72,8 +49,8 @@ class Simulator(Placing):
     def __init__(
         self,
         workload: Workload,
-        policy: LocalPolicy[Any],
-        router: ClusterPolicy[Any],
+        policy: AnyLocalPolicy,
+        router: AnyClusterPolicy,
         latency: LatencyModel,
         *,
         workers: int | Sequence[WorkerSpec] = 1,
@@ -91,230 +68,201 @@ class Simulator(Placing):
         self._changes = checked_changes(changes, len(first))
         joins = [change.spec or first[0] for change in self._changes if isinstance(change, Join)]
         specs = checked_workers([*first, *joins])
+        self.workload = workload
         self.router = router.fitted(specs[0].latency).informed([job.request for job in workload.jobs], len(first))
-        head = Head(self.router, reports)
-        moves = KvLink() if link is None else link
-        super().__init__(workload, policy, specs, head, moves, on_events, progress, leap, predictor)
+        self.loop = EventLoop()
+        self.control = ControlPlane(self.loop, self.router, reports)
+        listeners: list[Callable[[list[Event]], object]] = [self.control.happened] if self.control.learns else []
+        if on_events is not None:
+            listeners.append(on_events)
+        self.pool = WorkerPool(self.loop, policy, specs, listeners, leap)
+        self.pool.joining = len(joins)
+        self.pool.on_idle = self._idles
+        self._calls = CallGraph(workload.jobs)
+        self.dispatcher = Dispatcher(
+            self.loop,
+            self.pool,
+            self.control,
+            self._calls,
+            KvLink() if link is None else link,
+            None if predictor is None else predictor.start(),
+            on_events or (lambda events: None),
+            progress,
+        )
         self._first = len(first)
-        self._coming = len(joins)
-        self._mail: dict[int, Report] = {}
-        self._mails = 0
-        self._beats = 0  # entries of the agenda that come whether or not there is anything to do
         self._fruitless = 0
 
     @property
-    def router_state(self) -> Any:
-        """The state of the cluster's policy."""
-        return self.head.state
+    def workers(self) -> list[SimulatedWorker]:
+        """The workers by number, those that join later included."""
+        return self.pool.workers
 
     def moved(self) -> dict[str, int]:
-        """How often requests changed their worker or did not, and how many reports were lost."""
-        return self.tally.counts() | {"reports_lost": self.head.reports_lost}
+        """Return how often requests changed their worker or did not, and how many reports were lost."""
+        return self.dispatcher.counters.counts() | {"reports_lost": self.control.reports_lost}
 
     def run(self) -> None:
         """Serve the whole workload.  May be called once."""
-        for lane in self.lanes[: self._first]:
-            self._joins(lane)
-        joining = iter(range(self._first, len(self.lanes)))
+        for worker in self.workers[: self._first]:
+            self._joins(worker)
+        joining = iter(range(self._first, len(self.workers)))
         for i, change in enumerate(self._changes):
-            worker = next(joining) if isinstance(change, Join) else change.worker
-            self._agenda.append((change.at_ns, WORKER_CHANGES, worker, i))
-        heapify(self._agenda)
-        self._next_root()
-        if self.head.reports is not None:
-            self._beat(0, REPORTS_ARE_DUE)
-        if self.head.decides and self.router.decide_every_us is not None:
-            self._beat(0, CLUSTER_DECIDES)
-        handlers = (
-            self._step_ends,
-            self._worker_changes,
-            self._caller_gives_up,
-            self._request_lands,
-            self._report_comes,
-            self._request_comes,
-            self._reports_are_due,
-            self._cluster_decides,
-            self._worker_wakes,
+            number = next(joining) if isinstance(change, Join) else change.worker
+            self.loop.agenda.append((change.at_ns, WORKER_CHANGES, number, i))
+        heapify(self.loop.agenda)
+        self.dispatcher.schedule_next()
+        if self.control.reports is not None:
+            self.loop.beat(0, REPORTS_ARE_DUE)
+        if self.control.decides and self.router.decide_every_us is not None:
+            self.loop.beat(0, CLUSTER_DECIDES)
+        self.loop.run(
+            (
+                self.pool.step_ends,
+                self._worker_changes,
+                self.dispatcher.caller_gives_up,
+                self.dispatcher.request_lands,
+                self._report_comes,
+                self.dispatcher.request_comes,
+                self._reports_are_due,
+                self._cluster_decides,
+                self.pool.wakes,
+            )
         )
-        agenda = self._agenda
-        while agenda:
-            self.now_ns, kind, key, run = heappop(agenda)
-            handlers[kind](key, run)
         self._reject_stalled()
 
     def _reject_stalled(self) -> None:
-        """Nothing will happen any more: whatever still waits was left to wait for ever."""
-        for lane in self.lanes:
-            for request_id in sorted(lane.state.queue):
-                reason = f"request {request_id} still waits at worker {lane.state.worker}, which is idle"
-                self._reject(lane, request_id, reason)
-        for request_id, move in sorted(self._held.items()):
-            why = "no worker takes requests" if self.head.places else "its policy sends it nowhere"
-            reason = f"request {request_id} is held for ever: {why}"
-            self._nowhere(Rejected(self.now_ns, NOWHERE, request_id, move.request.client, reason))
+        """Reject the requests that still wait when nothing will happen any more."""
+        for worker in self.workers:
+            for request_id in sorted(worker.state.queue):
+                reason = f"request {request_id} still waits at worker {worker.state.worker}, which is idle"
+                self.pool.reject(worker, request_id, reason)
+        self.dispatcher.reject_held()
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
-    def _worker_changes(self, worker: int, index: int) -> None:
-        lane = self.lanes[worker]
-        change = Join(self.now_ns) if index == _BACK else self._changes[index]
+    def _worker_changes(self, number: int, index: int) -> None:
+        worker = self.workers[number]
+        change = Join(self.loop.now_ns) if index == _BACK else self._changes[index]
         if isinstance(change, Join):
-            self._coming -= 1
-            if not self.calls.all_over:
-                self._joins(lane)
-        elif self.calls.all_over or lane.phase == "absent":
+            self.pool.joining -= 1
+            if not self._calls.all_over:
+                self._joins(worker)
+        elif self._calls.all_over or worker.phase == "absent":
             return
         elif isinstance(change, Restart):
-            self._restarts(lane, change.down_ns)
+            self._restarts(worker, change.down_ns)
         elif isinstance(change, Crash):
-            self._crashes(lane, change.down_ns)
-        elif lane.phase == "serving":
-            self._settle(lane)
-            lane.phase, self._up = "draining", None
-            self._announce(lane, WorkerDraining(self.now_ns, worker))
-            self._idles(lane)
+            self._crashes(worker, change.down_ns)
+        elif worker.phase == "serving":
+            self.pool.settle(worker)
+            self.pool.enter(worker, "draining")
+            self._announce(worker, WorkerDraining(self.loop.now_ns, number))
+            self._idles(worker)
 
-    def _joins(self, lane: Lane) -> None:
-        worker, new = lane.state.worker, lane.run == 0
-        lane.phase, lane.down_until_ns, self._up = "serving", 0, None
+    def _joins(self, worker: SimulatedWorker) -> None:
+        now_ns, state, new = self.loop.now_ns, worker.state, worker.run == 0
+        self.pool.enter(worker, "serving")
+        worker.down_until_ns = 0
         told = [client for client in self.workload.clients if new and not client.is_plain]
         self._announce(
-            lane,
-            WorkerJoined(self.now_ns, worker, lane.state.capacity, lane.state.host.capacity_tokens),
-            *(configured(client, self.now_ns, worker) for client in told),
+            worker,
+            WorkerJoined(now_ns, state.worker, state.capacity, state.host.capacity_tokens),
+            *(configured(client, now_ns, state.worker) for client in told),
         )
-        self._place_held()
+        self.dispatcher.place_held()
 
-    def _announce(self, lane: Lane, *events: Event) -> None:
-        """That a worker comes or goes is never lost, and at the start it is known."""
+    def _announce(self, worker: SimulatedWorker, *events: Event) -> None:
         for event in events:
-            self._publish(lane, [event])
-        if self.head.reports is not None:
-            load = lane.load(self.now_ns) if lane.phase == "serving" else None
-            self._send(Report(lane.state.worker, load, events))
+            self.pool.publish(worker, [event])
+        self.control.announce(worker, events)
 
-    def _void(self, lane: Lane) -> None:
-        """The step under way is lost; who wanted to leave after it leaves now, and nobody moves."""
-        self._interrupt(lane)
-        lane.stop()
-        self.tally.refused += len(lane.moving)
-        lane.moving.clear()
-        self._let_go(lane)
+    def _void(self, worker: SimulatedWorker) -> None:
+        """Void the step under way: cancelled requests leave now, and no request migrates."""
+        self.pool.interrupt(worker)
+        worker.stop()
+        self.dispatcher.stay(worker)
+        self.dispatcher.let_go(worker)
 
-    def _restarts(self, lane: Lane, down_ns: int) -> None:
-        self._void(lane)
-        lane.state, events = transitions.lose(lane.state, self.now_ns)
+    def _restarts(self, worker: SimulatedWorker, down_ns: int) -> None:
+        self._void(worker)
+        worker.state, events = transitions.lose(worker.state, self.loop.now_ns)
         if events:
-            self._publish(lane, events)
-        lane.down_until_ns, self._up = max(lane.down_until_ns, self.now_ns + down_ns), None
-        lane.waking = True
-        self._at(lane.down_until_ns, WORKER_WAKES, lane.state.worker)
+            self.pool.publish(worker, events)
+        self.pool.take_down(worker, self.loop.now_ns + down_ns)
 
-    def _crashes(self, lane: Lane, down_ns: int | None) -> None:
-        """What was there is placed again, in order of ids, each with what it has generated."""
-        self._void(lane)
-        if down_ns is not None and lane.phase == "serving":
-            self._coming += 1
-            self._at(self.now_ns + down_ns, WORKER_CHANGES, lane.state.worker, _BACK)
-        lost, _ = transitions.lose(lane.state, self.now_ns)
-        self.head.dies(lane.state.worker)
-        self._leaves(lane)
+    def _crashes(self, worker: SimulatedWorker, down_ns: int | None) -> None:
+        """Place the requests of a dead worker again, in order of ids, each with the output that it has."""
+        now_ns, number = self.loop.now_ns, worker.state.worker
+        self._void(worker)
+        if down_ns is not None and worker.phase == "serving":
+            self.pool.joining += 1
+            self.loop.at(now_ns + down_ns, WORKER_CHANGES, number, _BACK)
+        lost, _ = transitions.lose(worker.state, now_ns)
+        self.control.forget(number)
+        self._leaves(worker)
         for request_id, waiting in sorted(lost.queue.items()):
-            del self._home[request_id]
-            self.tally.placed_again += 1
-            self._place(Move(self.calls.jobs[request_id].request, waiting.generated_tokens))
+            self.dispatcher.place_again(request_id, waiting.generated_tokens)
 
-    def _idles(self, lane: Lane) -> None:
-        """A worker that drains leaves when it has nothing left to do."""
-        if lane.phase == "draining" and lane.idle:
-            if self.head.reports is not None:
-                self._report(lane)
-            self._leaves(lane)
+    def _idles(self, worker: SimulatedWorker) -> None:
+        """Let a draining worker leave when it has nothing left to do."""
+        if worker.phase == "draining" and worker.idle:
+            if self.control.reports is not None:
+                self.control.report(worker)
+            self._leaves(worker)
 
-    def _leaves(self, lane: Lane) -> None:
-        lane.phase, self._up = "absent", None
-        lane.waking = False
-        lane.state = lane.empty(lane.state.worker)
-        self._announce(lane, WorkerLeft(self.now_ns, lane.state.worker))
+    def _leaves(self, worker: SimulatedWorker) -> None:
+        self.pool.enter(worker, "absent")
+        worker.waking = False
+        worker.state = worker.empty(worker.state.worker)
+        self._announce(worker, WorkerLeft(self.loop.now_ns, worker.state.worker))
 
-    def _place_held(self) -> None:
-        """A router's requests that no worker took."""
-        if self.head.places and self._held and self.head.view(self._takers(), self.now_ns).workers and self._takers():
-            held, self._held = self._held, {}
-            for _, move in sorted(held.items()):
-                self._place(move)
-
-    # --- reports ----------------------------------------------------------------------------------------------------
+    # --- reports and decisions --------------------------------------------------------------------------------------
 
     def _reports_are_due(self, _: int, __: int) -> None:
-        reports = self.head.reports
+        reports = self.control.reports
         assert reports is not None
-        self._beats -= 1
-        for lane in self.lanes:
-            if lane.phase != "absent" and lane.down_until_ns <= self.now_ns:
-                if self.head.follows_decoding:
-                    self._settle(lane)
-                self._report(lane)
+        self.loop.beats -= 1
+        for worker in self.workers:
+            if worker.phase != "absent" and worker.down_until_ns <= self.loop.now_ns:
+                if self.control.follows_decoding:
+                    self.pool.settle(worker)
+                self.control.report(worker)
         self._renew(REPORTS_ARE_DUE, reports.every_us)
 
-    def _report(self, lane: Lane) -> None:
-        report = self.head.report(lane, self.now_ns)
-        if report is not None:
-            self._send(report)
-
-    def _send(self, report: Report) -> None:
-        reports = self.head.reports
-        assert reports is not None
-        self._mail[self._mails] = report
-        delay_ns = reports.delay_us * 1_000 if self.now_ns else 0
-        self._beat(self.now_ns + delay_ns, REPORT_COMES, self._mails)
-        self._mails += 1
-
     def _report_comes(self, mail: int, _: int) -> None:
-        self._beats -= 1
-        if self.head.hear(self._mail.pop(mail)):
-            self._ask()
-        self._place_held()
-
-    def _beat(self, time_ns: int, kind: int, key: int = 0) -> None:
-        self._beats += 1
-        self._at(time_ns, kind, key, 1)
+        self.loop.beats -= 1
+        self.control.receive(mail)
+        self.dispatcher.place_held()
 
     def _renew(self, kind: int, every_us: int) -> None:
-        """It comes again, unless all requests have ended, or nothing came of many times in a row."""
-        self._fruitless = 0 if len(self._agenda) > self._beats + self._asked else self._fruitless + 1
-        if not self.calls.all_over and self._fruitless < FRUITLESS_MAX:
-            self._beat(self.now_ns + every_us * 1_000, kind)
-
-    # --- decisions --------------------------------------------------------------------------------------------------
+        """Schedule the next beat, unless all requests have ended, or nothing came of many beats in a row."""
+        busy = len(self.loop.agenda) > self.loop.beats + self.control.asked
+        self._fruitless = 0 if busy else self._fruitless + 1
+        if not self._calls.all_over and self._fruitless < FRUITLESS_MAX:
+            self.loop.beat(self.loop.now_ns + every_us * 1_000, kind)
 
     def _cluster_decides(self, _: int, periodic: int) -> None:
-        self._asked = False
+        self.control.asked = False
         if periodic:
-            self._beats -= 1
-        if self.head.follows_decoding:
-            self._follow_decoding()
-        takers = self._takers()
-        view = self.head.view(takers, self.now_ns, self.credit.known)
+            self.loop.beats -= 1
+        self.dispatcher.follow_decoding()
+        takers = self.pool.takers()
+        view = self.control.view(takers, self.pool.credit.known)
         if takers and view.workers:
-            plan = self.head.decide(view)
+            plan = self.control.decide(view)
             for dispatch in plan.dispatches:
-                move = self._held.pop(dispatch.request_id, None)
-                if move is None:
-                    self.tally.refused += 1
-                else:
-                    self._deliver(self._taker(dispatch.worker, self._takers(move.request)), move)
+                self.dispatcher.dispatch(dispatch)
             for migration in plan.migrations:
-                self._migrate(migration)
+                self.dispatcher.migrate(migration)
         every_us = self.router.decide_every_us
         if periodic and every_us is not None:
             self._renew(CLUSTER_DECIDES, every_us)
 
 
-def simulate(
+def simulate_events(
     workload: Workload,
-    policy: LocalPolicy[Any],
-    router: ClusterPolicy[Any],
+    policy: AnyLocalPolicy,
+    router: AnyClusterPolicy,
     latency: LatencyModel,
     **options: Any,
 ) -> list[Event]:

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairsched.engines.torch_model import Attend, LlamaConfig
-from fairsched.engines.torch_pages import Pages
-from fairsched.engines.torch_seats import Batch
+from fairsched.engines.torch.model import Attend, LlamaConfig
+from fairsched.engines.torch.pages import Pages
+from fairsched.engines.torch.seats import Batch
 
 GATHER_TOKENS_MIN = 64
 """Contexts up to this length are gathered as if they had it: below it padding costs less than another call."""
@@ -60,7 +60,7 @@ class KVCache:
         self.values[layer].flatten(0, 1).index_copy_(0, slots, values)
 
     def rows(self, table: Pages) -> Tensor:
-        """What `read` needs to gather the pages of a table [requests, width]."""
+        """Return what `read` needs to gather the pages of a table [requests, width]."""
         heads = np.arange(self.heads)[:, None, None] * self.pages
         return on_device((heads + table).reshape(-1), self.device)
 
@@ -80,7 +80,7 @@ class KVCache:
 
 
 def on_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """The array as a tensor there; to CUDA without waiting for it."""
+    """Return the array as a tensor there; to CUDA without waiting for it."""
     tensor = torch.from_numpy(array)
     if device.type == "cpu":
         return tensor

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fairsched.engines.torch_model import Llama, LlamaConfig, RopeScaling, tensor_shapes
+from fairsched.engines.torch.model import Llama, LlamaConfig, RopeScaling, tensor_shapes
 
 ARCHITECTURE = "LlamaForCausalLM"
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -26,7 +26,7 @@ class CheckpointError(ValueError):
 
 
 def load_checkpoint(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Llama:
-    """The model in `folder`.  Raises `CheckpointError`.
+    """Return the model in `folder`.  Raises `CheckpointError`.
 
     Tensors go to the device one by one, so beside the model only the largest needs memory.
     """
@@ -60,7 +60,7 @@ def save_checkpoint(model: Llama, folder: Path) -> None:
 
 
 def _places(folder: Path) -> dict[str, Path]:
-    """The file of each tensor."""
+    """Return the file of each tensor."""
     if (folder / INDEX).exists():
         names = _document(folder / INDEX).get("weight_map")
         if not isinstance(names, dict):

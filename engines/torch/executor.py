@@ -1,22 +1,35 @@
 """A worker that computes: each step's plan as one flat batch through a Llama model with paged keys and values.
 
-It decides nothing and counts nothing: the worker's events say who holds memory, the plan says what is computed.
+It decides nothing and counts nothing: the worker's events say which request holds memory, the plan says what is
+computed.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.torch_attention import KVCache, gather, on_device
-from fairsched.engines.torch_graphs import DecodeGraphs
-from fairsched.engines.torch_model import Llama
-from fairsched.engines.torch_pages import PagePool, PrefixPages, pages_needed
-from fairsched.engines.torch_sampling import sample, sampling_key
-from fairsched.engines.torch_seats import Batch, Ints, Seats
-from fairsched.engines.torch_varlen import reads_pages, varlen
-from fairsched.model.events import Admitted, Arrived, Cached, Cancelled, Event, Evicted, Finished, Preempted, Rejected
+from fairsched.engines.serving import Sampling
+from fairsched.engines.torch.attention import KVCache, gather, on_device
+from fairsched.engines.torch.graphs import DecodeGraphs
+from fairsched.engines.torch.model import Llama
+from fairsched.engines.torch.pages import PagePool, PrefixPages, pages_needed
+from fairsched.engines.torch.random_bits import Keys, bits, key_of, keys_of
+from fairsched.engines.torch.seats import Batch, Ints, Seats
+from fairsched.engines.torch.varlen import reads_pages, varlen
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cached,
+    Cancelled,
+    Event,
+    Evicted,
+    Finished,
+    Preempted,
+    Rejected,
+)
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt
 
@@ -40,12 +53,12 @@ class _Sequence:
 
 
 class TorchExecutor:
-    """`engines.executor.Executor` on one device; see there for the order of calls.
+    """`engines.serving.executor.Executor` on one device; see there for the order of calls.
 
     `kv_capacity_tokens` is the worker's capacity and `running_max` the most requests that it runs at once; prompts with
     keys have blocks of `page_tokens`.  Keys name tokens: prompts with equal keys have equal tokens there.
 
-    On CUDA in half precision, with pages that FlashAttention reads in place (`engines.torch_varlen`), steps that only
+    On CUDA in half precision, with pages that FlashAttention reads in place (`engines.torch.varlen`), steps that only
     decode are replayed as CUDA graphs, which are captured here.
     """
 
@@ -191,7 +204,7 @@ class TorchExecutor:
 
     @torch.inference_mode()
     def _compute(self, batch: Batch, rows: Ints, seats: Ints) -> list[int]:
-        """The next token of the requests in `seats`, whose last tokens are at `rows` of the batch."""
+        """Return the next token of the requests in `seats`, whose last tokens are at `rows` of the batch."""
         model, device = self.model, self.model.device
         if self._graphs is not None and batch.decoding == len(batch.ids):
             logits = self._graphs.forward(batch)
@@ -215,3 +228,41 @@ class TorchExecutor:
         self.sequences.clear()
         self._decoding.clear()
         del self.cache, self.model, self._graphs
+
+
+Floats = npt.NDArray[np.float32]
+
+
+def sampling_key(seed: int, request_id: int) -> int:
+    """Return what a request's noise depends on beside the position."""
+    return key_of(seed, request_id)
+
+
+def sample(logits: Tensor, temperature: Floats, top_k: Ints, keys: Keys, positions: Ints) -> Tensor:
+    """Return one token [R] for each row of `logits` [R, vocab]; the other arguments have a number for each row.
+
+    Row r takes the argmax at temperature 0, and otherwise draws from its `top_k` most likely tokens (0: from all) with
+    the noise of (`keys`, `positions`).
+    """
+    if not temperature.any():
+        return logits.argmax(dim=-1)
+    device, vocab = logits.device, logits.shape[-1]
+    drawn = temperature > 0
+    scale = on_device(np.where(drawn, temperature, np.float32(1))[:, None], device)
+    scores = logits / scale  # at least float32, since the scale is
+    top_k = np.where(drawn & (top_k > 0), np.minimum(top_k, vocab), vocab)
+    largest = int(top_k[top_k < vocab].max(initial=0))
+    if largest:
+        best = scores.topk(largest, dim=-1).values
+        least = best.gather(1, on_device(np.minimum(top_k, largest)[:, None] - 1, device))
+        cut = on_device((top_k < vocab)[:, None], device) & (scores < least)
+        scores = scores.masked_fill(cut, -torch.inf)
+    noise_keys = on_device(keys_of(keys, positions.astype(np.uint64)).view(np.int64)[:, None], device)
+    noise = _gumbel(noise_keys, torch.arange(vocab, device=device), scores.dtype)
+    return torch.where(on_device(drawn[:, None], device), scores + noise, scores).argmax(dim=-1)
+
+
+def _gumbel(keys: Tensor, counters: Tensor, dtype: torch.dtype) -> Tensor:
+    # -log(-log(1 - u)): it is small u that win a draw, and those are exact in float32.
+    uniform = (bits(keys, counters).to(dtype) + 0.5) * 2.0**-32
+    return -torch.log(-torch.log1p(-uniform))

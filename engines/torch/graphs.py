@@ -1,7 +1,7 @@
 """Pure decode steps as CUDA graphs: one launch instead of hundreds, for a few batch sizes captured once.
 
 A graph reads and writes fixed memory, so a step is copied into static inputs, padded to the next captured size with
-requests that do not exist: they read and write a scratch page that belongs to nobody.
+requests that do not exist: they read and write a scratch page that belongs to no request.
 """
 
 from bisect import bisect_left
@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fairsched.engines.torch_attention import KVCache
-from fairsched.engines.torch_model import Llama
-from fairsched.engines.torch_seats import Batch
-from fairsched.engines.torch_varlen import Tables, attend_by, rooms_of
+from fairsched.engines.torch.attention import KVCache
+from fairsched.engines.torch.model import Llama
+from fairsched.engines.torch.seats import Batch
+from fairsched.engines.torch.varlen import Tables, attend_by, rooms_of
 
 
 def capture(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], Tensor], Any]:
@@ -66,7 +66,7 @@ class DecodeGraphs:
             self._replays[size], pool = capture(self._step(model, cache, size), pool)
 
     def _step(self, model: Llama, cache: KVCache, size: int) -> Callable[[], Tensor]:
-        """A step of so many requests on the static inputs."""
+        """Return a step of so many requests on the static inputs."""
         starts = torch.arange(size + 1, dtype=torch.int32, device=self.device)
         tables = Tables(starts, self.contexts[:size], self.table[:size], rooms_of(cache, size, self.columns))
         attend = attend_by(cache, self.slots[:size], tables, 1)

@@ -1,7 +1,7 @@
 """The Llama architecture as one function from tokens to logits; how it attends is handed in.
 
 RMSNorm, rotary embedding, grouped-query attention and SwiGLU, as in "Llama 2" (arXiv:2307.09288) and "The Llama 3 Herd
-of Models" (arXiv:2407.21783, section 3.2).  All tokens of a step, whoever they belong to, are one flat row of
+of Models" (arXiv:2407.21783, section 3.2).  All tokens of a step, of whichever requests, are one flat row of
 positions: only attention knows requests, so the model takes it as an argument and stays the same for a paged batch, a
 captured graph and a plain causal pass.
 """
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairsched.engines.torch_random import fill_uniform, key_of
+from fairsched.engines.torch.random_bits import fill_uniform, key_of
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, queries [T, heads, D], keys [T, kv_heads, D], values [T, kv_heads, D]) -> [T, heads, D]."""

@@ -55,7 +55,7 @@ class PagePool:
         self.references[pages] += 1
 
     def release(self, pages: Pages) -> None:
-        """Let go of pages (all different) once; those that nobody holds are free again."""
+        """Let go of pages (all different) once; those that no sequence holds are free again."""
         self.references[pages] -= 1
         freed = pages[self.references[pages] == 0]
         self.stack[self.free : self.free + len(freed)] = freed

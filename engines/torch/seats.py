@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.torch_pages import PagePool, Pages
+from fairsched.engines.torch.pages import PagePool, Pages
 
 Ints = npt.NDArray[np.int64]
 

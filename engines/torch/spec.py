@@ -5,9 +5,9 @@ from pathlib import Path
 import attrs
 import torch
 
-from fairsched.engines.torch_checkpoint import load_checkpoint
-from fairsched.engines.torch_executor import TorchExecutor
-from fairsched.engines.torch_model import SIZES, Llama
+from fairsched.engines.torch.checkpoint import load_checkpoint
+from fairsched.engines.torch.executor import TorchExecutor
+from fairsched.engines.torch.model import SIZES, Llama
 
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 """Numbers that a device computes with."""
@@ -28,7 +28,7 @@ class TorchSpec:
     seed: int = 0
 
     def load(self) -> Llama:
-        """The model on its device.  Raises `ValueError` where there is none."""
+        """Return the model on its device.  Raises `ValueError` where there is none."""
         if self.device not in DTYPES:
             raise ValueError(f"device is cpu or cuda, not {self.device!r}")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -48,7 +48,7 @@ class TorchSpec:
         return int(free * _CUDA_KV_SHARE) // model.config.kv_bytes_per_token
 
     def executor(self, model: Llama, kv_capacity_tokens: int) -> TorchExecutor:
-        """The worker's executor.  Sets the number of threads of the whole process."""
+        """Return the worker's executor.  Sets the number of threads of the whole process."""
         torch.set_num_threads(self.threads)
         return TorchExecutor(model, kv_capacity_tokens, page_tokens=self.page_tokens, running_max=self.batch_max)
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.attention import current_flash_attention_impl
 from torch.nn.attention.varlen import varlen_attn
 
-from fairsched.engines.torch_attention import KVCache, on_device
-from fairsched.engines.torch_model import Attend
-from fairsched.engines.torch_seats import Batch
+from fairsched.engines.torch.attention import KVCache, on_device
+from fairsched.engines.torch.model import Attend
+from fairsched.engines.torch.seats import Batch
 
 FA2_PAGE_TOKENS = 256
 CAUSAL = (-1, 0)
@@ -36,7 +36,7 @@ class Tables(NamedTuple):
 
 
 def reads_pages(device: torch.device, dtype: torch.dtype, page_tokens: int) -> bool:
-    """Whether the kernel runs here: on CUDA, in half precision, with pages of this size."""
+    """Return whether the kernel runs here: on CUDA, in half precision, with pages of this size."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return False
     return page_tokens % FA2_PAGE_TOKENS == 0 or current_flash_attention_impl() is not None

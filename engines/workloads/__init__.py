@@ -1,1 +1,22 @@
-"""Workloads: trace files read and written, and generators of the workloads that the papers use."""
+"""Workloads: traces that are read, and workloads that are generated. Read `loading` and `generators/catalog` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
+    from fairsched.engines.workloads.errors import TraceError, WorkloadError, unknown
+    from fairsched.engines.workloads.generators import WORKLOADS, generate
+    from fairsched.engines.workloads.info import render_info, trace_info
+    from fairsched.engines.workloads.loading import load_trace
+    from fairsched.engines.workloads.readers import BatchJobs, Progress, lines, read_batch, save_workload
+    from fairsched.engines.workloads.sampling import ONE_WORKER, TokenSource, prompt_of
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "GRAMMAR", "ONE_WORKER", "WORKLOADS", "BatchJobs", "ClientSpec", "Progress", "TokenSource", "TraceError",
+    "WorkloadError", "generate", "lines", "load_trace", "prompt_of", "read_batch", "render_info", "save_workload",
+    "trace_info", "unknown"
+]  # fmt: skip

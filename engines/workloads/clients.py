@@ -1,4 +1,4 @@
-"""Who sends what: client mixes for traces that name no clients, and weights for those that do."""
+"""Clients: mixes for traces that name no clients, and weights for those that do."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.workloads.errors import WorkloadError, unknown
-from fairsched.engines.workloads.rows import TraceRow
+from fairsched.engines.workloads.readers import TraceRow
 from fairsched.engines.workloads.sharing import continued
 from fairsched.model.request import Client
 
@@ -64,7 +64,7 @@ class ClientSpec:
 
 
 DEFAULT_CLIENTS = ClientSpec.parse("zipf:8:1")
-"""The mix of a trace that names no clients, when nobody declares one."""
+"""The mix of a trace that names no clients, unless one is declared."""
 
 
 def assign(

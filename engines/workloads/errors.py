@@ -34,7 +34,7 @@ class TraceError(WorkloadError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> WorkloadError:
-    """The error for a name nobody knows, with the nearest known names (all of them when none is near)."""
+    """Return the error for an unknown name, with the nearest known names (all of them when none is near)."""
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"

@@ -8,8 +8,7 @@ import numpy as np
 
 from fairsched.engines.workloads.key_portions import key_portions
 from fairsched.engines.workloads.sharing import shared_blocks
-from fairsched.model.request import Prompt
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Job, Prompt, Workload
 
 CLIENTS_SHOWN_MAX = 20
 

@@ -2,8 +2,8 @@
 
 Source: Preble (Srivatsa et al., ICLR'25).  Lay all prompts into one prefix tree.  A node is a stretch of blocks between
 two places where prompts part or end, so all of its prompts have the whole of it.  The key portion of a prompt is the
-deepest node on its path that is longer than everything before it: whoever keeps that node has more than half of the
-prefix up to its end.  A prompt that shares nothing is its own key portion.
+deepest node on its path that is longer than everything before it: a worker that keeps that node has more than half of
+the prefix up to its end.  A prompt that shares nothing is its own key portion.
 """
 
 from collections.abc import Sequence

@@ -11,11 +11,9 @@ from pathlib import Path
 
 from fairsched.engines.workloads.clients import ClientSpec, assign
 from fairsched.engines.workloads.errors import TraceError, WorkloadError
-from fairsched.engines.workloads.formats import TraceFormat, format_of
-from fairsched.engines.workloads.rows import TraceRow
-from fairsched.engines.workloads.scaling import check_limit, rate_notes, rate_ratio, scaled_ns
-from fairsched.model.request import TOKENS_MAX, Request
-from fairsched.model.workload import Job, Workload
+from fairsched.engines.workloads.readers import TraceFormat, TraceRow, format_of
+from fairsched.engines.workloads.sampling import check_limit, rate_notes, rate_ratio, scaled_ns
+from fairsched.model.request import TOKENS_MAX, Job, Request, Workload
 
 
 def load_trace(
@@ -28,13 +26,21 @@ def load_trace(
     max_output_tokens: str | int = "trace-max",
     seed: int = 0,
 ) -> Workload:
-    """The workload of a trace file.
+    """Return the workload of a trace file.
 
     `format` names the file's format (None: recognised).  `limit` keeps the first requests only.  `rate_scale`
     multiplies the arrival rate.  `clients` is the mix for a trace that names none, or weights for one that does.
     `max_output_tokens` is `"trace-max"` (the largest output of the requests read, for each that does not declare its
     own), a number (for every request; longer outputs are cut, as an engine would) or `"oracle"` (each request's true
     output, which no server knows).  Raises `WorkloadError`, and its kind `TraceError` for what is wrong in the file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from fairsched.engines.workloads import save_workload
+    >>> from fairsched.engines.workloads import generate
+    >>> with TemporaryDirectory() as folder:
+    ...     save_workload(generate("demo", limit=30), Path(folder, "trace.jsonl"))
+    ...     len(load_trace(Path(folder, "trace.jsonl"), limit=20).jobs)
+    20
     """
     path = Path(path)
     ratio = rate_ratio(rate_scale)

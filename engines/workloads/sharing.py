@@ -7,7 +7,7 @@ O(total bytes) comparisons and O(n log n) of them, so a trace of any block size 
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from fairsched.model.chains import common_keys
+from fairsched.model.prefix_cache import common_keys
 from fairsched.model.request import KEY_BYTES, Prompt
 
 
@@ -27,10 +27,10 @@ def shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def continued(prompts: Sequence[Prompt]) -> list[int | None]:
-    """For each prompt the earlier one that it continues (None: it continues nobody).
+    """For each prompt the earlier one that it continues (None: it continues none).
 
     A prompt continues the longest earlier prompt all of whose blocks it begins with, if those are two or more, and of
-    equal ones the last; a system prompt that everybody shares therefore does not make two prompts one conversation.
+    equal ones the last; a system prompt that all prompts share therefore does not make two prompts one conversation.
     """
     result: list[int | None] = [None] * len(prompts)
     # The prompts that begin the current one, shortest first; equal chains share an entry, in order of the sequence.

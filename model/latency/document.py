@@ -10,7 +10,7 @@ import attrs
 import msgspec
 from msgspec import Meta, Struct
 
-from fairsched.model.latency import LatencyModel
+from fairsched.model.latency.model import LatencyModel
 
 SCHEMA = 1
 """Version of the document; it grows when the meaning of a key changes."""
@@ -27,8 +27,7 @@ class EngineFacts(Struct, frozen=True, forbid_unknown_fields=True):
     """The engine that was measured, in words that say nothing of the machine's name.
 
     At most `batch_max` requests ran at once, and `chunk_max` tokens of prompts were computed in a step.  `clock` is
-    "wall", or "thread" for processor time.  `dated` is what
-    whoever measured said of the day, if anything.
+    "wall", or "thread" for processor time.  `dated` is the day of the measurement, if it was given.
     """
 
     model: str
@@ -59,7 +58,7 @@ class _Coefficients(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """The document.  `engine` is None where somebody wrote the coefficients by hand."""
+    """The document.  `engine` is None where the coefficients were written by hand."""
 
     fairsched_preset: int
     name: Annotated[str, Meta(min_length=1)]

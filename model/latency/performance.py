@@ -2,13 +2,14 @@
 
 Source: Aladdin, equations 1 to 4.  A request of t tokens (prompt and output so far) holds h t + j of KV; an iteration
 that prefills n tokens in all takes k1 n + c1, whatever the number of requests; one that decodes b requests over x
-tokens of context in all takes k2 x + c2 b + c3.  `engines.performance_fit` finds coefficients by least squares, with
-what they miss; `Performance.of` takes them from a latency model so that they miss nothing on the safe side.
+tokens of context in all takes k2 x + c2 b + c3.  `engines.calibration.performance_fit` finds coefficients by least
+squares, with what they miss; `Performance.of` takes them from a latency model so that they miss nothing on the safe
+side.
 """
 
 import attrs
 
-from fairsched.model.latency import LatencyModel
+from fairsched.model.latency.model import LatencyModel
 
 PROMPT_TOKENS = 2048
 """Up to this prompt `Performance.of` covers attention, unless told otherwise."""

@@ -4,7 +4,7 @@ Conversions: milliseconds a token become integer nanoseconds.  KV capacity is 90
 weights, divided by the bytes of a token, unless the source says otherwise.
 """
 
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.latency.model import DecodePiece, LatencyModel
 
 _DISTSERVE = "DistServe's published A100 profile of OPT-13B (facts of its profile file), tensor parallel "
 

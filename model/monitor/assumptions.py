@@ -16,10 +16,10 @@ from fairsched.model.events import (
     Settled,
     WorkerJoined,
 )
-from fairsched.model.monitor_accounts import Account, Call
-from fairsched.model.monitor_promise import ASSUMPTIONS, Breach, Finding, Promise
+from fairsched.model.monitor.guarantee import Breach, Finding, Promise
 from fairsched.model.pricing import charged_tokens
 from fairsched.model.theorem import (
+    ASSUMPTIONS,
     BACKLOGGED_DURING,
     BACKLOGGED_EVERYWHERE,
     BACKLOGGED_TOGETHER,
@@ -43,6 +43,50 @@ from fairsched.model.theorem import (
     STALE_READS,
     Assumption,
 )
+
+# --- what the monitor knows of requests and clients -------------------------------------------------------------------
+
+
+class Call:
+    """A request as the monitor knows it; `most` is its declared output (None: it came before the monitor did).
+
+    While it runs: `extend` of its `context` tokens are to be computed, it had `generated` output tokens before this
+    admission, and `reserved` output tokens and `kv` tokens in all are promised to it.
+    """
+
+    __slots__ = ("client", "context", "extend", "generated", "kv", "most", "queued", "reserved", "running")
+
+    def __init__(self, client: int, most: int | None) -> None:
+        self.client = client
+        self.most = most
+        self.generated = 0
+        self.context = 0
+        self.extend = 0
+        self.reserved = 0
+        self.kv = 0
+        self.queued = False
+        self.running = False
+
+
+class Account:
+    """A client: its requests in the queue and since when it waits, and what is promised to those that run.
+
+    `reserved` output tokens are promised to its running requests, which produced `produced`; `since` cost units were
+    charged since its last admission and `last` for that admission alone.
+    """
+
+    __slots__ = ("kv", "last", "produced", "reserved", "since", "total_start", "wait_start", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.wait_start = 0
+        self.total_start = 0
+        self.reserved = 0
+        self.produced = 0
+        self.since = 0
+        self.last = 0
+        self.kv = 0
+
 
 _ELSEWHERE = (BACKLOGGED_EVERYWHERE, BACKLOGGED_TOGETHER, EQUAL_WORKERS, BOTH_SERVE, GLOBAL_REFILL, STALE_READS)
 """What is about several workers."""
@@ -132,7 +176,7 @@ class AssumptionWatch:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def joined(self, event: WorkerJoined) -> None:
-        """The worker says what it holds."""
+        """Note the worker's capacity."""
         self._capacity = event.kv_capacity_tokens
 
     def arrived(self, event: Arrived) -> bool:
@@ -358,7 +402,7 @@ class AssumptionWatch:
         return found
 
     def _reasons(self) -> dict[str, str]:
-        """Which assumptions nobody can watch here, and why."""
+        """Return the assumptions that cannot be watched here, and why."""
         promise = self.promise
         reasons = {BACKLOGGED_DURING.name: "it selects the intervals that count, and is never broken"}
         if not promise.outputs_reserved:
@@ -371,7 +415,7 @@ class AssumptionWatch:
             if assumption.name not in self._needed:
                 reasons[assumption.name] = "no theorem of the policy rests on it"
         if not self._asks_gate:
-            reasons[GATE_RESPECTED.name] = "nobody was given who knows the gate"
+            reasons[GATE_RESPECTED.name] = "no gate check was given"
         if promise.in_flight_cap_tokens is None:
             reasons[CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
         if promise.capacity_floor is None:

@@ -1,11 +1,11 @@
-"""The largest gaps of service so far, kept up to date charge by charge: between two who wait, and of one who waits.
+"""The largest gaps of service so far, updated charge by charge: between two waiting clients, and of a waiting one.
 
-`model.service` defines both and computes them from a whole run; here they grow with it, exactly.
+`model.service.received` defines both and computes them from a whole run; here they grow with it, exactly.
 
 **Pairs.**  With D = W_f - W_g, the gap of a pair is the range of D over an interval in which both wait.  Let lead[f, g]
 be the largest W_f - W_g since both wait: then the range is lead[f, g] + lead[g, f].  A charge to f can raise only row f
-(a refund only column f), so it costs one row; whoever begins to wait starts a row and a column anew.  Rows are those of
-clients that wait now, and only differences since then count, so nothing is kept of anybody else.
+(a refund only column f), so it costs one row; a client that begins to wait starts a row and a column anew.  Rows are
+those of clients that wait now, and only differences since then count, so nothing is kept of other clients.
 
 **Lags.**  How far g got ahead of f while f waits, whatever g does, is the largest rise of W_g - W_f: what it is now
 less floor[f, g], the smallest it was since f waits.  A charge to f can lower only row f, and raise only column f.
@@ -15,9 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairsched.model.monitor_promise import Largest
-from fairsched.model.service import CLIENTS_MAX
-from fairsched.model.trace import Ints
+from fairsched.model.monitor.guarantee import Largest
+from fairsched.model.service import CLIENTS_MAX, Ints
 
 _FIRST = 8
 
@@ -134,7 +133,7 @@ class Lags:
         self.largest = Largest()
         self.left_out = 0
         self._max = clients_max
-        # Column 0 is nobody, whose service stays 0: a client that comes later starts as its copy.
+        # Column 0 is no client, its service stays 0: a client that comes later starts as its copy.
         self._columns: dict[int, int] = {}
         self._names = [-1]
         self._service = np.zeros(_FIRST, dtype=np.int64)
@@ -205,7 +204,7 @@ class Lags:
         floors = np.minimum(self._floor[:n, columns], lead)
         self._floor[:n, columns] = floors
         lag = lead - floors
-        # A refund to who waits raises everybody's lead over it: then all columns of its row have changed.
+        # A refund to a waiting client raises all others' lead over it: then all columns of its row have changed.
         found = self._most(lag, list(range(n)), columns, time_ns)
         for client, amount in zip(clients, amounts, strict=True):
             row = self._rows.get(client)

@@ -10,58 +10,13 @@ import attrs
 from fairsched.model.request import Groups
 from fairsched.model.service import Charging
 from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
-    BACKLOGGED_EVERYWHERE,
-    BACKLOGGED_TOGETHER,
-    BOTH_SERVE,
-    CAPACITY_FLOOR,
     CAPPED,
-    CHARGES_AT_LEAST_ONE,
     EQUAL_QUANTA,
-    EQUAL_WORKERS,
-    EXTEND_AS_PLANNED,
-    FITS_ALONE,
-    GATE_RESPECTED,
-    GLOBAL_REFILL,
-    LIFT_ON_JOIN,
-    MEM_RESERVE,
-    MEM_SHARED,
-    NOTHING_REFUNDED,
-    OUTPUTS_BOUNDED,
     QUANTUM_POSITIVE,
-    REJOIN_KEEPS_DEBT,
-    STALE_READS,
     WEIGHTS_ORDERED,
     Assumption,
     Theorem,
 )
-
-ASSUMPTIONS = (
-    MEM_RESERVE,
-    OUTPUTS_BOUNDED,
-    MEM_SHARED,
-    GATE_RESPECTED,
-    CHARGES_AT_LEAST_ONE,
-    EXTEND_AS_PLANNED,
-    NOTHING_REFUNDED,
-    CAPPED,
-    FITS_ALONE,
-    BACKLOGGED_DURING,
-    CAPACITY_FLOOR,
-    QUANTUM_POSITIVE,
-    EQUAL_QUANTA,
-    REJOIN_KEEPS_DEBT,
-    LIFT_ON_JOIN,
-    WEIGHTS_ORDERED,
-    BACKLOGGED_EVERYWHERE,
-    BACKLOGGED_TOGETHER,
-    EQUAL_WORKERS,
-    BOTH_SERVE,
-    GLOBAL_REFILL,
-    STALE_READS,
-)
-"""All of them, in the order of a report: what events show first, then what the configuration says, then what is about
-several workers."""
 
 
 @attrs.frozen
@@ -70,10 +25,10 @@ class Promise:
 
     `weights` and `quanta` are by client id (`quanta` empty for a gate that has none).  `charge_max` is U in cost units
     of multiplier 1: the most that one client can be charged after it was let in.  `gap_bound` (D-4.1, V-4.4) bounds the
-    service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far who waits falls behind anybody; both
-    in cost units times the multiplier of `charging`, None where nothing is promised.  `theorems` are those of the gate,
-    `broken` the assumptions that this configuration does not fulfil.  `capacity_floor` is the a of CapacityFloor in
-    cost units a second, if somebody claims one.
+    service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far a waiting client falls behind any;
+    both in cost units times the multiplier of `charging`, None where nothing is promised.  `theorems` are those of the
+    gate, `broken` the assumptions that this configuration does not fulfil.  `capacity_floor` is the a of CapacityFloor
+    in cost units a second, if one is claimed.
 
     `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
     once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and
@@ -134,7 +89,7 @@ def _names(theorem: Theorem, known: dict[str, Theorem]) -> set[str]:
 
 @attrs.frozen
 class Breach:
-    """The first time that an assumption was broken: when, at which of the worker's events (from 0), and by whom."""
+    """The first time that an assumption was broken: when, at which of the worker's events (from 0), and how."""
 
     time_ns: int
     worker: int
@@ -144,17 +99,19 @@ class Breach:
 
 @attrs.frozen
 class Finding:
-    """What is known of one assumption.
-
-    `violated` counts the events that broke it; None means that nobody watches, and `why` says why not.  `theorems` are
-    the ids of those that rest on it (none: it does not matter here).  `note` is what was measured, if anything.
-    """
+    """What is known of one assumption."""
 
     violated: int | None
+    """How many events broke it; none if it cannot be watched here."""
     first: Breach | None = None
+    """The first that did: `time_ns`, `worker`, `position` (which of the worker's events, from 0) and `text`."""
     why: str | None = None
+    """Why it is not watched."""
     note: str | None = None
+    """What was measured beside: the least rate of charged service while a client waited (CapacityFloor), how long
+    clients waited together (BackloggedDuring)."""
     theorems: tuple[str, ...] = ()
+    """The policy's theorems that rest on it; empty if it does not matter here."""
 
     @property
     def matters(self) -> bool:
@@ -189,8 +146,8 @@ class Largest:
 class MonitorReport:
     """One worker's run so far.
 
-    `gap` is between two clients that both wait (over intervals in which the weights stay), `lag` that of who waits
-    behind anybody; None where they are not measured.  The counts say at how many events one exceeded its bound, the
+    `gap` is between two clients that both wait (over intervals in which the weights stay), `lag` that of a waiting
+    client behind any; None where they are not measured.  The counts say at how many events one exceeded its bound, the
     first of which is named.  `left_out` counts how often a client was not compared since too many were.
     """
 

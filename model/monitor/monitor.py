@@ -1,15 +1,15 @@
 """The runtime monitor: one worker's events held to its policy's promise while they happen, or from a log.
 
 `Monitor.observe` takes the worker's events in order and keeps up to date which named assumptions hold
-(`model.monitor_assumptions`) and the largest gaps of charged service with the moments at which one passed its bound
-(`model.monitor_gap`).  What was proved says: no bound is passed unless an assumption of its theorem is broken.
+(`model.monitor.assumptions`) and the largest gaps of charged service with the moments at which one passed its bound
+(`model.monitor.gap`).  What was proved says: no bound is passed unless an assumption of its theorem is broken.
 
 **Weights that change.**  Charges are divided by weight, so with a `ClientConfigured` that changes a weight the unit of
 service changes: the intervals of both gaps begin anew at that event.  Bounds are then those of the promise that
 `Promise.reweighted` makes; without it none is judged any more.
 
 **A worker that leaves** takes its queue and batch with it: everything begins anew, and what was found stays.  It
-breaks BothServe, and CapacityFloor if somebody waits; a gap's bound it does not touch, since it ends the interval.
+breaks BothServe, and CapacityFloor if a client waits; it does not affect a gap's bound, since it ends the interval.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,16 +35,16 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.monitor_assumptions import AssumptionWatch
-from fairsched.model.monitor_gap import Lags, PairGaps
-from fairsched.model.monitor_promise import BoundBreach, Finding, Largest, MonitorReport, Promise
+from fairsched.model.monitor.assumptions import AssumptionWatch
+from fairsched.model.monitor.gap import Lags, PairGaps
+from fairsched.model.monitor.guarantee import BoundBreach, Finding, Largest, MonitorReport, Promise
 from fairsched.model.pricing import multipliers
 from fairsched.model.service import CLIENTS_MAX
 from fairsched.model.theorem import BOTH_SERVE, CAPACITY_FLOOR, GATE_RESPECTED
 
 
 class GateCheck(Protocol):
-    """Somebody who knows the policy's gate: follows a worker's events of some `kinds` and says who passed it by."""
+    """Knows the policy's gate: follows a worker's events of some `kinds` and reports admissions past it."""
 
     @property
     def kinds(self) -> frozenset[type]:
@@ -52,7 +52,7 @@ class GateCheck(Protocol):
 
     @property
     def moves(self) -> Sequence[tuple[int, int, int]]:
-        """Charges that moved at the last event, as (who was charged, who was given back, cost units)."""
+        """Charges that moved at the last event, as (client charged, client refunded, cost units)."""
 
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in, in one sentence; else None."""
@@ -79,7 +79,7 @@ class Monitor:
         self.watch = AssumptionWatch(promise, worker, gate is not None)
         self.watch.configure(promise, 0)
         self._gate = None if gate is None else gate.observe
-        # Only who follows the gate of a policy that splits charges knows who was charged.
+        # Where a policy splits charges, only a check that follows its gate knows which clients were charged.
         self._splits = gate if promise.charging.splits else None
         self._asked: frozenset[type] = frozenset() if gate is None else gate.kinds
         self._pairs = PairGaps(clients_max) if gaps else None
@@ -132,7 +132,7 @@ class Monitor:
 
     def _arrived(self, event: Arrived) -> None:
         if event.request.client not in self._weights and len(set(self._weights.values())) > 1:
-            self._stranger(event.request.client, event.time_ns)
+            self._unknown_client(event.request.client, event.time_ns)
         if self.watch.arrived(event):
             self._join(event.request.client)
 
@@ -180,8 +180,8 @@ class Monitor:
             self._pairs.restart()
             self._lags.restart()
 
-    def _stranger(self, client: int, time_ns: int) -> None:
-        """A client that nobody named has weight 1, which changes no unit; bounds are for it, too, from now on."""
+    def _unknown_client(self, client: int, time_ns: int) -> None:
+        """Give an unknown client weight 1, which changes no unit; bounds include it from now on."""
         for weights in (self._weights, self._lowest):
             for each in range(client + 1):
                 weights.setdefault(each, 1)
@@ -290,7 +290,7 @@ class Monitor:
 class ClusterMonitor:
     """A monitor for each worker of a cluster, made by `make(worker)` when its first event comes.
 
-    Events of no worker (-1, a call that was never sent) are nobody's.
+    Events of no worker (-1, a call that was never sent) are skipped.
     """
 
     def __init__(self, make: Callable[[int], Monitor]) -> None:

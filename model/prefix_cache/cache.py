@@ -8,8 +8,8 @@ memory is needed.  Prompts without keys take part in none of this.
 import msgspec
 from immutables import Map
 
-from fairsched.model.prefix_draft import Eviction
-from fairsched.model.prefix_tree import Insertion, PrefixTree
+from fairsched.model.prefix_cache.tree import Insertion, PrefixTree
+from fairsched.model.prefix_cache.tree_draft import Eviction
 from fairsched.model.request import Prompt
 
 EMPTY_TREE = PrefixTree.empty()
@@ -62,7 +62,7 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
         return PrefixCache(self.tree.unpin(pinned), self.pins.delete(request_id))
 
     def evict(self, tokens: int) -> tuple["PrefixCache", tuple[Eviction, ...]]:
-        """Free at least `tokens` tokens of what nobody pins, least recently used leaf first."""
+        """Free at least `tokens` unpinned tokens, least recently used leaf first."""
         tree, evictions = self.tree.evict(tokens)
         return PrefixCache(tree, self.pins), evictions
 

@@ -1,18 +1,18 @@
 """Which workers hold how much of a prompt, as a value: the prefix index of a router in front of many workers.
 
-One radix tree serves all workers; a node says by a bit mask who holds it, so a match costs the same for 4 workers as
+One radix tree serves all workers; a node has a bit mask of its holders, so a match costs the same for 4 workers as
 for 1,000.  (Measured before it was chosen: asking and setting one of 1,000 bits takes 60 ns where a persistent map
-takes 285, and finding whom a node loses against its parent 43 ns where the map takes 38 us.)  A snapshot costs
+takes 285, and the holders of a parent that its node lacks 43 ns where the map takes 38 us.)  A snapshot costs
 nothing, because every operation returns a new index and keeps the old.
 
-The index says what its owner was told: that a request was sent to a worker, which will cache its prompt (`insert`),
+The index holds what its owner reported: that a request was sent to a worker, which will cache its prompt (`insert`),
 that a worker evicted something (`evicted`), that it died (`without`).  Reports come late, so a worker may hold more or
 less than is said here; a report about what is no longer there changes nothing.
 
-Beside who holds what it counts the hits of a sliding window, per node and worker, and knows in which order a worker
+Beside the holders it counts the hits of a sliding window, per node and worker, and knows in which order a worker
 would evict: least recently used leaf first, where a leaf is a node of which the worker holds no child.  Both are the
 inputs of Preble's load cost (E2, Algorithm 2: for every part j evicted to make room, its recomputation times
-`hits of j / requests` of the worker in the window).  A node that nobody holds and nobody hit in the window is removed.
+`hits of j / requests` of the worker in the window).  A node without holders and without hits in the window is removed.
 """
 
 from collections import Counter
@@ -24,9 +24,8 @@ import msgspec
 from immutables import Map
 from msgspec.structs import astuple, replace
 
-from fairsched.model.prefix_draft import NO_NODE, ROOT, walk
-from fairsched.model.prefix_index_draft import IndexDraft
-from fairsched.model.prefix_index_node import (
+from fairsched.model.prefix_cache.index_draft import IndexDraft
+from fairsched.model.prefix_cache.index_node import (
     ALL_WORKERS,
     EMPTY_ROOT,
     Hit,
@@ -37,8 +36,9 @@ from fairsched.model.prefix_index_node import (
     nodes_of,
     rows_of,
 )
+from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
+from fairsched.model.prefix_cache.tree_draft import NO_NODE, ROOT, walk
 from fairsched.model.request import KEY_BYTES, Prompt
-from fairsched.model.sorted_tuple import SortedTuple
 
 SCHEMA = 1
 SCALARS = ("window_ns", "now_ns", "next_stamp", "oldest", "next_id", "block_tokens")
@@ -56,8 +56,8 @@ class Level(msgspec.Struct, frozen=True, gc=False):
 class Match(msgspec.Struct, frozen=True):
     """The longest prefix of a prompt that the index knows: its `blocks`, and the deepest `node`, perhaps only in part.
 
-    `levels` say who holds how much of it, the longest first; a worker in none of them holds nothing of the prompt.  No
-    level need reach as far as `blocks`: the index also knows what was only hit in the window.
+    `levels` say which workers hold how much of it, the longest first; a worker in none of them holds nothing of the
+    prompt.  No level need reach as far as `blocks`: the index also knows what was only hit in the window.
     """
 
     node: int
@@ -91,7 +91,7 @@ class PrefixIndex(msgspec.Struct, frozen=True):
 
     Workers are named by dense ids (0, 1, 2, ...).  Tokens are counted in whole blocks of `block_tokens`.  A hit counts
     for `window_ns` nanoseconds; `advance` takes out those that are older.  Accesses are numbered (`next_stamp`), so
-    the order of eviction is the order in which the index was told, and has no ties.
+    the order of eviction is the order of the calls, and has no ties.
 
     With d nodes on the path of a prompt (2 to 4 in practice), N nodes, L leaves of a worker and W workers: `match` is
     O(blocks) by memcmp and d look-ups; `insert` is a match and O(d log N + sqrt L), and O(W) when it cuts a node;
@@ -116,7 +116,7 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         return cls(Map({ROOT: EMPTY_ROOT}), Map(), Map(), window_ns, 0, 0, 0, ROOT + 1, 1)
 
     def match(self, prompt: Prompt) -> Match:
-        """Who holds how much of `prompt`; nothing is stamped or counted.  Another block size matches nothing.
+        """Return which workers hold how much of `prompt`; nothing is stamped.  Another block size matches nothing.
 
         O(blocks) by memcmp and O(d), for any number of workers.
         """
@@ -127,7 +127,7 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         levels, seen, i, end = [], 0, at, blocks
         while i != ROOT:
             node = nodes[i]
-            # Who holds a node holds all above it, so the masks grow on the way up.
+            # A worker that holds a node holds all above it, so the masks grow on the way up.
             if node.held != seen:
                 levels.append(Level(node.held ^ seen, end, i))
                 seen = node.held
@@ -190,9 +190,9 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         the worker holds it and nothing below it.
 
         With `hit` it is a request of the window as well, also with no blocks; without, it is a report of what is
-        cached.  Who has this index's `match` of the prompt saves another walk.  Raises `ValueError` if the prompt has
-        fewer blocks, or blocks of another size than the index holds, or if `now_ns` is before what the index was told
-        last.  O(d log N + sqrt L).
+        cached.  This index's `match` of the prompt, if given, saves another walk.  Raises `ValueError` if the prompt
+        has fewer blocks, or blocks of another size than the index holds, or if `now_ns` is before the last time given.
+        O(d log N + sqrt L).
         """
         self._refuse(prompt, blocks, worker, now_ns)
         draft = IndexDraft(self.nodes, worker, self.shelves.get(worker, EMPTY_SHELF))
@@ -227,7 +227,7 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         if worker < 0:
             raise ValueError(f"worker ids are not negative ({worker})")
         if now_ns < self.now_ns:
-            raise ValueError(f"worker {worker}: told of {now_ns} ns after {self.now_ns} ns; time does not go back")
+            raise ValueError(f"worker {worker}: {now_ns} ns comes after {self.now_ns} ns; time does not go back")
         if blocks and prompt.block_tokens != self.block_tokens and len(self.nodes) > 1:
             raise ValueError(
                 f"worker {worker}: blocks of {prompt.block_tokens} tokens do not fit an index of {self.block_tokens}"
@@ -240,7 +240,7 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         for a whole window.  Raises `ValueError` if time goes back.  O(1), and O(d log N) for each hit that leaves.
         """
         if now_ns < self.now_ns:
-            raise ValueError(f"told of {now_ns} ns after {self.now_ns} ns; time does not go back")
+            raise ValueError(f"{now_ns} ns comes after {self.now_ns} ns; time does not go back")
         limit, window, oldest = now_ns - self.window_ns, self.window, self.oldest
         nodes = self.nodes
         while oldest < self.next_stamp and at_most != 0:
@@ -263,8 +263,8 @@ class PrefixIndex(msgspec.Struct, frozen=True):
     def evicted(self, prompt: Prompt, keep_blocks: int, worker: int, node: int = ROOT) -> "PrefixIndex":
         """The worker holds of `prompt` only its first `keep_blocks` blocks, and nothing that goes on from there.
 
-        Changes nothing if it is not said to hold more.  Who remembers the `node` with which the prompt ended when it
-        was inserted saves a walk, if it still does.  Raises `ValueError` on a negative number.
+        Changes nothing if it is not said to hold more.  The `node` with which the prompt ended when it was inserted
+        saves a walk, if it still does.  Raises `ValueError` on a negative number.
         O(nodes it loses, and their children).
         """
         if keep_blocks < 0:
@@ -333,7 +333,7 @@ class PrefixIndex(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `AssertionError` unless every representation invariant holds.  O(all keys)."""
         root = self.nodes[ROOT]
-        # The root covers nothing, everybody holds it, and nobody stamps it.
+        # The root covers nothing, every worker holds it, and none stamps it.
         assert (root.parent, root.start, root.end, root.held) == (NO_NODE, 0, 0, ALL_WORKERS)
         assert not root.stamps
         # Every node but the root is the child of exactly one, and ids come from the counter.
@@ -366,12 +366,12 @@ class PrefixIndex(msgspec.Struct, frozen=True):
             # Its prompt begins with all that its ancestors spell, and has blocks of the index's size.
             assert child.prompt.keys.startswith(node.prompt.keys[: node.end * KEY_BYTES])
             assert child.prompt.block_tokens == self.block_tokens
-            # Who holds it holds its parent.
+            # Its holders hold its parent.
             assert child.held >= 0
             assert child.held & ~node.held == 0
         # What workers hold below is counted, and nothing else.
         assert dict(node.below) == Counter(w for child in children for w in bits(child.held))
-        # No node is there without a reason: somebody holds it or hit it, and something ends with it.
+        # Every node has a reason: a holder or a hit, and something that ends with it.
         if i != ROOT:
             assert node.held or node.hits
             assert len(children) != 1 or node.ends or node.stamps or children[0].held != node.held

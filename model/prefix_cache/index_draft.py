@@ -11,8 +11,8 @@ needed, so the tree stays as small as what it says, whatever its history.
 from immutables import Map, MapMutation
 from msgspec.structs import replace
 
-from fairsched.model.prefix_draft import NO_CHILDREN, NO_NODE, ROOT
-from fairsched.model.prefix_index_node import NOTHING, IndexNode, Shelf, bits
+from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits
+from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT
 from fairsched.model.request import Prompt
 
 
@@ -43,7 +43,7 @@ class IndexDraft:
         nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
 
     def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int) -> None:
-        """Hang a leaf from `parent`, to be node `i`, that nobody holds yet."""
+        """Hang a leaf from `parent`, to be node `i`, that no worker holds yet."""
         above = self.nodes[parent]
         leaf = IndexNode(parent, prompt, start, end, NO_CHILDREN, 0, NOTHING, NOTHING, NOTHING, 0)
         self.nodes[i] = leaf
@@ -145,7 +145,7 @@ class IndexDraft:
         self.nodes[i] = replace(node, below=below, stamps=stamps)
 
     def settle(self, i: int) -> None:
-        """Take away node `i` if nobody holds or hit it, and its ancestors likewise; join the rest where it is one."""
+        """Remove node `i` if it has no holder and no hit, and its ancestors likewise; join the rest where it is one."""
         nodes = self.nodes
         while i != ROOT and (node := nodes.get(i)) is not None:
             if node.children:

@@ -12,18 +12,18 @@ from typing import Any
 import msgspec
 from immutables import Map
 
-from fairsched.model.prefix_draft import NO_CHILDREN, NO_NODE, ROOT
+from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
+from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT
 from fairsched.model.request import KEY_BYTES, Prompt
-from fairsched.model.sorted_tuple import SortedTuple
 
 ALL_WORKERS = -1
-"""The root holds nothing, so everybody holds it."""
+"""The root holds nothing, so every worker holds it."""
 
 NOTHING: Map[int, int] = Map()
 
 
 class IndexNode(msgspec.Struct, frozen=True, gc=False):
-    """Blocks `[start, end)` of `prompt`: who holds them, and who was asked for them in the window.
+    """Blocks `[start, end)` of `prompt`: the workers that hold them, and those that were asked for them in the window.
 
     `children` maps the first key of a child to its id.  Bit w of `held` says that worker w holds all the blocks;
     `below[w]` counts the children that w holds.  `stamps[w]` is the latest access of w that ended here, or below in

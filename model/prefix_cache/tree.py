@@ -17,7 +17,8 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.prefix_draft import (
+from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
+from fairsched.model.prefix_cache.tree_draft import (
     NO_CHILDREN,
     NO_NODE,
     ROOT,
@@ -30,7 +31,6 @@ from fairsched.model.prefix_draft import (
     walk,
 )
 from fairsched.model.request import KEY_BYTES, Prompt
-from fairsched.model.sorted_tuple import SortedTuple
 
 SCHEMA = 1
 

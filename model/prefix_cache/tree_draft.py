@@ -12,8 +12,8 @@ import numpy as np
 from immutables import Map, MapMutation
 from msgspec.structs import replace
 
+from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.request import KEY_BYTES, Prompt
-from fairsched.model.sorted_tuple import SortedTuple
 
 ROOT = 0
 """Id of the root, which covers no block and is never evicted."""
@@ -65,7 +65,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 
 def is_victim(i: int, node: Node) -> bool:
-    """Whether node `i` may be evicted: a leaf that nobody pins."""
+    """Whether node `i` may be evicted: a leaf without pins."""
     return i != ROOT and not node.children and not node.refs
 
 
@@ -193,3 +193,23 @@ def leaves_first(nodes: Map[int, Node], top: int) -> list[int]:
     for i in order:
         order.extend(sorted(nodes[i].children.values()))
     return order[::-1]
+
+
+# --- key chains beside each other -------------------------------------------------------------------------------------
+
+
+def common_keys(left: bytes, right: bytes, key_bytes: int) -> int:
+    """Leading keys that two chains share.  O(bytes), by memcmp where one begins with the other.
+
+    A chain is the keys of a prompt's blocks as bytes, `key_bytes` bytes a key (`model.request.Prompt.keys` has eight;
+    token ids below 2^32 go into four).  In sorted order, chains that share a prefix stand side by side.
+
+    >>> common_keys(b"aabbcc", b"aabbcd", 2)
+    2
+    """
+    size = min(len(left), len(right))
+    if left[:size] == right[:size]:
+        return size // key_bytes
+    keys = f"<u{key_bytes}"
+    differs = np.frombuffer(left, keys, size // key_bytes) != np.frombuffer(right, keys, size // key_bytes)
+    return int(differs.argmax())

@@ -1,6 +1,6 @@
 """What a certificate is about, as values and hashes: a policy's configuration, and the text of its kernels.
 
-Whoever proves and whoever serves describe a policy by these functions, so that equal descriptions mean equal policies.
+The prover and the server describe a policy by these functions, so that equal descriptions mean equal policies.
 """
 
 import hashlib
@@ -16,7 +16,8 @@ import attrs
 def configuration(part: object) -> Any:
     """A configuration as plain JSON values: a class of attrs as its full name and its fields, in turn.
 
-    Raises `ValueError` for a field that is no value, such as a function: nobody could say whether two are equal.
+    Raises `ValueError` for a field that is no value, such as a function: whether two functions are equal cannot be
+    decided.
     """
     if part is None or isinstance(part, bool | int | float | str):
         return part

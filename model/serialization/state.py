@@ -1,6 +1,6 @@
 """States to and from JSON: losing a state at a restart would forgive every debt, so every state can be kept.
 
-A document is ``{"schema": 1, "type": "<class name>", "state": ...}`` of plain JSON values.  A struct is an object of
+A document is ``{"schema": 2, "type": "<class name>", "state": ...}`` of plain JSON values.  A struct is an object of
 its fields, bytes are base64, a persistent map is a list of pairs in order of its keys, a sorted sequence or an array
 a list, and prefix trees and indexes write themselves; so equal states give equal documents, whatever their histories.
 """
@@ -16,12 +16,13 @@ import msgspec
 import numpy as np
 from immutables import Map
 
-from fairsched.model.prefix_index import PrefixIndex
-from fairsched.model.prefix_tree import PrefixTree
-from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.model.prefix_cache import PrefixIndex, PrefixTree, SortedTuple
 
-SCHEMA = 1
-"""Version of the document; it grows when a field's meaning changes."""
+SCHEMA = 2
+"""Version of the document; it grows when a field's meaning changes.
+
+Version 1 is read as well: only states of composed local policies had other fields, which the policy rewrites.
+"""
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ def from_json(kind: type[T], document: object) -> T:
     name = (get_origin(kind) or kind).__name__
     if not isinstance(document, dict) or set(document) != {"schema", "type", "state"}:
         raise StateError(f"a {name} document has the keys schema, type and state")
-    if document["schema"] != SCHEMA:
-        raise StateError(f"this library reads schema {SCHEMA}, and the document has {document['schema']!r}")
+    if document["schema"] not in range(1, SCHEMA + 1):
+        raise StateError(f"this library reads schemas 1 to {SCHEMA}, and the document has {document['schema']!r}")
     if document["type"] != name:
         raise StateError(f"expected the state of a {name}, and the document holds a {document['type']!r}")
     return cast(T, _restored(kind, document["state"], name))

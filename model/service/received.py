@@ -37,7 +37,7 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.pricing import COMMON, Rates, charged_tokens
-from fairsched.model.trace import Ints, Table, Tables
+from fairsched.model.service.columns import Ints, Table, Tables
 
 FOREVER = int(np.iinfo(np.int64).max)
 """Where an interval ends that the run did not end."""
@@ -54,8 +54,8 @@ class Charging:
 
     With `input="extend"` an admission pays for the tokens to be computed, corrected when they settle, and for
     `cached_percent` per cent of those from the cache; with "prompt" for all of those.  What was charged for and never
-    computed is given back at a cancellation.  With `splits` who uses what another paid for takes over a part of that,
-    which events do not tell: what is computed from a log is what was charged first.
+    computed is given back at a cancellation.  With `splits` a client that uses what another paid for takes over a
+    part of that, which events do not show: what is computed from a log is what was charged first.
     `multipliers` are those of `model.pricing` (lcm / weight, or lcm / quantum), so W stays an integer.
     """
 
@@ -129,7 +129,7 @@ def backlogs(trace: Tables) -> Table:
     lives = _Lives(trace[WorkerLeft])
     arrived, preempted, admitted, rejected = map(lives.number, (trace[kind] for kind in _QUEUE))
     leaves = [lives.number(_only(trace[kind], trace[kind]["was_running"] == 0)) for kind in (Cancelled, Migrated)]
-    # Who is rejected at the door, or gives up before being sent, never joined the queue.
+    # A request that is rejected at once, or cancelled before it is sent, never joined the queue.
     came = _pairs(arrived)
     leaves = [_only(table, np.isin(_pairs(table), came)) for table in (*leaves, rejected) if table["position"].size]
     parts = [table | {"change": np.ones_like(table["position"])} for table in (arrived, preempted)]
@@ -170,7 +170,7 @@ def _pairs(table: Table) -> Ints:
 
 
 class _Lives:
-    """The lives of workers: each ends when the worker leaves, with everybody who waits there."""
+    """The lives of workers: each ends when the worker leaves, with all waits there."""
 
     def __init__(self, left: Table) -> None:
         order = np.lexsort((left["position"], left["worker"]))
@@ -183,7 +183,7 @@ class _Lives:
 
     def number(self, table: Table) -> Table:
         """The rows at a worker, each with its `life`: these numbers ascend with workers, and with the lives of each."""
-        table = _only(table, table["worker"] >= 0)  # who waits to be sent somewhere waits at no worker
+        table = _only(table, table["worker"] >= 0)  # a request that waits to be sent waits at no worker
         return table | {"life": table["worker"] + np.searchsorted(self._keys, self._key(table))}
 
     def ends(self, rows: Table) -> tuple[Ints, Ints]:
@@ -344,7 +344,7 @@ class _Ledger:
         )
 
     def _times(self, positions: Ints) -> Ints:
-        """Times at which somebody began or ceased to wait; what outlives the run ends with its last charge."""
+        """Return when clients began or ceased to wait; what outlives the run ends with its last charge."""
         known = np.concatenate((self._waited["start"], self._waited["stop"]))
         times = np.concatenate((self._waited["start_ns"], np.minimum(self._waited["stop_ns"], self.time_ns[-1])))
         order = np.argsort(known)
@@ -398,3 +398,28 @@ def busiest(charged: Table, clients: int, limit: int = CLIENTS_MAX) -> Ints | No
         return None
     order = np.argsort(-service(charged, clients), kind="stable")
     return np.sort(order[:limit])
+
+
+# --- all workers of a cluster together --------------------------------------------------------------------------------
+
+
+def anywhere(charged: Table, waited: Table) -> tuple[Table, Table]:
+    """The same as if all workers were one: a client is backlogged while it is at any of them.
+
+    The service gap of the result is the left side of D2-global, and is said of worker 0.  O(rows log rows).
+    """
+    charged = _rows(charged, charged["worker"] >= 0)
+    shift = waited["client"] << 44  # positions are below 2^43, so that clients stay apart
+    order = np.argsort(shift + waited["start"], kind="stable")
+    rows = _rows(waited, order)
+    start, stop = (shift[order] + np.minimum(rows[name], 1 << 43) for name in ("start", "stop"))
+    latest = np.maximum.accumulate(stop)
+    first = np.flatnonzero(np.append(True, start[1:] > latest[:-1])[: len(start)])
+    merged = _rows(rows, first)
+    if first.size:
+        merged |= {name: np.maximum.reduceat(rows[name], first) for name in ("stop", "stop_ns")}
+    return charged | {"worker": np.zeros_like(charged["worker"])}, merged | {"worker": np.zeros_like(merged["worker"])}
+
+
+def _rows(table: Table, which: npt.NDArray[np.generic]) -> Table:
+    return {column: values[which] for column, values in table.items()}

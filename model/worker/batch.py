@@ -1,6 +1,7 @@
-"""Who is in a worker's batch: joining and leaving it, with every sum that depends on who decodes and who runs.
+"""A worker's batch: joining and leaving it, with every sum over running and decoding requests.
 
-These are the parts of the transitions in `fairsched.model.worker`; each leaves some sums for its caller to finish.
+These are the parts of the transitions in `fairsched.model.worker.transitions`; each leaves some sums for its caller
+to finish.
 """
 
 from bisect import bisect_left
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from fairsched.model.events import Event, Evicted, Preempted
 from fairsched.model.view import InFlight
-from fairsched.model.worker_state import Waiting, WorkerState
+from fairsched.model.worker.state import Waiting, WorkerState
 
 
 def generated(state: WorkerState, request_id: int) -> int:
@@ -89,7 +90,7 @@ def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSta
 
 
 def evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) -> WorkerState:
-    """At least `tokens` tokens of the cache go, or all that nobody pins."""
+    """At least `tokens` tokens of the cache go, or all that is not pinned."""
     cache, evictions = state.cache.evict(tokens)
     for e in evictions:
         events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))

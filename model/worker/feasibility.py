@@ -1,7 +1,7 @@
 """What makes a step plan impossible on a worker, as far as the worker shows: one predicate for tests, proofs, guards.
 
-It sees a view, so it cannot know whether a request waits or what the cache really holds; `model.worker.begin` checks
-those too, and refuses whatever is named here.
+It sees a view, so it cannot know whether a request waits or what the cache really holds;
+`model.worker.transitions.begin` checks those too, and refuses whatever is named here.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
 
 
 def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """Who leaves must run, who enters must not, and nobody does either twice."""
+    """Requests that leave must run, requests that enter must not, and none does either twice."""
     seen: set[int] = set()
     for request_id in plan.preempt:
         if request_id not in view.in_flight:
@@ -32,13 +32,13 @@ def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
         if request_id not in view.in_flight:
             yield f"request {request_id} is swapped out and does not run"
         if request_id in seen:
-            yield f"request {request_id} is named twice among those who leave"
+            yield f"request {request_id} is named twice among the requests that leave"
         seen.add(request_id)
     for admission in plan.admit:
         if admission.request_id in view.in_flight:
             yield f"request {admission.request_id} is admitted and runs already"
         if admission.request_id in seen:
-            yield f"request {admission.request_id} is named twice among those who leave or enter"
+            yield f"request {admission.request_id} is named twice among the requests that leave or enter"
         if admission.extend_tokens < 1 or admission.cached_prefix_tokens < 0 or admission.reserved_output_tokens < 0:
             yield f"request {admission.request_id} is admitted with {admission.extend_tokens} tokens to compute"
         seen.add(admission.request_id)
@@ -83,7 +83,7 @@ def _chunks(plan: StepPlan, view: WorkerView) -> Iterator[str]:
 
 
 def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """What is promised fits into what is free, unless who leaves frees an amount that the view does not show."""
+    """Promised memory fits into free memory, unless a preemption frees an amount that the view does not show."""
     if plan.preempt:
         return
     need = sum(admission.extend_tokens + admission.reserved_output_tokens for admission in plan.admit)
@@ -93,7 +93,7 @@ def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
             for admission in plan.admit
             if admission.request_id in plan.swap_in
         )
-    # Whoever is swapped out takes nothing in this step, and may give back what was reserved for it.
+    # A request that is swapped out takes nothing in this step, and may give back what was reserved for it.
     growing = view.growing if plan.decode and not plan.swap_out else 0
     if need + growing > view.kv_free_tokens:
         yield f"admissions and decoding need {need + growing} tokens of KV, and {view.kv_free_tokens} are free"

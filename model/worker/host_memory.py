@@ -9,9 +9,9 @@ as at any admission, and the request computes from the next step on.
 from msgspec.structs import replace
 
 from fairsched.model.events import Event, HostLost, SwappedOut, Transferred
-from fairsched.model.host import Host
-from fairsched.model.worker_batch import kv_tokens, requeue
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.view import Host
+from fairsched.model.worker.batch import kv_tokens, requeue
+from fairsched.model.worker.state import WorkerState
 
 
 def swap_out(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, list[Event]] | str:
@@ -54,7 +54,7 @@ def fetch(host: Host, request_id: int, tokens: int) -> Host:
 
 
 def drop(host: Host, request_id: int) -> Host:
-    """The host without a request's KV, if it had any: nobody will want it."""
+    """The host without a request's KV, if it had any: it is not needed any more."""
     kv = host.kv.get(request_id)
     if kv is None:
         return host
@@ -69,7 +69,7 @@ def land(state: WorkerState, now_ns: int) -> tuple[WorkerState, Transferred]:
 
 
 def lose_host(state: WorkerState, now_ns: int) -> tuple[WorkerState, HostLost]:
-    """Host memory is lost, with the transfers under way; who waits will be computed again."""
+    """Host memory is lost, with the transfers under way; waiting requests will be computed again."""
     state = replace(_vacated(state), host=Host(state.host.capacity_tokens))
     return state, HostLost(now_ns, state.worker)
 

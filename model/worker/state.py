@@ -8,12 +8,10 @@ What is swapped out counts as used and promised until it has left.
 import msgspec
 from immutables import Map
 
-from fairsched.model.cache import PrefixCache
-from fairsched.model.host import NO_HOST, Host
 from fairsched.model.plan import StepPlan
+from fairsched.model.prefix_cache import PrefixCache, SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.sorted_tuple import SortedTuple
-from fairsched.model.view import InFlight, WorkerLoad, WorkerView
+from fairsched.model.view import NO_HOST, Host, InFlight, WorkerLoad, WorkerView
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):

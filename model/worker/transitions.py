@@ -4,7 +4,7 @@ A step has two halves.  `begin` applies a plan's preemptions and admissions and 
 are prefilled, tokens decoded, requests finish.  A run of pure decode steps is one `finish` over many steps, since every
 decoding request counts its tokens from a clock of decode steps and none is touched before it ends.  Between two steps
 callers give up (`cancel`), outputs end early (`stop`) and memory is lost (`lose`).  Time only labels the events;
-whoever drives the worker (simulator, proof, conformance machine) supplies it.
+the driver (simulator, proof, conformance machine) supplies it.
 """
 
 from msgspec.structs import replace
@@ -23,13 +23,12 @@ from fairsched.model.events import (
     Settled,
     SwappedIn,
 )
-from fairsched.model.host import NO_HOST
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
-from fairsched.model.view import InFlight
-from fairsched.model.worker_batch import evict, generated, join_decode, release, requeue
-from fairsched.model.worker_host import drop, fetch, land, lose_host, swap_out
-from fairsched.model.worker_state import Running, Waiting, WorkerState
+from fairsched.model.view import NO_HOST, InFlight
+from fairsched.model.worker.batch import evict, generated, join_decode, release, requeue
+from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
+from fairsched.model.worker.state import Running, Waiting, WorkerState
 
 EVICT_SHARE = 128
 """An eviction frees at least this share of the capacity (rounded down) where it can, so that it is rare."""
@@ -311,7 +310,7 @@ def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Even
 
 
 def _check_swaps(state: WorkerState, plan: StepPlan) -> None:
-    """Who is swapped in enters, has KV on the host that is whole, and computes nothing while it comes over."""
+    """A request that is swapped in enters, has whole KV on the host, and computes nothing during the transfer."""
     entering = {admission.request_id for admission in plan.admit}
     computes = {request_id for request_id, _ in plan.chunks}
     for request_id in plan.swap_in:

@@ -1,4 +1,4 @@
-"""A gate that is nothing but its kernels: whoever writes those has a policy that runs.
+"""A gate that is nothing but its kernels: an author who writes those has a policy that runs.
 
 The kernels are static methods of a subclass, `choose`, `join`, `admit`, `decode` and `refill`, in the words of
 `fairsched.model.algebra`; their parameters are found by name (see `KernelGate`).  This is the plain way to run them,
@@ -15,9 +15,10 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.model.algebra import NO_SCORE, NOBODY, NUMPY, Algebra, Ints
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, NUMPY, Algebra, Ints
 from fairsched.model.pricing import Rates, price
-from fairsched.policies.gate import Gate, Turn
+from fairsched.model.request import Groups
+from fairsched.policies.gates.base import AdmissionTransaction, Gate
 from fairsched.policies.vectors import dense, grown
 
 Kernel = Callable[..., Any]
@@ -40,7 +41,7 @@ def parameters(kernel: Kernel) -> tuple[str, ...]:
     return tuple(inspect.signature(kernel).parameters)[1:]
 
 
-class _KernelTurn(Turn):
+class _KernelAdmissions(AdmissionTransaction):
     """One decision: the vectors as they are after what was admitted, and as the last refill left them."""
 
     def __init__(self, gate: "KernelGate", state: KernelState, heads: Ints) -> None:
@@ -59,8 +60,8 @@ class _KernelTurn(Turn):
             chosen = int(self.gate.call(self.gate.choose, {**self.refilled, **seen}))
             refilled = self.gate.changed("refill", {**self.refilled, **seen})
             more = any((refilled[name] != self.refilled[name]).any() for name in refilled)
-            if chosen != NOBODY or not more:
-                return chosen if chosen != NOBODY and self.ready[chosen] else NOBODY
+            if chosen != NO_GROUP or not more:
+                return chosen if chosen != NO_GROUP and self.ready[chosen] else NO_GROUP
             self.refilled = {**self.refilled, **refilled}
 
     def skip(self, group: int) -> None:
@@ -86,15 +87,15 @@ class KernelGate(Gate[KernelState]):
 
     `state` names its vectors (a number a client, 0 at first), `constants` and `per_weight` its attributes that are
     numbers of at least 1: the latter are vectors, times each client's weight.  A kernel may ask for all of these, for
-    `queued` (who waits), for `last` (the last whose queue became empty), and
+    `queued` (which clients wait), for `last` (the last whose queue became empty), and
 
     - ``choose`` for `score` (of each client's best request) and `ready` (whose may go now): the client to let in;
     - ``join``, before its request joins, for `p`, whose queue was empty;
     - ``admit`` for `p` and its `charge`; also when more was computed than planned;
     - ``decode`` for `charge`, of each client.
 
-    ``refill`` is applied when nobody is chosen, for as long as it changes something.  Each returns the vector that it
-    changes; with several vectors there is one a vector, ``admit_q``.  What is cancelled is not given back.
+    ``refill`` is applied when no client is chosen, for as long as it changes something.  Each returns the vector that
+    it changes; with several vectors there is one a vector, ``admit_q``.  What is cancelled is not given back.
     """
 
     name: ClassVar[str] = "kernels"
@@ -132,16 +133,16 @@ class KernelGate(Gate[KernelState]):
         return own | {name: state.weight * getattr(self, name) for name in self.per_weight}
 
     def init(self) -> KernelState:
-        return KernelState(tuple(np.zeros(0, np.int64) for _ in self.state), np.ones(0, np.int64), NOBODY)
+        return KernelState(tuple(np.zeros(0, np.int64) for _ in self.state), np.ones(0, np.int64), NO_GROUP)
 
-    def turn(self, state: KernelState, heads: Ints) -> Turn:
-        return _KernelTurn(self, state, heads)
+    def begin(self, state: KernelState, heads: Ints) -> AdmissionTransaction:
+        return _KernelAdmissions(self, state, heads)
 
-    def after(self, state: KernelState, turn: Turn) -> KernelState:
-        assert isinstance(turn, _KernelTurn)
-        if not turn.changed:
+    def after(self, state: KernelState, admissions: AdmissionTransaction) -> KernelState:
+        assert isinstance(admissions, _KernelAdmissions)
+        if not admissions.changed:
             return state
-        return KernelState(tuple(turn.now[name] for name in self.state), state.weight, turn.last)
+        return KernelState(tuple(admissions.now[name] for name in self.state), state.weight, admissions.last)
 
     def joined(self, state: KernelState, client: int, heads: Ints, waited: bool) -> KernelState:
         state = _grown(state, client + 1)
@@ -164,10 +165,7 @@ class KernelGate(Gate[KernelState]):
             state, "admit", {"queued": queued, "p": client, "charge": price(input_tokens, self.rates.input)}
         )
 
-    def released(self, state: KernelState, client: int, kv_tokens: int) -> KernelState:
-        return state
-
-    def configured(self, state: KernelState, client: int, weight: int) -> KernelState:
+    def configured(self, state: KernelState, client: int, weight: int, groups: Groups = ()) -> KernelState:
         state = _grown(state, client + 1)
         return KernelState(state.vectors, NUMPY.put(state.weight, client, weight), state.last)
 
@@ -175,7 +173,7 @@ class KernelGate(Gate[KernelState]):
         # All vectors speak of the same clients, and so does the last leaver.
         assert len(state.vectors) == len(self.state)
         assert all(len(vector) == len(state.weight) for vector in state.vectors)
-        assert NOBODY <= state.last < len(state.weight)
+        assert NO_GROUP <= state.last < len(state.weight)
 
     def _event(self, state: KernelState, event: str, seen: Mapping[str, Any]) -> KernelState:
         named = self.named(state)

@@ -1,9 +1,9 @@
-"""The counter gate: whoever has been charged least goes first (VTC's gate).
+"""The counter gate: the client that has been charged least goes first (VTC's gate).
 
 Paper: "Fairness in Serving Large Language Models" (VTC, OSDI'24).  Theorem 4.4's formula was seen, its other constants
 are recalled; the lift uses the last-leaver branch that the paper states and its released code leaves out.
 
-Assumptions: every request's output is reserved when it is admitted (MemReserve), nobody is admitted past the gate
+Assumptions: every request's output is reserved when it is admitted (MemReserve), no client is admitted past the gate
 (GateRespected).
 
 Theorem: between two clients that both wait, charged service differs by at most 2U over any interval, whatever the
@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from fairsched.model.algebra import (
+    NO_GROUP,
     NO_SCORE,
-    NOBODY,
     NUMPY,
     NUMPY_OWNED,
     Algebra,
@@ -35,7 +35,7 @@ from fairsched.model.algebra import (
     Vector,
 )
 from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_reserved, multipliers, price
-from fairsched.model.request import Client
+from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPACITY_FLOOR,
@@ -48,7 +48,7 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.gate import Gate, Stake, Turn
+from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.validators import one_of
 from fairsched.policies.vectors import dense, grown
 
@@ -74,7 +74,7 @@ def worker_gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_
 
 V_43 = Theorem(
     "V-4.3",
-    "c_i + R_i <= c_j + U_i for every i and every j who waits",
+    "c_i + R_i <= c_j + U_i for every i and every j that waits",
     "VTC (OSDI'24), lemma 4.3, whose constant is recalled; here for the pessimistic counter and any weights",
     _BASE,
     bound="U_i",
@@ -96,7 +96,7 @@ V_44 = Theorem(
 
 V_49 = Theorem(
     "V-4.9",
-    "f backlogged over [t1, t2), g anybody: W_f >= W_g - (U_f + 2 U_g - 1)",
+    "f backlogged over [t1, t2), g any client: W_f >= W_g - (U_f + 2 U_g - 1)",
     "VTC (OSDI'24), theorem 4.9, whose constant is recalled as 4U",
     (*_BASE, CHARGES_AT_LEAST_ONE, BACKLOGGED_DURING),
     bound="U_f + 2 U_g - 1",
@@ -104,7 +104,7 @@ V_49 = Theorem(
 )
 V_49_WORKER = Theorem(
     "V-4.9-worker",
-    "f backlogged over [t1, t2), g anybody, all in one worker's memory: W_f >= W_g - (U_g + U) + R_f(t1), U the "
+    "f backlogged over [t1, t2), g any client, all in one worker's memory: W_f >= W_g - (U_g + U) + R_f(t1), U the "
     "largest; so W_g <= U_g + U while f is not let in",
     "VTC (OSDI'24), theorem 4.9, recalled as 4U; new here: 2U, which V-4.4's run attains",
     (*_BASE, MEM_SHARED, BACKLOGGED_DURING),
@@ -113,7 +113,7 @@ V_49_WORKER = Theorem(
 )
 V_CHANGE = Theorem(
     "V-change",
-    "whatever weights do: c_i + R_i <= c_j + U_i for every j who waits, and |W_f - W_g| <= U_f + U_g for f and g "
+    "whatever weights do: c_i + R_i <= c_j + U_i for every j that waits, and |W_f - W_g| <= U_f + U_g for f and g "
     "backlogged, with R and U at the dearest price that the client ever paid, in the finest unit",
     "this library: what survives a change of weights; charges are at the weight of their time",
     (*_BASE, BACKLOGGED_DURING),
@@ -153,36 +153,36 @@ V_INT64 = Theorem(
 )
 V_GATE = Theorem(
     "V-gate",
-    "the gate lets in only who waits, nobody who waits has a smaller counter, and somebody if anybody waits",
+    "the gate admits only a client that waits, none that waits has a smaller counter, and one is admitted if any waits",
     "theorems of the kernel itself: what GateRespected means",
     (),
 )
 V_LIFT = Theorem(
     "V-lift",
-    "who comes back is raised no further than to the lowest who waits or, if nobody does, to the last who left",
+    "a client that returns is raised no further than to the lowest that waits or, if none does, to the last that left",
     "this library: a lift takes from a client what it saved by idling and nothing more; found missing by a mutant",
     (),
 )
 V_REFUND = Theorem(
     "V-refund",
-    "a refund raises nobody's counter, and lowers no other client's and its own by no more than the amount",
+    "a refund raises no counter, and lowers no other client's and its own by no more than the amount",
     "this library; found missing by a mutant",
     (),
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
-# Vectors over clients: c counters, queued who waits; last is the client whose queue emptied last.
+# Vectors over clients: c counters, queued which wait; last is the client whose queue emptied last.
 
 
 def lift(o: Algebra, c: Vector, queued: Mask, p: Point, last: Point) -> Vector:
-    """A client whose queue was empty comes back no lower than the lowest who waits, or than the last who left."""
+    """A client whose queue was empty comes back no lower than the lowest that waits, or than the last that left."""
     lowest = o.pick(c, o.argmin(c, queued), 0)
     floor = o.where(o.any(queued), lowest, o.pick(c, last, 0))
     return o.put(c, p, o.maximum(o.pick(c, p, 0), floor))
 
 
 def choose(o: Algebra, c: Vector, queued: Mask) -> Point:
-    """The client of smallest counter among those who wait."""
+    """The client of smallest counter among those that wait."""
     return o.argmin(c, queued)
 
 
@@ -192,12 +192,12 @@ def admit(o: Algebra, c: Vector, p: Point, charge: Scalar) -> Vector:
 
 
 def decode(o: Algebra, c: Vector, charge: Vector) -> Vector:
-    """Everybody pays for the tokens decoded for it."""
+    """Each client pays for the tokens decoded for it."""
     return c + charge
 
 
 def refund(o: Algebra, c: Vector, queued: Mask, p: Point, amount: Scalar) -> Vector:
-    """What was charged and never computed is given back, but nobody falls below the lowest who waits."""
+    """What was charged and never computed is given back, but no client falls below the lowest that waits."""
     held = o.pick(c, p, 0)
     lowest = o.pick(c, o.argmin(c, queued), held)
     return o.put(c, p, o.minimum(held, o.maximum(held - amount, lowest)))
@@ -219,7 +219,7 @@ COMMON_MAX = 1 << 20
 
 class CounterState(msgspec.Struct, frozen=True, gc=False):
     """Vectors over clients: counter `c` and `share`, the lcm of all weights seen so far (`common`) over the client's
-    own; `last` is the client whose queue emptied last (NOBODY at first)."""
+    own; `last` is the client whose queue emptied last (NO_GROUP at first)."""
 
     c: Ints
     share: Ints
@@ -227,7 +227,7 @@ class CounterState(msgspec.Struct, frozen=True, gc=False):
     last: int
 
 
-class _CounterTurn(Turn):
+class _CounterAdmissions(AdmissionTransaction):
     """`c` is the state's vector until an admission, then a copy of our own."""
 
     def __init__(self, gate: "CounterGate", state: CounterState, heads: Ints) -> None:
@@ -236,15 +236,15 @@ class _CounterTurn(Turn):
         self.c = state.c
         self.last = state.last
         self.owned = False
-        self.blocked = NOBODY
+        self.blocked = NO_GROUP
         self.queued = heads != NO_SCORE
 
     def choose(self, heads: Ints) -> int:
         group = int(choose(NUMPY, self.c, self.queued))
-        return NOBODY if group == self.blocked else group
+        return NO_GROUP if group == self.blocked else group
 
     def skip(self, group: int) -> None:
-        # Serving anybody else while the lowest counter waits would break the invariant: the turn ends.
+        # Serving another client while the lowest counter waits would break the invariant: the decision ends.
         self.blocked = group
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
@@ -256,11 +256,15 @@ class _CounterTurn(Turn):
             self.last = group
             self.queued[group] = False
 
+    def lacks_credit(self, client: int) -> bool:
+        """Another client that waits goes first."""
+        return int(choose(NUMPY, self.c, self.queued)) not in (NO_GROUP, client)
+
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
-        """The chosen client stays the lowest until its counter, growing faster, passes that of another who waits."""
-        if group == NOBODY:
+        """The chosen client stays the lowest until its counter, growing faster, passes that of another that waits."""
+        if group == NO_GROUP:
             group = self.blocked
-        if group == NOBODY or group not in clients:
+        if group == NO_GROUP or group not in clients:
             return None
         growth = dense(len(self.c), clients, counts, self.gate.rates.output) * self.state.share
         faster = self.queued & (growth < growth[group])
@@ -274,7 +278,7 @@ class _CounterTurn(Turn):
 
 
 @attrs.frozen
-class CounterGate(Gate[CounterState]):
+class CounterGate(BoundedGate[CounterState]):
     """Serve the client with the smallest counter.
 
     `lift` is "last-leaver" (ours, and the paper's text) or "none" (the released code when the queue was momentarily
@@ -302,16 +306,17 @@ class CounterGate(Gate[CounterState]):
 
     rates: Rates = attrs.field(factory=Rates)
     lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))
+    """Where a client starts when no client waits: at the counter of the last that left the queue, or at its own."""
 
     def init(self) -> CounterState:
-        return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NOBODY)
+        return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NO_GROUP)
 
-    def turn(self, state: CounterState, heads: Ints) -> Turn:
-        return _CounterTurn(self, state, heads)
+    def begin(self, state: CounterState, heads: Ints) -> AdmissionTransaction:
+        return _CounterAdmissions(self, state, heads)
 
-    def after(self, state: CounterState, turn: Turn) -> CounterState:
-        assert isinstance(turn, _CounterTurn)
-        return CounterState(turn.c, state.share, state.common, turn.last) if turn.owned else state
+    def after(self, state: CounterState, admissions: AdmissionTransaction) -> CounterState:
+        assert isinstance(admissions, _CounterAdmissions)
+        return CounterState(admissions.c, state.share, state.common, admissions.last) if admissions.owned else state
 
     def joined(self, state: CounterState, client: int, heads: Ints, waited: bool) -> CounterState:
         if client >= len(state.c):
@@ -337,10 +342,7 @@ class CounterGate(Gate[CounterState]):
         queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE
         return msgspec.structs.replace(state, c=refund(NUMPY, state.c, queued, client, charge))
 
-    def released(self, state: CounterState, client: int, kv_tokens: int) -> CounterState:
-        return state
-
-    def configured(self, state: CounterState, client: int, weight: int) -> CounterState:
+    def configured(self, state: CounterState, client: int, weight: int, groups: Groups = ()) -> CounterState:
         """Counters are kept in units of 1 / lcm of all weights seen; a new weight may make the unit finer."""
         if client >= len(state.c):
             state = _grown(state, client + 1)
@@ -350,11 +352,6 @@ class CounterGate(Gate[CounterState]):
         finer = common // state.common
         share = NUMPY.put(state.share * finer, client, common // weight)
         return CounterState(rescaled(NUMPY, state.c, finer), share, common, state.last)
-
-    def credit_shortage(self, turn: Turn, client: int) -> bool:
-        """Somebody else who waits goes first."""
-        assert isinstance(turn, _CounterTurn)
-        return int(choose(NUMPY, turn.c, turn.queued)) not in (NOBODY, client)
 
     def charge_max(self, limits: Limits) -> int:
         """U for weight lcm: most that one client can be charged after it was let in, in cost units.
@@ -380,15 +377,15 @@ class CounterGate(Gate[CounterState]):
     def broken_assumptions(self) -> frozenset[Assumption]:
         return frozenset({LIFT_ON_JOIN} if self.lift == "none" else ())
 
-    def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
+    def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
         charge = self.charge_max(limits)
         shares = multipliers([client.weight for client in clients])
-        return tuple(Stake(0, charge * share, share) for share in shares)
+        return tuple(BoundTerms(0, charge * share, share) for share in shares)
 
     def check(self, state: CounterState) -> None:
         # Both vectors speak of the same clients, and so does the last leaver.
         assert len(state.c) == len(state.share)
-        assert NOBODY <= state.last < len(state.c)
+        assert NO_GROUP <= state.last < len(state.c)
         # Counters start at zero and never fall below it, and every share is the common multiple over a weight.
         assert bool((state.c >= 0).all())
         assert not (state.common % state.share).any()

@@ -1,9 +1,9 @@
 """The hierarchical gate: an organisation shares as one client would, and so do its users, and their keys.
 
-Under the deficit gate shares are per client: whoever comes as k clients gets k shares.  Here clients are the leaves of
-a tree, organisation > user > key, every node has a deficit of its own, and what is charged to a client is charged to
-the groups that it is in.  Who waits may go if it and its groups have credit.  Among siblings the rules are those of the
-deficit gate, and its kernels: when nobody of a family who waits has credit, the family is refilled.
+Under the deficit gate shares are per client: a user that comes as k clients gets k shares.  Here clients are the leaves
+of a tree, organisation > user > key, every node has a deficit of its own, and what is charged to a client is charged to
+the groups that it is in.  A waiting client may go if it and its groups have credit.  Among siblings the rules are those
+of the deficit gate, and its kernels: when no waiting member of a family has credit, the family is refilled.
 
 Sources: deficits are DRR's (Shreedhar and Varghese, 1995); sharing by the nodes of a tree is H-PFQ's (Bennett and
 Zhang, 1997), whose theorems bound delays of packets; ours bounds service that is charged after the fact.
@@ -24,8 +24,8 @@ import numpy as np
 from immutables import Map
 
 from fairsched.model.algebra import (
+    NO_GROUP,
     NO_SCORE,
-    NOBODY,
     NUMPY,
     NUMPY_OWNED,
     Algebra,
@@ -34,21 +34,128 @@ from fairsched.model.algebra import (
     Mask,
     Point,
     Scalar,
+    SiblingAlgebra,
     Vector,
 )
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import Client, Groups
-from fairsched.model.siblings import SiblingAlgebra
-from fairsched.model.theorem import CAPPED, Assumption, Theorem
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    CAPPED,
+    EQUAL_QUANTA,
+    GATE_RESPECTED,
+    MEM_RESERVE,
+    QUANTUM_POSITIVE,
+    Assumption,
+    Scope,
+    Theorem,
+)
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.deficit import DeficitGate, decode, reconfigure, refill_due, refill_rounds, under_cap
-from fairsched.policies.gate import Gate, Stake, Turn
-from fairsched.policies.hierarchical_theorems import THEOREMS
+from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
+from fairsched.policies.gates.deficit import (
+    DeficitGate,
+    decode,
+    gap_cost,
+    reconfigure,
+    refill_due,
+    refill_rounds,
+    under_cap,
+    weighted_gap_cost,
+)
 from fairsched.policies.validators import positive
 from fairsched.policies.vectors import grown
 
+# --- theorems -------------------------------------------------------------------------------------------------------
+# A *node* is a client or a group, U_i is the most that may be charged to node i after a client at or below it was
+# admitted.  All clients of a node share one worker's memory, so its U is that of one client.
+
+_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
+_SOURCE = "this library; D-4.1 among the children of every node of a tree"
+
+H_RANGE = Theorem(
+    "H-range",
+    "1 - U_i <= q_i - R_i and q_i <= Q_i for every node i, so q_i stays in [1 - U_i, Q_i]",
+    "this library; D-range at every node",
+    _BASE,
+    bound="[1 - U_i, Q_i]",
+)
+H_SIBLINGS = Theorem(
+    "H-siblings",
+    "f and g of one family, below each of which a client waits all over [t1, t2): |W_f - W_g| <= 2(Q + U - 1), "
+    "whatever is below them",
+    _SOURCE,
+    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+)
+H_WEIGHTED = Theorem(
+    "H-weighted",
+    "f and g of one family, below each of which a client waits: "
+    "|Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    "this library; D-weighted among the children of every node of a tree",
+    (*_BASE, BACKLOGGED_DURING),
+    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    bound_cost=weighted_gap_cost,
+    per_quantum=True,
+)
+H_SPLIT = Theorem(
+    "H-split",
+    "f waits over [t1, t2), g is an organisation beside it: all clients of g together, however many and whenever they "
+    "come and go, are served at most W_f + 2(Q + U - 1)",
+    "this library; in the flat gate k clients get k shares, and no such bound holds (F-HIER-1)",
+    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+)
+H_GATE = Theorem(
+    "H-gate",
+    "the gate admits only a client that waits, is ready and has credit, as its groups have, the best score among "
+    "them, and one if there is one",
+    "theorems of the kernel itself: what GateRespected means",
+    (),
+)
+H_ROUNDS = Theorem(
+    "H-rounds",
+    "in a family in which a client waits, at most floor((U_i - 1) / Q_i) + 1 rounds of refill, for every i that waits, "
+    "give a waiting client credit, whatever other families do",
+    "this library; D-wc in every family",
+    _BASE,
+    bound="floor((U_i - 1) / Q_i) + 1",
+)
+H_PROGRESS = Theorem(
+    "H-progress",
+    "in a family whose groups have credit, in which a client waits, none is passed over and no refill is due, "
+    "one is let in; so, from the root down, a client is let in whenever one waits",
+    "this library; the step from a node to its children, which is taken as often as the tree is deep",
+    (),
+)
+H_REFUND = Theorem(
+    "H-refund",
+    "a client and its groups are given back the same amount: what was asked, or as much as leaves each of them one "
+    "quantum of credit; no other deficit changes",
+    "this library; so a group's service is the sum of its clients'",
+    (),
+)
+H_CHANGE = Theorem(
+    "H-change",
+    "whatever weights of clients and groups do: 1 - U_i <= q_i <= Q_i(now) for every node, and over any interval in "
+    "which i's quantum was at most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1",
+    "this library; D-change at every node",
+    _BASE,
+    bound="Q_max + U_i - 1, beside the credit that was cut",
+)
+H_FAMILIES = Theorem(
+    "H-families",
+    "all families refilled at once have the deficits that each has when the deficit gate refills it alone",
+    "this library: one run of the kernel's text on all nodes, by an interpretation whose words are said of families",
+    (),
+    scope=Scope.TESTED,
+)
+
+THEOREMS = (H_RANGE, H_SIBLINGS, H_WEIGHTED, H_SPLIT, H_GATE, H_ROUNDS, H_PROGRESS, H_REFUND, H_CHANGE, H_FAMILIES)
+
 # --- kernel ---------------------------------------------------------------------------------------------------------
-# Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: nobody
+# Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: none
 # where there is none.  In `choose`, vectors are over clients: q their own deficits, inner and outer those of the groups
 # that each is in (positive where there is none).
 
@@ -92,7 +199,7 @@ ROOT = 0
 """The node above organisations and above clients in no group: it is never charged and always has credit."""
 
 _Path = tuple[int, int, int]
-"""A client's node, the group that it is in and the group that that is in; NOBODY where there is none."""
+"""A client's node, the group that it is in and the group that that is in; NO_GROUP where there is none."""
 
 
 class HierarchicalState(msgspec.Struct, frozen=True):
@@ -115,10 +222,10 @@ class HierarchicalState(msgspec.Struct, frozen=True):
     def path(self, client: int) -> _Path:
         """The client's node and those of its groups."""
         inner, outer = int(self.inner[client]), int(self.outer[client])
-        return int(self.node[client]), inner or NOBODY, outer or NOBODY
+        return int(self.node[client]), inner or NO_GROUP, outer or NO_GROUP
 
 
-class HierarchicalTurn(Turn):
+class HierarchicalAdmissions(AdmissionTransaction):
     """`q` and `below` are the state's vectors until an admission, then copies of our own; `refilled` is what `choose`
     saw."""
 
@@ -160,13 +267,24 @@ class HierarchicalTurn(Turn):
             self.queued[group] = False
             self.below = along(NUMPY_OWNED, self.below, *path, -1)
             for node in path:
-                if node != NOBODY:
+                if node != NO_GROUP:
                     self.waiting[node] = self.below[node] > 0
         # None was due before, and of these families each still has a member that waits in credit.
-        self.none_due = all(self.waiting[node] and self.q[node] > 0 for node in path if node != NOBODY)
+        self.none_due = all(self.waiting[node] and self.q[node] > 0 for node in path if node != NO_GROUP)
+
+    def capped(self, client: int, kv_tokens: int) -> bool:
+        """Whether it would pass the in-flight cap of the client's organisation."""
+        cap = self.gate.in_flight_cap_tokens
+        if cap is None:
+            return False
+        top = next(node for node in reversed(self.state.path(client)) if node != NO_GROUP)
+        return not under_cap(NUMPY, self.in_flight, top, kv_tokens, cap)
+
+    def lacks_credit(self, client: int) -> bool:
+        return any(self.refilled[node] <= 0 for node in self.state.path(client) if node != NO_GROUP)
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
-        """Nothing changes as long as no node where somebody waits runs out of its credit: the chosen client may go on
+        """Nothing changes as long as no node where a client waits runs out of its credit: the chosen client may go on
         being chosen, and no family is refilled that was not."""
         decoding: dict[int, int] = {}
         for client, count in zip(clients, counts, strict=True):
@@ -176,7 +294,7 @@ class HierarchicalTurn(Turn):
         spans = [
             (int(self.refilled[node]) - 1) // (out * count) + 1
             for node, count in decoding.items()
-            if node != NOBODY and self.waiting[node] and self.refilled[node] > 0
+            if node != NO_GROUP and self.waiting[node] and self.refilled[node] > 0
         ]
         return min(spans) if spans else None
 
@@ -192,13 +310,9 @@ def refilled(q: Ints, waiting: Bools, state: HierarchicalState) -> Ints:
 
 
 @attrs.frozen
-class HierarchicalGate(Gate[HierarchicalState]):
-    """Serve only who has credit, and whose groups have; refill a family when nobody of it who waits has any.
-
-    `quantum` is the credit of a round for weight 1, in cost units (weights multiply it), at every level of the tree.
-    `in_flight_cap_tokens` limits the KV promised to the running requests of one organisation, or of one client in none,
-    which shrinks U to the cap.
-    """
+class HierarchicalGate(BoundedGate[HierarchicalState]):
+    """Serve only clients that have credit, as their groups have; refill a family when no waiting member of it has
+    any."""
 
     name: ClassVar[str] = "hierarchical"
     charge_rule: ClassVar[ChargeRule] = "extend"
@@ -207,7 +321,9 @@ class HierarchicalGate(Gate[HierarchicalState]):
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)
+    """Credit of one refill for weight 1, at every level, in cost units."""
     in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
+    """Most KV tokens reserved for the running requests of an organisation, or of a client in none."""
 
     @property
     def flat(self) -> DeficitGate:
@@ -215,19 +331,19 @@ class HierarchicalGate(Gate[HierarchicalState]):
         return DeficitGate(self.rates, self.quantum, self.in_flight_cap_tokens)
 
     def init(self) -> HierarchicalState:
-        nobody, root = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        no_clients, root = np.zeros(0, np.int64), np.zeros(1, np.int64)
         return HierarchicalState(
-            nobody, nobody, nobody, root, root + 1, np.zeros(1, np.bool_), root + 1, root, root, Map()
+            no_clients, no_clients, no_clients, root, root + 1, np.zeros(1, np.bool_), root + 1, root, root, Map()
         )
 
-    def turn(self, state: HierarchicalState, heads: Ints) -> Turn:
-        return HierarchicalTurn(self, state, heads)
+    def begin(self, state: HierarchicalState, heads: Ints) -> AdmissionTransaction:
+        return HierarchicalAdmissions(self, state, heads)
 
-    def after(self, state: HierarchicalState, turn: Turn) -> HierarchicalState:
-        assert isinstance(turn, HierarchicalTurn)
-        if not turn.owned:
+    def after(self, state: HierarchicalState, admissions: AdmissionTransaction) -> HierarchicalState:
+        assert isinstance(admissions, HierarchicalAdmissions)
+        if not admissions.owned:
             return state
-        return msgspec.structs.replace(state, q=turn.q, in_flight=turn.in_flight, below=turn.below)
+        return msgspec.structs.replace(state, q=admissions.q, in_flight=admissions.in_flight, below=admissions.below)
 
     def joined(self, state: HierarchicalState, client: int, heads: Ints, waited: bool) -> HierarchicalState:
         state = self._grown(state, client + 1)
@@ -238,7 +354,7 @@ class HierarchicalGate(Gate[HierarchicalState]):
         known = state.known
         if not known[path[0]]:
             known = known.copy()
-            known[[node for node in path if node != NOBODY]] = True
+            known[[node for node in path if node != NO_GROUP]] = True
         return msgspec.structs.replace(state, below=below, known=known)
 
     def left(self, state: HierarchicalState, client: int) -> HierarchicalState:
@@ -265,13 +381,13 @@ class HierarchicalGate(Gate[HierarchicalState]):
         in_flight = along(NUMPY, state.in_flight, *state.path(client), -kv_tokens)
         return msgspec.structs.replace(state, in_flight=in_flight)
 
-    def configured(self, state: HierarchicalState, client: int, weight: int) -> HierarchicalState:
-        state = self._grown(state, client + 1)
-        return self._weighed(state, int(state.node[client]), weight)
-
-    def placed(self, state: HierarchicalState, client: int, groups: Groups) -> HierarchicalState:
+    def configured(self, state: HierarchicalState, client: int, weight: int, groups: Groups = ()) -> HierarchicalState:
         """The client belongs to these groups, which have these weights from now on.  O(nodes) for each group."""
         state = self._grown(state, client + 1)
+        state = self._placed(state, client, groups) if groups else state
+        return self._weighed(state, int(state.node[client]), weight)
+
+    def _placed(self, state: HierarchicalState, client: int, groups: Groups) -> HierarchicalState:
         nodes, names = [ROOT], tuple(name for name, _ in groups)
         for depth, (_, weight) in enumerate(groups, 1):
             if names[:depth] not in state.groups:
@@ -331,19 +447,6 @@ class HierarchicalGate(Gate[HierarchicalState]):
     def refuses(self, kv_tokens: int) -> str | None:
         return self.flat.refuses(kv_tokens)
 
-    def capped(self, turn: Turn, client: int, kv_tokens: int) -> bool:
-        """Whether letting the client's head in would pass the in-flight cap of its organisation."""
-        assert isinstance(turn, HierarchicalTurn)
-        cap = self.in_flight_cap_tokens
-        if cap is None:
-            return False
-        top = next(node for node in reversed(turn.state.path(client)) if node != NOBODY)
-        return not under_cap(NUMPY, turn.in_flight, top, kv_tokens, cap)
-
-    def credit_shortage(self, turn: Turn, client: int) -> bool:
-        assert isinstance(turn, HierarchicalTurn)
-        return any(turn.refilled[node] <= 0 for node in turn.state.path(client) if node != NOBODY)
-
     def charge_max(self, limits: Limits) -> int:
         """U: most that one node can be charged after a client below it was let in, in cost units."""
         return self.flat.charge_max(limits)
@@ -360,8 +463,8 @@ class HierarchicalGate(Gate[HierarchicalState]):
     def broken_assumptions(self) -> frozenset[Assumption]:
         return frozenset({CAPPED} if self.in_flight_cap_tokens is None else ())
 
-    def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
-        return self.flat.stakes(clients, limits)
+    def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
+        return self.flat.bound_terms(clients, limits)
 
     def check(self, state: HierarchicalState) -> None:
         # Vectors over clients speak of the same clients, those over nodes of the same nodes.
@@ -377,12 +480,12 @@ class HierarchicalGate(Gate[HierarchicalState]):
         assert not state.up[state.outer].any()
         for names, node in state.groups.items():
             assert state.up[node] == (state.groups[names[:-1]] if len(names) > 1 else ROOT)
-        # The root always has credit; nobody else has more than one quantum, or anything before it was seen.
+        # The root always has credit; no other node has more than one quantum, or anything before it was seen.
         assert state.q[ROOT] == 1
         assert not state.known[ROOT]
         assert bool((state.q <= state.quantum).all())
         assert not state.q[1:][~state.known[1:]].any()
-        # Weights are positive; what is promised to a group, and who waits in it, is the sum over what it holds.
+        # Weights are positive; what is promised to a group, and how many wait in it, is the sum over what it holds.
         assert bool((state.quantum >= 1).all())
         held = np.setdiff1d(np.arange(len(state.up)), state.node)
         for vector in (state.in_flight, state.below):

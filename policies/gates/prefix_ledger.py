@@ -1,7 +1,7 @@
 """Who paid for what is cached, and how a newcomer takes over an equal share of it: the books of `sharing=equal-split`.
 
-A piece is a stretch of a cached prefix that the same clients paid for.  Whoever computes it pays for it all; whoever
-uses it later for the first time takes over an equal part from those who paid before.  So at every time
+A piece is a stretch of a cached prefix that the same clients paid for.  The client that computes it pays for it all;
+one that uses it later for the first time takes over an equal part from those who paid before.  So at every time
 
     what was paid for a piece = the price of its tokens,
 
@@ -18,14 +18,12 @@ from collections.abc import Callable
 import msgspec
 from immutables import Map
 
-from fairsched.model.cache import PrefixCache
-from fairsched.model.prefix_draft import NO_NODE, Eviction
-from fairsched.model.prefix_tree import Insertion, PrefixTree
+from fairsched.model.prefix_cache import NO_NODE, Eviction, Insertion, PrefixCache, PrefixTree
 
 
 class Piece(msgspec.Struct, frozen=True):
     """Blocks up to `end` of a node's path, from where the piece before it ends: `paid[k]` cost units by `clients[k]`,
-    in the order in which they first used it.  Nobody, where nobody is known to have paid."""
+    in the order in which they first used it.  None, where none is known to have paid."""
 
     end: int
     clients: tuple[int, ...] = ()
@@ -33,7 +31,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 Ledger = Map[int, tuple[Piece, ...]]
-"""The pieces of each node, in order; a node that is not there was paid for by nobody."""
+"""The pieces of each node, in order; no known client paid for a node that is not there."""
 
 NO_LEDGER: Ledger = Map()
 
@@ -44,8 +42,8 @@ TakeOver = Callable[[int, int, int], int]
 def asked(paid: tuple[int, ...]) -> tuple[int, ...]:
     """What a newcomer asks of each who paid, in all `sum(paid) // (len(paid) + 1)`.
 
-    Whoever has paid an equal share (the first ones a unit more where it does not divide) is left with an equal share;
-    who has paid less is asked for less, or nothing.
+    A client that has paid an equal share (the first ones a unit more where it does not divide) is left with an equal
+    share; who has paid less is asked for less, or nothing.
 
     >>> asked((4, 3)), asked((10, 0))
     ((1, 1), (3, 0))
@@ -75,7 +73,7 @@ def computed(
     new = Piece(end) if client is None else Piece(end, (client,), (insertion.new_blocks * units_per_block,))
     if insertion.leaf is not None:
         return ledger.set(insertion.leaf, (new,))
-    # The node was lengthened: what it had may have been paid for by nobody that is known.
+    # The node was lengthened: what it had may have been paid for by no client that is known.
     pieces = ledger.get(insertion.node, ())
     return ledger.set(insertion.node, _appended(pieces or (Piece(insertion.matched_blocks),), new))
 
@@ -143,7 +141,7 @@ def check_ledger(ledger: Ledger, tree: PrefixTree, units_per_token: int) -> None
         assert pieces[-1].end == node.end
         for piece in pieces:
             assert start < piece.end
-            # Each client is in a piece once, and nobody paid less than nothing.
+            # Each client is in a piece once, and none paid less than nothing.
             assert len(piece.clients) == len(set(piece.clients)) == len(piece.paid)
             assert min(piece.paid, default=0) >= 0
             # What was paid for a piece is the price of its tokens.

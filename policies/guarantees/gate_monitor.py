@@ -1,6 +1,6 @@
-"""Who passed the gate by: a worker's admissions held to the gate's own kernels, whatever engine made them.
+"""The gate monitor: a worker's admissions held to the gate's own kernels, whatever engine made them.
 
-The watch follows the events with a gate state of its own, told to the gate as a policy tells them.  An admission was
+The monitor follows the events with a gate state of its own, told to the gate as a policy tells them.  An admission was
 let in by the gate if the gate would choose its client, were the order in favour of it.
 """
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairsched.model.algebra import NO_SCORE, NOBODY
-from fairsched.model.cache import PrefixCache
+from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -27,9 +26,9 @@ from fairsched.model.events import (
     Settled,
     WorkerLeft,
 )
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt
-from fairsched.policies.gate import Gate, Turn
-from fairsched.policies.prefix_ledger import NO_LEDGER, computed, entered, evicted
+from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, computed, entered, evicted
 from fairsched.policies.vectors import grown
 
 _WAITS, _FAVOURED = 0, 1
@@ -52,20 +51,24 @@ class _Call:
         self.kv_tokens = 0
 
 
-class GateWatch:
-    """A gate that watches: `observe` costs what the gate does, O(clients) an event.
+class GateMonitor:
+    """Follows one worker; `observe` costs what the gate does, O(clients) an event.
 
     `skips` says that the policy may pass over a client whose request waits for a prefix or is over its cap.  A gate
     that goes on to others then (the shipped ones stop, or need no look at others) is given the benefit of the doubt.
 
     Of a gate that splits what is cached it also follows the cache and its books, and `moves` says who took over how
     much from whom at the last event, as (client, giver, cost units).
+
+    Workers that share the gate's state are watched with one `shared` list, which holds that state; the cluster's events
+    must then come in their order, whichever worker's they are.
     """
 
-    def __init__(self, gate: Gate[Any], skips: bool) -> None:
+    def __init__(self, gate: AnyGate, skips: bool, shared: list[Any] | None = None) -> None:
         self._gate = gate
         self._skips = skips
-        self._state = gate.init()
+        self._splits = gate.charging.splits
+        self._states = [gate.init()] if shared is None else shared
         self._heads = np.zeros(0, dtype=np.int64)
         self._waiting: dict[int, int] = {}
         self._calls: dict[int, _Call] = {}
@@ -84,8 +87,16 @@ class GateWatch:
             ClientConfigured: self._configured,
             WorkerLeft: self._worker_left,
         }
-        if gate.splits:
+        if self._splits:
             self._handlers |= {Cached: self._cached, Evicted: self._evicted}
+
+    @property
+    def _state(self) -> Any:
+        return self._states[0]
+
+    @_state.setter
+    def _state(self, state: Any) -> None:
+        self._states[0] = state
 
     @property
     def kinds(self) -> frozenset[type]:
@@ -137,11 +148,11 @@ class GateWatch:
         call, client = self._calls.get(event.request_id), event.client
         if call is None or not self._waiting.get(client):
             return f"request {event.request_id} of client {client} is admitted and does not wait"
-        turn = self._gate.turn(self._state, self._heads)
+        turn = self._gate.begin(self._state, self._heads)
         self._heads[client] = _FAVOURED
         chosen = turn.choose(self._heads)
         first = chosen
-        while self._skips and chosen not in (client, NOBODY):
+        while self._skips and chosen not in (client, NO_GROUP):
             turn.skip(chosen)
             chosen = turn.choose(self._heads)
         self._heads[client] = _WAITS
@@ -151,12 +162,12 @@ class GateWatch:
         call.extend_tokens = event.extend_tokens
         call.kv_tokens = event.extend_tokens + call.most - call.generated
         turn.admit(client, charged, call.kv_tokens, self._leave(client))
-        if self._gate.splits:
+        if self._splits:
             self._enter(event.request_id, call, turn)
         self._state = self._gate.after(self._state, turn)
         if chosen == client:
             return None
-        instead = "nobody" if first == NOBODY else f"client {first}"
+        instead = "no client" if first == NO_GROUP else f"client {first}"
         return f"request {event.request_id} of client {client} is admitted where the gate lets in {instead}"
 
     def _settled(self, event: Settled) -> None:
@@ -201,7 +212,7 @@ class GateWatch:
                 self._state = self._gate.settled(self._state, event.client, -event.uncomputed_tokens, self._heads)
 
     def _worker_left(self, event: WorkerLeft) -> None:
-        """Everybody leaves, who runs before who waits, as a policy tells it to the gate."""
+        """All leave, running requests before waiting ones, as a policy tells it to the gate."""
         for request_id in sorted(self._calls, key=lambda known: (not self._calls[known].runs, known)):
             if self._calls[request_id].runs:
                 self._out(request_id)
@@ -212,7 +223,7 @@ class GateWatch:
 
     # --- books of a gate that splits what is cached -----------------------------------------------------------------
 
-    def _enter(self, request_id: int, call: _Call, turn: Turn) -> None:
+    def _enter(self, request_id: int, call: _Call, turn: AdmissionTransaction) -> None:
         def take_over(client: int, giver: int, units: int) -> int:
             moved = turn.take_over(client, giver, units)
             self.moves.append((client, giver, moved))
@@ -234,6 +245,4 @@ class GateWatch:
 
     def _configured(self, event: ClientConfigured) -> None:
         self._heads = grown(self._heads, event.client + 1, NO_SCORE)
-        if event.groups:
-            self._state = self._gate.placed(self._state, event.client, event.groups)
-        self._state = self._gate.configured(self._state, event.client, event.weight)
+        self._state = self._gate.configured(self._state, event.client, event.weight, event.groups)

@@ -1,31 +1,83 @@
-"""What a gate promises in one configuration, as the value to which the monitor holds a run."""
+"""What a gate promises in one configuration, and what holds a run to it."""
 
+from collections import Counter
+from collections.abc import Callable
 from itertools import product
 from math import lcm
-from typing import Any
 
 import attrs
 
-from fairsched.model.monitor_promise import Promise
+from fairsched.model.monitor import Promise
 from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client, Groups
 from fairsched.model.service import Charging
-from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
-from fairsched.policies.base import ChargingRule, Limits
-from fairsched.policies.gate import Gate, Stake
+from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, REJOIN_KEEPS_DEBT, Theorem
+from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
+from fairsched.policies.batching import Batching
+from fairsched.policies.gates import D_A2_WEIGHTED, AnyGate, BoundedGate, BoundTerms, weighted_gap_cost
+from fairsched.policies.guarantees.gate_monitor import GateMonitor
 
 ONE_SIDED = frozenset({"D-4.2", "V-4.9"})
-"""Theorems about how far who waits falls behind anybody else."""
+"""Theorems about how far a waiting client falls behind any other."""
 
 
-def promise_of(gate: Gate[Any], clients: tuple[Client, ...], limits: Limits) -> Promise:
+@attrs.frozen
+class GateGuarantee(Guarantee):
+    """What a gate promises under a batching rule, whatever the order.
+
+    `skips` says that the policy may pass over a client whose request waits for its prefix.
+    """
+
+    gate: AnyGate
+    batching: Batching
+    skips: bool
+
+    @property
+    def charging(self) -> ChargingRule:
+        return self.gate.charging
+
+    def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
+        return self.batching.limits(kv_capacity_tokens, output_tokens_max)
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """The gate's, for what it charges; None where a log does not tell who was charged."""
+        return None if self.gate.charging.splits else _gap_bound(self.gate, clients, limits)
+
+    def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
+        return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, BoundedGate) else None
+
+    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise:
+        return promise_of(self.gate, clients, limits)
+
+    def gate_monitor(self) -> GateMonitor:
+        return GateMonitor(self.gate, self.skips)
+
+    def gate_monitors(self) -> Callable[[], GateMonitor | None]:
+        if not isinstance(self.gate, SharesCredit):
+            return self.gate_monitor
+        if not self.gate.exact:
+            return lambda: None
+        shared = [self.gate.init()]
+        return lambda: GateMonitor(self.gate, self.skips, shared)
+
+
+def _gap_bound(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
+    return gate.service_gap_bound(clients, limits) if isinstance(gate, BoundedGate) else None
+
+
+def bound_terms(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
+    """What each client's bounds are made of; nothing where no theorem has a constant."""
+    return gate.bound_terms(clients, limits) if isinstance(gate, BoundedGate) else ()
+
+
+def promise_of(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> Promise:
     """The promise of a gate to these clients.
 
     The bound of a one-sided theorem is stated even where the configuration breaks one of its assumptions, which the
     promise names: a monitor then shows the theorem fail.
     """
     weights = tuple(client.weight for client in clients)
-    stakes = gate.stakes(clients, limits)
+    terms = bound_terms(gate, clients, limits)
     cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
 
     def reweighted(now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]) -> Promise:
@@ -37,10 +89,10 @@ def promise_of(gate: Gate[Any], clients: tuple[Client, ...], limits: Limits) -> 
         theorems=tuple(
             _stated(theorem, limits) for theorem in gate.theorems if cap or CAPPED not in theorem.assumptions
         ),
-        charge_max=stakes[0].charge_max // stakes[0].scale if stakes else None,
-        gap_bound=gate.service_gap_bound(clients, limits),
-        lag_bound=_lag_bound(gate, stakes),
-        quanta=tuple(stake.quantum for stake in stakes if stake.quantum),
+        charge_max=terms[0].charge_max // terms[0].scale if terms else None,
+        gap_bound=_gap_bound(gate, clients, limits),
+        lag_bound=_lag_bound(gate, terms),
+        quanta=tuple(each.quantum for each in terms if each.quantum),
         broken=gate.broken_assumptions,
         outputs_reserved=limits.outputs_reserved,
         running_max=limits.running_max,
@@ -63,21 +115,21 @@ def _stated(theorem: Theorem, limits: Limits) -> Theorem:
     return attrs.evolve(theorem, assumptions=swapped)
 
 
-def _lag_bound(gate: Gate[Any], stakes: tuple[Stake, ...]) -> int | None:
+def _lag_bound(gate: AnyGate, terms: tuple[BoundTerms, ...]) -> int | None:
     """The largest bound of the gate's one-sided theorem for any two clients; None if it has none for them all."""
     theorem = next((each for each in gate.theorems if each.id in ONE_SIDED), None)
-    if theorem is None or theorem.bound_cost is None or len(stakes) < 2:
+    if theorem is None or theorem.bound_cost is None or len(terms) < 2:
         return None
-    if EQUAL_QUANTA in theorem.assumptions and len({stake.quantum for stake in stakes}) > 1:
+    if EQUAL_QUANTA in theorem.assumptions and len({each.quantum for each in terms}) > 1:
         return None
-    kinds = set(stakes)
+    kinds = set(terms)
     return max(
         theorem.bound_cost(f.quantum, f.charge_max, g.quantum, g.charge_max) for f, g in product(kinds, repeat=2)
     )
 
 
 def _reweighted(
-    gate: Gate[Any], limits: Limits, now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]
+    gate: AnyGate, limits: Limits, now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]
 ) -> Promise:
     """The promise from a change of weights or groups on.
 
@@ -88,7 +140,7 @@ def _reweighted(
     promise = promise_of(gate, _clients(now, groups), limits)
     if promise.quanta:
         return promise
-    bound = gate.service_gap_bound(_clients(lowest, groups), limits)
+    bound = _gap_bound(gate, _clients(lowest, groups), limits)
     if bound is not None:
         bound = bound * lcm(*now) // lcm(*lowest)
     return attrs.evolve(promise, gap_bound=bound, lag_bound=None)
@@ -96,3 +148,37 @@ def _reweighted(
 
 def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Client, ...]:
     return tuple(Client(i, str(i), *of) for i, of in enumerate(zip(weights, groups, strict=True)))
+
+
+# --- how long a client waits ------------------------------------------------------------------------------------------
+# D-A.2-time with every term at its largest: while f waits and is not admitted, a times that wait is at most R_f + the
+# sum over every other g of 2 Q_g + U_g - 1 + D Q_g / Q_f, for a worker that charges at least a cost units a second
+# (D-A.2-weighted, summed up as D-A.2-time is; docs/reference/theorems.md).  The configuration bounds what the state of
+# the gate may be: R_f and the debt D are at most U_f - 1, since a client that owes was admitted for a token at least.
+# (D-A.2-weighted, summed up as D-A.2-time is).  The configuration bounds what the state of the gate may be: R_f and the
+# debt D are at most U_f - 1, since a client that owes anything was admitted for a token at least.
+# (D-A.2-weighted, summed up as D-A.2-time is; docs/reference/theorems.md).  The configuration bounds what the state
+# of the gate may be: R_f and the debt D are at most U_f - 1, since a client that owes anything was admitted for a
+# token at least.
+
+
+def wait_bound_cost(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
+    """The most cost units that a worker charges to all while any one of the clients waits and is not let in.
+
+    Divided by a rate it is a time.  None where the gate does not promise it: without quanta, where a client that comes
+    back is forgiven its debt, and where charges move or credit is shared between workers.  O(weights squared).
+    """
+    if D_A2_WEIGHTED not in gate.theorems or REJOIN_KEEPS_DEBT in gate.broken_assumptions:
+        return None
+    if gate.charging.splits or limits.workers > 1:
+        return None
+    kinds = Counter(bound_terms(gate, clients, limits))
+    worst = 0
+    for f in kinds:
+        bound = f.charge_max - 1
+        for g, count in kinds.items():
+            # The bound of each other client is times f's quantum.
+            each = weighted_gap_cost(f.quantum, f.charge_max, g.quantum, g.charge_max) // f.quantum
+            bound += (count - (g == f)) * each
+        worst = max(worst, bound)
+    return worst

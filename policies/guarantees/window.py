@@ -1,7 +1,8 @@
 """What a window of tokens before servers counts: what a call holds there, what of it is charged when, and U.
 
 A call holds its prompt, by estimate, and all outputs that it declared.  Half of the prompt is charged when the call is
-forwarded, outputs as they pass, and the rest when the answer says what was true.  Theorems: `verify.window_proofs`.
+forwarded, outputs as they pass, and the rest when the answer says what was true.  Theorems:
+`verify.proofs.gates.window`.
 """
 
 from fairsched.model.pricing import Rates, charge_max_reserved

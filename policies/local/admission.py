@@ -1,20 +1,26 @@
 """One decision under way: admit what order, gate and budget choose, until memory or one of them says stop."""
 
 from itertools import islice
-from typing import Any
 
 import msgspec
 
-from fairsched.model.algebra import NOBODY, Ints
-from fairsched.model.cache import PrefixCache
+from fairsched.model.algebra import NO_GROUP, Ints
 from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.view import WorkerView
+from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
-from fairsched.policies.columns import Matches, Ranking
-from fairsched.policies.gate import Gate
-from fairsched.policies.local_state import LocalState, enter, group_of, waits_for_prefix
-from fairsched.policies.order import Order
-from fairsched.policies.waiting import Entry
+from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed
+from fairsched.policies.orders import (
+    NO_MATCHES,
+    CacheMatches,
+    Columns,
+    Matches,
+    QueuedRequest,
+    Ranking,
+    RanksQueue,
+    Swaps,
+)
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed are passed over in one decision."""
@@ -23,56 +29,57 @@ DECODE_ONLY = StepPlan(valid_steps=None)
 """Nothing waits and nothing is being prefilled: decode until something happens."""
 
 
-class Round:
+class AdmissionPass:
     """One decision under way: the state so far, the batch being filled, and the KV that is still free."""
 
     def __init__(
         self,
-        order: Order,
-        gate: Gate[Any],
-        batching: Batching,
-        state: LocalState[Any],
+        policy: Composition,
+        state: AnyLocalState,
         view: WorkerView,
         batch: Batch,
         free: int,
     ) -> None:
-        self.order = order
-        self.gate = gate
-        self.batching = batching
+        self.policy = policy
+        order = self.order = policy.order
+        gate = self.gate = policy.gate
+        self.batching = policy.batching
         self.state = state
         self.view = view
         self.batch = batch
         self.free = free
-        self.ranking = self._ranking() if order.follows_queue else None
-        self.turn = gate.turn(state.gate, self.heads)
+        self.ranking = self._ranking(order) if isinstance(order, RanksQueue) else None
+        self.turn = gate.begin(state.gate, self.heads)
         self.admissions: list[Admission] = []
         self.swap_in: list[int] = []
         self.moved = 0
 
-    def _ranking(self) -> Ranking | None:
-        waiting = self.state.waiting
-        matches = Matches(waiting.ids, waiting.stops, self.state.cache.tree)
-        return self.order.ranking(waiting.columns, len(waiting.heads), self.view.kv_capacity_tokens, matches)
+    def _ranking(self, order: RanksQueue) -> Ranking:
+        queue = self.state.queue
+        columns, cached = queue.extension(Columns), queue.extension(CacheMatches)
+        assert columns is not None
+        matches = NO_MATCHES if cached is None else Matches(queue.ids, cached.stops, self.state.cache.tree)
+        return order.ranking(columns, len(queue.heads), self.view.kv_capacity_tokens, matches)
 
     @property
     def heads(self) -> Ints:
         """The best score of each group, as this decision ranks them."""
-        return self.state.waiting.heads if self.ranking is None else self.ranking.heads
+        return self.state.queue.heads if self.ranking is None else self.ranking.heads
 
-    def best(self, group: int) -> Entry:
-        """Who is next in a group in which somebody waits."""
-        waiting = self.state.waiting
-        if self.ranking is None or waiting.due(self.order, group):
-            return waiting.best(group)
-        return waiting.entries[waiting.ids[self.ranking.best(group)]]
+    def best(self, group: int) -> QueuedRequest:
+        """The next request of a group that is not empty."""
+        queue = self.state.queue
+        if self.ranking is None or queue.due(self.order, group):
+            return queue.best(group)
+        return queue.entries[queue.ids[self.ranking.best(group)]]
 
-    def run(self) -> tuple[StepPlan, LocalState[Any]]:
+    def run(self) -> tuple[StepPlan, AnyLocalState]:
         """Admit until the gate, memory or the budget says stop."""
         turn, batch, first_chunk = self.turn, self.batch, self.batching.first_chunk
         group: int | None = None
         while first_chunk(batch, 1):
             group = turn.choose(self.heads)
-            if group == NOBODY:
+            if group == NO_GROUP:
                 break
             entry = self._head(group)
             if entry is not None and not self._capped(group, entry):
@@ -92,8 +99,8 @@ class Round:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
         return msgspec.structs.replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
 
-    def run_only(self, group: int, request_id: int) -> tuple[StepPlan, LocalState[Any]] | None:
-        """Admit that request, if gate, memory and budget give it the next place, and nobody else; None if not."""
+    def run_only(self, group: int, request_id: int) -> tuple[StepPlan, AnyLocalState] | None:
+        """Admit that request, if gate, memory and budget give it the next place, and no other one; None if not."""
         if not self.batching.first_chunk(self.batch, 1) or self.turn.choose(self.heads) != group:
             return None
         entry = self._head(group)
@@ -110,36 +117,37 @@ class Round:
         grows = growth_steps(view, self.batching)
         return grows if stays is None else stays if grows is None else min(stays, grows)
 
-    def _head(self, group: int) -> Entry | None:
+    def _head(self, group: int) -> QueuedRequest | None:
         """The group's next request that need not wait for its prefix.
 
-        A client under a gate offers nobody else, and nobody else goes past a request whose bypass budget is used up:
+        A client under a gate offers no other request, and none goes past a request whose bypass budget is used up:
         it waits for the prefills that are under way, and for no others of its group.
         """
-        waiting = self.state.waiting
+        queue = self.state.queue
         head = self.best(group)
-        if not self.order.waits_for_prefix or not waits_for_prefix(self.order, self.state, head):
+        if not prefix_is_computed(self.order, self.state, head):
             return head
-        if self.gate.grouped or waiting.due(self.order, group):
+        if self.gate.grouped or queue.due(self.order, group):
             return None
-        for entry in islice(waiting.ranked(group), 1, LOOKAHEAD):
-            if not waits_for_prefix(self.order, self.state, entry):
+        for entry in islice(queue.ranked(group), 1, LOOKAHEAD):
+            if not prefix_is_computed(self.order, self.state, entry):
                 return entry
         return None
 
-    def _capped(self, group: int, entry: Entry) -> bool:
-        return self.gate.capped(self.turn, group, entry.context_tokens + entry.output_tokens_left)
+    def _capped(self, group: int, entry: QueuedRequest) -> bool:
+        return self.turn.capped(group, entry.context_tokens + entry.output_tokens_left)
 
-    def _need(self, entry: Entry, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
+    def _need(self, entry: QueuedRequest, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
         """KV that the entry would take from what is free, and how much of it is reserved for output."""
         static = self.batching.reserve == "static"
         reserved = entry.output_tokens_left if static else 0
         pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
         return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
 
-    def _least_need(self, entry: Entry) -> int:
+    def _least_need(self, entry: QueuedRequest) -> int:
         """A lower bound of what the entry needs, without a look at the cache where that is not needed."""
-        stop = self.state.waiting.stops.get(entry.request.id)
+        matches = self.state.queue.extension(CacheMatches)
+        stop = None if matches is None else matches.stops.get(entry.request.id)
         if stop is None:
             return 0
         cached_tokens = stop[1] * entry.request.prompt.block_tokens
@@ -154,21 +162,21 @@ class Round:
         """
         if not self.view.running and not self.admissions:
             return self.free + self.batching.withheld(self.view.kv_capacity_tokens)
-        swap = self.order.swap
-        if swap is None or not kept:
+        if not kept or not isinstance(self.order, Swaps):
             return self.free
+        swap = self.order.swap
         return -1 if self.moved and self.moved + kept > swap.step_tokens else self.free - swap.reserve(self.view)
 
-    def _kept(self, entry: Entry) -> int:
+    def _kept(self, entry: QueuedRequest) -> int:
         """Tokens of the entry's context whose KV comes with it from the host."""
         return self.view.host.kept(entry.request.id) if self.view.host.kv else 0
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: QueuedRequest) -> bool:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
         return self._need(entry, cached_tokens, cache)[0] <= self._room(self._kept(entry))
 
-    def _admit(self, entry: Entry) -> bool:
+    def _admit(self, entry: QueuedRequest) -> bool:
         request = entry.request
         kept = self._kept(entry)
         room = self._room(kept)
@@ -188,7 +196,7 @@ class Round:
         else:
             self.batching.add(self.batch, request.id, chunk)
         self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
-        self.state = enter(self.order, self.gate, self.state, self.turn, entry, extend_tokens, cache, cut)
+        self.state = enter(self.policy, self.state, self.turn, entry, extend_tokens, cache, cut)
         if self.ranking is not None:
             self.ranking.leave(entry.age, group_of(self.gate, request.client))
         return True
@@ -204,3 +212,30 @@ def growth_steps(view: WorkerView, batching: Batching) -> int | None:
     """For how many steps outputs that grow into free memory still fit."""
     free = view.kv_free_tokens - batching.withheld(view.kv_capacity_tokens)
     return max(free // view.growing, 1) if view.growing else None
+
+
+def wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, free: int, request_id: int) -> WaitReason:
+    """Why a waiting request is not admitted now, where so much KV is free.  O(clients)."""
+    why = _wait_reason(policy, state, view, free, request_id)
+    return "swapped" if request_id in view.host.kv and why in ("order", "memory", "budget") else why
+
+
+def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, free: int, request_id: int) -> WaitReason:
+    order, gate, batching = policy.order, policy.gate, policy.batching
+    entry = state.queue.entries[request_id]
+    client = entry.request.client
+    batch = batching.open(view)
+    admissions = AdmissionPass(policy, state, view, batch, free)
+    turn = admissions.turn
+    chosen = turn.choose(admissions.heads)
+    if turn.lacks_credit(client):
+        return "gate"
+    if turn.capped(client, entry.context_tokens + entry.output_tokens_left):
+        return "cap"
+    if prefix_is_computed(order, state, entry):
+        return "prefix"
+    if chosen != group_of(gate, client):
+        return "order"
+    if admissions.best(chosen).request.id != request_id:
+        return "bypass" if state.queue.due(order, chosen) else "order"
+    return "memory" if batching.first_chunk(batch, 1) and not admissions.fits(entry) else "budget"

@@ -13,7 +13,6 @@ import attrs
 import msgspec
 from immutables import Map
 
-from fairsched.model.cache import PrefixCache
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -31,39 +30,58 @@ from fairsched.model.events import (
     Settled,
     WorkerLeft,
 )
-from fairsched.model.monitor_promise import Promise
 from fairsched.model.plan import StepPlan
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Client, Request
-from fairsched.model.serial import StateError, from_json
 from fairsched.model.view import WorkerView
-from fairsched.policies.base import ChargingRule, Limits, LocalPolicy, WaitingFor
+from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked
-from fairsched.policies.displacement import displaced, freed_tokens, undisplaced
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.gate_watch import GateWatch
-from fairsched.policies.local_state import LocalState, enter, group_of
-from fairsched.policies.order import Order
-from fairsched.policies.prefix_ledger import NO_LEDGER, check_ledger, computed, evicted
-from fairsched.policies.promise import promise_of
-from fairsched.policies.regroup import regrouped
-from fairsched.policies.round import DECODE_ONLY, Round, growth_steps, step_plan
-from fairsched.policies.shared_watch import SharedGateWatch, SharedState
-from fairsched.policies.swapping import swapping_step
-from fairsched.policies.waiting import (
-    Entry,
-    Waiting,
+from fairsched.policies.gates import NO_LEDGER, AnyGate, Ledger, OpenGate, check_ledger, computed, evicted
+from fairsched.policies.guarantees import GateGuarantee
+from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, step_plan, wait_reason
+from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
+from fairsched.policies.local.queue import (
+    Queue,
     after_eviction,
     after_insertion,
     after_steps,
+    check_queue,
     join,
     leave,
+    regrouped,
     with_groups,
-    with_heads,
 )
-from fairsched.policies.waiting_cause import waiting_cause
-from fairsched.policies.waiting_check import check_waiting
+from fairsched.policies.local.state import AnyLocalState, LocalState, document_of, enter, group_of, state_of
+from fairsched.policies.local.swapping import swapping_step
+from fairsched.policies.orders import Order, Promotes, QueuedRequest, Regroups, Swaps, preempts, waits_for_prefix
 
 G = TypeVar("G")
+
+
+@attrs.frozen
+class SharedGate:
+    """Credit that is the state of the gate, for the states of the policies that have it."""
+
+    gate: SharesCredit
+
+    @property
+    def exact(self) -> bool:
+        return self.gate.exact
+
+    def credit(self) -> Any:
+        return self.gate.credit()
+
+    def checkout(self, state: AnyLocalState, credit: Any, worker: int) -> AnyLocalState:
+        return msgspec.structs.replace(state, gate=self.gate.checkout(state.gate, credit, worker))
+
+    def commit(self, credit: Any, state: AnyLocalState, worker: int) -> Any:
+        return self.gate.commit(credit, state.gate, worker)
+
+    def idle(self, credit: Any, worker: int) -> Any:
+        return self.gate.idle(credit, worker)
+
+    def snapshot(self, credit: Any) -> Any:
+        return self.gate.snapshot(credit)
 
 
 @attrs.frozen
@@ -76,7 +94,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     name: str
     order: Order
-    gate: Gate[Any]
+    gate: AnyGate
     batching: Batching = attrs.field(factory=Chunked)
 
     @property
@@ -88,32 +106,35 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         order = self.order
         if type(self).observe is not ComposedPolicy.observe or type(self.gate) is not OpenGate:
             return frozenset()
-        decoded = () if order.promote_steps is not None else (Decoded,)
-        regroups = type(order).regroups is not Order.regroups
-        return frozenset((*decoded, *(() if regroups or order.waits_for_prefix else (Prefilled,))))
+        decoded = () if isinstance(order, Promotes) else (Decoded,)
+        prefilled = () if isinstance(order, Regroups) or waits_for_prefix(order) else (Prefilled,)
+        return frozenset((*decoded, *prefilled))
 
-    def init(self) -> LocalState[Any]:
-        return LocalState(self.gate.init(), Waiting(), PrefixCache(), Map(), Map())
+    def init(self) -> AnyLocalState:
+        return LocalState(
+            self.gate.init(), Queue(extensions=self.order.extensions()), PrefixCache(), Map(), Map(), self._no_ledger
+        )
 
-    def state_from_json(self, document: dict[str, Any]) -> LocalState[Any]:
+    @property
+    def _no_ledger(self) -> Ledger | None:
+        return NO_LEDGER if self.gate.charging.splits else None
+
+    def state_to_json(self, state: AnyLocalState) -> dict[str, Any]:
+        return document_of(state)
+
+    def state_from_json(self, document: dict[str, Any]) -> AnyLocalState:
         """The state of such a document, with this policy's gate; raises `StateError` for any other.
 
-        A bypass budget may have another value than when the state was kept, but none cannot become one: nobody counted.
+        A bypass budget may have another value than when the state was kept, but none cannot become one: nothing was
+        counted.
         """
-        generic: Any = LocalState
-        restored: LocalState[Any] = from_json(generic[self.gate.state_type], document)
-        waiting, budget = restored.waiting, self.order.bypass_budget
-        if (budget is None and waiting.lines) or (budget is not None and waiting.arrivals and not waiting.lines):
-            raise StateError(f"the state was kept {'with' if waiting.lines else 'without'} a bypass budget")
-        return (
-            restored if budget is None else msgspec.structs.replace(restored, waiting=with_heads(waiting, self.order))
-        )
+        return state_of(document, self.order, self.gate)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
-    def decide(self, state: LocalState[Any], view: WorkerView) -> tuple[StepPlan, LocalState[Any]]:
+    def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         """The next step's plan, and the state in which it has happened."""
-        batching, waits = self.batching, bool(state.waiting.entries)
+        batching, waits = self.batching, bool(state.queue.entries)
         optimistic = batching.reserve == "optimistic"
         if not waits and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
@@ -121,15 +142,15 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         free = self._free(view, batch)
         if free < 0 and optimistic:
             return self._preempt(state, view, batch, -free)
-        if self.order.swap is not None and view.host.capacity_tokens:
-            return swapping_step(self, state, view, batch, free, self._requeued)
-        displaces = waits and self.order.displaces
+        if view.host.capacity_tokens and isinstance(self.order, Swaps):
+            return swapping_step(self, state, view, batch, free)
+        displaces = waits and preempts(self.order)
         if not displaces and (not waits or not batching.first_chunk(batch, 1)):
             return step_plan(batch, (), growth_steps(view, self.batching) if optimistic else None), state
-        plan, decided = Round(self.order, self.gate, batching, state, view, batch, free).run()
+        plan, decided = AdmissionPass(self, state, view, batch, free).run()
         if plan.admit or not displaces:
             return plan, decided
-        return displaced(self, state, view, free, self._requeued) or (undisplaced(self, state, view, plan), state)
+        return displaced(self, state, view, free) or (undisplaced(self, state, view, plan), state)
 
     def _free(self, view: WorkerView, batch: Batch) -> int:
         """KV that is free beside what is withheld and what this step's output takes; negative if that does not fit."""
@@ -140,9 +161,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return free - prefilled - (view.growing if batch.decode else 0)
 
     def _preempt(
-        self, state: LocalState[Any], view: WorkerView, batch: Batch, short: int
-    ) -> tuple[StepPlan, LocalState[Any]]:
-        """Take the youngest out, one by one, until this step's output fits; nobody enters in such a step."""
+        self, state: AnyLocalState, view: WorkerView, batch: Batch, short: int
+    ) -> tuple[StepPlan, AnyLocalState]:
+        """Take the youngest out, one by one, until this step's output fits; no request enters in such a step."""
         victims: list[int] = []
         chunked = {request_id for request_id, _ in batch.chunks}
         for _, request_id in reversed(view.running_ranks):
@@ -150,7 +171,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
                 break
             decodes = batch.decode and view.in_flight[request_id].clock_start is not None
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
-            state = self._requeued(state, request_id, view.decoded_tokens(request_id))
+            state = self.requeued(state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)
         gone = set(victims)
         batch.chunks = [chunk for chunk in batch.chunks if chunk[0] not in gone]
@@ -158,61 +179,63 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     # --- observing --------------------------------------------------------------------------------------------------
 
-    def observe(self, state: LocalState[Any], event: Event) -> LocalState[Any]:
+    def observe(self, state: AnyLocalState, event: Event) -> AnyLocalState:
         """The state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
         handler = _HANDLERS.get(type(event))
         return state if handler is None else handler(self, state, event)
 
-    def _arrived(self, state: LocalState[Any], event: Arrived) -> LocalState[Any]:
-        entry = Entry(event.request, state.waiting.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
+    def _arrived(self, state: AnyLocalState, event: Arrived) -> AnyLocalState:
+        entry = QueuedRequest(event.request, state.queue.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
         return self._join(state, entry)
 
-    def _join(self, state: LocalState[Any], entry: Entry) -> LocalState[Any]:
+    def _join(self, state: AnyLocalState, entry: QueuedRequest) -> AnyLocalState:
         client = entry.request.client
-        waiting = state.waiting
-        gate = self.gate.joined(state.gate, client, waiting.heads, client in waiting.queues)
-        waiting = join(waiting, self.order, state.cache, entry, group_of(self.gate, client))
-        return LocalState(gate, waiting, state.cache, state.flights, state.computing, state.ledger)
+        queue = state.queue
+        gate = self.gate.joined(state.gate, client, queue.heads, client in queue.queues)
+        queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
-    def _admitted(self, state: LocalState[Any], event: Admitted) -> LocalState[Any]:
-        turn = self.gate.turn(state.gate, state.waiting.heads)
-        turn.choose(state.waiting.heads)
-        entry = state.waiting.entries[event.request_id]
+    def _admitted(self, state: AnyLocalState, event: Admitted) -> AnyLocalState:
+        turn = self.gate.begin(state.gate, state.queue.heads)
+        turn.choose(state.queue.heads)
+        entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
-        state = enter(self.order, self.gate, state, turn, entry, event.extend_tokens, cache, cut)
+        state = enter(self, state, turn, entry, event.extend_tokens, cache, cut)
         return msgspec.structs.replace(state, gate=self.gate.after(state.gate, turn))
 
-    def _settled(self, state: LocalState[Any], event: Settled) -> LocalState[Any]:
+    def _settled(self, state: AnyLocalState, event: Settled) -> AnyLocalState:
         flight = state.flights[event.request_id]
         context, charged = flight.entry.context_tokens, self.gate.charged
         settled = msgspec.structs.replace(flight, extend_tokens=event.extend_tokens)
         more = charged(event.extend_tokens, context - event.extend_tokens)
         more -= charged(flight.extend_tokens, context - flight.extend_tokens)
-        gate = self.gate.settled(state.gate, event.client, more, state.waiting.heads) if more else state.gate
+        gate = self.gate.settled(state.gate, event.client, more, state.queue.heads) if more else state.gate
         return msgspec.structs.replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
 
-    def _prefilled(self, state: LocalState[Any], event: Prefilled) -> LocalState[Any]:
+    def _prefilled(self, state: AnyLocalState, event: Prefilled) -> AnyLocalState:
         """The end of a step that computed a prompt is when those who wait may be ranked together."""
-        waiting, computing = regrouped(state.waiting, self.order, self.gate.grouped), state.computing
+        order, queue, computing = self.order, state.queue, state.computing
+        if isinstance(order, Regroups):
+            queue = regrouped(queue, order, self.gate.grouped)
         if not event.remaining_tokens and event.request_id in computing:
             computing = computing.delete(event.request_id)
-        elif waiting is state.waiting:
+        elif queue is state.queue:
             return state
-        return msgspec.structs.replace(state, waiting=waiting, computing=computing)
+        return msgspec.structs.replace(state, queue=queue, computing=computing)
 
-    def _decoded(self, state: LocalState[Any], event: Decoded) -> LocalState[Any]:
+    def _decoded(self, state: AnyLocalState, event: Decoded) -> AnyLocalState:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
-        waiting = state.waiting
-        if self.order.promote_steps is not None:
-            waiting = after_steps(waiting, self.order, event.steps, self.gate.grouped)
+        order, queue = self.order, state.queue
+        if isinstance(order, Promotes):
+            queue = after_steps(queue, order, event.steps, self.gate.grouped)
         elif gate is state.gate:
             return state
-        return LocalState(gate, waiting, state.cache, state.flights, state.computing, state.ledger)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
-    def _finished(self, state: LocalState[Any], event: Finished) -> LocalState[Any]:
+    def _finished(self, state: AnyLocalState, event: Finished) -> AnyLocalState:
         return self._out(state, event.request_id)
 
-    def _out(self, state: LocalState[Any], request_id: int) -> LocalState[Any]:
+    def _out(self, state: AnyLocalState, request_id: int) -> AnyLocalState:
         """The request leaves the batch."""
         flight = state.flights[request_id]
         gate = self.gate.released(state.gate, flight.entry.request.client, flight.kv_tokens)
@@ -220,89 +243,67 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if request_id in computing:
             computing = computing.delete(request_id)
         cache = state.cache.release(request_id)
-        return LocalState(gate, state.waiting, cache, state.flights.delete(request_id), computing, state.ledger)
+        return LocalState(gate, state.queue, cache, state.flights.delete(request_id), computing, state.ledger)
 
-    def _preempted(self, state: LocalState[Any], event: Preempted) -> LocalState[Any]:
+    def _preempted(self, state: AnyLocalState, event: Preempted) -> AnyLocalState:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
-        return self._requeued(state, event.request_id, generated)
+        return self.requeued(state, event.request_id, generated)
 
-    def _requeued(self, state: LocalState[Any], request_id: int, decoded: int) -> LocalState[Any]:
+    def requeued(self, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
         """A running request waits again, at its old age, with `decoded` more tokens to recompute."""
         entry = state.flights[request_id].entry
-        entry = Entry(entry.request, entry.age, entry.generated_tokens + decoded, entry.place)
+        entry = QueuedRequest(entry.request, entry.age, entry.generated_tokens + decoded, entry.position)
         return self._join(self._out(state, request_id), entry)
 
-    def _cancelled(self, state: LocalState[Any], event: Cancelled | Migrated) -> LocalState[Any]:
+    def _cancelled(self, state: AnyLocalState, event: Cancelled | Migrated) -> AnyLocalState:
         if event.was_running:
             state = self._out(state, event.request_id)
             if not event.uncomputed_tokens:
                 return state
-            gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.waiting.heads)
+            gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.queue.heads)
             return msgspec.structs.replace(state, gate=gate)
         return self._gone(state, event.request_id, event.client)
 
-    def _rejected(self, state: LocalState[Any], event: Rejected) -> LocalState[Any]:
-        known = event.request_id in state.waiting.entries
+    def _rejected(self, state: AnyLocalState, event: Rejected) -> AnyLocalState:
+        known = event.request_id in state.queue.entries
         return self._gone(state, event.request_id, event.client) if known else state
 
-    def _gone(self, state: LocalState[Any], request_id: int, client: int) -> LocalState[Any]:
+    def _gone(self, state: AnyLocalState, request_id: int, client: int) -> AnyLocalState:
         group = group_of(self.gate, client)
-        waiting = leave(state.waiting, self.order, request_id, group, admitted=False)
-        gate = state.gate if group in waiting.queues else self.gate.left(state.gate, client)
-        return LocalState(gate, waiting, state.cache, state.flights, state.computing, state.ledger)
+        queue = leave(state.queue, self.order, request_id, group, admitted=False)
+        gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
-    def _cached(self, state: LocalState[Any], event: Cached) -> LocalState[Any]:
+    def _cached(self, state: AnyLocalState, event: Cached) -> AnyLocalState:
         cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
-        waiting = state.waiting
-        if self.order.follows_cache:
-            waiting = after_insertion(waiting, self.order, cache, insertion, event.prompt, self.gate.grouped)
+        queue = after_insertion(state.queue, self.order, cache, insertion, event.prompt, self.gate.grouped)
         ledger = state.ledger
-        if self.gate.splits:
+        if ledger is not None:
             owner = state.flights.get(event.owner)
             client = None if owner is None else owner.entry.request.client
             units = self.gate.rates.input * event.prompt.block_tokens
             ledger = computed(ledger, cache.tree, insertion, client, units)
-        return LocalState(state.gate, waiting, cache, state.flights, state.computing, ledger)
+        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger)
 
-    def _evicted(self, state: LocalState[Any], event: Evicted) -> LocalState[Any]:
+    def _evicted(self, state: AnyLocalState, event: Evicted) -> AnyLocalState:
         cache, evictions = state.cache.evicted(event.prompt, event.keep_blocks)
-        waiting = state.waiting
-        if self.order.follows_cache:
-            waiting = after_eviction(waiting, self.order, cache, evictions, self.gate.grouped)
-        ledger = evicted(state.ledger, cache.tree, evictions) if self.gate.splits else state.ledger
-        return LocalState(state.gate, waiting, cache, state.flights, state.computing, ledger)
+        queue = after_eviction(state.queue, self.order, cache, evictions, self.gate.grouped)
+        ledger = None if state.ledger is None else evicted(state.ledger, cache.tree, evictions)
+        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger)
 
-    def _configured(self, state: LocalState[Any], event: ClientConfigured) -> LocalState[Any]:
+    def _configured(self, state: AnyLocalState, event: ClientConfigured) -> AnyLocalState:
         """A weight may be set before the client's first request: then its head is none yet."""
-        gate = self.gate.placed(state.gate, event.client, event.groups) if event.groups else state.gate
-        gate = self.gate.configured(gate, event.client, event.weight)
-        waiting = with_groups(state.waiting, event.client + 1) if self.gate.grouped else state.waiting
-        return msgspec.structs.replace(state, gate=gate, waiting=waiting)
+        gate = self.gate.configured(state.gate, event.client, event.weight, event.groups)
+        queue = with_groups(state.queue, event.client + 1) if self.gate.grouped else state.queue
+        return msgspec.structs.replace(state, gate=gate, queue=queue)
 
-    def _worker_left(self, state: LocalState[Any], event: WorkerLeft) -> LocalState[Any]:
+    def _worker_left(self, state: AnyLocalState, event: WorkerLeft) -> AnyLocalState:
         """Nothing waits, runs or is cached there any more; what clients owe stays.  O(what was there)."""
         for request_id in sorted(state.flights):
             state = self._out(state, request_id)
-        for request_id in sorted(state.waiting.entries):
-            state = self._gone(state, request_id, state.waiting.entries[request_id].request.client)
-        return msgspec.structs.replace(state, cache=PrefixCache(), ledger=NO_LEDGER)
-
-    # --- sharing ----------------------------------------------------------------------------------------------------
-
-    def credit(self) -> Any | None:
-        return self.gate.credit()
-
-    def told(self, credit: Any) -> Any:
-        return self.gate.told(credit)
-
-    def lent(self, state: LocalState[Any], credit: Any, worker: int) -> LocalState[Any]:
-        return msgspec.structs.replace(state, gate=self.gate.lent(credit, worker))
-
-    def repaid(self, credit: Any, state: LocalState[Any], worker: int) -> Any:
-        return self.gate.repaid(credit, state.gate, worker)
-
-    def rested(self, credit: Any, worker: int) -> Any:
-        return self.gate.rested(credit, worker)
+        for request_id in sorted(state.queue.entries):
+            state = self._gone(state, request_id, state.queue.entries[request_id].request.client)
+        return msgspec.structs.replace(state, cache=PrefixCache(), ledger=self._no_ledger)
 
     # --- answering --------------------------------------------------------------------------------------------------
 
@@ -310,64 +311,42 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return self.gate.refuses(request.prompt.tokens + request.max_output_tokens)
 
     @property
-    def charging(self) -> ChargingRule | None:
-        """The gate's rates and rule; None for an open gate, which charges nobody."""
-        return self.gate.charging if self.gate.grouped else None
+    def guarantee(self) -> Guarantee:
+        """The gate's; an open gate charges no client and promises nothing."""
+        if not self.gate.grouped:
+            return NO_GUARANTEE
+        return GateGuarantee(self.gate, self.batching, waits_for_prefix(self.order))
 
     @property
     def promises_bound(self) -> bool:
         """Whether the gate bounds the gap between clients."""
-        two = (Client(0, "a"), Client(1, "b"))
-        return self.gate.service_gap_bound(two, self.limits(2, 1)) is not None
+        two, guarantee = (Client(0, "a"), Client(1, "b")), self.guarantee
+        return guarantee.service_gap_bound(two, guarantee.limits(2, 1)) is not None
 
-    def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
-        """Limits under this batching rule."""
-        return Limits(
-            kv_capacity_tokens,
-            kv_capacity_tokens - 1,
-            output_tokens_max,
-            self.batching.max_running,
-            self.batching.reserve == "static",
-        )
+    @property
+    def shared_credit(self) -> SharedGate | None:
+        """The gate's state, if its workers share that."""
+        return SharedGate(self.gate) if isinstance(self.gate, SharesCredit) else None
 
-    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        """The gate's, for what it charges; None where a log does not tell who was charged."""
-        return None if self.gate.splits else self.gate.service_gap_bound(clients, limits)
-
-    def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
-        return self.gate.group_gap_bound(groups, limits)
-
-    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
-        """The gate's promise; None for an open gate."""
-        return promise_of(self.gate, clients, limits) if self.gate.grouped else None
-
-    def gate_check(self) -> GateWatch | None:
-        return GateWatch(self.gate, self.order.waits_for_prefix) if self.gate.grouped else None
-
-    def gate_checks(self) -> Callable[[], GateWatch | None]:
-        if not self.gate.grouped or self.gate.credit() is None:
-            return self.gate_check
-        shared = SharedState(self.gate)
-        skips = self.order.waits_for_prefix
-        return lambda: SharedGateWatch(self.gate, skips, shared) if self.gate.exact else None
-
-    def waiting_for(self, state: LocalState[Any], view: WorkerView, request_id: int) -> WaitingFor:
+    def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
-        return waiting_cause(self, state, view, self._free(view, self.batching.open(view)), request_id)
+        return wait_reason(self, state, view, self._free(view, self.batching.open(view)), request_id)
 
-    def check(self, state: LocalState[Any]) -> None:
+    def check(self, state: AnyLocalState) -> None:
         """Every invariant of the gate, the queue and the cache."""
         self.gate.check(state.gate)
-        check_waiting(state.waiting, self.order, state.cache, self.gate.grouped)
+        check_queue(state.queue, self.order, state.cache, self.gate.grouped)
         state.cache.tree.check()
         # Nothing runs and waits at once, and only what runs pins or computes.
-        assert not set(state.flights) & set(state.waiting.entries)
+        assert not set(state.flights) & set(state.queue.entries)
         assert set(state.cache.pins) <= set(state.flights)
         assert set(state.computing) <= set(state.flights)
-        check_ledger(state.ledger, state.cache.tree, self.gate.rates.input)
+        assert (state.ledger is not None) is self.gate.charging.splits
+        if state.ledger is not None:
+            check_ledger(state.ledger, state.cache.tree, self.gate.rates.input)
 
 
-_HANDLERS: dict[type, Callable[[ComposedPolicy, LocalState[Any], Any], LocalState[Any]]] = {
+_HANDLERS: dict[type, Callable[[ComposedPolicy, AnyLocalState, Any], AnyLocalState]] = {
     Arrived: ComposedPolicy._arrived,
     Admitted: ComposedPolicy._admitted,
     Settled: ComposedPolicy._settled,

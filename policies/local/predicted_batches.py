@@ -3,13 +3,13 @@
 Sources: Jin et al., "S3: Increasing GPU Utilization during Generative Inference for Higher Throughput" (NeurIPS'23);
 Zheng et al., "Response Length Perception and Sequence Scheduling" (PiA, NeurIPS'23); known to us by their rules only.
 Both come before paging and continuous batching and make sense without them: memory of a request is one piece, reserved
-when it enters, and nobody enters before the batch is over.  On an engine that has both they are baselines and no more.
+when it enters, and none enters before the batch is over.  On an engine that has both they are baselines and no more.
 
 Rule.  When the worker is empty, requests enter in order as long as the context and the reservation of each fit beside
 those of the others, and the first that does not fit closes the batch.  A request's reservation is its predicted output,
-doubled as often as it takes to be more than it has produced, and never more than it declared.  Whoever reaches its
-reservation is taken out and waits again, so that it comes with twice the room; what it produced is kept and computed
-again with its prompt, which an engine without recompute by prefill would generate again.
+doubled as often as it takes to be more than it has produced, and never more than it declared.  A request that reaches
+its reservation is taken out and waits again, so that it comes with twice the room; what it produced is kept and
+computed again with its prompt, which an engine without recompute by prefill would generate again.
 - `s3`: in order of arrival.
 - `pia`: the least reservation first, in bins of `bin_tokens`, and one bin a batch, so that a batch's outputs end at
   about the same time.  A request with a long prediction waits as long as shorter ones keep coming.
@@ -25,21 +25,17 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.model.cache import PrefixCache
 from fairsched.model.plan import StepPlan
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
-from fairsched.policies.base import WaitingFor
-from fairsched.policies.batching import Batching, RequestLevel
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.local_state import Flight, LocalState
-from fairsched.policies.order import Arrival, Order
-from fairsched.policies.round import Round, growth_steps, step_plan
-from fairsched.policies.trail import predicted
+from fairsched.policies.base import WaitReason
+from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
+from fairsched.policies.local.policy import ComposedPolicy
+from fairsched.policies.local.state import AnyLocalState, Flight
+from fairsched.policies.orders import FollowsOutput, QueuedRequest, predicted
 from fairsched.policies.validators import positive
-from fairsched.policies.waiting import Entry
 
 P_S3_1 = Theorem(
     "P-S3-1",
@@ -60,38 +56,34 @@ def reservation(request: Request, generated_tokens: int) -> int:
 
 
 @attrs.frozen
-class SimilarLength(Order):
+class SimilarLength(FollowsOutput):
     """The least reservation first, in bins of `bin_tokens`."""
 
     name: ClassVar[str] = "similar-length"
-    follows_output: ClassVar[bool] = True
 
     bin_tokens: int = attrs.field(default=100, validator=positive)
     """Outputs that are as long to within so many tokens are batched together."""
-
-    def rank(self, request: Request, cached_tokens: int) -> int:
-        return self.rank_after(request, 0, False)
 
     def rank_after(self, request: Request, generated_tokens: int, promoted: bool) -> int:
         return -((reservation(request, generated_tokens) - 1) // self.bin_tokens)
 
 
-class _BatchRound(Round):
+class _BatchPass(AdmissionPass):
     """A decision in which each request needs memory for its reservation, and only one bin enters."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._bin: int | None = None
 
-    def _need(self, entry: Entry, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
+    def _need(self, entry: QueuedRequest, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
         need, reserved = super()._need(entry, cached_tokens, cache)
         if reserved:
             return need, reserved
         # The optimistic need has room for one token of output.
         return need + reservation(entry.request, entry.generated_tokens) - entry.generated_tokens - 1, 0
 
-    def _admit(self, entry: Entry) -> bool:
-        rank = self.order.rank_after(entry.request, entry.generated_tokens, False)
+    def _admit(self, entry: QueuedRequest) -> bool:
+        rank = self.order.rank_queued(entry, 0)
         if self._bin not in (None, rank) or not super()._admit(entry):
             return False
         self._bin = rank
@@ -102,13 +94,13 @@ class _BatchRound(Round):
 class PredictedBatches(ComposedPolicy):
     """What S3 and PiA share; they differ in their orders."""
 
-    def decide(self, state: LocalState[Any], view: WorkerView) -> tuple[StepPlan, LocalState[Any]]:
+    def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         """A new batch for an empty worker; else who reached its reservation leaves, and the others go on.  O(batch)."""
         batch = self.batching.open(view)
         if not view.running:
-            if not state.waiting.entries:
+            if not state.queue.entries:
                 return step_plan(batch, (), None), state
-            return _BatchRound(self.order, self.gate, self.batching, state, view, batch, self._free(view, batch)).run()
+            return _BatchPass(self, state, view, batch, self._free(view, batch)).run()
         if self.batching.reserve == "static":
             return step_plan(batch, (), None), state
         free = self._free(view, batch)
@@ -121,7 +113,7 @@ class PredictedBatches(ComposedPolicy):
             grows = growth_steps(view, self.batching)
             return step_plan(batch, (), min(left.values()) if grows is None else min(grows, *left.values())), state
         for request_id in late:
-            state = self._requeued(state, request_id, view.decoded_tokens(request_id))
+            state = self.requeued(state, request_id, view.decoded_tokens(request_id))
         return StepPlan(late, (), tuple(batch.chunks), batch.decode, 1), state
 
     @staticmethod
@@ -130,30 +122,6 @@ class PredictedBatches(ComposedPolicy):
         entry = flight.entry
         return reservation(entry.request, entry.generated_tokens) - entry.generated_tokens - decoded_tokens
 
-    def waiting_for(self, state: LocalState[Any], view: WorkerView, request_id: int) -> WaitingFor:
-        """Nobody enters a batch that runs."""
-        return "budget" if view.running else super().waiting_for(state, view, request_id)
-
-
-def _whole() -> Batching:
-    return RequestLevel(reserve="optimistic")
-
-
-@attrs.frozen
-class S3(PredictedBatches):
-    """Batches of whole requests in order of arrival, each with memory for its predicted output."""
-
-    name: str = "s3"
-    order: Order = attrs.field(factory=Arrival)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=_whole)
-
-
-@attrs.frozen
-class PiA(PredictedBatches):
-    """Batches of whole requests of similar predicted output, the shortest first."""
-
-    name: str = "pia"
-    order: Order = attrs.field(factory=SimilarLength)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=_whole)
+    def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
+        """No request enters a batch that runs."""
+        return "budget" if view.running else super().wait_reason(state, view, request_id)

@@ -8,18 +8,19 @@ is an event (`ClientConfigured`).
 What is carried is debt, and of credit what the new gate has a word for:
 
 - deficit to deficit: debts stay, credit above the new quantum is cut (D-change).
-- deficit to counter: a counter is the debt; credit is not carried, so nobody starts below anybody who owes nothing.
-- counter to deficit: whoever is at the level of the lowest who waits (where a lift would put it) gets one unit of
-  credit, and everybody else owes what it is ahead of that level.
+- deficit to counter: a counter is the debt; credit is not carried, so no client starts below one that owes nothing.
+- counter to deficit: a client at the level of the lowest that waits (where a lift would put it) gets one unit of
+  credit, and each other owes what it is ahead of that level.
 - a hierarchical gate keeps its tree, or gives what clients owe to another gate; none takes over from another, which
   does not know the groups.
-- from an open gate: nobody owes anything, weights are 1 until they are told.  To an open gate: nothing is kept.
+- from an open gate: no client owes anything, weights are 1 until they are told.  To an open gate: nothing is kept.
 
 The theorems are about these kernels: the new gate's invariant holds at once, with the larger of both gates' U, since
 the requests in flight stay charged and reserved as they were.  So the new gate's theorems hold from the swap on, and
 the gap of an interval with one swap in it is bounded by little more than one gate's.
 """
 
+from collections.abc import Iterable
 from functools import singledispatch
 from math import lcm
 from typing import Any
@@ -29,6 +30,7 @@ import numpy as np
 from immutables import Map
 
 from fairsched.model.algebra import NUMPY, Algebra, Bools, Ints, Mask, Point, Vector
+from fairsched.model.events import Event
 from fairsched.model.request import Prompt
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
@@ -40,20 +42,32 @@ from fairsched.model.theorem import (
     REJOIN_KEEPS_DEBT,
     Theorem,
 )
-from fairsched.policies.base import LocalPolicy
-from fairsched.policies.bypass import NO_PLACE, Line
-from fairsched.policies.counter import COMMON_MAX, CounterGate, CounterState
-from fairsched.policies.deficit import DeficitGate, DeficitState, reconfigure
-from fairsched.policies.gate import Gate, NoState, OpenGate
-from fairsched.policies.global_deficit import GlobalDeficitGate, GlobalState
-from fairsched.policies.hierarchical import ROOT, HierarchicalGate, HierarchicalState
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.local_state import Flight, LocalState, group_of
-from fairsched.policies.prefix_ledger import NO_LEDGER
+from fairsched.policies.base import AnyLocalPolicy
+from fairsched.policies.gates import (
+    COMMON_MAX,
+    NO_LEDGER,
+    ROOT,
+    AnyGate,
+    CounterGate,
+    CounterState,
+    DeficitGate,
+    DeficitState,
+    GlobalDeficitGate,
+    GlobalState,
+    HierarchicalGate,
+    HierarchicalState,
+    NoState,
+    OpenGate,
+    reconfigure,
+)
+from fairsched.policies.local.policy import ComposedPolicy
+from fairsched.policies.local.queue import Queue, join, leave, with_groups
+from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
+from fairsched.policies.orders import NO_POSITION, BypassLines, Line, Promotions, waits_for_prefix
 from fairsched.policies.vectors import grown
-from fairsched.policies.waiting import Waiting, join, leave, with_groups
 
-# --- theorems, proved in fairsched.verify.migrate_proofs ------------------------------------------------------------
+# --- theorems, proved in fairsched.verify.proofs.gates.state_transfer
+# ------------------------------------------------------------
 
 _INTERVAL = (
     MEM_RESERVE,
@@ -78,14 +92,14 @@ def gap_to_deficit_cost(quantum_f: int, charge_max_f: int, _quantum_g: int, char
 
 SWAP_V = Theorem(
     "swap-V",
-    "where D-range holds, V-4.3 holds after deficits became counters, with the same U; whoever owed owes the same",
+    "where D-range holds, V-4.3 holds after deficits became counters, with the same U; each debt stays the same",
     "this library; for any weights",
     (),
     bound="U_i",
 )
 SWAP_D = Theorem(
     "swap-D",
-    "where V-4.3 holds, D-range holds after counters became deficits, with the same U; whoever was ahead of the lowest "
+    "where V-4.3 holds, D-range holds after counters became deficits, with the same U; a client ahead of the lowest "
     "owes at least that",
     "this library; for any weights",
     (),
@@ -121,7 +135,7 @@ def counters(o: Algebra, q: Vector, share: Vector) -> Vector:
 
 
 def deficits(o: Algebra, c: Vector, share: Vector, queued: Mask, last: Point) -> Vector:
-    """What each client is ahead of the level of a lift, as debt in cost units, rounded up, and a unit for everybody."""
+    """What each client is ahead of the level of a lift, as debt in cost units, rounded up, and a unit for each."""
     level = o.where(o.any(queued), o.pick(c, o.argmin(c, queued), 0), o.pick(c, last, 0))
     return o.minimum(level - c, 0) // share + 1
 
@@ -145,7 +159,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 @singledispatch
-def account(gate: Gate[Any], state: Any, queued: Bools) -> Account:
+def account(gate: AnyGate, state: Any, queued: Bools) -> Account:
     """The account of a gate's state while the clients `queued` wait.  Authors register their gate's.  O(clients)."""
     raise MigrationError(f"gate {gate.name} does not say what its clients owe; register its `account`")
 
@@ -180,7 +194,7 @@ def _(gate: OpenGate, state: NoState, queued: Bools) -> Account:
 
 
 @singledispatch
-def opened(gate: Gate[Any], held: Account, in_flight: Ints) -> Any:
+def opened(gate: AnyGate, held: Account, in_flight: Ints) -> Any:
     """The state in which `gate` takes over an account.  Authors register their gate's.  O(clients).
 
     `in_flight` are the KV tokens promised to each client's running requests.
@@ -217,7 +231,7 @@ def _(gate: OpenGate, held: Account, in_flight: Ints) -> NoState:
 # --- policies -------------------------------------------------------------------------------------------------------
 
 
-def migrate(old: LocalPolicy[Any], state: Any, new: LocalPolicy[Any]) -> Any:
+def migrate(old: AnyLocalPolicy, state: Any, new: AnyLocalPolicy) -> Any:
     """The state in which `new` goes on where `old` is.  O(n log n + bytes of prompts) for n waiting requests.
 
     Between two decisions the policy may be replaced at any time.  Raises `MigrationError` where something would be
@@ -228,51 +242,57 @@ def migrate(old: LocalPolicy[Any], state: Any, new: LocalPolicy[Any]) -> Any:
         other = new if isinstance(old, ComposedPolicy) else old
         raise MigrationError(f"{type(other).__name__} is no composed policy, and its state cannot be carried over")
     _check(old, state, new)
-    size = len(state.waiting.heads) if old.gate.grouped else _clients(state)
-    waiting, flights = _queue(old, state, new)
-    waiting = with_groups(waiting, size) if new.gate.grouped else waiting
-    computing = state.computing if new.order.waits_for_prefix else Map[int, Prompt]()
-    ledger = state.ledger if new.gate.splits else NO_LEDGER
-    return LocalState(_gate_state(old, state, new, size), waiting, state.cache, flights, computing, ledger)
+    size = len(state.queue.heads) if old.gate.grouped else _clients(state)
+    queue, flights = _queue(old, state, new)
+    queue = with_groups(queue, size) if new.gate.grouped else queue
+    computing = state.computing if waits_for_prefix(new.order) else Map[int, Prompt]()
+    ledger = (state.ledger or NO_LEDGER) if new.gate.charging.splits else None
+    return LocalState(_gate_state(old, state, new, size), queue, state.cache, flights, computing, ledger)
 
 
-def _queue(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> tuple[Waiting, Map[int, Flight]]:
-    """What waits as the new order ranks it, and what runs.
+def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tuple[Queue, Map[int, Flight]]:
+    """The queue as the new order ranks it, and what runs.
 
-    How often a request was passed over is kept where both orders count it in the same groups; else whatever runs and
-    is younger counts as having passed it over.
+    How often a request was passed over is kept where both orders count it in the same groups; else each running request
+    that is younger counts as having passed it over.
     """
-    before, flights = state.waiting, state.flights
-    regrouped = old.gate.grouped is not new.gate.grouped
-    if old.order == new.order and not regrouped:
+    before, flights = state.queue, state.flights
+    other_groups = old.gate.grouped is not new.gate.grouped
+    if old.order == new.order and not other_groups:
         return before, flights
-    counts = new.order.bypass_budget is not None
-    anew = counts and (regrouped or old.order.bypass_budget is None)
+    extensions = new.order.extensions()
+    counts = any(isinstance(kept, BypassLines) for kept in extensions)
+    lines = before.extension(BypassLines)
+    anew = counts and (other_groups or lines is None)
     entries = list(before.entries.values())
     if anew:
         entries += [flight.entry for flight in flights.values()]
-        entries = [msgspec.structs.replace(entry, place=NO_PLACE) for entry in entries]
-    # Ages tell requests apart that are there; where nobody is, they begin anew, and so do the lines.
-    waiting = Waiting(arrivals=before.arrivals if entries or not anew else 0, steps=before.steps)
-    if counts and not anew:
-        lines = {group: Line(left=line.left) for group, line in before.lines.items()}
-        waiting = msgspec.structs.replace(waiting, lines=Map(lines))
+        entries = [msgspec.structs.replace(entry, position=NO_POSITION) for entry in entries]
+    # Ages tell requests apart that are there; where there are none, they begin anew, and so do the lines.
+    queue = Queue(arrivals=before.arrivals if entries or not anew else 0, extensions=extensions)
+    if lines is not None and counts and not anew:
+        emptied = BypassLines(Map({group: Line(left=line.left) for group, line in lines.lines.items()}))
+        queue = msgspec.structs.replace(queue, extensions=queue.extended(emptied))
+    queue = msgspec.structs.replace(queue, extensions=queue.extended(Promotions(steps_of(before))))
+    # Where steps are not counted any more, requests that run were admitted so many steps before the first.
+    forgotten = steps_of(before) - steps_of(queue)
     for entry in sorted(entries, key=lambda entry: entry.age):
-        waiting = join(waiting, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
-    if anew:
-        for request_id, flight in state.flights.items():
-            placed = msgspec.structs.replace(flight, entry=waiting.entries[request_id])
-            flights = flights.set(request_id, placed)
-            group = group_of(new.gate, flight.entry.request.client)
-            waiting = leave(waiting, new.order, request_id, group, admitted=False)
-    return waiting, flights
+        queue = join(queue, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
+    for request_id, flight in state.flights.items():
+        entry = queue.entries[request_id] if anew else flight.entry
+        flight = msgspec.structs.replace(flight, entry=entry, since=flight.since - forgotten)
+        flights = flights.set(request_id, flight)
+        if anew:
+            group = group_of(new.gate, entry.request.client)
+            queue = leave(queue, new.order, request_id, group, admitted=False)
+    return queue, flights
 
 
-def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy, size: int) -> Any:
+def _gate_state(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy, size: int) -> Any:
     if type(old.gate) is type(new.gate) and not isinstance(new.gate, DeficitGate | HierarchicalGate):
         return state.gate  # Nothing of these gates' configuration is in their state.
     queued = np.zeros(size, np.bool_)
-    queued[[entry.request.client for entry in state.waiting.entries.values()]] = True
+    queued[[entry.request.client for entry in state.queue.entries.values()]] = True
     in_flight = np.zeros(size, np.int64)
     for flight in state.flights.values():
         in_flight[flight.entry.request.client] += flight.kv_tokens
@@ -280,7 +300,7 @@ def _gate_state(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy
         return _other_quanta(old.gate, state.gate, new.gate, in_flight)
     gate_state = opened(new.gate, account(old.gate, state.gate, queued), in_flight)
     if isinstance(new.gate, GlobalDeficitGate):
-        # A swap is about one worker, so whoever waits does so there.
+        # A swap is about one worker, so a waiting client waits there.
         size = len(gate_state.q)
         places = grown(queued, size, False).astype(np.int64)
         granted = state.gate.granted if isinstance(old.gate, GlobalDeficitGate) else np.zeros(0, np.int64)
@@ -303,13 +323,13 @@ def _other_quanta(
     return msgspec.structs.replace(state, q=q, quantum=quanta, in_flight=promised)
 
 
-def _clients(state: LocalState[Any]) -> int:
+def _clients(state: AnyLocalState) -> int:
     """One more than the largest client that waits or runs."""
-    entries = [*state.waiting.entries.values(), *(flight.entry for flight in state.flights.values())]
+    entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
     return 1 + max((entry.request.client for entry in entries), default=-1)
 
 
-def _check(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> None:
+def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> None:
     """Raise `MigrationError` if something would be lost."""
     if old.gate.grouped and new.gate.grouped and old.gate.rates != new.gate.rates:
         mine, theirs = old.gate.rates, new.gate.rates
@@ -321,8 +341,29 @@ def _check(old: ComposedPolicy, state: LocalState[Any], new: ComposedPolicy) -> 
         raise MigrationError(
             f"{new.name} reserves outputs, and {len(state.flights)} requests run without: preempt them first"
         )
-    entries = [*state.waiting.entries.values(), *(flight.entry for flight in state.flights.values())]
+    entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
     for entry in entries:
         refusal = new.refuses(entry.request)
         if refusal is not None:
             raise MigrationError(f"{new.name} would never admit request {entry.request.id}: {refusal}; end it first")
+
+
+def keep_debts(policy: AnyLocalPolicy, last: Any, history: Iterable[Event]) -> Any:
+    """The state of a policy that is told the worker's present (`engines.serving.guard.history`), with the debts of
+    `last`.
+
+    A client that waits now and did not as `last` knew it starts to wait, as the gate has it.  A policy that is no
+    composition keeps no debts: only its author knows what they are.  O(history + clients).
+    """
+    told = policy.init()
+    for event in history:
+        told = policy.observe(told, event)
+    if not isinstance(policy, ComposedPolicy) or not isinstance(last, LocalState):
+        return told
+    # Clients that have nothing here any more still owe.
+    queue = with_groups(told.queue, len(last.queue.heads)) if policy.gate.grouped else told.queue
+    gate, heads = last.gate, queue.heads
+    waited = {entry.request.client for entry in last.queue.entries.values()}
+    for client in sorted({entry.request.client for entry in told.queue.entries.values()} - waited):
+        gate = policy.gate.joined(gate, client, heads, False)
+    return migrate(policy, msgspec.structs.replace(told, gate=gate, queue=queue), policy)

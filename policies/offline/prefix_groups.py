@@ -5,7 +5,7 @@ levels of them it is not, so only one level survives: every prompt is in one gro
 prefix, and everything behind that is a prompt's own.  Saved are sum over groups of (|G| - 1) lcp(G) tokens, and the
 saving ratio is that over all prompt tokens (its equation 1).
 
-The paper's algorithm is a greedy one (`policies.prefix_groups_greedy`), which can save a quarter less than is possible.
+The paper's algorithm is a greedy one (`greedy_groups`), which can save a quarter less than is possible.
 This one is exact.  With d(v) the tokens from the root through node v, and x the d of the nearest node above v that has
 a group (0 if none has),
 
@@ -22,13 +22,14 @@ change finds all thresholds, without trying the ancestors of each node.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Literal
 
 import attrs
 import numpy as np
 
 from fairsched.model.algebra import Ints
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.batch_tree import ROOT, BatchTree
+from fairsched.policies.offline.tree import ROOT, BatchTree
 
 SOURCE = "this library; the saving is BatchLLM's, equation 1"
 P_BL_1 = Theorem(
@@ -111,7 +112,7 @@ def thresholds(tree: BatchTree) -> list[int]:
         hosted = floors[v] + sum(slope * (depth - at) for at, slope in below) - depth
         limits[v], below = _flattened(below, floors[v], hosted)
         floors[parent] += max(hosted, floors[v])
-        # Above v nobody has as many tokens as the parent's children.
+        # Above v no group has as many tokens as the parent's children.
         del below[bisect_left(below, (depths[parent], 0)) :]
         more, fewer = (below, bends[parent]) if len(below) > len(bends[parent]) else (bends[parent], below)
         more.extend(fewer)
@@ -130,7 +131,7 @@ def _flattened(bends: list[tuple[int, int]], floor: int, least: int) -> tuple[in
         slope, rise, passed = slope + more, rise + more * at, passed + 1
     first = -(-(least - floor + rise) // slope)
     over = floor + slope * first - rise - least
-    # Between two whole numbers the line may cross at a fraction; nobody asks there.
+    # Between two whole numbers the line may cross at a fraction, which is never asked for.
     return first, [(first - 1, over), (first, slope - over), *bends[passed:]]
 
 
@@ -145,3 +146,120 @@ def grouped(tree: BatchTree, hosts: Sequence[int]) -> PrefixGroups:
     order = np.argsort(first)
     prefixes = np.where(sizes > 1, tree.depths[joined[first]], 0)
     return PrefixGroups(rank[inverse], prefixes[order], sizes[order].astype(np.int64), tree.prompt_tokens)
+
+
+# --- the paper's greedy groups ----------------------------------------------------------------------------------------
+
+
+Grouping = Literal["exact", "greedy", "greedy-absorb-last", "whole", "longest"]
+GROUPINGS: tuple[Grouping, ...] = ("exact", "greedy", "greedy-absorb-last", "whole", "longest")
+"""The exact groups, the paper's two, one for each child of the root, and each prompt at its deepest node."""
+
+
+def groups_by(tree: BatchTree, grouping: Grouping) -> PrefixGroups:
+    """The groups of that name."""
+    if grouping == "exact":
+        return exact_groups(tree)
+    if grouping == "whole":
+        return _of_top_nodes(tree, tree.parents.tolist())
+    if grouping == "longest":
+        return grouped(tree, range(len(tree.depths)))
+    return greedy_groups(tree, absorb_last=grouping == "greedy-absorb-last")
+
+
+def greedy_groups(tree: BatchTree, *, absorb_last: bool = False) -> PrefixGroups:
+    """The groups of BatchLLM's algorithm 1, a greedy walk from the leaves: as printed, or as released with
+    `absorb_last`.
+
+    For every child c of a node D, first c itself; then each grandchild g under c is cut from c and moved up to D, with
+    c's tokens before its own, if (prompts under g - 1) * tokens of g > tokens of c.  In the end each child of the root
+    is a group.  With `absorb_last` the last grandchild that is left absorbs its parent, which costs nothing.
+
+    The paper calls it dynamic programming that maximises reuse.  It does not (F-BL-1): grandchildren share one penalty
+    when they leave together, and a move that was right for D can be wrong above it.
+
+    Grandchildren are visited in the order of their numbers, prompts are counted anew at each, and those that moved up
+    meanwhile are not visited again at D.  O(n + moves log n) for n prompts.
+    """
+    parents = tree.parents.tolist()
+    own = (tree.depths - tree.depths[tree.parents]).tolist()
+    direct = np.bincount(tree.homes, minlength=len(parents)).tolist()
+    under = list(direct)
+    children: list[list[int]] = [[] for _ in parents]
+    for v in range(len(parents) - 1, 0, -1):
+        under[parents[v]] += under[v]
+        children[parents[v]].append(v)
+    # Children have higher numbers, so whatever is below was solved before.
+    for node in range(len(parents) - 1, -1, -1):
+        now: list[int] = []
+        for child in sorted(children[node]):
+            kept: list[int] = []
+            for grand in sorted(children[child]):
+                if (under[grand] - 1) * own[grand] > own[child]:
+                    own[grand] += own[child]
+                    under[child] -= under[grand]
+                    now.append(grand)
+                else:
+                    kept.append(grand)
+            if absorb_last and len(kept) == 1 and not direct[child]:
+                own[kept[0]] += own[child]
+                now.append(kept[0])
+            elif under[child]:
+                children[child] = kept
+                now.append(child)
+        children[node] = now
+        for child in now:
+            parents[child] = node
+    return _of_top_nodes(tree, parents)
+
+
+def _of_top_nodes(tree: BatchTree, parents: list[int]) -> PrefixGroups:
+    """One group for each child of the root and whatever is below it.  Nodes only move up, to lower numbers."""
+    hosts = [ROOT] * len(parents)
+    for v in range(1, len(parents)):
+        hosts[v] = v if parents[v] == ROOT else hosts[parents[v]]
+    return grouped(tree, hosts)
+
+
+# --- the order of groups ----------------------------------------------------------------------------------------------
+
+
+GroupOrder = Literal["per_request", "paper", "known_lengths"]
+GROUP_ORDERS: tuple[GroupOrder, ...] = ("per_request", "paper", "known_lengths")
+SCALE_BITS = 96
+"""Ratios below 2^40 tokens that differ do so by more than 2^-80: scaled so far, their whole parts differ."""
+
+
+def ratio(outputs: int, prompt_tokens: int) -> int:
+    """Outputs for each token that is computed, so scaled that whole numbers order it exactly."""
+    return (outputs << SCALE_BITS) // prompt_tokens
+
+
+def group_places(
+    tree: BatchTree,
+    groups: PrefixGroups,
+    order: GroupOrder = "per_request",
+    outputs: Sequence[int] | Ints | None = None,
+) -> Ints:
+    """The place of each group, from 0: those with many outputs for little prefill first; ties by the group's number.
+
+    Source: BatchLLM, on throughput-oriented token batching: groups that decode much beside few prompt tokens go first,
+    so that long prefills are left to be mixed with their decodes.  With all output lengths taken as 1 its equation 3
+    reads 1 / (prefix + own parts), although a group of n prompts has n outputs: `paper` is that, `per_request` has n in
+    the numerator, and `known_lengths` the outputs themselves, from `outputs`, the output tokens of each prompt.
+
+    O(n log n) for n prompts.  Raises `ValueError` if lengths are to be known and are not given.
+    """
+    sizes = groups.sizes
+    whole = np.bincount(groups.group_of, weights=tree.tokens, minlength=len(sizes)).astype(np.int64)
+    computed = (whole - (sizes - 1) * groups.prefix_tokens).tolist()
+    if order == "known_lengths":
+        if outputs is None:
+            raise ValueError("the order known_lengths needs the output tokens of each prompt")
+        decoded = np.bincount(groups.group_of, weights=outputs, minlength=len(sizes)).astype(np.int64).tolist()
+    else:
+        decoded = sizes.tolist() if order == "per_request" else [1] * len(sizes)
+    keys = [-ratio(many, tokens) for many, tokens in zip(decoded, computed, strict=True)]
+    places = np.empty(len(keys), dtype=np.int64)
+    places[np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)] = np.arange(len(keys))
+    return places

@@ -1,4 +1,4 @@
-"""The compact prefix tree of a batch of prompts: who shares how many leading tokens with whom.
+"""The compact prefix tree of a batch of prompts: which prompts share how many leading tokens.
 
 Source: BatchLLM ("BatchLLM: Optimizing Large Batched LLM Inference with Global Prefix Sharing and Throughput-oriented
 Token Batching"), the tree from which prompts are grouped: nodes with a single child are merged, and a prompt ends in a
@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from fairsched.model.algebra import Ints
-from fairsched.model.chains import common_keys
+from fairsched.model.prefix_cache import common_keys
 from fairsched.model.request import KEY_BYTES, Prompt
 
 ROOT = 0

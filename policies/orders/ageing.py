@@ -13,7 +13,7 @@ over.  With b = 0 it is strict priority, under which a low one may wait for ever
 first served.
 
 Theorems: P-AGE-1 to P-AGE-3 below.  Unlike LARRY's they need no bound of the queue: what a request may lose to others
-is fixed when it comes, by who is there and by how many levels somebody may be above it.
+is fixed when it comes, by the requests that are there and by how many levels a request may be above it.
 Composition: ageing x no gate x chunked prefill.  Under a gate (`ageing+deficit`) priorities count within a client and
 change nothing of what it may claim against others.
 """
@@ -26,11 +26,18 @@ import attrs
 from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.columns import EXACT_MAX, NO_MATCHES, PRIORITY_MAX, Columns, Matches, Ranking, compacted
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order, bypass_budget_field
+from fairsched.policies.orders.abilities import (
+    EXACT_MAX,
+    NO_MATCHES,
+    PRIORITY_MAX,
+    Columns,
+    LimitsBypass,
+    Matches,
+    Ranking,
+    RanksQueue,
+    bypass_budget_field,
+    compacted,
+)
 from fairsched.policies.validators import not_negative
 
 MILLI_US_PER_S = 1_000_000_000
@@ -78,11 +85,10 @@ def key_factors(boost_milli: int) -> tuple[int, int]:
 
 
 @attrs.frozen
-class AgeingOrder(Order):
+class AgeingOrder(RanksQueue, LimitsBypass):
     """The largest priority + boost * wait first."""
 
     name: ClassVar[str] = "ageing"
-    follows_queue: ClassVar[bool] = True
 
     boost_milli: int = attrs.field(default=1_000, validator=not_negative)
     """Thousandths of a priority level by which a second of waiting raises a request."""
@@ -99,12 +105,12 @@ class AgeingOrder(Order):
         return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Everybody in order.  O(n) for n waiting."""
+        """Rank all waiting requests.  O(n) for n waiting."""
         there = columns.settled()
         return Ranking(there, self.keys(there), groups)
 
     def keys(self, columns: Columns) -> Ints:
-        """The key of everybody, less being better.  Waits are rounded to microseconds.  O(n)."""
+        """Return the key of every waiting request, less being better.  Waits are rounded to microseconds.  O(n)."""
         boost, level = key_factors(self.boost_milli)
         waits_us = columns.waits_us
         if key(boost, -level, int(waits_us.max(initial=0)), PRIORITY_MAX) < EXACT_MAX:
@@ -112,13 +118,3 @@ class AgeingOrder(Order):
             return keys
         rows = zip(waits_us.tolist(), columns.priorities.tolist(), strict=True)
         return compacted([key(boost, level, wait_us, priority) for wait_us, priority in rows])
-
-
-@attrs.frozen
-class Ageing(ComposedPolicy):
-    """The highest priority first, which waiting raises; promises clients nothing."""
-
-    name: str = "ageing"
-    order: Order = attrs.field(factory=AgeingOrder)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=Chunked)

@@ -1,41 +1,46 @@
 """SGLang's dfs-weight: the prefix tree is walked depth first, at each fork first to where more requests wait.
 
-Source: SGLang, `SchedulePolicy` ("dfs-weight"); the order is known to us from its public code.  Who waits below one
-node is served together, so that its prefix is used up before something else needs its memory; longest prefix match
+Source: SGLang, `SchedulePolicy` ("dfs-weight"); the order is known to us from its public code.  Requests below
+one node are served together, so that its prefix is used up before something else needs its memory; longest prefix match
 follows the longest match instead, wherever in the tree it is.
 
 Rule: a waiting request stands in the tree of what is cached, where its prompt stops matching.  A node's weight is how
-many stand at it or below.  From each node the walk goes down to the heaviest child first, and takes those who stand at
-the node itself when it has been everywhere below; of those who match nothing, the oldest first, after all others.
+many stand at it or below.  From each node the walk goes down to the heaviest child first, and takes the requests at the
+node itself when it has been everywhere below.  Requests that match nothing come last, the oldest first.
 Departs from SGLang: of equal weights the child below which the oldest request waits is first, not the one that was
 cached first; and requests are let in one by one as in every composition, so the first that does not fit ends it.
 
 Theorem: P-DFS-1.  Of waits there is none: a request that matches nothing waits as long as others match something
 (F-DFS-1).  A bypass budget bounds every request's wait in requests let in before it (D-request).
-Cost: the walk is made anew when the queue or the tree changed, O(n + nodes above somebody) by Python and not by numpy:
-docs/queues.md says how long it takes.
+Cost: the walk is made anew when the queue or the tree changed, O(n + nodes above a request) by Python and not by numpy:
+docs/policies/queues/orders.md says how long it takes.
 Composition: dfs-weight x no gate x chunked prefill.
 """
 
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import numpy as np
 
 from fairsched.model.algebra import Ints
-from fairsched.model.prefix_draft import ROOT
+from fairsched.model.prefix_cache import ROOT
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.columns import NO_MATCHES, Columns, Matches, Ranking
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order, bypass_budget_field
+from fairsched.policies.orders.abilities import (
+    NO_MATCHES,
+    Columns,
+    FollowsCache,
+    LimitsBypass,
+    Matches,
+    Ranking,
+    RanksQueue,
+    bypass_budget_field,
+)
 
 P_DFS_1 = Theorem(
     "P-DFS-1",
-    "who waits below one node of the tree is served together: nobody who waits elsewhere is in between, and of two "
+    "requests below one node of the tree are served together: no request from elsewhere is in between, and of two "
     "children of a node the one below which more wait is first",
     "SGLang's dfs-weight; this library",
     (),
@@ -44,7 +49,7 @@ P_DFS_1 = Theorem(
 
 
 def walked(matches: Matches) -> list[int]:
-    """The ages of those whose prompts match something, in the order of the walk.  O(n log n + nodes above somebody)."""
+    """Return the ages of matching requests, in the order of the walk.  O(n log n + nodes above a request)."""
     here = _standing(matches)
     parents: dict[int, list[int]] = {}
     seen: set[int] = set()
@@ -54,7 +59,7 @@ def walked(matches: Matches) -> list[int]:
             parent = matches.tree.nodes[node].parent
             parents.setdefault(parent, []).append(node)
             node = parent
-    # Of each node: how many wait below with the sign turned, and who of them is the oldest.
+    # Of each node: how many wait below with the sign turned, and which is the oldest.
     weights: dict[int, tuple[int, int]] = {}
     for node in reversed(_preorder(parents)):
         at = here.get(node, ())
@@ -67,7 +72,7 @@ def walked(matches: Matches) -> list[int]:
 
 
 def _standing(matches: Matches) -> dict[int, list[tuple[int, int]]]:
-    """Who stands at each node, as (blocks with the sign turned, age): inside a node, who matches more is lower."""
+    """Return the requests at each node, as (blocks with the sign turned, age): in a node, a longer match is lower."""
     here: dict[int, list[tuple[int, int]]] = {}
     stops = matches.stops
     for age, request_id in matches.ids.items():
@@ -110,12 +115,10 @@ def _walked(of: _Same) -> Ints:
 
 
 @attrs.frozen
-class DfsWeightOrder(Order):
+class DfsWeightOrder(FollowsCache, RanksQueue, LimitsBypass):
     """Depth first through the tree of what is cached, where most requests wait first."""
 
     name: ClassVar[str] = "dfs-weight"
-    follows_cache: ClassVar[bool] = True
-    follows_queue: ClassVar[bool] = True
     bypass_budget: int | None = bypass_budget_field()
 
     @property
@@ -128,19 +131,9 @@ class DfsWeightOrder(Order):
         return 0
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Everybody by the place in the walk, then those who match nothing by age."""
+        """Rank requests by their place in the walk, then those that match nothing by age."""
         there = columns.settled()
         ages = _walked(_Same(matches))
         keys = np.arange(len(ages), len(ages) + len(there.ages))
         keys[np.searchsorted(there.ages, ages)] = np.arange(len(ages))
         return Ranking(there, keys, groups)
-
-
-@attrs.frozen
-class DfsWeight(ComposedPolicy):
-    """Depth first through the prefix tree, where most requests wait first; promises nothing to anybody."""
-
-    name: str = "dfs-weight"
-    order: Order = attrs.field(factory=DfsWeightOrder)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=Chunked)

@@ -5,9 +5,9 @@ its code (10 ms, ratio 2, 3 s).
 
 Rule.  Level p has a quantum of q0 2^p.  A request joins the first level whose quantum covers its prefill, and goes down
 one when it has been served for longer than its level's quantum.  The highest level (0) goes first; of one level those
-that have run before go before those that have not, the oldest first.  Who waits displaces who runs at a lower level.
-Who has not run for 3 s is promoted: it waits at level 0, and once let in goes down from there, unless it is higher by
-its service, which is what counts again once it is displaced.
+that have run before go before those that have not, the oldest first.  A waiting request displaces a running one of a
+lower level. A request that has not run for 3 s is promoted: it waits at level 0, and once let in goes down from there,
+unless it is higher by its service, which is what counts again once it is displaced.
 
 No length is known or predicted.  Service is counted in what steps are said to take, not on a clock: the prompt at
 `prefill_token_ns` and a constant, each further token at `step_us`; the 3 s are as many steps with output.  Hence
@@ -15,25 +15,19 @@ decode steps may be leapt over up to the next demotion or promotion.  What is co
 counted.  In the code the starved are pushed to the front one by one, the last one first, and are looked for once in
 1,000 iterations; here the oldest is first and they are promoted when it is time.
 
-Where the worker has host memory, KV of low levels is swapped there ahead of need and back (`policies.swapping`), by
-the order above: the paper's estimate of when a request is scheduled next is made of the same levels and promotions.
-Without host memory who is displaced is computed again, with its prompt if that is not cached any more.
+Where the worker has host memory, KV of low levels is swapped there ahead of need and back
+(`policies.local.swapping`), by the order above: the paper's estimate of when a request is scheduled next is made of
+the same levels and promotions. Without host memory a displaced request is computed again, with its prompt if that
+is not cached any more.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.batching import Batching
-from fairsched.policies.displacement import P_DISPLACED
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order
-from fairsched.policies.swap import Swap
-from fairsched.policies.swapping import THEOREMS as SWAPPING
-from fairsched.policies.trail import optimistic
+from fairsched.policies.orders.abilities import P_DISPLACED, SWAPPING, Promotes, Swap, Swaps
 from fairsched.policies.validators import not_negative, percent, positive
 
 P_FS_1 = Theorem(
@@ -66,21 +60,21 @@ def service_left(joined: int, level: int, service: int, quantum: int) -> int:
 
 
 @attrs.frozen
-class SkipJoin(Order):
+class SkipJoin(Promotes, Swaps):
     """The highest level first (level 0), and of one level those that have run before others."""
 
     name: ClassVar[str] = "skip-join"
-    follows_output: ClassVar[bool] = True
 
     quantum_us: int = attrs.field(default=10_000, validator=positive)
     """q0: the quantum of level 0."""
     promote_ms: int = attrs.field(default=3_000, validator=positive)
-    """Who waits for so long, in steps of `step_us`, is promoted."""
+    """A request that waits for so long, counted in steps of `step_us`, is promoted."""
     step_us: int = attrs.field(default=20_000, validator=positive)
     """What a decode step is said to take."""
     prefill_token_ns: int = attrs.field(default=62_700, validator=positive)
     """What a prompt token is said to take; of the preset llama-3.1-8b-a100, like the constant."""
     prefill_constant_us: int = attrs.field(default=11_100, validator=not_negative)
+    """What the prefill of a prompt is counted as, beside its tokens."""
 
     swap_free_percent: int = attrs.field(default=10, validator=percent)
     """With host memory: how much of the KV capacity is kept free for new requests, and swapped out for them."""
@@ -96,25 +90,18 @@ class SkipJoin(Order):
         return max(-(-1_000 * self.promote_ms // self.step_us), 1)
 
     @property
-    def displaces(self) -> bool:
-        return True
-
-    @property
     def theorems(self) -> tuple[Theorem, ...]:
         """About levels, displacing and swapping."""
         return (P_FS_1, P_DISPLACED, *SWAPPING)
-
-    def rank(self, request: Request, cached_tokens: int) -> int:
-        return self.rank_after(request, 0, False)
 
     def rank_after(self, request: Request, generated_tokens: int, promoted: bool) -> int:
         level = 0 if promoted else self._level(request, generated_tokens, None)[0]
         return -2 * level - (not promoted and not generated_tokens)
 
-    def standing(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+    def preemption_rank(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
         return -2 * self._level(request, generated_tokens, promoted_steps)[0]
 
-    def standing_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+    def preemption_rank_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
         return self._level(request, generated_tokens, promoted_steps)[1] // (1_000 * self.step_us) + 1
 
     def _level(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> tuple[int, int]:
@@ -131,13 +118,3 @@ class SkipJoin(Order):
 def _level(joined: int, service: int, quantum: int) -> tuple[int, int]:
     level = level_after(joined, service, quantum)
     return level, service_left(joined, level, service, quantum)
-
-
-@attrs.frozen
-class FastServe(ComposedPolicy):
-    """A multi-level feedback queue with displacement; promises nothing to anybody."""
-
-    name: str = "fastserve"
-    order: Order = attrs.field(factory=SkipJoin)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=optimistic)

@@ -12,14 +12,14 @@ memory for its prompt and what it had generated and arrived at `a`:
 
     the least  alpha * a + q * m  first
 
-Time enters by q only: as long as nobody comes or goes the order stands (P-LAR-5), so decode steps may be leapt over.
-q -> 0 is first come first served, q -> infinity smallest prompt first.  Keys are computed once a decision, with the q
-of its beginning.  The first that does not fit ends the decision's admissions, as in every composition; with skipping,
-a large prompt would never be served.
+Time enters by q only: as long as no request comes or goes the order stands (P-LAR-5), so decode steps may be leapt
+over. q -> 0 is first come first served, q -> infinity smallest prompt first.  Keys are computed once a decision, with
+the q of its beginning.  The first that does not fit ends the decision's admissions, as in every composition; with
+skipping, a large prompt would never be served.
 
 Theorems: P-LAR-1 to P-LAR-5 below.  Without a bound of the queue there is none of the wait: with more work coming than
-is served, a large prompt waits for ever once alpha is small (docs/larry.md).  A bypass budget bounds every request's
-wait in requests let in before it, whatever the queue (D-request).
+is served, a large prompt waits for ever once alpha is small (docs/policies/queues/larry.md).  A bypass budget bounds
+every request's wait in requests admitted before it, whatever the queue (D-request).
 """
 
 from math import gcd
@@ -30,12 +30,17 @@ import attrs
 from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.columns import EXACT_MAX, NO_MATCHES, Columns, Matches, Ranking, compacted
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order, bypass_budget_field
+from fairsched.policies.orders.abilities import (
+    EXACT_MAX,
+    NO_MATCHES,
+    Columns,
+    LimitsBypass,
+    Matches,
+    Ranking,
+    RanksQueue,
+    bypass_budget_field,
+    compacted,
+)
 from fairsched.policies.validators import not_negative, one_of
 
 MemoryUnit = Literal["capacity", "tokens", "blocks"]
@@ -89,11 +94,10 @@ def key(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
 
 
 @attrs.frozen
-class LarryOrder(Order):
+class LarryOrder(RanksQueue, LimitsBypass):
     """The least alpha * arrival + q * memory first."""
 
     name: ClassVar[str] = "larry"
-    follows_queue: ClassVar[bool] = True
     sign: ClassVar[int] = 1
 
     alpha_milli: int = attrs.field(default=1_000, validator=not_negative)
@@ -112,13 +116,13 @@ class LarryOrder(Order):
         return -self.sign * request.prompt.tokens
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Everybody in order, with the queue as long as it is now.  O(n) for n waiting."""
+        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n waiting."""
         unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
         there = columns.settled()
         return Ranking(there, self.keys(there, unit), groups)
 
     def keys(self, columns: Columns, unit_tokens: int) -> Ints:
-        """The key of everybody, less being better, over a common denominator.  O(n).
+        """Return the key of every waiting request, less being better, over a common denominator.  O(n).
 
         Waits are rounded to microseconds, and count from the oldest, which shifts all keys alike.
         """
@@ -152,41 +156,3 @@ class LarryPrintedOrder(LarryOrder):
 
     name: ClassVar[str] = "larry-printed"
     sign: ClassVar[int] = -1
-
-
-def _optimistic() -> Batching:
-    """Prompts must fit, outputs grow: the paper's dispatch rule, with its token budget of a step."""
-    return Chunked(reserve="optimistic")
-
-
-@attrs.frozen
-class LARRY(ComposedPolicy):
-    """Small prompts first while the queue is long, the oldest first while it is short; promises nothing to anybody."""
-
-    name: str = "larry"
-    order: Order = attrs.field(factory=LarryOrder)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=_optimistic)
-
-
-@attrs.frozen
-class LARRYPrinted(ComposedPolicy):
-    """LARRY by its equation 1 as printed, which serves large prompts first.  For comparison."""
-
-    name: str = "larry-printed"
-    order: Order = attrs.field(factory=LarryPrintedOrder)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=_optimistic)
-
-
-@attrs.frozen
-class FairLARRY(ComposedPolicy):
-    """LARRY's order among the clients that have credit: the deficit gate's bound, in LARRY's order.
-
-    Outputs are reserved, since the tight bound needs it.
-    """
-
-    name: str = "larry-fair"
-    order: Order = attrs.field(factory=LarryOrder)
-    gate: Gate[Any] = attrs.field(factory=DeficitGate)
-    batching: Batching = attrs.field(factory=Chunked)

@@ -1,4 +1,4 @@
-"""TRAIL: shortest predicted remaining output first, and who has produced little may be displaced.
+"""TRAIL: shortest predicted remaining output first, and a request that has produced little may be displaced.
 
 Source: "Don't Stop Me Now: Embedding Based Scheduling for LLMs" (TRAIL, ICLR'25): shortest predicted remaining
 processing time, with a limit on preemption since what is preempted late has much to compute again.
@@ -10,21 +10,17 @@ TRAIL+ is the same with an oracle's predictions.  Without a prediction p is what
 What has outlived its prediction has 0 left: it goes first, and is not displaced.  The paper also corrects predictions
 while a request decodes; a prediction here is what came with the request.
 
-Decoding shortens what is left and makes nobody easier to displace, so a decision stands until somebody comes or goes,
-and decode steps may be leapt over (P-TRAIL).  Nothing bounds the wait of a request with a long prediction.
+Decoding shortens what is left and makes no request easier to displace, so a decision stands until a request comes or
+goes, and decode steps may be leapt over (P-TRAIL).  Nothing bounds the wait of a request with a long prediction.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.displacement import P_DISPLACED
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order
+from fairsched.policies.orders.abilities import P_DISPLACED, FollowsOutput, Preempts
 from fairsched.policies.validators import percent
 
 P_TRAIL = Theorem(
@@ -37,23 +33,22 @@ P_TRAIL = Theorem(
 
 
 def predicted(request: Request) -> int:
-    """Predicted output tokens; what the client declared as its most where nobody predicted."""
+    """Predicted output tokens; what the client declared as its most where nothing was predicted."""
     declared = request.max_output_tokens
     return declared if request.predicted_output_tokens is None else min(request.predicted_output_tokens, declared)
 
 
 @attrs.frozen
-class ShortestRemaining(Order):
+class ShortestRemaining(FollowsOutput, Preempts):
     """The least predicted remaining output first; `preempt_percent` is c in per cent."""
 
     name: ClassVar[str] = "shortest-remaining"
-    follows_output: ClassVar[bool] = True
 
     preempt_percent: int = attrs.field(default=0, validator=percent)
     """A running request may be displaced while it has produced less than this share of its prediction; 0: never."""
 
     @property
-    def displaces(self) -> bool:
+    def preempts(self) -> bool:
         return self.preempt_percent > 0
 
     @property
@@ -61,28 +56,10 @@ class ShortestRemaining(Order):
         """About displacing."""
         return (P_TRAIL, P_DISPLACED)
 
-    def rank(self, request: Request, cached_tokens: int) -> int:
-        return self.rank_after(request, 0, False)
-
     def rank_after(self, request: Request, generated_tokens: int, promoted: bool) -> int:
         return -max(predicted(request) - generated_tokens, 0)
 
-    def standing(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+    def preemption_rank(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
         if 100 * generated_tokens >= self.preempt_percent * predicted(request):
             return None
         return self.rank_after(request, generated_tokens, False)
-
-
-def optimistic() -> Batching:
-    """Prompts must fit, outputs grow, as in the engine of the three papers."""
-    return Chunked(reserve="optimistic")
-
-
-@attrs.frozen
-class TRAIL(ComposedPolicy):
-    """Shortest predicted remaining output first; promises nothing to anybody."""
-
-    name: str = "trail"
-    order: Order = attrs.field(factory=ShortestRemaining)
-    gate: Gate[Any] = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=optimistic)

@@ -1,23 +1,19 @@
-"""Upstream first: among the clients with credit, calls that others wait for go before those that end a program.
+"""Upstream first: among the clients with credit, calls that others wait for go before calls that end a program.
 
 Source: the DLPM paper leaves dependencies between calls open; this order is ours.  It knows what the caller declares,
 `Request.downstream_levels`, and nothing of calls that were not sent yet.
-Assumptions and theorems: those of the deficit gate (`policies.deficit`), which hold for any order.  About one program
-nothing: under overload calls that nobody waits for wait longest.  With a bypass budget: D-request (`policies.bypass`).
+Assumptions and theorems: those of the deficit gate (`policies.gates.deficit.gate`), which hold for any order.  About
+one program nothing: under overload calls that no other call needs wait longest.  With a bypass budget: D-request.
 Composition: downstream levels, then longest prefix x deficit gate x chunked prefill.  With `first="downstream"` the
 levels count the other way round: programs that are nearly done are finished first.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import attrs
 
 from fairsched.model.request import TOKENS_MAX, Request
-from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order, bypass_budget_field
+from fairsched.policies.orders.abilities import FollowsCache, LimitsBypass, bypass_budget_field
 from fairsched.policies.validators import one_of
 
 LEVELS_MAX = 31
@@ -28,16 +24,16 @@ STEP = TOKENS_MAX // LEVEL
 
 
 @attrs.frozen
-class DownstreamLevels(Order):
+class DownstreamLevels(FollowsCache, LimitsBypass):
     """Most levels downstream first (or fewest), then the longest cached prefix, to within `STEP` tokens."""
 
     name: ClassVar[str] = "downstream-levels"
-    follows_cache: ClassVar[bool] = True
     waits_for_prefix: ClassVar[bool] = True
 
     first: Literal["upstream", "downstream"] = attrs.field(
         default="upstream", validator=one_of("upstream", "downstream")
     )
+    """Whether calls with most or with fewest calls behind them go first."""
     bypass_budget: int | None = bypass_budget_field()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
@@ -45,13 +41,3 @@ class DownstreamLevels(Order):
         if self.first == "downstream":
             levels = LEVELS_MAX - levels
         return levels * LEVEL + min(cached_tokens // STEP, LEVEL - 1)
-
-
-@attrs.frozen
-class UpstreamFirst(ComposedPolicy):
-    """Calls that others wait for first, among the clients that have credit."""
-
-    name: str = "upstream-first"
-    order: Order = attrs.field(factory=DownstreamLevels)
-    gate: Gate[Any] = attrs.field(factory=DeficitGate)
-    batching: Batching = attrs.field(factory=Chunked)

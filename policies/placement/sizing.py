@@ -8,11 +8,11 @@ Workers for a rate are a line too, rounded up.
 """
 
 from fractions import Fraction
-from typing import Any
 
 import attrs
 
-from fairsched.model.performance import Performance
+from fairsched.model.latency import Performance
+from fairsched.policies.placement.aladdin import Amount
 
 UNIT = 1_000_000
 """Slope and constant of `workers_for` are in millionths of a worker."""
@@ -67,7 +67,7 @@ def size_figures(size: Size, demand: Demand, tpot_ns: int, iteration_ns: Fractio
     return SizeFigures(n, batch * second / (n * iteration_ns), within * second / (n * tpot_ns))
 
 
-def workers_for(rate: Any, slope: Any, constant: Any) -> Any:
+def workers_for(rate: Amount, slope: Amount, constant: Amount) -> Amount:
     """Equation 7: workers that a rate needs, `slope` and `constant` in millionths of a worker.
 
     >>> workers_for(12, 400_000, 300_000)

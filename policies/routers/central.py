@@ -1,7 +1,7 @@
 """Centralised DLPM: one queue and one deficit a client before all workers, at the price of asking the workers.
 
-Paper: "Locality-aware Fair Scheduling in LLM Serving" names it to say why it is not used: whoever decides centrally
-has to hear from a worker before each decision, and the worker waits for the answer.  Workers run FCFS behind it.
+Paper: "Locality-aware Fair Scheduling in LLM Serving" names it to say why it is not used: a central scheduler
+needs a report from a worker before each decision, and the worker waits for the answer.  Workers run FCFS behind it.
 
 Model of that price: scheduler and workers exchange messages in rounds of `sync_us`, one round trip.  In a round each
 worker says how much memory is free, the scheduler decides for all of them, and what it decided is at the workers when
@@ -12,12 +12,13 @@ could do, and what the others are compared with.
 
 The rule is DLPM's with the workers in place of one: of the waiting requests whose client has credit the one with the
 longest cached prefix anywhere goes next, to the worker that holds most of it among those with room for it; if none has
-room, nobody overtakes it.  The gate is `fairsched.policies.deficit`, so one client's lead over another is that of one
-worker of all the workers' memory: U is m times as large, and nobody has to be backlogged anywhere but here.
+room, no request overtakes it.  The gate is `fairsched.policies.gates.deficit.gate`, so one client's lead over another
+is that of one worker of all the workers' memory: U is m times as large, and a client is backlogged here or not at
+all.
 """
 
 from collections import Counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import msgspec
@@ -25,7 +26,7 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.algebra import NO_SCORE, NOBODY, Ints
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
 from fairsched.model.events import (
     NOWHERE,
     Admitted,
@@ -42,17 +43,17 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.plan import ClusterPlan, Dispatch
-from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
-from fairsched.policies.deficit import DeficitGate, DeficitState
-from fairsched.policies.prefix_copy import cached_tokens, followed, shareable_blocks, trimmed
+from fairsched.policies.gates import DeficitGate, DeficitState
+from fairsched.policies.routers.prefix_based import cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.validators import not_negative, positive
 
 NO_HEADS: Ints = np.zeros(0, np.int64)
-"""A deficit gate does not look at heads when somebody joins or is settled."""
+"""A deficit gate does not read heads when a client joins or is settled."""
 _AGE_BITS = 32
 
 
@@ -67,7 +68,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 
 class CentralState(msgspec.Struct, frozen=True):
-    """The gate's state, the index of what workers cache, who waits (a client's requests, the oldest first), what was
+    """The gate's state, the index of what workers cache, waiting requests by client (the oldest first), what was
     sent, the memory that is kept free for that by worker, and what is on its way until the round ends."""
 
     gate: DeficitState
@@ -79,7 +80,7 @@ class CentralState(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """A client's request that goes first, and who holds how much of it."""
+    """A client's request that goes first, and which workers hold how much of it."""
 
     request: Request
     match: Match
@@ -133,16 +134,20 @@ class CentralDLPM(ClusterPolicy[CentralState]):
     """
 
     name: ClassVar[str] = "dlpm-central"
-    state_type: ClassVar[Any] = CentralState
+    state_type: ClassVar[type[CentralState]] = CentralState
 
     sync_us: int = attrs.field(default=10_000, validator=not_negative)
     """A round trip between scheduler and workers."""
     quantum: int = attrs.field(default=4096, validator=positive)
+    """Credit of one refill for weight 1, in cost units."""
     input_rate: int = attrs.field(default=Rates().input, validator=positive)
+    """Cost units of a computed token."""
     output_rate: int = attrs.field(default=Rates().output, validator=positive)
+    """Cost units of an output token."""
     match_percent_min: int = attrs.field(default=50, validator=not_negative)
     """A cached part of less than this share of the prompt is no reason to go where it is."""
     lookahead: int = attrs.field(default=32, validator=positive)
+    """How many of a client's oldest requests are looked at."""
     max_running: int = attrs.field(default=256, validator=positive)
     """Most requests at a worker; it should be the workers' own."""
     gate: DeficitGate = attrs.field(init=False, eq=False, repr=False)
@@ -179,7 +184,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
     def _decided(
         self, state: CentralState, view: ClusterView, there: Counter[int]
     ) -> tuple[tuple[Dispatch, ...], CentralState]:
-        """DLPM's pass over who waits, with all workers' room."""
+        """DLPM's pass over the waiting requests, with all workers' room."""
         room = Room(view, state.kept_free, there, self.max_running)
         if not state.waiting or not any(room.places[w] > 0 < room.tokens[w] for w in room.places):
             return (), state
@@ -187,9 +192,9 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         scores = np.full(len(state.gate.q), NO_SCORE, np.int64)
         for client, head in found.items():
             scores[client] = head.score
-        turn = self.gate.turn(state.gate, scores)
+        turn = self.gate.begin(state.gate, scores)
         dispatches = []
-        while (client := turn.choose(scores)) != NOBODY:
+        while (client := turn.choose(scores)) != NO_GROUP:
             head = found[client]
             target = room.best(head, self.match_percent_min)
             if target is None:
@@ -227,7 +232,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
             kept_free=state.kept_free.set(worker, state.kept_free.get(worker, 0) + kept),
         )
 
-    # --- what is learnt ---------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: CentralState, event: Event) -> CentralState:
         match event:
@@ -301,7 +306,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
     def check(self, state: CentralState) -> None:
         self.gate.check(state.gate)
         state.index.check()
-        # Nobody waits without a request, and nobody waits who was sent.
+        # Every waiting client has a request, and no request that was sent waits.
         waiting = [request.id for queue in state.waiting.values() for request in queue]
         assert all(state.waiting.values())
         assert len(waiting) == len(set(waiting) - set(state.sent))

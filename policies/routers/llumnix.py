@@ -18,7 +18,7 @@ migration at a time.
 """
 
 from functools import cmp_to_key
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import attrs
 import msgspec
@@ -37,12 +37,12 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.sorted_tuple import SortedTuple
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
-from fairsched.policies.freeness import freeness, freest
+from fairsched.policies.routers.load_based import freeness, freest
 from fairsched.policies.validators import not_negative, one_of, positive
 
 SIZE_WITHIN = Assumption(
@@ -66,7 +66,7 @@ P_LL_2 = Theorem(
 Ratio = tuple[int, int]
 """Free tokens and requests; infinite if there are none of the latter."""
 PATIENCE = 10
-"""After so many rhythms a migration that was asked for and not heard of is forgotten."""
+"""After so many rhythms a migration that was requested and not reported is forgotten."""
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +96,7 @@ class LlumnixState(msgspec.Struct, frozen=True):
     moving: Map[int, Moving] = Map()
 
 
-_NOBODY: SortedTuple[tuple[int, int]] = SortedTuple()
+_NO_CANDIDATES: SortedTuple[tuple[int, int]] = SortedTuple()
 
 
 def _freer(one: tuple[Ratio, int], other: tuple[Ratio, int]) -> int:
@@ -115,7 +115,7 @@ class Llumnix(Router[LlumnixState]):
     """Dispatch and migration by freeness.  `route` O(workers), an event O(log n), `decide` O(w log w) for w workers."""
 
     name: ClassVar[str] = "llumnix"
-    state_type: ClassVar[Any] = LlumnixState
+    state_type: ClassVar[type[LlumnixState]] = LlumnixState
     follows_decoding: ClassVar[bool] = False
     theorems: ClassVar[tuple[Theorem, ...]] = (P_LL_1, P_LL_2)
 
@@ -137,7 +137,7 @@ class Llumnix(Router[LlumnixState]):
     def route(self, state: LlumnixState, request: Request, view: ClusterView) -> tuple[Dispatch, LlumnixState]:
         return Dispatch(request.id, freest(view)), state
 
-    # --- who is where -----------------------------------------------------------------------------------------------
+    # --- requests and workers ---------------------------------------------------------------------------------------
 
     def observe(self, state: LlumnixState, event: Event) -> LlumnixState:
         """Requests come, are admitted, preempted, move and end."""
@@ -163,7 +163,7 @@ class Llumnix(Router[LlumnixState]):
         return state
 
     def _changed(self, state: LlumnixState, request_id: int, runs: bool, least: int, now_ns: int) -> LlumnixState:
-        """The request runs or waits now.  One that is to move is no candidate, nor one that was never heard of."""
+        """The request runs or waits now.  One that is to move is no candidate, nor an unknown one."""
         known = state.held.get(request_id)
         if known is None:
             return state
@@ -212,7 +212,7 @@ class Llumnix(Router[LlumnixState]):
         return after * requests * others < before * stay * come
 
     def _sides(self, state: LlumnixState, view: ClusterView) -> tuple[list[tuple[Ratio, int]], list[tuple[Ratio, int]]]:
-        """Who gives, the least free first, and who takes, the freest first."""
+        """Return the sources, the least free first, and the targets, the freest first."""
         busy = {worker for move in state.moving.values() for worker in (move.source, move.target)}
         sources, targets = [], []
         for load in view.workers:
@@ -228,8 +228,7 @@ class Llumnix(Router[LlumnixState]):
         return sorted(sources, key=_BY_FREENESS, reverse=True), sorted(targets, key=_BY_FREENESS)
 
     def _forgotten(self, state: LlumnixState, now_ns: int) -> LlumnixState:
-        """Without migrations that nobody heard of for long: an engine may not do what it was asked, or a report got
-        lost."""
+        """Drop migrations that stayed unreported for long: an engine may refuse one, or a report may be lost."""
         patience_ns = PATIENCE * self.rhythm_us * 1_000
         for request_id in [i for i, move in state.moving.items() if now_ns - move.since_ns > patience_ns]:
             state = _landed(state, request_id)
@@ -249,7 +248,7 @@ class Llumnix(Router[LlumnixState]):
 def _with(state: LlumnixState, request_id: int, held: Held) -> LlumnixState:
     candidates = state.candidates
     if held.key is not None:
-        those = candidates.get(held.worker, _NOBODY).add((held.key, request_id))
+        those = candidates.get(held.worker, _NO_CANDIDATES).add((held.key, request_id))
         candidates = candidates.set(held.worker, those)
     return LlumnixState(state.held.set(request_id, held), candidates, state.moving)
 

@@ -1,7 +1,11 @@
-"""Routers that look at queues and counts only: round robin, per-client round robin, join the shortest queue."""
+"""Routers that read loads and counts only: round robin, random choice, shortest queue, most free memory.
+
+What a random router draws is a function of the seed (a parameter) and of how much was drawn before (the state), so a
+replay draws the same.
+"""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import attrs
 import msgspec
@@ -12,12 +16,13 @@ from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
-from fairsched.policies.validators import one_of
+from fairsched.policies.draw import draw
+from fairsched.policies.validators import not_negative, one_of
 
 NOBODY_LEAVES = Assumption("NobodyLeaves", "No request ends, is given up or migrates.")
 COUNTS_REQUESTS = Assumption("CountsRequests", "The queue's length is its requests.")
 COUNTS_TOKENS = Assumption("CountsTokens", "The queue's length is its tokens.")
-REPORTS_FRESH = Assumption("ReportsFresh", "Every worker's report tells of all that was placed before.")
+REPORTS_FRESH = Assumption("ReportsFresh", "Every worker's report includes all that was placed before.")
 
 P_RR_1 = Theorem(
     "P-RR-1",
@@ -54,7 +59,7 @@ class RoundRobin(Router[TurnState]):
     """Request k goes to worker k modulo the number of workers.  O(1)."""
 
     name: ClassVar[str] = "round-robin"
-    state_type: ClassVar[Any] = TurnState
+    state_type: ClassVar[type[TurnState]] = TurnState
     theorems: ClassVar[tuple[Theorem, ...]] = (P_RR_1,)
 
     def init(self) -> TurnState:
@@ -79,7 +84,7 @@ class PerClientRoundRobin(Router[ClientTurnState]):
     """
 
     name: ClassVar[str] = "per-client-round-robin"
-    state_type: ClassVar[Any] = ClientTurnState
+    state_type: ClassVar[type[ClientTurnState]] = ClientTurnState
     theorems: ClassVar[tuple[Theorem, ...]] = (P_RR_1,)
 
     def init(self) -> ClientTurnState:
@@ -117,10 +122,11 @@ class JoinShortestQueue(Router[NoRouterState]):
     """
 
     name: ClassVar[str] = "join-shortest-queue"
-    state_type: ClassVar[Any] = NoRouterState
+    state_type: ClassVar[type[NoRouterState]] = NoRouterState
     theorems: ClassVar[tuple[Theorem, ...]] = (P_JSQ_1, P_JSQ_TOKENS)
 
     measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
+    """How long a queue is: requests waiting or running, or tokens waiting or reserved."""
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
@@ -132,3 +138,120 @@ class JoinShortestQueue(Router[NoRouterState]):
     def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
         shortest = min(view.workers, key=MEASURES[self.measure])
         return Dispatch(request.id, shortest.worker), state
+
+
+# --- routers that draw ------------------------------------------------------------------------------------------------
+
+
+P_P2C_1 = Theorem(
+    "P-P2C-1",
+    "two different workers are drawn, and the one chosen has no longer a queue than the other: one that alone has the "
+    "longest is never chosen, if there is another",
+    "Mitzenmacher 2001; that the two differ is our decision",
+    (),
+)
+
+
+class DrawState(msgspec.Struct, frozen=True):
+    """How many numbers were drawn."""
+
+    drawn: int = 0
+
+
+@attrs.frozen
+class Random(Router[DrawState]):
+    """Any worker, each as likely as the others.  O(1)."""
+
+    name: ClassVar[str] = "random"
+    state_type: ClassVar[type[DrawState]] = DrawState
+
+    seed: int = attrs.field(default=0, validator=not_negative)
+    """Seed of the draws."""
+
+    def init(self) -> DrawState:
+        return DrawState()
+
+    def route(self, state: DrawState, request: Request, view: ClusterView) -> tuple[Dispatch, DrawState]:
+        chosen = view.workers[draw(self.seed, state.drawn, len(view.workers))]
+        return Dispatch(request.id, chosen.worker), DrawState(state.drawn + 1)
+
+
+@attrs.frozen
+class PowerOfTwo(Router[DrawState]):
+    """Of two different workers drawn at random the one with fewer requests waiting or running (or tokens waiting or
+    promised); the lower id of equals.  O(1).
+
+    Source: Mitzenmacher, "The power of two choices in randomized load balancing", 2001.  The two are different, which
+    is our decision: one that is drawn twice would win however loaded it is.
+    """
+
+    name: ClassVar[str] = "power-of-two"
+    state_type: ClassVar[type[DrawState]] = DrawState
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_P2C_1,)
+
+    measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
+    """How long a queue is: requests waiting or running, or tokens waiting or reserved."""
+    seed: int = attrs.field(default=0, validator=not_negative)
+    """Seed of the draws."""
+
+    def init(self) -> DrawState:
+        return DrawState()
+
+    def route(self, state: DrawState, request: Request, view: ClusterView) -> tuple[Dispatch, DrawState]:
+        workers, drawn = view.workers, state.drawn
+        if len(workers) == 1:
+            return Dispatch(request.id, workers[0].worker), state
+        one = draw(self.seed, drawn, len(workers))
+        other = draw(self.seed, drawn + 1, len(workers) - 1)
+        if other >= one:
+            other += 1
+        first, second = workers[min(one, other)], workers[max(one, other)]
+        measure = MEASURES[self.measure]
+        chosen = second if measure(second) < measure(first) else first
+        return Dispatch(request.id, chosen.worker), DrawState(drawn + 2)
+
+
+# --- least loaded by KV memory ----------------------------------------------------------------------------------------
+
+
+def freeness(load: WorkerLoad) -> tuple[int, int]:
+    """A worker's freeness as a ratio: free KV tokens less those that wait (may be below 0), and its requests.
+
+    With no requests it is infinite.  Never divided: `freest` and `llumnix` multiply across.
+    """
+    return load.kv_free_tokens - load.waiting_tokens, load.waiting_requests + load.running_requests
+
+
+def freest(view: ClusterView) -> int:
+    """The worker with the largest freeness, one with no request before all others, the lowest id of equals.
+
+    O(workers).
+    """
+    chosen, most_free, fewest = -1, 0, 0
+    for load in view.workers:
+        requests = load.waiting_requests + load.running_requests
+        if not requests:
+            return load.worker
+        free = load.kv_free_tokens - load.waiting_tokens
+        if chosen < 0 or free * fewest > most_free * requests:
+            chosen, most_free, fewest = load.worker, free, requests
+    return chosen
+
+
+@attrs.frozen
+class Freeness(Router[NoRouterState]):
+    """The worker with the most free KV tokens, less those that wait there, for each request waiting or running; one
+    with no request before all others, the lowest id of equals.  O(workers).
+
+    Source: Llumnix (OSDI'24), whose released code dispatches by this rule; `policies.routers.llumnix` migrates by it.
+    Freeness is a ratio and is compared exactly, by cross multiplication, so that it orders workers strictly.
+    """
+
+    name: ClassVar[str] = "freeness"
+    state_type: ClassVar[type[NoRouterState]] = NoRouterState
+
+    def init(self) -> NoRouterState:
+        return NoRouterState()
+
+    def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
+        return Dispatch(request.id, freest(view)), state

@@ -1,41 +1,171 @@
-"""The oracle partition: every prefix has its worker, fixed before the first request comes, with equal work for all.
+"""Routers by cached prefixes alone, and the copy of the workers' caches that all routers by prefix keep.
 
-Source: Preble's appendix, which compares E2 with such an oracle; its released code labels a request by its tool or its
-document and gives each label to the next worker in turn.  Ours knows more: every request of the workload, with its
-prompt and the output that it declares.  Requests are grouped by the *key portion* of their prompts, the deepest part
-that others share and that is longer than all before it; a group's work is its key portion once and the rest of each
-request; groups go to the worker with the least work so far, the largest group first.
-
-It knows neither when requests come nor how loaded anybody is, and nothing of it can be had in service: it is a
-yardstick for routers that have to find the partition while they serve.
+**The copy** follows what the router sends and what the workers report.  The worker to which a request is sent counts
+as holding the whole prompt, since it will.  That is wrong when the request is cancelled before it is computed, and
+reports may be lost.  So a worker never counts as holding more than its capacity beside the prompts on their way: what
+it would have evicted first counts as gone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import attrs
+import msgspec
 from immutables import Map
 
+from fairsched.model.events import Cached, Event, Evicted, WorkerJoined, WorkerLeft
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_draft import ROOT
-from fairsched.model.prefix_index import PrefixIndex
-from fairsched.model.request import Request
+from fairsched.model.prefix_cache import ROOT, PrefixIndex, walk
+from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
-from fairsched.policies.router import NoRouterState
+from fairsched.policies.routers.load_based import NoRouterState
+
+EXPIRE_AT_MOST = 16
+"""So many old hits leave the window with each request, so that none pays for all that left in a quiet time."""
+
+
+def shareable_blocks(index: PrefixIndex, prompt: Prompt) -> int:
+    """Blocks of the prompt that a worker will hold: none in an index whose blocks have another size."""
+    fits = prompt.block_tokens == index.block_tokens or len(index.nodes) == 1
+    return prompt.blocks if fits else 0
+
+
+def cached_tokens(prompt: Prompt, blocks: int) -> int:
+    """Tokens that need not be computed where the first `blocks` blocks are held; at least one always must be."""
+    return min(blocks, prompt.reusable_blocks) * prompt.block_tokens
+
+
+def holds(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int, node: int = ROOT) -> bool:
+    """Whether the worker holds the first `blocks` blocks.
+
+    O(nodes on the path) if `node` still ends where the prompt does, otherwise O(blocks) by memcmp.
+    """
+    if prompt.block_tokens != index.block_tokens:
+        return False
+    if not index.ends_with(node, prompt):
+        node, known = walk(index.nodes, prompt.keys)
+        if known < blocks:
+            return False
+    while index.nodes[node].start >= blocks and node != ROOT:
+        node = index.nodes[node].parent
+    return bool(index.nodes[node].held >> worker & 1)
+
+
+def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
+    """The index after an event: caches filled and emptied, workers gone or come anew.
+
+    `node` is where the prompt of the event's owner ended when it was inserted, which saves a walk if it still does.
+    """
+    match event:
+        case Evicted():
+            return index.evicted(event.prompt, event.keep_blocks, event.worker, node)
+        case Cached():
+            blocks = min(event.blocks, shareable_blocks(index, event.prompt))
+            if not blocks or holds(index, event.prompt, blocks, event.worker, node):
+                return index
+            now_ns = max(event.time_ns, index.now_ns)
+            return index.insert(event.prompt, blocks, event.worker, now_ns, hit=False)[0]
+        case WorkerLeft() | WorkerJoined():
+            return index.without(event.worker)
+        case _:
+            return index
+
+
+def trimmed(index: PrefixIndex, worker: int, most_tokens: int) -> PrefixIndex:
+    """The worker holds at most so many tokens: what it would evict first goes.  O(1) if it does already."""
+    excess = index.held_tokens(worker) - most_tokens
+    if excess <= 0:
+        return index
+    for victim in index.victims(worker, excess):
+        keep_blocks = victim.context_tokens // index.block_tokens
+        index = index.evicted(index.nodes[victim.node].prompt, keep_blocks, worker)
+    return index
+
+
+# --- the longest cached prefix ----------------------------------------------------------------------------------------
+
+
+class HeldState(msgspec.Struct, frozen=True):
+    """What the workers are said to hold."""
+
+    index: PrefixIndex
+
+
+@attrs.frozen
+class LongestPrefixRouter(Router[HeldState]):
+    """The worker that holds most of the prompt; of equals the one with the fewest requests, then the lowest id.
+
+    Source: Hu et al., MemServe (2024), whose global scheduler keeps a prompt tree for each instance and takes the
+    longest match; we know its rule only.  Of equal matches, also of none, fewest requests decide, which is our
+    decision: with the lowest id alone every new prefix would go to worker 0.  A popular prefix never leaves the worker
+    where it was first, whatever the load; E2 was made against that.
+
+    O(blocks) by memcmp, O(workers) and O(log prefixes).  A worker that could not hold the request comes last.
+    """
+
+    name: ClassVar[str] = "longest-prefix"
+    state_type: ClassVar[type[HeldState]] = HeldState
+    follows_decoding: ClassVar[bool] = False
+
+    def init(self) -> HeldState:
+        return HeldState(PrefixIndex.empty(1))
+
+    def check(self, state: HeldState) -> None:
+        """The index is sound."""
+        state.index.check()
+
+    def observe(self, state: HeldState, event: Event) -> HeldState:
+        """Caches filled and emptied, workers gone or come anew."""
+        if isinstance(event, Cached | Evicted | WorkerLeft | WorkerJoined):
+            return HeldState(followed(state.index, event))
+        return state
+
+    def route(self, state: HeldState, request: Request, view: ClusterView) -> tuple[Dispatch, HeldState]:
+        index, prompt = state.index, request.prompt
+        need = prompt.tokens + request.max_output_tokens
+        match = index.match(prompt)
+        held = match.blocks_by_worker(view.workers[-1].worker + 1)
+        chosen = min(
+            view.workers,
+            key=lambda load: (
+                load.kv_capacity_tokens < need,
+                -cached_tokens(prompt, held[load.worker]),
+                load.waiting_requests + load.running_requests,
+                load.worker,
+            ),
+        )
+        worker, capacity = chosen.worker, chosen.kv_capacity_tokens
+        if capacity < need:
+            return Dispatch(request.id, worker), state
+        now_ns = max(view.now_ns, index.now_ns)
+        index, _ = index.insert(prompt, shareable_blocks(index, prompt), worker, now_ns, hit=False, match=match)
+        # What a worker holds and what is on its way to it, each at most its capacity.
+        return Dispatch(request.id, worker), HeldState(trimmed(index, worker, 2 * capacity))
+
+
+# --- the oracle partition ---------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class OraclePartition(Router[NoRouterState]):
-    """The worker that was assigned to the request's key portion; `OraclePartition.of` assigns them.
+    """The worker that was assigned to the request's key portion, before the first request came, with equal work for
+    all.
 
-    One that was not foreseen, or whose worker is not there, goes to the worker with the fewest requests.  O(log n), or
-    O(workers).
+    Source: Preble's appendix, which compares E2 with such an oracle; its released code labels a request by its tool or
+    its document and gives each label to the next worker in turn.  Ours knows every request of the workload, with its
+    prompt and the output that it declares.  Requests are grouped by the *key portion* of their prompts, the deepest
+    part that others share and that is longer than all before it.  A group's work is its key portion once and the rest
+    of each request; groups go to the worker with the least work so far, the largest group first.  It knows neither
+    arrival times nor loads, and cannot be had in service: it is a yardstick.  `OraclePartition.of` assigns workers.
+
+    A request that was not foreseen, or whose worker is not there, goes to the worker with the fewest requests.  O(log
+    n), or O(workers).
     """
 
     name: ClassVar[str] = "oracle-partition"
-    state_type: ClassVar[Any] = NoRouterState
+    state_type: ClassVar[type[NoRouterState]] = NoRouterState
 
     assigned: Mapping[int, int] = attrs.field(default=Map(), repr=False, metadata={"text": False})
     """The worker of each request, by its id."""
@@ -84,7 +214,7 @@ def _groups(requests: Sequence[Request]) -> list[tuple[int, list[int]]]:
     for request in requests:
         size = request.prompt.block_tokens
         node, blocks = _key_portion(trees[size], request)
-        # Who shares nothing is a group alone: ids of requests are made negative, so that they meet no node.
+        # A request that shares nothing is a group alone: its id is made negative, so that it meets no node.
         name = (size, node) if node != ROOT else (0, -request.id - 1)
         groups.setdefault(name, []).append(request)
         keys[name] = blocks * size

@@ -18,7 +18,7 @@ Between two polls of the workers the router adds N to `queued` and takes it from
 and takes nothing to be over.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import msgspec
@@ -31,13 +31,67 @@ from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.validators import not_negative, positive
-from fairsched.policies.window_mean import WindowMeans
+
+# --- mean lengths -----------------------------------------------------------------------------------------------------
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """How many inputs and outputs there were in one window, and their tokens."""
+
+    inputs: int = 0
+    input_tokens: int = 0
+    outputs: int = 0
+    output_tokens: int = 0
+
+
+class WindowMeans(msgspec.Struct, frozen=True):
+    """Mean lengths of the requests seen lately, as an exact ratio, in constant memory.
+
+    Sums of the window of this number and of the one before it: a mean covers between one and two windows of the past.
+    """
+
+    window: int = 0
+    now: Sums = Sums()
+    before: Sums = Sums()
+
+    def at(self, window: int) -> "WindowMeans":
+        """The same in a later window.  O(1)."""
+        if window <= self.window:
+            return self
+        return WindowMeans(window, Sums(), self.now if window == self.window + 1 else Sums())
+
+    def with_input(self, window: int, tokens: int) -> "WindowMeans":
+        """With an input seen in this window.  O(1)."""
+        means = self.at(window)
+        now = means.now
+        grown = Sums(now.inputs + 1, now.input_tokens + tokens, now.outputs, now.output_tokens)
+        return WindowMeans(means.window, grown, means.before)
+
+    def with_output(self, window: int, tokens: int) -> "WindowMeans":
+        """With an output seen in this window.  O(1)."""
+        means = self.at(window)
+        now = means.now
+        grown = Sums(now.inputs, now.input_tokens, now.outputs + 1, now.output_tokens + tokens)
+        return WindowMeans(means.window, grown, means.before)
+
+    def ratio(self, window: int, prior_input_tokens: int, prior_output_tokens: int) -> tuple[int, int]:
+        """Mean input over mean output at this window, as numerator and denominator, both positive.
+
+        The priors are positive and count as one input and one output, so that there is a mean from the start.  O(1).
+        """
+        means = self.at(window)
+        now, before = means.now, means.before
+        input_tokens = prior_input_tokens + now.input_tokens + before.input_tokens
+        output_tokens = prior_output_tokens + now.output_tokens + before.output_tokens
+        outputs, inputs = 1 + now.outputs + before.outputs, 1 + now.inputs + before.inputs
+        return input_tokens * outputs, output_tokens * inputs
+
 
 _SOURCE = "SAL, equation 2 as reported to us; statement, correction and proof are of this library"
 
 NO_GROWTH = Assumption("NoGrowth", "Outputs are not thought to grow between polls (`decode_step_us` is not given).")
 NO_BUSIER = Assumption("NoBusier", "The worker that is worse in both runs no more requests than the better one.")
-ONE_ROUTER = Assumption("OneRouter", "Nobody else sends requests to the worker.")
+ONE_ROUTER = Assumption("OneRouter", "No other router sends requests to the worker.")
 OUTPUTS_RESERVED = Assumption("OutputsReserved", "Outputs grow into memory that was not free anyway.")
 NOBODY_PREEMPTED = Assumption("NobodyPreempted", "No running request has to wait again.")
 NOBODY_WAITED = Assumption("NobodyWaited", "No request waited at the worker when it was polled.")
@@ -125,7 +179,7 @@ class SAL(Router[SALState]):
     name: ClassVar[str] = "sal"
     theorems: ClassVar[tuple[Theorem, ...]] = (P_SAL_1, P_SAL_2, P_SAL_TIES, P_SAL_3, P_SAL_LEAST)
     follows_decoding: ClassVar[bool] = False
-    state_type: ClassVar[Any] = SALState
+    state_type: ClassVar[type[SALState]] = SALState
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
     """T, tokens that a worker prefills a step; it should be the workers' own (1,024 in the paper)."""
@@ -134,10 +188,11 @@ class SAL(Router[SALState]):
     window_us: int = attrs.field(default=300_000_000, validator=positive)
     """Mean lengths are of the last one to two windows."""
     prior_input_tokens: int = attrs.field(default=1154, validator=positive)
+    """Mean input before any request was seen."""
     prior_output_tokens: int = attrs.field(default=211, validator=positive)
     """Mean lengths before anything was seen (the paper's for chat); they count as one request."""
     decode_step_us: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
-    """Shortest decode step: outputs of those who ran at the poll are thought to have grown by a token in each since.
+    """Shortest decode step: each output that ran at the poll counts as a token longer for each such step since.
     None where workers reserve outputs, so that they grow into memory that is not free anyway."""
 
     @property

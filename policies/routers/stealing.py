@@ -1,12 +1,12 @@
 """An idle worker takes a waiting request of a client in credit from another worker: fairness and work conservation.
 
-Source: this library, for a gate whose credit all workers share (`policies.global_deficit`).  There a worker where only
-clients without credit wait may idle while somebody waits elsewhere in credit.  Letting it take that request gives up
-nothing: the gate's rule is followed wherever a request waits, so D2-global holds with stealing as without, and D2-steal
-says that somebody who waits anywhere can always be let in.  What it costs is locality: the prefix of a stolen request
-is cached where it came from.
+Source: this library, for a gate whose credit all workers share (`policies.gates.shared.gate`).  There a worker where
+only clients without credit wait may idle while a client in credit waits elsewhere.  Letting it take that request
+gives up nothing: the gate's rule is followed wherever a request waits, so D2-global holds with stealing as without,
+and D2-steal says that a client that waits anywhere can always be admitted.  It costs locality: the prefix of a stolen
+request is cached where it came from.
 
-Needs: the shared credit in the view, and to hear of every event at once.  With state reports that are late or lost
+Needs: the shared credit in the view, and every event at once.  With state reports that are late or lost
 requests are stolen late, which costs work conservation and never fairness.
 """
 
@@ -30,14 +30,13 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.serial import from_json
-from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.model.serialization import from_json
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.base import Router
-from fairsched.policies.deficit import refill_due, refill_rounds
-from fairsched.policies.global_deficit import GlobalState, waits
-from fairsched.policies.router import JoinShortestQueue
+from fairsched.policies.base import AnyRouter, Router
+from fairsched.policies.gates import GlobalState, refill_due, refill_rounds, waits
+from fairsched.policies.routers.load_based import JoinShortestQueue
 
 Placed = TypeVar("Placed")
 
@@ -54,37 +53,36 @@ class StealingState(msgspec.Struct, Generic[Placed], frozen=True):
 
 
 @attrs.frozen
-class Stealing(Router[StealingState[Any]]):
-    """Places requests like `router`, and moves one to a worker that runs nothing and could let nobody in.
+class Stealing(Router[StealingState[object]]):
+    """Places requests like `router`, and moves one to a worker that runs nothing and could admit no request.
 
     The client in credit with the most of it is taken, its oldest request at the worker where it has the most waiting.
     A decision costs O(clients) and, for each idle worker, O(workers * clients that wait).
     """
 
     name: ClassVar[str] = "stealing"
-    state_type: ClassVar[Any] = StealingState
+    state_type: ClassVar[type[StealingState[object]]] = StealingState
     follows_decoding: ClassVar[bool] = False
 
-    router: Router[Any] = attrs.field(factory=JoinShortestQueue, metadata={"text": False})
+    router: AnyRouter = attrs.field(factory=JoinShortestQueue, metadata={"text": False})
 
-    def init(self) -> StealingState[Any]:
+    def init(self) -> StealingState[object]:
         return StealingState(self.router.init())
 
-    def state_from_json(self, document: dict[str, Any]) -> StealingState[Any]:
+    def state_from_json(self, document: dict[str, Any]) -> StealingState[object]:
         """The state of such a document, with that of the router inside; raises `StateError` for any other."""
-        generic: Any = StealingState
-        restored: StealingState[Any] = from_json(generic[self.router.state_type], document)
-        return restored
+        kind: type[StealingState[object]] = StealingState[self.router.state_type]  # type: ignore[name-defined]
+        return from_json(kind, document)
 
     def route(
-        self, state: StealingState[Any], request: Request, view: ClusterView
-    ) -> tuple[Dispatch, StealingState[Any]]:
+        self, state: StealingState[object], request: Request, view: ClusterView
+    ) -> tuple[Dispatch, StealingState[object]]:
         dispatch, placed = self.router.route(state.placed, request, view)
         return dispatch, StealingState(placed, state.queues, state.places)
 
-    # --- who waits where --------------------------------------------------------------------------------------------
+    # --- waiting requests --------------------------------------------------------------------------------------------
 
-    def observe(self, state: StealingState[Any], event: Event) -> StealingState[Any]:
+    def observe(self, state: StealingState[object], event: Event) -> StealingState[object]:
         placed = self.router.observe(state.placed, event)
         if placed is not state.placed:
             state = StealingState(placed, state.queues, state.places)
@@ -108,7 +106,7 @@ class Stealing(Router[StealingState[Any]]):
 
     # --- stealing ---------------------------------------------------------------------------------------------------
 
-    def decide(self, state: StealingState[Any], view: ClusterView) -> tuple[ClusterPlan, StealingState[Any]]:
+    def decide(self, state: StealingState[object], view: ClusterView) -> tuple[ClusterPlan, StealingState[object]]:
         idle = [load for load in view.workers if not load.running_requests]
         if view.credit is None or not state.queues or not idle:
             return ClusterPlan(), state
@@ -126,7 +124,7 @@ class Stealing(Router[StealingState[Any]]):
     def _stolen(
         self,
         queues: dict[Queue, SortedTuple[int]],
-        state: StealingState[Any],
+        state: StealingState[object],
         q: Ints,
         load: WorkerLoad,
         loads: dict[int, WorkerLoad],
@@ -151,13 +149,13 @@ class Stealing(Router[StealingState[Any]]):
         return None
 
 
-def _joins(state: StealingState[Any], worker: int, client: int, request_id: int, size: int) -> StealingState[Any]:
+def _joins(state: StealingState[object], worker: int, client: int, request_id: int, size: int) -> StealingState[object]:
     queue = state.queues.get((worker, client), SortedTuple())
     queues = state.queues.set((worker, client), queue.add(request_id))
     return StealingState(state.placed, queues, state.places.set(request_id, (worker, client, size)))
 
 
-def _leaves(state: StealingState[Any], request_id: int, *, keeps: bool) -> StealingState[Any]:
+def _leaves(state: StealingState[object], request_id: int, *, keeps: bool) -> StealingState[object]:
     """The request waits no more; one that was admitted may come back."""
     place = state.places.get(request_id)
     if place is None:

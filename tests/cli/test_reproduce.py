@@ -6,10 +6,11 @@ from pathlib import Path
 import attrs
 import pytest
 
+from fairsched import reproduce
 from fairsched.cli import main
-from fairsched.cli_reproduce import MISSED
-from fairsched.reproduce import rows
+from fairsched.cli.reproduce import MISSED
 from fairsched.reproduce.row import Ours, Row, Say
+from tests.cli.conftest import Refused
 
 QUICK_S = 5
 """Rows that take at most so long are judged in every run of the tests."""
@@ -20,13 +21,13 @@ def _row(name: str, held: bool) -> Row:
         say("one thing")
         return Ours("4.2 times", held, {"times": 4.2})
 
-    return attrs.evolve(next(iter(rows.ROWS.values())), id=name, measure=measure)
+    return attrs.evolve(next(iter(reproduce.ROWS.values())), id=name, measure=measure)
 
 
 @pytest.fixture
 def two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row that lies in its band, and one that does not."""
-    monkeypatch.setattr(rows, "ROWS", {"1": _row("1", True), "2": _row("2", False)})
+    monkeypatch.setattr(reproduce, "ROWS", {"1": _row("1", True), "2": _row("2", False)})
 
 
 @pytest.mark.usefixtures("two_rows")
@@ -51,17 +52,14 @@ def test_rows_are_listed_without_being_run(capsys: pytest.CaptureFixture[str]) -
     """`--list` names every row and about how long it takes."""
     assert main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed] == list(rows.ROWS)
+    assert [line.split()[0] for line in listed] == list(reproduce.ROWS)
 
 
 @pytest.mark.parametrize("given", [["no-row"], ["1", "--json", "no-folder/rows.json"]])
 @pytest.mark.usefixtures("two_rows")
-def test_bad_input_is_one_line(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(given: list[str], refused: Refused) -> None:
     """A row that is not there and a folder that is not there end with status 2 and one line."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["reproduce", *given])
-    assert stopped.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert given[-1].partition("/")[0] in refused("reproduce", *given)
 
 
 def _quiet(_: str) -> None:
@@ -69,7 +67,7 @@ def _quiet(_: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("row", rows.ROWS.values(), ids=lambda row: f"row {row.id}")
+@pytest.mark.parametrize("row", reproduce.ROWS.values(), ids=lambda row: f"row {row.id}")
 def test_rows_lie_in_their_bands(row: Row, full_budget: bool) -> None:
     """What the paper says comes out within the row's band; with a reduced budget only quick rows are run."""
     if not full_budget and row.seconds > QUICK_S:

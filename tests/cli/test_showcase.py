@@ -13,29 +13,30 @@ import msgspec
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.metrics import RunResult
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.showcase import IN_FLIGHT_CAP_TOKENS, KV_CAPACITY_TOKENS
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.engines.analysis import Run
+from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.generators.demonstrations import SHOWCASE_IN_FLIGHT_CAP_TOKENS, SHOWCASE_KV_TOKENS
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
 
-PARAMS = {"dlpm": {"in_flight_cap_tokens": str(IN_FLIGHT_CAP_TOKENS)}}
+PARAMS = {"dlpm": {"in_flight_cap_tokens": str(SHOWCASE_IN_FLIGHT_CAP_TOKENS)}}
 SEEDS = (0, 1)
 EIGHT: Mapping[str, Any] = {}
 """Trees of thoughts as the workload has them: eight clients."""
 
 
 @cache
-def showcase(name: str, duration_s: int, seed: int = 0) -> RunResult:
+def showcase(name: str, duration_s: int, seed: int = 0) -> Run:
     """A policy over the showcase."""
     params = PARAMS.get(name, {})
-    chosen = Run(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
-    cluster = Cluster(PRESETS[DEFAULT_PRESET], kv_capacity_tokens=KV_CAPACITY_TOKENS)
+    chosen = RunSpec(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
+    cluster = Cluster(PRESETS[DEFAULT_PRESET], kv_capacity_tokens=SHOWCASE_KV_TOKENS)
     return run_one(generate("showcase", duration_s=duration_s, seed=seed), chosen, cluster)[0]
 
 
-def bound(result: RunResult) -> int:
+def bound(result: Run) -> int:
     """The bound that the run's policy promises."""
     assert result.service_gap_bound is not None
     return result.service_gap_bound
@@ -87,8 +88,8 @@ def test_the_cold_clients_wait_less_under_dlpm() -> None:
 def test_one_command_shows_it(tmp_path: Path) -> None:
     """`fairsched compare` gives the same figures in one run of all four policies."""
     figures = tmp_path / "showcase.json"
-    arguments = ["compare", "--workload", "showcase", "--kv-capacity-tokens", str(KV_CAPACITY_TOKENS)]
-    arguments += ["--set", f"dlpm.in_flight_cap_tokens={IN_FLIGHT_CAP_TOKENS}", "--json", str(figures)]
+    arguments = ["compare", "--workload", "showcase", "--kv-capacity-tokens", str(SHOWCASE_KV_TOKENS)]
+    arguments += ["--set", f"dlpm.in_flight_cap_tokens={SHOWCASE_IN_FLIGHT_CAP_TOKENS}", "--json", str(figures)]
     assert main(arguments) == 0
     runs: dict[str, Any] = {run["policy"]: run for run in msgspec.json.decode(figures.read_bytes())["runs"]}
     assert list(runs) == ["fcfs", "lpm", "vtc", "dlpm"]
@@ -99,12 +100,10 @@ def test_one_command_shows_it(tmp_path: Path) -> None:
         assert runs[name]["log_sha256"] == showcase(name, 40).log_sha256
 
 
-def trees(
-    name: str, model: str = DEFAULT_PRESET, quantum: int | None = None, size: Mapping[str, Any] = EIGHT
-) -> RunResult:
+def trees(name: str, model: str = DEFAULT_PRESET, quantum: int | None = None, size: Mapping[str, Any] = EIGHT) -> Run:
     """A policy over trees of thoughts, whose first client asks longer questions."""
     params = {} if quantum is None else {"quantum": str(quantum)}
-    chosen = Run(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
+    chosen = RunSpec(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
     return run_one(generate("tree-of-thoughts", misbehave="longer-prefix", **size), chosen, Cluster(PRESETS[model]))[0]
 
 
@@ -113,7 +112,7 @@ def test_dlpm_is_nearly_as_fast_as_lpm_and_much_faster_than_vtc(model: str) -> N
     """Trees of thoughts, longer prefix, quantum 4,096, the KV capacity of each of the paper's machines: DLPM's
     throughput is at least 1.5 times VTC's and within 10 % of LPM's.
 
-    docs/results.md says where that ceases to hold.
+    docs/explanation/results.md says where that ceases to hold.
     """
     lpm, vtc, dlpm = (trees(name, model).measures.throughput_rps for name in ("lpm", "vtc", "dlpm"))
     assert lpm is not None

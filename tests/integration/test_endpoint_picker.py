@@ -21,9 +21,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc  # noqa
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_grpc  # noqa: E402
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
 
-from fairsched.engines.endpoint_picker.config import Limits, PickerConfig, Pool  # noqa: E402
-from fairsched.engines.endpoint_picker.server import SERVICE, Server  # noqa: E402
-from fairsched.integrations.endpoint_picker import picker_of  # noqa: E402
+from fairsched.engines.adapters.endpoint_picker import Picker  # noqa: E402
+from fairsched.engines.adapters.endpoint_picker.config import Limits, PickerConfig, Pool  # noqa: E402
+from fairsched.engines.adapters.endpoint_picker.server import SERVICE, Server  # noqa: E402
 
 pytestmark = pytest.mark.integration
 
@@ -112,7 +112,7 @@ def run(work: Callable[[Server, Any], Awaitable[None]], config: PickerConfig = C
     """Run it with a server and a stub; at the end nothing waits or is in flight."""
 
     async def main() -> None:
-        server = Server(picker_of(config))
+        server = Server(Picker(config))
         await server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:

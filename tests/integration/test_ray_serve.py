@@ -17,7 +17,7 @@ import pytest
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed", exc_type=ImportError)
 
-from fairsched.engines.ray_serve.actor import actor_name, found  # noqa: E402
+from fairsched.engines.adapters.ray_serve.actor import actor_name, found  # noqa: E402
 from fairsched.integrations.ray_serve import configure, request_router_config, status  # noqa: E402
 from tests.integration.ray_serve_parts import TOKENS, Caller, Replica, Web  # noqa: E402
 
@@ -193,8 +193,8 @@ async def _answered(handle: Any, i: int) -> int:
 
 
 def test_the_page_that_tells_how_to_begin_is_true(capsys: pytest.CaptureFixture[str]) -> None:
-    """The application of docs/ray-serve.md runs as it stands, and its status has both clients."""
-    page = (Path(__file__).parents[2] / "docs" / "ray-serve.md").read_text()
+    """The application of docs/how-to/integrate/ray-serve.md runs as it stands, and its status has both clients."""
+    page = (Path(__file__).parents[2] / "docs/how-to/integrate/ray-serve.md").read_text()
     app = page.partition("```py\n")[2].partition("```")[0]
     exec(compile(app, "app.py", "exec"), {"__name__": "app"})
     answers, told = capsys.readouterr().out.strip().splitlines()[-2:]

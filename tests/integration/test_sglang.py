@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.sglang.settings import VARIABLE
+from fairsched.engines.adapters.sglang.settings import VARIABLE
 
 if importlib.util.find_spec("sglang") is None:
     pytest.skip("SGLang is not installed", allow_module_level=True)

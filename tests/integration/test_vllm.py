@@ -15,14 +15,14 @@ import attrs
 import msgspec
 import pytest
 
-from fairsched.engines.inside.settings import SettingsError
-from fairsched.engines.simulator import simulate
+from fairsched.engines.adapters.common import SettingsError
+from fairsched.engines.serving import empty_worker
+from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Decoded, Event, Finished
-from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.request import Client, Request
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Client, Job, Request, Workload
 from fairsched.policies.registry import with_parameters
-from fairsched.policies.router import RoundRobin
+from fairsched.policies.routers import RoundRobin
+from tests.support.scenarios import UNIT
 
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -35,15 +35,6 @@ os.environ |= {
 pytest.importorskip("vllm", reason="vLLM is not installed")
 pytestmark = pytest.mark.integration
 
-STEP = LatencyModel(
-    name="step",
-    source="made for tests: every step takes one nanosecond, so that times are steps",
-    prefill_constant_ns=1,
-    prefill_token_ns=0,
-    prefill_attention_ps=0,
-    decode=(DecodePiece(1, 1, 0, 0),),
-    kv_capacity_tokens=16,
-)
 POLICIES: list[tuple[str, dict[str, int]]] = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 64}), ("lpm", {})]
 EACH_POLICY = pytest.mark.parametrize(("policy", "parameters"), POLICIES, ids=[name for name, _ in POLICIES])
 
@@ -65,24 +56,24 @@ def pure_order(policy: Any, arrived: list[Request], seats: int, budget: int, cap
     )
     clients = tuple(Client(i, str(i)) for i in range(1 + max(request.client for request in arrived)))
     workload = Workload("same", [Job(request, request.max_output_tokens) for request in arrived], clients)
-    events = simulate(workload, policy, RoundRobin(), STEP, kv_capacity_tokens=capacity)
+    events = simulate_events(workload, policy, RoundRobin(), UNIT, kv_capacity_tokens=capacity)
     return [event.request_id for event in events if isinstance(event, Admitted)]
 
 
-def decisions_differ(desk: Any, events: list[Event]) -> list[str]:
+def decisions_differ(tracker: Any, events: list[Event]) -> list[str]:
     """Admissions that the pure policy, told the same events, would not have decided."""
-    policy, wrong = desk.decider.policy, []
+    policy, wrong = tracker.guard.policy, []
     state = policy.init()
-    for client in desk.names.configured:
+    for client in tracker.clients.all:
         if client.weight != 1:
             state = policy.observe(state, ClientConfigured(0, 0, client.id, client.weight))
     for event in events:
         if isinstance(event, Admitted):
-            plan, _ = policy.decide(state, desk.decider._view(event.time_ns))
+            plan, _ = policy.decide(state, empty_worker(event.time_ns, *[tracker.memory.capacity_tokens] * 2))
             if [admission.request_id for admission in plan.admit] != [event.request_id]:
                 wrong.append(f"{event} where the policy says {plan}")
         state = policy.observe(state, event)
-    assert policy.state_to_json(state) == policy.state_to_json(desk.decider.state)
+    assert policy.state_to_json(state) == policy.state_to_json(tracker.guard.state)
     return wrong
 
 
@@ -111,7 +102,7 @@ def test_the_order_is_the_pure_policy_s(model: Path, policy: str, parameters: di
     arrived = [event.request for event in engine.events if isinstance(event, Arrived)]
     arrived = [msgspec.structs.replace(request, arrival_ns=at[request.id]) for request in arrived]
     mine = [event.request_id for event in engine.events if isinstance(event, Admitted)]
-    assert mine == pure_order(engine.scheduler.desk.decider.policy, arrived, 4, 128, 16 * BLOCK)
+    assert mine == pure_order(engine.scheduler.tracker.guard.policy, arrived, 4, 128, 16 * BLOCK)
     assert len(engine.finished) == 40
     said = engine.scheduler.status.document()
     assert said["preemptions"] == 0
@@ -146,12 +137,12 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
         if rng.random() < 0.01:
             taken_out[0] += len(scheduler.running)
             scheduler.reset_prefix_cache(reset_running_requests=True)
-        scheduler.desk.decider.policy.check(scheduler.desk.decider.state)
+        scheduler.tracker.guard.policy.check(scheduler.tracker.guard.state)
 
     engine.run(ahead, before, lambda: bool(rest))
     ends = Counter(event.request_id for event in engine.events if isinstance(event, Finished | Cancelled))
     assert sorted(ends.items()) == [(i, 1) for i in range(60)]
-    assert decisions_differ(scheduler.desk, engine.events) == []
+    assert decisions_differ(scheduler.tracker, engine.events) == []
     produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, Decoded))
     assert produced == sum(
         event.output_tokens if isinstance(event, Finished) else event.generated_tokens
@@ -189,7 +180,7 @@ def test_a_policy_that_fails_inside_vllm_is_set_aside(model: Path, monkeypatch: 
     def decide(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(type(engine.scheduler.desk.decider.policy), "decide", decide)
+    monkeypatch.setattr(type(engine.scheduler.tracker.guard.policy), "decide", decide)
     for request in prompts(random.Random(1), 20, caching=False):
         engine.add(*request)
     engine.run()
@@ -340,14 +331,13 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
     """A certificate of the policy as it decides here, on this capacity and model length, is accepted and requests are
     served; another step budget, capacity, weight or a certificate for shorter requests is refused."""
     pytest.importorskip("z3", reason="the solvers are not installed")
-    from fairsched.engines.serving_certificate import NotCertifiedError
-    from fairsched.engines.vllm.settings import Settings
-    from fairsched.integrations.vllm import vllm_parameters
+    from fairsched.engines.adapters.vllm.settings import Settings, vllm_parameters
+    from fairsched.engines.serving.guard.certificate import NotCertifiedError
     from fairsched.policies.registry import LOCAL_POLICIES
-    from fairsched.verify import certificate
-    from fairsched.verify.deployment import read
-    from fairsched.verify.report import run
-    from fairsched.verify.subject import subject
+    from fairsched.verify.report import certificate
+    from fairsched.verify.report.deployment import read
+    from fairsched.verify.report.scope import subject
+    from fairsched.verify.report.values import run
     from tests.integration.vllm_parts import BLOCK, Bare, prompts
 
     own = vllm_parameters(Settings(), 128)
@@ -358,7 +348,7 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
         deployment = read({**sizes, "weights": weights, "policies": {"dlpm": own}})
         whole = subject("dlpm", with_parameters(LOCAL_POLICIES["dlpm"], own))
         few = attrs.evolve(whole, theorems=tuple(each for each in whole.theorems if each.id in ("D-gate", "D-4.1")))
-        certificate.write(tmp_path / name, run("0", [few], deployment, self_checks=False), deployment)
+        certificate.write_certificate(tmp_path / name, run("0", [few], deployment, self_checks=False), deployment)
         return str(tmp_path / name)
 
     fitting, short = certified("fitting", 255), certified("short", 254)

@@ -96,7 +96,7 @@ class Bare:
         self.events: list[Event] = []
         self.finished: list[str] = []
         if fair is not None:
-            self.scheduler.desk.audience.listeners.append(self.events.extend)
+            self.scheduler.tracker.bus.listeners.append(self.events.extend)
         self._in_flight: list[tuple[Any, set[str]]] = []
 
     def add(self, name: str, prompt: list[int], most: int, client: str) -> None:

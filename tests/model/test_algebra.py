@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.algebra import EXACT, NOBODY, NUMPY, NUMPY_OWNED, ExactVector
+from fairsched.model.algebra import EXACT, NO_GROUP, NUMPY, NUMPY_OWNED, ExactVector
 
 _ints = st.integers(-50, 50)
 
@@ -22,7 +22,7 @@ def _cases(draw: st.DrawFn) -> dict[str, Any]:
         "u": draw(row),
         "m": draw(mask),
         "k": draw(mask),
-        "p": draw(st.integers(NOBODY, n - 1)),
+        "p": draw(st.integers(NO_GROUP, n - 1)),
         "x": draw(_ints),
         "t": draw(st.booleans()),
     }

@@ -23,17 +23,18 @@ from fairsched.model.events import (
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt, Request
 from fairsched.model.service import (
-    FOREVER,
     Charging,
     Gap,
+    Tables,
     backlogs,
     busiest,
     charges,
+    concatenate,
     service,
     service_gap,
-    service_lag,
+    tables,
 )
-from fairsched.model.trace import Tables, concatenate, tables
+from fairsched.model.service.received import FOREVER, service_lag
 
 CLIENTS = 4
 
@@ -194,7 +195,7 @@ CHARGINGS = st.builds(
 def test_gap_is_the_largest_over_all_pairs_and_intervals(events: list[Event], charging: Charging, block: int) -> None:
     """The gap computed from columns equals the one found by trying every pair of clients and every interval."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairsched.model.service._BLOCK", block)
+        patch.setattr("fairsched.model.service.received._BLOCK", block)
         assert gap_of(events, charging).cost == largest_gap(events, charging)
 
 

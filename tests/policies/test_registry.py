@@ -6,9 +6,16 @@ import pytest
 
 from fairsched.model.request import Client
 from fairsched.policies.batching import MemoryCentric
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.registry import GATES, LOCAL_POLICIES, UnknownNameError, local_policy, with_parameters
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.gates import BoundedGate, DeficitGate
+from fairsched.policies.registry import (
+    GATES,
+    LOCAL_POLICIES,
+    UnknownNameError,
+    local_policy,
+    parameters,
+    with_parameters,
+)
 
 
 @pytest.mark.parametrize(("name", "gate"), list(product(LOCAL_POLICIES, GATES)))
@@ -18,15 +25,17 @@ def test_any_order_under_any_gate(name: str, gate: str) -> None:
     plain = LOCAL_POLICIES[name]
     assert (policy.order, policy.batching, policy.gate) == (plain.order, plain.batching, GATES[gate])
     two = (Client(0, "a"), Client(1, "b"))
-    limits = policy.limits(10_000, 100)
-    assert policy.service_gap_bound(two, limits) == GATES[gate].service_gap_bound(two, limits)
+    limits = policy.guarantee.limits(10_000, 100)
+    own = GATES[gate]
+    bound = own.service_gap_bound(two, limits) if isinstance(own, BoundedGate) else None
+    assert policy.guarantee.service_gap_bound(two, limits) == bound
 
 
 def test_parameters_of_the_gate_can_be_set() -> None:
     """What NAME+GATE has for parameters is what its parts have."""
     policy = with_parameters(local_policy("lpm+deficit"), {"quantum": "77", "bypass_budget": "3"})
     assert policy.gate == DeficitGate(quantum=77)
-    assert policy.order.bypass_budget == 3
+    assert parameters(policy)["bypass_budget"] == 3
     with pytest.raises(UnknownNameError, match=r"lpm\+counter.*quantum"):
         with_parameters(local_policy("lpm+counter"), {"quantum": "77"})
 

@@ -3,7 +3,7 @@ fit what was told before, so that a loop which follows an order of its own is fo
 
 from collections.abc import Sequence
 
-from fairsched.engines.executor import Sampling
+from fairsched.engines.serving import Sampling
 from fairsched.model.events import Admitted, Cancelled, Event, Finished, Preempted, Rejected, Settled
 from fairsched.model.plan import StepPlan
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from fairsched.engines.meter import StepShape
+from fairsched.engines.calibration.meter import StepShape
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import StepPlan
-from tests.engines.fake_executor import FakeExecutor
+from tests.support.fake_executor import FakeExecutor
 
 
 class FakeClock:

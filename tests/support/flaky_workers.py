@@ -6,7 +6,7 @@ from typing import Literal
 
 import attrs
 
-from fairsched.engines.cluster_worker import Birth, Command, Pace, Recipe, Report, WorkerHost
+from fairsched.engines.serving.cluster.worker import Command, Pace, Recipe, Report, WorkerConfig, WorkerHost
 
 How = Literal["deaf", "untold", "silent", "stillborn"]
 """Dies before it hears the commands; after it served and before it reports; serves and never answers; never comes."""
@@ -32,8 +32,8 @@ class FlakyWorkers:
         self.started: list[FlakyWorker] = []
         self._deaths: Iterator[Death | None] = iter(deaths)
 
-    def __call__(self, birth: Birth) -> "FlakyWorker":
-        self.started.append(FlakyWorker(self.recipe, birth, next(self._deaths, None)))
+    def __call__(self, config: WorkerConfig) -> "FlakyWorker":
+        self.started.append(FlakyWorker(self.recipe, config, next(self._deaths, None)))
         return self.started[-1]
 
     @property
@@ -45,9 +45,9 @@ class FlakyWorkers:
 class FlakyWorker:
     """A worker that serves within the call, until it dies."""
 
-    def __init__(self, recipe: Recipe, birth: Birth, death: Death | None) -> None:
-        self.birth = birth
-        self.host = WorkerHost(recipe, birth)
+    def __init__(self, recipe: Recipe, config: WorkerConfig, death: Death | None) -> None:
+        self.config = config
+        self.host = WorkerHost(recipe, config)
         self.alive = True
         self._death = death
         self._calls = 0
@@ -64,7 +64,7 @@ class FlakyWorker:
         if death.how in ("untold", "silent"):
             self.host.serve(commands, pace)
         if death.how != "silent":
-            future.set_exception(WorkerDiedError(f"worker {self.birth.worker} died at call {self._calls}"))
+            future.set_exception(WorkerDiedError(f"worker {self.config.worker} died at call {self._calls}"))
         return future
 
     def stop(self) -> None:

@@ -1,35 +1,28 @@
 """What tests of logs share: a run written to a file, a policy built from a log's header, and small hard cases."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 from hypothesis import strategies as st
 
-from fairsched.engines.changes import Restart
-from fairsched.engines.lane import Lane
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.log_file import LogHeader, LogWriter, RunInfo, params_of
-from fairsched.engines.simulator import Simulator
-from fairsched.model import worker as transitions
+from fairsched.engines.fleet import Restart
+from fairsched.engines.logs import CanonicalLog, LogHeader, LogWriter, RunInfo, params_of
+from fairsched.engines.simulation import Simulator
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.model.events import Event
-from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.workload import Workload
+from fairsched.model.latency import LatencyModel
+from fairsched.model.request import Workload
+from fairsched.model.worker import transitions
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, with_parameters
-from fairsched.verify.strategies import workloads
+from fairsched.verify.conformance.strategies import workloads
+from tests.support.scenarios import latency_of
 
-LATENCY = LatencyModel(
-    name="small",
-    source="made for tests: 10 ns a step, 1 ns a prefilled token, 10 + 2 x requests + context ns a decode step",
-    prefill_constant_ns=10,
-    prefill_token_ns=1,
-    prefill_attention_ps=0,
-    decode=(DecodePiece(1, 10, 1, 2),),
-    kv_capacity_tokens=40,
-)
-"""Integer times small enough to be worked out by hand."""
+LATENCY = latency_of(10, prefill_token_ns=1, request_ns=2, context_token_ns=1, kv_capacity_tokens=40)
+"""10 ns a step, 1 ns a prefilled token, 10 + 2 x requests + context ns a decode step: to be worked out by hand."""
 
 
 @attrs.frozen
@@ -49,6 +42,55 @@ class Case:
         """The policy."""
         return with_parameters(LOCAL_POLICIES[self.policy], self.params)
 
+    def simulator(self, workload: Workload, **options: Any) -> Simulator:
+        """A run of the case over a workload; `options` are the simulator's and go first."""
+        latency, router = options.pop("latency", self.latency), options.pop("router", ROUTERS[self.router])
+        own = {"workers": self.workers, "kv_capacity_tokens": self.kv_capacity_tokens, "leap": self.leap}
+        return Simulator(workload, self.build(), router, latency, **own | {"changes": self.changes} | options)
+
+    def events(
+        self, workload: Workload, prepare: Callable[[Simulator], object] = lambda simulator: None
+    ) -> list[Event]:
+        """The events of a run over the workload; `prepare` may change the simulator before it."""
+        return recorded(partial(self.simulator, workload), prepare=prepare)[1]
+
+
+def recorded(
+    simulator: Callable[..., Simulator],
+    sink: Callable[[Event, bytes], None] | None = None,
+    prepare: Callable[[Simulator], object] = lambda simulator: None,
+) -> tuple[Simulator, list[Event], str]:
+    """Run what `simulator` makes with a listener; returns it with its events and the hash of its log."""
+    events: list[Event] = []
+    log = CanonicalLog(sink)
+
+    def listen(happened: list[Event]) -> None:
+        events.extend(happened)
+        log.record(happened)
+
+    made = simulator(on_events=listen)
+    prepare(made)
+    made.run()
+    return made, events, log.sha256()
+
+
+def hash_of(events: list[Event]) -> str:
+    """The hash of the log of these events."""
+    log = CanonicalLog()
+    log.record(events)
+    return log.sha256()
+
+
+def before_decisions(simulator: Simulator, act: Callable[[SimulatedWorker], None]) -> None:
+    """Let `act` see, and change, each worker that is about to decide."""
+    decide = simulator.pool.decide
+
+    def hooked(worker: SimulatedWorker) -> None:
+        act(worker)
+        decide(worker)
+
+    vars(simulator.pool)["decide"] = hooked
+
 
 @attrs.frozen
 class Written:
@@ -60,26 +102,30 @@ class Written:
     log_sha256: str
 
 
-class Stopping(Simulator):
-    """A simulator in which some outputs end earlier than was foreseen, as in an engine that samples their last token:
-    those of requests with an odd id, whenever their worker decides while it decodes them."""
+def stop_early(simulator: Simulator) -> None:
+    """Let some outputs end earlier than was foreseen, as in an engine that samples their last token: those of requests
+    with an odd id, whenever their worker decides while it decodes them."""
 
-    def _decide(self, lane: Lane) -> None:
-        for request_id, flight in sorted(lane.state.in_flight.items()):
+    def stop(worker: SimulatedWorker) -> None:
+        for request_id, flight in sorted(worker.state.in_flight.items()):
             if request_id % 2 and flight.clock_start is not None:
-                lane.state, events = transitions.stop(lane.state, request_id, self.now_ns)
-                self._publish(lane, events)
-        super()._decide(lane)
+                worker.state, events = transitions.stop(worker.state, request_id, simulator.loop.now_ns)
+                simulator.pool.publish(worker, events)
+
+    before_decisions(simulator, stop)
 
 
 def write(
-    path: Path, workload: Workload, case: Case, complete: bool = True, kind: type[Simulator] = Simulator
+    path: Path,
+    workload: Workload,
+    case: Case,
+    complete: bool = True,
+    prepare: Callable[[Simulator], object] = lambda simulator: None,
 ) -> Written:
     """Run the case over the workload and log it; without `complete` as if interrupted at the end."""
-    policy = case.build()
     info = RunInfo(
         policy=case.policy,
-        params=params_of(parameters(policy)),
+        params=params_of(parameters(case.build())),
         router=case.router,
         workers=case.workers,
         kv_capacity_tokens=case.kv_capacity_tokens,
@@ -87,29 +133,10 @@ def write(
         workload=workload.name,
         leap=case.leap,
     )
-    events: list[Event] = []
     with LogWriter(path, "0.0.0", info, workload) as writer:
-        log = CanonicalLog(writer)
-
-        def on_events(happened: list[Event]) -> None:
-            events.extend(happened)
-            log.record(happened)
-
-        simulator = kind(
-            workload,
-            policy,
-            ROUTERS[case.router],
-            case.latency,
-            workers=case.workers,
-            kv_capacity_tokens=case.kv_capacity_tokens,
-            on_events=on_events,
-            leap=case.leap,
-            changes=case.changes,
-        )
-        simulator.run()
-        sha256 = log.sha256()
+        simulator, events, sha256 = recorded(partial(case.simulator, workload), writer, prepare)
         if complete:
-            writer.complete(sha256, [lane.policy_state for lane in simulator.lanes])
+            writer.complete(sha256, [worker.policy_state for worker in simulator.workers])
     return Written(path, simulator, events, sha256)
 
 

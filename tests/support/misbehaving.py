@@ -11,8 +11,8 @@ from fairsched.model.events import Admitted, Arrived, Decoded, Event, Preempted
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import LocalPolicy
+from fairsched.policies.catalog import VTC
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.vtc import VTC
 
 Way = Callable[[StepPlan, "Kept", WorkerView], Any]
 """What a policy returns in place of its plan."""
@@ -36,7 +36,7 @@ def raises(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
 
 def overcommits(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
     """Everybody who waits is let in, whatever memory there is."""
-    waiting = [entry for _, entry in sorted(state.inner.waiting.entries.items())]
+    waiting = [entry for _, entry in sorted(state.inner.queue.entries.items())]
     admit = tuple(Admission(e.request.id, e.request.client, e.context_tokens, 0, 10_000) for e in waiting)
     return StepPlan(admit=admit, chunks=tuple((a.request_id, a.extend_tokens) for a in admit))
 
@@ -196,4 +196,4 @@ def faulty(good: VTC, fault: str) -> VTC:
                 raise RuntimeError("no")
             return super().observe(state, event)
 
-    return Faulty(good.name, good.order, good.gate, good.batching)
+    return Faulty(name=good.name, order=good.order, gate=good.gate, batching=good.batching)

@@ -3,12 +3,11 @@
 from collections import Counter
 from typing import Any
 
-from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, ClientConfigured, Decoded, Event, Finished, Preempted
-from fairsched.model.host import Host
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.view import Host
+from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.local import ComposedPolicy
 
 

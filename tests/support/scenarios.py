@@ -10,30 +10,36 @@ from typing import Any
 
 import msgspec
 
-from fairsched.engines.compare import charging_of
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.simulator import simulate
+from fairsched.engines.analysis import run_charging
+from fairsched.engines.logs import CanonicalLog
+from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Admitted, Event
 from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.service import backlogs, charges, service_gap, service_lag
-from fairsched.model.trace import Table, concatenate, tables
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.service import Table, backlogs, charges, concatenate, service_gap, tables
+from fairsched.model.service.received import service_lag
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from fairsched.policies.router import RoundRobin
+from fairsched.policies.routers import RoundRobin
 
 REPLAYS = Path(__file__).parents[1] / "replays"
 
-UNIT = LatencyModel(
-    name="unit",
-    source="made for tests: every step takes one nanosecond, so that times are steps",
-    prefill_constant_ns=1,
-    prefill_token_ns=0,
-    prefill_attention_ps=0,
-    decode=(DecodePiece(1, 1, 0, 0),),
-    kv_capacity_tokens=16,
-)
+
+def latency_of(
+    step_ns: int,
+    *,
+    prefill_token_ns: int = 0,
+    request_ns: int = 0,
+    context_token_ns: int = 0,
+    kv_capacity_tokens: int = 16,
+) -> LatencyModel:
+    """Steps of integer times, small enough to be worked out by hand."""
+    decode = (DecodePiece(1, step_ns, context_token_ns, request_ns),)
+    return LatencyModel("test", "made for tests", step_ns, prefill_token_ns, 0, decode, kv_capacity_tokens)
+
+
+UNIT = latency_of(1)
+"""Every step takes one nanosecond, so that times are steps."""
 
 
 class ReplayRun(msgspec.Struct, frozen=True):
@@ -96,7 +102,7 @@ def policy(name: str, **params: object) -> ComposedPolicy:
 
 def run(workload: Workload, chosen: ComposedPolicy, kv_capacity_tokens: int, *, leap: bool = False) -> list[Event]:
     """The events of a run in which every step takes one nanosecond."""
-    return simulate(workload, chosen, RoundRobin(), UNIT, kv_capacity_tokens=kv_capacity_tokens, leap=leap)
+    return simulate_events(workload, chosen, RoundRobin(), UNIT, kv_capacity_tokens=kv_capacity_tokens, leap=leap)
 
 
 def log_lines(events: list[Event]) -> list[list[Any]]:
@@ -110,7 +116,7 @@ def log_lines(events: list[Event]) -> list[list[Any]]:
 
 def _charged(workload: Workload, chosen: ComposedPolicy, events: list[Event]) -> tuple[Table, Table]:
     trace = concatenate([tables(events)])
-    charging = charging_of(workload, chosen)
+    charging = run_charging(chosen, workload.clients)
     assert charging is not None
     return charges(trace, charging), backlogs(trace)
 

@@ -4,7 +4,6 @@ import json
 import sys
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,27 +11,25 @@ from hypothesis import settings
 
 from fairsched.cli import main
 from fairsched.model.algebra import Algebra, Mask, Point, Vector
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.kernel_gate import KernelState
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, OpenGate
+from fairsched.policies.gates.authoring import KernelState
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
-from fairsched.verify import prover
-from fairsched.verify.author import Clause, FairGate
-from fairsched.verify.bounded import Reached, reach
-from fairsched.verify.conformance import check_local_policy
-from fairsched.verify.counterexample import replay
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.subject import claims_of, subject
-from tests.verify.authors.allowance import Allowance
-from tests.verify.authors.least_served import LeastServed
+from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
+from fairsched.verify.authoring import Clause, FairGate
+from fairsched.verify.conformance.local import check_local_policy
+from fairsched.verify.logic import replay_counterexample
+from fairsched.verify.proofs import claims_of
+from fairsched.verify.report.scope import subject
+from fairsched.verify.solvers import Proved, Reached, Refuted, prove, reach
+from tests.support.authors.allowance import Allowance
+from tests.support.authors.least_served import LeastServed
 
-AUTHORS = Path(__file__).parent / "authors"
+AUTHORS = Path(__file__).parents[1] / "support" / "authors"
 
 
 class LeastServedMended(LeastServed):
-    """Whoever was charged least goes first; who joins is lifted to the lowest who waits, or to the last who left."""
+    """The client charged least goes first; one that joins is lifted to the lowest that waits, or to the last that
+    left."""
 
     @staticmethod
     def join(o: Algebra, c: Vector, queued: Mask, p: Point, last: Point) -> Vector:  # type: ignore[override]
@@ -43,18 +40,18 @@ class LeastServedMended(LeastServed):
 @pytest.mark.parametrize("gate", [Allowance, LeastServedMended])
 def test_a_fair_gate_is_proved(gate: type[FairGate]) -> None:
     """Whom it lets in, what always holds and what it promises, for every number of clients."""
-    assert [type(prover.prove(claim)) for claim in gate.claims()] == [Proved, Proved, Proved]
+    assert [type(prove(claim)) for claim in gate.claims()] == [Proved, Proved, Proved]
 
 
 def test_a_subtly_unfair_gate_is_refuted_by_a_run() -> None:
     """It forgets where the last who left stood: a shortest run from the empty gate shows it."""
     always = next(claim for claim in LeastServed.claims() if claim.theorem.id == "always")
-    verdict = prover.prove(always)
+    verdict = prove(always)
     assert isinstance(verdict, Refuted)
     assert verdict.world.clients <= 3
     found = reach(always, f"{LeastServed.__module__}:LeastServed", verdict.world.broken)
     assert isinstance(found, Reached)
-    assert replay(found.document, always).confirmed
+    assert replay_counterexample(found.document, always).confirmed
 
 
 @pytest.mark.parametrize("name", ["allowance", "least_served"])
@@ -98,7 +95,7 @@ def test_what_is_proved_about_runs(gate: FairGate) -> None:
     list(product([Arrival(), ShortestPrompt(), LongestPrefix()], [DeficitGate(), CounterGate(), Allowance()])),
     ids=lambda part: type(part).__name__,
 )
-def test_every_order_inherits_the_theorems_of_its_gate(order: Order, gate: Gate[Any]) -> None:
+def test_every_order_inherits_the_theorems_of_its_gate(order: Order, gate: AnyGate) -> None:
     """A composition lists what its gate promises, and each of that is a claim that can be decided."""
     policy = ComposedPolicy("mine", order, gate)
     found = subject("mine", policy)
@@ -114,7 +111,7 @@ def test_no_gate_promises_nothing() -> None:
 
 def _let_in(gate: FairGate, state: KernelState) -> KernelState:
     """The state after client 0, who alone waits, was let in with a request of 10 tokens."""
-    turn = gate.turn(state, np.zeros(1, np.int64))
+    turn = gate.begin(state, np.zeros(1, np.int64))
     assert turn.choose(np.zeros(1, np.int64)) == 0
     turn.admit(0, 10, 20, emptied=True)
     return gate.after(state, turn)
@@ -144,7 +141,7 @@ class AllowanceByWeight(Allowance):
 def test_a_weight_that_changes_is_outside_the_proof() -> None:
     """What always holds is proved for any weights; a client whose weight falls while it has credit has too much."""
     gate, heads = AllowanceByWeight(), np.zeros(1, np.int64)
-    assert all(isinstance(prover.prove(claim), Proved) for claim in gate.claims())
+    assert all(isinstance(prove(claim), Proved) for claim in gate.claims())
     state = gate.joined(gate.configured(gate.init(), 0, 3), 0, heads, waited=False)
     state = _let_in(gate, state)
     assert bool((state.vectors[0] <= gate.named(state)["allowance"]).all())
@@ -155,7 +152,7 @@ def test_a_weight_that_changes_is_outside_the_proof() -> None:
 
 
 class ChoosesAnybody(FairGate):
-    """Lets in whoever has the least, waiting or not."""
+    """Lets in the client that has the least, waiting or not."""
 
     state = ("c",)
 
@@ -166,7 +163,7 @@ class ChoosesAnybody(FairGate):
 
 def test_a_gate_that_lets_in_who_does_not_wait_is_refuted() -> None:
     """There is nothing to admit then."""
-    verdict = prover.prove(ChoosesAnybody.claims()[0])
+    verdict = prove(ChoosesAnybody.claims()[0])
     assert isinstance(verdict, Refuted)
     assert verdict.world.broken == ("who is let in waits",)
 
@@ -192,7 +189,7 @@ class NameTaken(FairGate):
 
 
 class NoKernel(FairGate):
-    """Chooses nobody, and says nothing of it."""
+    """Chooses none, and says nothing of it."""
 
     state = ("c",)
     always = (Clause("c = 0", lambda o, w: w.c <= 0),)
@@ -205,5 +202,5 @@ class NoKernel(FairGate):
 def test_a_mistake_is_named(gate: type[FairGate], problem: str) -> None:
     """Which class, and what about it."""
     with pytest.raises(ValueError, match=problem) as error:
-        [prover.prove(claim) for claim in gate.claims()]
+        [prove(claim) for claim in gate.claims()]
     assert gate.__name__ in str(error.value)

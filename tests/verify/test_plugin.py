@@ -1,4 +1,4 @@
-"""`pytest --theorems` in a project of somebody else: a test a theorem, a table, a file; nothing at all without it."""
+"""`pytest --theorems` in another project: a test a theorem, a table, a file; nothing at all without it."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from fairsched.verify import plugin
 
 ROOT = Path(__file__).parents[2]
-AUTHORS = Path(__file__).parent / "authors"
+AUTHORS = Path(__file__).parents[1] / "support" / "authors"
 
 
 def _pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +25,7 @@ def _pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_plugin_is_declared() -> None:
-    """Whoever installs the package has the flag."""
+    """An installed package has the flag."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
     assert declared == {"fairsched": plugin.__name__}
 

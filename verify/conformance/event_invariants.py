@@ -1,4 +1,5 @@
-"""What any run's events must add up to, whoever produced them: tokens are computed once and every request ends once."""
+"""What any run's events must add up to, whatever produced them: tokens are computed once and every request ends
+once."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -46,7 +47,7 @@ class Ledger:
         """Worker of each request that waits or runs."""
         self._ran: set[int] = set()
         self._lost: set[int] = set()
-        """Clients of requests that were rejected after they had run: nobody says what they had generated."""
+        """Clients of requests that were rejected after they had run: what they had generated is not recorded."""
 
     def record(self, event: Event) -> None:
         """The next event of one worker's run, or of a cluster's."""
@@ -101,7 +102,7 @@ class Ledger:
             self._joins(event.request.id, event.request.client, event.worker)
 
     def _swaps(self, event: SwappedOut | SwappedIn | Transferred | HostLost) -> None:
-        """Only KV of who runs goes out, only what went out comes back, and what was said to go has gone."""
+        """Only KV of running requests goes out, only what went out comes back, and what was said to go has gone."""
         match event:
             case SwappedOut():
                 assert self.running[event.request_id] == event.client

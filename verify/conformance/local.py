@@ -13,14 +13,13 @@ end early, lets it fail and come back, lets weights change, refuses plans, and c
   nothing was decided in between.
 - **Kept.**  A state survives JSON, and goes on as if nothing had happened.
 - **Served.**  Every step computes something as long as there is something to do; every request ends once.
-- **As promised.**  A policy with a gate lets nobody in whom the gate does not, and no two clients that wait are ever
+- **As promised.**  A policy with a gate lets no client in that the gate does not, and no two clients that wait are ever
   further apart in service than it promises; Hypothesis looks for the runs that come closest to that bound.
 
 A policy author calls `check_local_policy(MyPolicy())`.
 """
 
 import sys
-from typing import Any
 
 import attrs
 import msgspec
@@ -41,10 +40,10 @@ from fairsched.model.events import ClientConfigured, Rejected, WorkerJoined
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.worker import InfeasiblePlanError
-from fairsched.policies.base import LocalPolicy
-from fairsched.verify import worker_invariants
-from fairsched.verify.conformance_play import SAVED_MAX, Play
-from fairsched.verify.strategies import bursts, requests
+from fairsched.policies.base import AnyLocalPolicy
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.play import SAVED_MAX, Play
+from fairsched.verify.conformance.strategies import bursts, requests
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
@@ -62,14 +61,14 @@ class World:
     clients: int = 4
 
 
-def machine(policy: LocalPolicy[Any], world: World | None = None) -> type["PolicyMachine"]:
+def machine(policy: AnyLocalPolicy, world: World | None = None) -> type["PolicyMachine"]:
     """The state machine of a policy, for those who want to run it their own way."""
     name = f"Conformance[{type(policy).__name__}]"
     return type(name, (PolicyMachine,), {"policy": policy, "world": world or World()})
 
 
 def check_local_policy(
-    policy: LocalPolicy[Any], world: World | None = None, settings: hypothesis_settings | None = None
+    policy: AnyLocalPolicy, world: World | None = None, settings: hypothesis_settings | None = None
 ) -> None:
     """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed.
 
@@ -155,7 +154,7 @@ class PolicyMachine(Play, RuleBasedStateMachine):
 
     @rule(begun=st.booleans())
     def fail(self, begun: bool) -> None:
-        """The worker loses its memory, perhaps in the middle of a step: everybody waits again, and nobody is lost."""
+        """The worker loses its memory, perhaps in the middle of a step: every request waits again, and none is lost."""
         if begun:
             self.begin_decided()
         before = self.worker

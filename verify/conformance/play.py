@@ -1,10 +1,11 @@
 """A policy and a worker that execute each other's word, where every exchange between them is a claim.
 
 `Play` holds both, and whatever must be true of each transition is asserted as it happens.  What happens, and in which
-order, is up to `fairsched.verify.conformance`.
+order, is up to `fairsched.verify.conformance.local`.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import msgspec
@@ -21,31 +22,69 @@ from fairsched.model.events import (
     SwappedIn,
     SwappedOut,
 )
-from fairsched.model.feasible import violations
-from fairsched.model.host import Host
 from fairsched.model.monitor import Monitor
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import EXTEND_AS_PLANNED, GATE_RESPECTED
-from fairsched.model.view import WorkerView
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.base import LocalPolicy, WaitingFor
-from fairsched.policies.local_state import LocalState
-from fairsched.verify import worker_invariants
-from fairsched.verify.event_invariants import Ledger
+from fairsched.model.view import Host, WorkerView
+from fairsched.model.worker import WorkerState, violations
+from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
+from fairsched.policies.local import AnyLocalState, LocalState
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.event_invariants import Ledger
 
 FOLDED = (Admitted, Preempted, SwappedIn, SwappedOut)
 """What `decide` has folded already into the state that it returns."""
 SAVED_MAX = 4
 """How many old states are kept, to decide again from them."""
 EXCUSES = (GATE_RESPECTED.name, EXTEND_AS_PLANNED.name)
-"""What only an engine can break, by admitting whom the policy had not let in, or for less than there was to compute."""
+"""What only an engine can break, by admitting what the policy had not let in, or for less than there was to compute."""
+
+
+class WorkerPlay:
+    """A local policy and its worker: requests arrive, and the worker executes what the policy decides."""
+
+    def __init__(self, policy: AnyLocalPolicy, worker: WorkerState) -> None:
+        self.policy = policy
+        self.worker = worker
+        self.state: Any = policy.init()
+
+    def arrive(self, request: Request, output_tokens: int, now_ns: int, *known: int) -> list[Event]:
+        """A request arrives, with the generated tokens and the KV that are `known` of it; returns what happened."""
+        return self.follow(transitions.arrive(self.worker, request, output_tokens, now_ns, *known))
+
+    def decide(self, now_ns: int) -> StepPlan:
+        """Return the policy's plan, in whose state it is from now on."""
+        plan, self.state = self.policy.decide(self.state, self.worker.view(now_ns))
+        return plan
+
+    def execute(self, plan: StepPlan, now_ns: int, steps: int = 1, took_ns: int = 0) -> list[Event]:
+        """The worker takes so many steps of a plan that the policy decided; returns what happened."""
+        begun = self.follow(transitions.begin(self.worker, plan, now_ns), decided=True)
+        return begun + self.follow(transitions.finish(self.worker, plan, steps, now_ns + took_ns))
+
+    def step(self, now_ns: int, took_ns: int = 0) -> list[Event]:
+        """The policy decides and the worker takes one step; returns what happened."""
+        return self.execute(self.decide(now_ns), now_ns, took_ns=took_ns)
+
+    def follow(self, done: transitions.Step, decided: bool = False) -> list[Event]:
+        """Take over the worker after a transition; the policy observes its events, except those that it `decided`."""
+        self.worker, events = done
+        for event in events:
+            if not (decided and isinstance(event, FOLDED)):
+                self.state = self.policy.observe(self.state, event)
+        return events
+
+
+def admitted(events: Iterable[Event]) -> list[int]:
+    """Return the requests that are admitted in these events, in order."""
+    return [event.request_id for event in events if isinstance(event, Admitted)]
 
 
 class Play:
     """One worker, one policy, and all that was said between them."""
 
-    policy: LocalPolicy[Any]
+    policy: AnyLocalPolicy
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,17 +99,17 @@ class Play:
         self.obeyed = True
         """Whether the engine did all that the policy decided, and nothing else."""
         self.gap_share: float | None = None
-        """The largest service gap over its bound, until a weight changed or somebody passed the gate by."""
+        """The largest service gap over its bound, until a weight changed or a client passed the gate by."""
         self.reweighted = False
 
     def open(self, capacity: int, clients: int, output_tokens_max: int, host_tokens: int = 0) -> None:
         """An empty worker with so much host memory, and the policy's promise to clients of weight 1 if it makes one."""
         self.worker = WorkerState(0, capacity, host=Host(host_tokens))
         self.state = self.policy.init()
-        everybody = tuple(Client(i, str(i)) for i in range(clients))
-        promise = self.policy.promise(everybody, self.policy.limits(capacity, output_tokens_max))
+        all_clients = tuple(Client(i, str(i)) for i in range(clients))
+        promise = self.policy.guarantee.promise(all_clients, self.policy.guarantee.limits(capacity, output_tokens_max))
         if promise is not None:
-            self.monitor = Monitor(promise, self.policy.gate_check())
+            self.monitor = Monitor(promise, self.policy.guarantee.gate_monitor())
 
     # --- between two exchanges --------------------------------------------------------------------------------------
 
@@ -84,15 +123,16 @@ class Play:
         if self.monitor is not None:
             self._check_promise(self.monitor)
 
-    def _check_copy(self, state: LocalState[Any]) -> None:
-        assert set(state.waiting.entries) == set(self.worker.queue)
+    def _check_copy(self, state: AnyLocalState) -> None:
+        assert set(state.queue.entries) == set(self.worker.queue)
         assert set(state.flights) == set(self.worker.running)
         for i, waiting in self.worker.queue.items():
-            assert state.waiting.entries[i].generated_tokens == waiting.generated_tokens
+            assert state.queue.entries[i].generated_tokens == waiting.generated_tokens
         worker_invariants.check_copy(state.cache, self.worker.cache)
 
     def _check_promise(self, monitor: Monitor) -> None:
-        """Whoever is let in was let in by the gate, and no two clients that wait are further apart than promised."""
+        """A request that is let in was let in by the gate, and no two clients that wait are further apart than
+        promised."""
         report = monitor.report()
         broken = [name for name in EXCUSES if report.assumptions[name].violated]
         assert not (self.obeyed and broken), report.assumptions[broken[0]]
@@ -167,8 +207,9 @@ class Play:
         assert self.encoded(self.state) == before
         assert view == self.worker.view(self.now_ns)
         if not plan.admit:
-            for request_id in self.worker.queue:
-                assert self.policy.waiting_for(self.state, view, request_id) in get_args(WaitingFor)
+            if isinstance(self.policy, Explains):
+                for request_id in self.worker.queue:
+                    assert self.policy.wait_reason(self.state, view, request_id) in get_args(WaitReason)
             # A decision that changes no batch changes no state either.
             assert plan.preempt or plan.swap_out or after == before
         self.saved = [*self.saved[1 - SAVED_MAX :], (self.state, view, plan, after)]

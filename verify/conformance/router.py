@@ -25,11 +25,11 @@ from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
-    Admitted,
+    NOWHERE,
+    Arrived,
     Cancelled,
     Event,
     Finished,
-    Preempted,
     Rejected,
     WorkerDraining,
     WorkerJoined,
@@ -38,12 +38,12 @@ from fairsched.model.events import (
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.model.worker_batch import generated, kv_tokens
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.base import Router
+from fairsched.model.worker import WorkerState, generated, kv_tokens
+from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked
-from fairsched.policies.fcfs import FCFS
-from fairsched.verify.strategies import requests
+from fairsched.policies.catalog import FCFS
+from fairsched.verify.conformance.play import WorkerPlay
+from fairsched.verify.conformance.strategies import requests
 
 WORKERS_MAX = 4
 SAVED_MAX = 4
@@ -68,37 +68,21 @@ class Saved(msgspec.Struct, frozen=True):
     after: bytes
 
 
-class Server:
+class Server(WorkerPlay):
     """A worker with its local policy, and what it last reported."""
 
     def __init__(self, worker: int, capacity: int) -> None:
-        self.state = WorkerState(worker, capacity)
-        self.policy_state = LOCAL.init()
-        self.report = self.state.load()
+        super().__init__(LOCAL, WorkerState(worker, capacity))
+        self.report = self.worker.load()
         self.draining = False
 
-    def tell(self, events: list[Event], decided: bool = False) -> None:
-        """Its policy learns events, except what it has folded."""
-        for event in events:
-            if not (decided and isinstance(event, Admitted | Preempted)):
-                self.policy_state = LOCAL.observe(self.policy_state, event)
 
-    def step(self, now_ns: int) -> list[Event]:
-        """One step; returns what happened."""
-        plan, self.policy_state = LOCAL.decide(self.policy_state, self.state.view(now_ns))
-        self.state, begun = transitions.begin(self.state, plan, now_ns)
-        self.tell(begun, decided=True)
-        self.state, done = transitions.finish(self.state, plan, 1, now_ns)
-        self.tell(done)
-        return begun + done
-
-
-def machine(router: Router[Any]) -> type["RouterMachine"]:
+def machine(router: AnyRouter) -> type["RouterMachine"]:
     """The state machine of a router, for those who want to run it their own way."""
     return type(f"Conformance[{type(router).__name__}]", (RouterMachine,), {"router": router})
 
 
-def check_router(router: Router[Any], settings: hypothesis_settings | None = None) -> None:
+def check_router(router: AnyRouter, settings: hypothesis_settings | None = None) -> None:
     """Play the whole battery against a router; raises what it finds, after the shortest way there was printed.
 
     `settings` says how many runs of how many steps (default: the Hypothesis profile that is loaded).  No run is judged
@@ -111,7 +95,7 @@ def check_router(router: Router[Any], settings: hypothesis_settings | None = Non
 class RouterMachine(RuleBasedStateMachine):
     """A few workers, one router, and whatever may happen to them."""
 
-    router: Router[Any]
+    router: AnyRouter
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,9 +132,7 @@ class RouterMachine(RuleBasedStateMachine):
         """A caller gives up."""
         request_id = sorted(self.home)[pick % len(self.home)]
         server = self.servers[self.home[request_id]]
-        server.state, events = transitions.cancel(server.state, request_id, self.now_ns)
-        server.tell(events)
-        self.tell(events)
+        self.tell(server.follow(transitions.cancel(server.worker, request_id, self.now_ns)))
 
     # --- what workers do --------------------------------------------------------------------------------------------
 
@@ -189,13 +171,13 @@ class RouterMachine(RuleBasedStateMachine):
     def report(self, pick: int) -> None:
         """A worker says how it stands; all others' reports grow older."""
         server = self.pick(list(self.servers), pick)
-        server.report = server.state.load()
+        server.report = server.worker.load()
 
     @rule(pick=picks, figures=st.lists(FIGURES, min_size=5, max_size=5))
     def lie(self, pick: int, figures: list[int]) -> None:
         """A worker reports what is not so, perhaps more free memory than it has in all."""
         server = self.pick(list(self.servers), pick)
-        server.report = WorkerLoad(server.state.worker, *figures)
+        server.report = WorkerLoad(server.worker.worker, *figures)
 
     # --- what workers are there -------------------------------------------------------------------------------------
 
@@ -211,17 +193,17 @@ class RouterMachine(RuleBasedStateMachine):
         """A worker takes no more requests."""
         server = self.pick(self.serving(), pick)
         server.draining = True
-        self.tell([WorkerDraining(self.now_ns, server.state.worker)])
+        self.tell([WorkerDraining(self.now_ns, server.worker.worker)])
 
     @precondition(lambda m: len(m.serving()) > 1)
     @rule(pick=picks)
     def leave(self, pick: int) -> None:
         """A worker is gone, with its memory; what it had is placed again, with the tokens that it has."""
         server = self.pick(list(self.servers), pick)
-        worker = server.state.worker
+        worker = server.worker.worker
         del self.servers[worker]
         self.tell([WorkerLeft(self.now_ns, worker)])
-        left, _ = transitions.lose(server.state, self.now_ns)
+        left, _ = transitions.lose(server.worker, self.now_ns)
         for request_id in sorted(left.queue):
             waiting = left.queue[request_id]
             del self.home[request_id]
@@ -267,11 +249,7 @@ class RouterMachine(RuleBasedStateMachine):
     def deliver(self, request: Request, generated_tokens: int, worker: int, kv_tokens: int = 0) -> None:
         """The worker has the request, or rejects it because it is too large."""
         server = self.servers[worker]
-        output_tokens = self.outputs[request.id]
-        server.state, events = transitions.arrive(
-            server.state, request, output_tokens, self.now_ns, generated_tokens, kv_tokens
-        )
-        server.tell(events)
+        events = server.arrive(request, self.outputs[request.id], self.now_ns, generated_tokens, kv_tokens)
         self.home[request.id] = worker
         self.tell(events)
 
@@ -282,17 +260,15 @@ class RouterMachine(RuleBasedStateMachine):
         assert target in self.serving(), f"request {request_id} cannot go to worker {target}, which takes none"
         assert target != source, f"request {request_id} is at worker {source} already"
         server = self.servers[source]
-        waiting = server.state.queue.get(request_id)
+        waiting = server.worker.queue.get(request_id)
         if waiting is None:
-            done, kv = generated(server.state, request_id), kv_tokens(server.state, request_id)
+            done, kv = generated(server.worker, request_id), kv_tokens(server.worker, request_id)
         else:
             done, kv = waiting.generated_tokens, waiting.kv_tokens
         request = self.requests[request_id]
-        if not self.servers[target].state.fits_alone(request):
+        if not self.servers[target].worker.fits_alone(request):
             return
-        server.state, events = transitions.depart(server.state, request_id, self.now_ns)
-        server.tell(events)
-        self.tell(events)
+        self.tell(server.follow(transitions.depart(server.worker, request_id, self.now_ns)))
         self.deliver(request, done, target, kv if migration.with_kv else 0)
 
     def tell(self, events: list[Event]) -> None:
@@ -312,7 +288,7 @@ class RouterMachine(RuleBasedStateMachine):
         worker = next(i for i in range(WORKERS_MAX) if i not in self.servers)
         self.servers[worker] = Server(worker, capacity)
         joined = WorkerJoined(self.now_ns, worker, capacity)
-        self.servers[worker].tell([joined])
+        self.servers[worker].follow((self.servers[worker].worker, [joined]))
         self.tell([joined])
 
     def serving(self) -> list[int]:
@@ -333,3 +309,78 @@ class RouterMachine(RuleBasedStateMachine):
     def encoded(self, state: Any) -> bytes:
         """A state as bytes that are equal exactly when the states are."""
         return msgspec.json.encode(self.router.state_to_json(state))
+
+
+# --- policies that hold requests --------------------------------------------------------------------------------------
+
+__all__ = ["check_cluster_policy", "cluster_machine"]
+
+
+def cluster_machine(policy: AnyClusterPolicy) -> type["ClusterMachine"]:
+    """The state cluster_machine of a policy, for those who want to run it their own way."""
+    return type(f"Conformance[{type(policy).__name__}]", (ClusterMachine,), {"router": policy})
+
+
+def check_cluster_policy(policy: AnyClusterPolicy, settings: hypothesis_settings | None = None) -> None:
+    """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed."""
+    chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(cluster_machine(policy), settings=chosen)
+
+
+class ClusterMachine(RouterMachine):
+    """A few workers, one policy that holds requests, and whatever may happen to them."""
+
+    router: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[int, tuple[Request, int]] = {}
+        """Requests that are at no worker, with the tokens that they have."""
+
+    @precondition(lambda m: m.held)
+    @rule(pick=picks)
+    def give_up(self, pick: int) -> None:
+        """A caller gives up a request that is held."""
+        request_id = sorted(self.held)[pick % len(self.held)]
+        request, done = self.held.pop(request_id)
+        self.tell_of_nobody(Cancelled(self.now_ns, NOWHERE, request_id, request.client, False, 0, done))
+
+    @rule(times=st.integers(1, 2))
+    def decide(self, times: int = 1) -> None:
+        """What the policy dispatches goes, and what it wants to move moves."""
+        for _ in range(times):
+            view = ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
+            before = self.encoded(self.state)
+            plan, after = self.router.decide(self.state, view)
+            for state in (self.state, self.restored(self.state)):
+                again, after_again = self.router.decide(state, view)
+                assert again == plan, f"the same state and view gave {plan} and {again}"
+                assert self.encoded(after_again) == self.encoded(after), "the same decision left two different states"
+            assert self.encoded(self.state) == before, "decide changed the state that it was given"
+            self.router.check(after)
+            self.state = after
+            for dispatch in plan.dispatches:
+                self.dispatched(dispatch, [load.worker for load in view.workers])
+            for migration in plan.migrations:
+                if self.home.get(migration.request_id) == migration.source:
+                    self.migrate(migration)
+
+    def dispatched(self, dispatch: Dispatch, workers: list[int]) -> None:
+        """A held request goes to its worker."""
+        assert dispatch.request_id in self.held, f"request {dispatch.request_id} is dispatched and not held"
+        assert dispatch.worker in workers, f"the view has no worker {dispatch.worker}"
+        request, done = self.held.pop(dispatch.request_id)
+        self.deliver(request, done, dispatch.worker)
+
+    def place(self, request: Request, generated_tokens: int) -> None:
+        """It is held from now on."""
+        self.held[request.id] = (request, generated_tokens)
+        self.tell_of_nobody(Arrived(self.now_ns, NOWHERE, request, generated_tokens))
+
+    def tell_of_nobody(self, event: Arrived | Cancelled) -> None:
+        """The policy learns what happens to a request at no worker."""
+        before = self.encoded(self.state)
+        after = self.router.observe(self.state, event)
+        assert self.encoded(self.state) == before, "observe changed the state that it was given"
+        self.router.check(after)
+        self.state = after

@@ -5,12 +5,10 @@ And what is true of a policy's copy of its prefix cache.
 
 from collections import Counter
 
-from fairsched.model.cache import PrefixCache
-from fairsched.model.host import Host
-from fairsched.model.prefix_tree import PrefixTree
+from fairsched.model.prefix_cache import PrefixCache, PrefixTree
 from fairsched.model.request import KEY_BYTES
-from fairsched.model.view import InFlight
-from fairsched.model.worker_state import Running, WorkerState
+from fairsched.model.view import Host, InFlight
+from fairsched.model.worker import Running, WorkerState
 
 
 def check(state: WorkerState) -> None:
@@ -80,7 +78,7 @@ def _check_memory(state: WorkerState) -> None:
     # Promised is each one's own share, and what grew without a reservation.
     grown = sum(produced(state, flight) for flight, _ in flights if not flight.reserved)
     assert state.promised == sum(flight.kv_tokens for flight, _ in flights) + grown + leaving
-    # Nobody uses more than it was promised, and a reservation covers the rest of the output.
+    # No request uses more than it was promised, and a reservation covers the rest of the output.
     for flight, run in flights:
         still = run.waiting.output_tokens - run.waiting.generated_tokens - produced(state, flight)
         more = flight.remaining_tokens + (still if flight.reserved else 0)
@@ -93,7 +91,7 @@ def _computed(state: WorkerState, flight: InFlight, run: Running) -> int:
 
 
 def _check_queue(state: WorkerState) -> None:
-    # Nobody waits and runs at once, and whatever waits could run here and is not complete.
+    # No request waits and runs at once, and whatever waits could run here and is not complete.
     assert not set(state.queue) & set(state.running)
     for i, waiting in state.queue.items():
         assert waiting.request.id == i
@@ -117,7 +115,7 @@ def _check_batch(state: WorkerState) -> None:
         # It prefills or it decodes.
         assert (flight.clock_start is None) == (run.clock_end is None) == bool(flight.remaining_tokens)
         assert run.waiting.generated_tokens + produced(state, flight) < run.waiting.output_tokens
-    # Ranks name everybody in the batch, in order of admission.
+    # Ranks name every request in the batch, in order of admission.
     state.ranks.check()
     assert list(state.ranks) == sorted((flight.rank, i) for i, flight in state.in_flight.items())
     assert all(rank < state.rank for rank, _ in state.ranks)
@@ -149,7 +147,7 @@ def _check_decoding(state: WorkerState) -> None:
 
 def _check_pins(state: WorkerState) -> None:
     state.cache.tree.check()
-    # Only who runs pins, or is on the way to the host, and every pin of the tree is one of theirs.
+    # Only what runs pins, or is on the way to the host, and every pin of the tree is one of theirs.
     assert set(state.cache.pins) <= set(state.running) | {i for i, _ in state.host.outgoing}
     pins = Counter(state.cache.pins.values())
     assert all(node.pins == pins[i] for i, node in state.cache.tree.nodes.items())
@@ -161,7 +159,7 @@ def _check_host(state: WorkerState) -> None:
     assert set(host.kv) <= set(state.queue)
     assert all(1 <= kv < state.queue[i].context_tokens for i, kv in host.kv.items())
     assert host.used_tokens == sum(host.kv.values()) + host.vacated_tokens <= host.capacity_tokens
-    # Nobody is on the way to two places, and all that comes back was there.
+    # Nothing is on the way to two places, and all that comes back was there.
     going = [i for i, _ in host.outgoing]
     assert len(set(going)) == len(going)
     assert not set(going) & set(state.running)

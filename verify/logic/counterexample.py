@@ -1,28 +1,50 @@
 """Worlds that break a claim, as values that can be read, saved and run again without a solver.
 
 A counterexample is a world of few clients and the events that break a clause in it: one event from a state that the
-invariants allow (a step that is not inductive), or a whole run from the claim's start (see `fairsched.verify.bounded`).
-Saved as JSON it names the claim by module and theorem, and holds the text of a kernel function that differs from the
-shipped one; replaying runs all of it again on numpy arrays and on exact integers and says what is broken now.
+invariants allow (a step that is not inductive), or a whole run from the claim's start (see
+`fairsched.verify.solvers.bounded_model_checking`). Saved as JSON it names the claim by module and theorem, and holds
+the text of a kernel function that differs from the shipped one; replaying runs all of it again on numpy arrays and on
+exact integers and says what is broken now.
 """
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
 
-from fairsched.model.algebra import NOBODY
-from fairsched.verify.concrete import INTERPRETATIONS, Interpretation, Values, hypotheses, permitted
-from fairsched.verify.steps import CONCLUSION, START, Step, failing, plain, step_named
-from fairsched.verify.system import Claim, Kind, World, decided, state_after, with_derived
-from fairsched.verify.variants import with_text
+from fairsched.model.algebra import NO_GROUP
+from fairsched.verify.logic.patching import with_text
+from fairsched.verify.logic.system import (
+    CONCLUSION,
+    INTERPRETATIONS,
+    START,
+    Claim,
+    Interpretation,
+    Kind,
+    Step,
+    Values,
+    World,
+    confirmed,
+    decided,
+    failing,
+    hypotheses,
+    permitted,
+    plain,
+    state_after,
+    step_named,
+    with_derived,
+)
 
 SCHEMA = 1
+_EARLIER = re.compile(r"fairsched\.verify\.(\w+_proofs|turns_bound|refuted|suite)")
+"""Modules of claims as they were called before version 0.2."""
 
 
 @attrs.frozen
@@ -30,7 +52,7 @@ class Counterexample:
     """A concrete world in which an event breaks a clause, confirmed by two interpretations of the kernel.
 
     `values` are the parameters, the state before the event and the event's facts: a tuple a vector or mask, an int a
-    scalar or point (a client's index, -1 for nobody).  `without` names the assumptions that were not made.
+    scalar or point (a client's index, -1 for none).  `without` names the assumptions that were not made.
     """
 
     system: str
@@ -44,6 +66,29 @@ class Counterexample:
     def __str__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.values.items())
         return f"{self.obligation} breaks {'; '.join(self.broken)} with {self.clients} clients: {values}"
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A document about the theorem of that id in `claims`: the module, or the ``module:Class``, that lists it."""
+
+    def to_json(self) -> bytes:
+        """The document as indented JSON, the same bytes for the same document."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+AnySaved = TypeVar("AnySaved", bound=Saved)
+
+
+def decoded(path: Path, kind: type[AnySaved], what: str) -> AnySaved:
+    """A saved document; raises `ValueError`, with the file's name, when it is none."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: not a {what}: {error}") from error
+    schema = getattr(found, kind.__struct_fields__[0])
+    if schema != SCHEMA:
+        raise ValueError(f"{path}: schema {schema}; this library reads {SCHEMA}")
+    return found
 
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,10 +106,10 @@ class ChangedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Document(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A counterexample as it is saved.
 
-    `claims` is the module, or the ``module:Class``, whose ``claims`` hold the theorem.  `from_start` says that the
+    `from_start` says that the
     events begin in a first state of the claim; otherwise they begin in a state that its invariants allow.
     `obligation` is what breaks: an event, "start" or "conclusion".
     """
@@ -81,12 +126,8 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     without: tuple[str, ...] = ()
     kernel: ChangedKernel | None = None
 
-    def to_json(self) -> bytes:
-        """The document as indented JSON, the same bytes for the same document."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
-
-def document(
+def counterexample_document(
     found: Counterexample, claims: str, kernel: ChangedKernel | None = None, claim: Claim | None = None
 ) -> Document:
     """What is to be saved of a counterexample to a theorem; `claims` names where its claim is found, if it is not
@@ -119,15 +160,9 @@ def _home(claim: Claim, claims: str) -> str:
     return module if listed and any(other.theorem == claim.theorem for other in listed()) else claims
 
 
-def read(path: Path) -> Document:
+def read_counterexample(path: Path) -> Document:
     """A saved counterexample; raises `ValueError`, with the file's name, when it is none."""
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Document)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path}: not a counterexample: {error}") from error
-    if found.fairsched_counterexample != SCHEMA:
-        raise ValueError(f"{path}: schema {found.fairsched_counterexample}; this library reads {SCHEMA}")
-    return found
+    return decoded(path, Document, "counterexample")
 
 
 def is_counterexample(path: Path) -> bool:
@@ -136,7 +171,7 @@ def is_counterexample(path: Path) -> bool:
 
 
 def is_world(path: Path) -> bool:
-    """Whether a file begins like a world that `fairsched.verify.world_file` saved."""
+    """Whether a file begins like a world that `fairsched.verify.logic.saved_worlds` saved."""
     return _begins_with(path, b'"fairsched_world"')
 
 
@@ -185,7 +220,7 @@ class NotPermittedError(ValueError):
     """A world does not fulfil the hypotheses under which the claim is made, so it says nothing about it."""
 
 
-def replay(saved: Document, claim: Claim | None = None) -> Replay:
+def replay_counterexample(saved: Document, claim: Claim | None = None) -> Replay:
     """Runs a saved counterexample on numpy arrays and on exact integers.
 
     `claim` is looked up unless given.  Raises `NotPermittedError` when a hypothesis does not hold in its world, and
@@ -234,37 +269,52 @@ def _check_fits(what: str, kinds: Mapping[str, Kind], values: Values, clients: i
         vector = kinds[name] in (Kind.VECTOR, Kind.MASK)
         if isinstance(value, tuple) is not vector or (isinstance(value, tuple) and len(value) != clients):
             raise ValueError(f"{what}: {name} is a {kinds[name].value} over {clients} clients, not {value!r}")
-        if kinds[name] is Kind.POINT and isinstance(value, int) and not NOBODY <= value < clients:
-            raise ValueError(f"{what}: {name} is one of {clients} clients or nobody (-1), not {value}")
+        if kinds[name] is Kind.POINT and isinstance(value, int) and not NO_GROUP <= value < clients:
+            raise ValueError(f"{what}: {name} is one of {clients} clients or none (-1), not {value}")
 
 
 def _step(claim: Claim, name: str, without: tuple[str, ...]) -> Step:
-    events = claim.system.events
-    needs = [*claim.system.laws, *(need for event in events for need in event.needs)]
-    known = {need.assumption for need in needs} | {event.excluded_by for event in events}
-    dropped = frozenset(assumption for assumption in known if assumption and assumption.name in without)
+    dropped = frozenset(assumption for assumption in claim.droppable if assumption.name in without)
     return step_named(claim, name, dropped)
 
 
-def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> Claim:
+def holder_of(claims: str, theorem: str) -> Any:
+    """Return the module or class of that name; raises `ValueError` when it has no claims.
+
+    A module of an earlier version of this library stands for the one that proves the theorem now.
+    """
     module, _, attribute = claims.partition(":")
     try:
         found: Any = importlib.import_module(module)
-        holder = getattr(found, attribute) if attribute else found
-        made = holder.claims(**_with_kernel(holder.claims, kernel)) if kernel else holder.claims()
-    except (ImportError, AttributeError, TypeError) as error:
+    except ImportError as error:
+        earlier = _EARLIER.fullmatch(module)
+        found = importlib.import_module("fairsched.verify.proofs").home_of(theorem) if earlier else None
+        if found is None:
+            raise ValueError(f"no claims in {claims!r}: {error}") from error
+    holder = getattr(found, attribute, None) if attribute else found
+    if not callable(getattr(holder, "claims", None)):
+        raise ValueError(f"no claims in {claims!r}")
+    return holder
+
+
+def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> Claim:
+    holder = holder_of(claims, theorem)
+    made = getattr(holder, "kernel_claims", holder.claims) if kernel else holder.claims
+    try:
+        listed = made(**_with_kernel(made, kernel)) if kernel else made()
+    except TypeError as error:
         raise ValueError(f"no claims in {claims!r}: {error}") from error
-    named: list[Claim] = [claim for claim in made if claim.theorem.id == theorem]
+    named: list[Claim] = [claim for claim in listed if claim.theorem.id == theorem]
     if named:
         return named[0]
     raise ValueError(f"{claims!r} has no theorem {theorem!r}")
 
 
 def _with_kernel(claims: Callable[..., Any], kernel: ChangedKernel) -> dict[str, Any]:
-    """The variant under the name that `claims` has for it: `kernel`, or of which gate if it is about several."""
-    own = f"{kernel.module.rpartition('.')[2]}_kernel"
-    name = own if own in inspect.signature(claims).parameters else "kernel"
-    return {name: with_text(kernel.module, kernel.function, kernel.text)}
+    """The variant in place of the kernels that it is one of."""
+    shipped = inspect.signature(claims).parameters.items()
+    of_module = [name for name, each in shipped if getattr(each.default, "__name__", "") == kernel.module]
+    return dict.fromkeys(of_module or ["kernel"], with_text(kernel.module, kernel.function, kernel.text))
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -327,3 +377,86 @@ def _entry(kind: Kind, entry: int) -> str:
     if kind is Kind.MASK:
         return "yes" if entry else "-"
     return str(entry)
+
+
+# --- shrinking --------------------------------------------------------------------------------------------------------
+
+
+def minimised(step: Step, clients: int, values: Values) -> Counterexample:
+    """The smallest world that was found by changing one value, or two, at a time; the given one must break the step."""
+    found, n = dict(values), clients
+
+    def breaks(candidate: Values, size: int) -> bool:
+        return bool(confirmed(step, size, candidate))
+
+    for client in reversed(range(clients)):
+        fewer = _without(step, found, client)
+        if n > 1 and fewer is not None and breaks(fewer, n - 1):
+            found, n = fewer, n - 1
+    while smaller := next((world for world in _smaller(step, found) if breaks(world, n)), None):
+        found = smaller
+    return Counterexample(
+        step.claim.system.name,
+        step.name,
+        confirmed(step, n, found),
+        n,
+        found,
+        step.claim.theorem.id,
+        tuple(sorted(assumption.name for assumption in step.dropped)),
+    )
+
+
+def _without(step: Step, values: Values, client: int) -> dict[str, Any] | None:
+    """The world without a client; None if a field is that client."""
+    fewer: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            fewer[name] = value[:client] + value[client + 1 :]
+        elif step.kinds[name] is Kind.POINT:
+            if value == client:
+                return None
+            fewer[name] = value - (value > client)
+        else:
+            fewer[name] = value
+    return fewer
+
+
+_Place = tuple[str, int | None]
+"""An entry of a vector, or a scalar."""
+
+
+def _smaller(step: Step, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Worlds with one entry closer to zero, then with two that move by as much (a balance ties them), boldest first."""
+    places = [(place, entry) for place, entry in _entries(step, values) if entry]
+    for place, entry in places:
+        yield from (_moved(values, {place: less}) for less in _closer(entry))
+    for (one, left), (two, right) in combinations(places, 2):
+        for by in sorted({min(abs(left), abs(right)), 1}, reverse=True):
+            yield _moved(values, {one: _toward(left, by), two: _toward(right, by)})
+
+
+def _entries(step: Step, values: dict[str, Any]) -> Iterator[tuple[_Place, int]]:
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            yield from (((name, i), entry) for i, entry in enumerate(value))
+        elif step.kinds[name] is not Kind.POINT:
+            yield (name, None), value
+
+
+def _moved(values: dict[str, Any], to: Mapping[_Place, int]) -> dict[str, Any]:
+    moved = dict(values)
+    for (name, i), entry in to.items():
+        value = moved[name]
+        moved[name] = entry if i is None else (*value[:i], entry, *value[i + 1 :])
+    return moved
+
+
+def _closer(entry: int) -> list[int]:
+    size = abs(entry)
+    nearer = {size, size - size // 2, *(1 << bit for bit in range(size.bit_length()))}
+    return [_toward(entry, by) for by in sorted(nearer, reverse=True) if 0 < by <= size]
+
+
+def _toward(entry: int, by: int) -> int:
+    """The entry, closer to zero."""
+    return entry - by if entry > 0 else entry + by

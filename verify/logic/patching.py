@@ -1,7 +1,7 @@
 """A kernel with one function of another text: what a proof must refute to be believed.
 
 Only the section of kernels (and of closed forms beside them) is compiled, from the very file that ships.  A text may
-come from a file that somebody else wrote, so it is read before it is compiled: one function of plain assignments and a
+come from a file that another person wrote, so it is read before it is compiled: one function of plain assignments and a
 return, over arithmetic and calls of the algebra's words and of its fellow kernels, and nothing else.
 """
 
@@ -9,14 +9,16 @@ import ast
 import importlib
 import inspect
 import linecache
+import re
 import textwrap
 from itertools import count
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
 
-from fairsched.verify.guard import WORDS
+from fairsched.verify.logic.kernel_language import WORDS
 
 _SECTION = "# --- kernel "
-_AFTER = "# --- gate "
+_AFTER = re.compile(r"^# --- (?:gate|ability) ", re.MULTILINE)
 _HEADER = "from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector\n"
 _numbers = count(1)
 
@@ -45,7 +47,9 @@ def with_text(module: str, function: str, text: str) -> ModuleType:
     source = inspect.getsource(shipped)
     if _SECTION not in source or not inspect.isfunction(getattr(shipped, function, None)):
         raise ValueError(f"{module} has no kernel {function!r}")
-    begin, end = source.index(_SECTION), source.index(_AFTER)
+    after = _AFTER.search(source)
+    assert after is not None, f"{module}: no section follows the kernel"
+    begin, end = source.index(_SECTION), after.start()
     _check(module, function, text, source[begin:end])
     changed = _HEADER + source[begin:end].replace(inspect.getsource(getattr(shipped, function)), text)
     name = f"<variant {next(_numbers)} of {module}: {function}>"
@@ -80,3 +84,43 @@ def _check(module: str, function: str, text: str, section: str) -> None:
                 raise refuse(f"calls {ast.unparse(node)}")
             case _ if not isinstance(node, _NODES):
                 raise refuse(f"has {ast.unparse(node) or type(node).__name__}")
+
+
+# --- shipped Python ---------------------------------------------------------------------------------------------------
+
+Kind = TypeVar("Kind")
+_numbers = count(1)
+
+
+def changed(kind: type[Kind], method: str, old: str, new: str) -> type[Kind]:
+    """The class where, in the text of one of its methods, `old` reads `new`.
+
+    Raises `ValueError` unless `old` occurs there exactly once, so that a bug cannot silently be none.
+    """
+    home = next(base for base in kind.__mro__ if method in vars(base))
+    text = textwrap.dedent(inspect.getsource(vars(home)[method]))
+    if text.count(old) != 1:
+        raise ValueError(f"{kind.__name__}.{method}: {old!r} occurs {text.count(old)} times, not once")
+    lines = f"class {kind.__name__}(Base):\n{textwrap.indent(text.replace(old, new), '    ')}"
+    name = f"<{kind.__name__}.{method}, changed {next(_numbers)}>"
+    linecache.cache[name] = (len(lines), None, lines.splitlines(keepends=True), name)
+    names: dict[str, Any] = {**vars(inspect.getmodule(home)), "Base": kind}
+    exec(compile(lines, name, "exec"), names)
+    made: type[Kind] = names[kind.__name__]
+    return made
+
+
+def with_names(function: Any, **names: Any) -> Any:
+    """The function, for which these global names and builtins mean something else."""
+    made = FunctionType(function.__code__, {**function.__globals__, **names})
+    made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return made
+
+
+def unchecked(kind: type[Kind], **values: Any) -> Kind:
+    """A configuration with these values, such as unknown integers, that no validator has seen; others are defaults."""
+    made = object.__new__(kind)
+    fields: Any = getattr(kind, "__attrs_attrs__", ())
+    for field in fields:
+        object.__setattr__(made, field.name, values.get(field.name, field.default))
+    return made

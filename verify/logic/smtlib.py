@@ -249,7 +249,7 @@ class _Writer:
 class _Node:
     """A term, what it is and the ids of what it is made of; `value` is that of an integer.
 
-    Z3 is asked by its C interface, whose answers keep nobody waiting for a wrapper around each part.
+    Z3 is asked by its C interface, whose answers need not wait for a wrapper around each part.
     """
 
     __slots__ = ("children", "kind", "parts", "term", "value")

@@ -34,7 +34,7 @@ class Paths:
         return SymbolicInt(self, z3.Int(name))
 
     def fresh(self, name: str) -> "SymbolicInt":
-        """An unknown integer that nobody else names: the result of something that is known by its contract only."""
+        """An unknown integer with no other name: the result of something that is known by its contract only."""
         self._names += 1
         return self.integer(f"{name}!{self._names}")
 
@@ -104,6 +104,14 @@ class SymbolicBool:
     __ror__ = __or__
 
 
+def _arithmetic(operate: Callable[[Any, Any], Any]) -> Callable[["SymbolicInt", Any], "SymbolicInt"]:
+    return lambda self, other: SymbolicInt(self.paths, operate(self.term, _term(other)))
+
+
+def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[["SymbolicInt", Any], SymbolicBool]:
+    return lambda self, other: SymbolicBool(self.paths, compare(self.term, _term(other)))
+
+
 class SymbolicInt:
     """An integer that is not known; it adds, subtracts, multiplies and compares like one."""
 
@@ -114,23 +122,16 @@ class SymbolicInt:
         self.paths = paths
         self.term = term
 
-    def _with(self, other: Any, operate: Callable[[Any, Any], Any]) -> "SymbolicInt":
-        return SymbolicInt(self.paths, operate(self.term, _term(other)))
-
-    def _compared(self, other: Any, compare: Callable[[Any, Any], Any]) -> SymbolicBool:
-        return SymbolicBool(self.paths, compare(self.term, _term(other)))
-
-    def __add__(self, other: Any) -> "SymbolicInt":
-        return self._with(other, lambda a, b: a + b)
-
-    def __sub__(self, other: Any) -> "SymbolicInt":
-        return self._with(other, lambda a, b: a - b)
-
-    def __rsub__(self, other: Any) -> "SymbolicInt":
-        return self._with(other, lambda a, b: b - a)
-
-    def __mul__(self, other: Any) -> "SymbolicInt":
-        return self._with(other, lambda a, b: a * b)
+    __add__ = __radd__ = _arithmetic(lambda a, b: a + b)
+    __sub__ = _arithmetic(lambda a, b: a - b)
+    __rsub__ = _arithmetic(lambda a, b: b - a)
+    __mul__ = __rmul__ = _arithmetic(lambda a, b: a * b)
+    __eq__ = _comparison(lambda a, b: a == b)  # type: ignore[assignment]
+    __ne__ = _comparison(lambda a, b: a != b)  # type: ignore[assignment]
+    __ge__ = _comparison(lambda a, b: a >= b)
+    __gt__ = _comparison(lambda a, b: a > b)
+    __le__ = _comparison(lambda a, b: a <= b)
+    __lt__ = _comparison(lambda a, b: a < b)
 
     def __floordiv__(self, other: Any) -> "SymbolicInt":
         """Python's quotient, by what defines it; nothing is said about a divisor of zero."""
@@ -145,10 +146,7 @@ class SymbolicInt:
 
     def __mod__(self, other: Any) -> "SymbolicInt":
         """Python's remainder, by the quotient."""
-        return self._with((self // other) * other, lambda a, b: a - b)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
+        return SymbolicInt(self.paths, self.term - ((self // other) * other).term)
 
     def __neg__(self) -> "SymbolicInt":
         return SymbolicInt(self.paths, -self.term)
@@ -156,26 +154,8 @@ class SymbolicInt:
     def __bool__(self) -> bool:
         return self.paths.decide(self.term != 0)
 
-    def __eq__(self, other: object) -> SymbolicBool:  # type: ignore[override]
-        return self._compared(other, lambda a, b: a == b)
 
-    def __ne__(self, other: object) -> SymbolicBool:  # type: ignore[override]
-        return self._compared(other, lambda a, b: a != b)
-
-    def __ge__(self, other: Any) -> SymbolicBool:
-        return self._compared(other, lambda a, b: a >= b)
-
-    def __gt__(self, other: Any) -> SymbolicBool:
-        return self._compared(other, lambda a, b: a > b)
-
-    def __le__(self, other: Any) -> SymbolicBool:
-        return self._compared(other, lambda a, b: a <= b)
-
-    def __lt__(self, other: Any) -> SymbolicBool:
-        return self._compared(other, lambda a, b: a < b)
-
-
-def implies(premise: "SymbolicBool | bool", conclusion: "SymbolicBool | bool") -> "SymbolicBool | bool":
+def if_then(premise: "SymbolicBool | bool", conclusion: "SymbolicBool | bool") -> "SymbolicBool | bool":
     """That the conclusion holds if the premise does; no path is split."""
     for part in (premise, conclusion):
         if isinstance(part, SymbolicBool):

@@ -6,24 +6,43 @@ fields: an event computes them from its own facts (what was charged, what was re
 so a kernel that charges one token less is caught even when all its own books agree.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from types import SimpleNamespace
+from inspect import getmodule
+from itertools import product as tuples
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
+import numpy as np
 
-from fairsched.model.algebra import Algebra
+from fairsched.model.algebra import EXACT, NUMPY, Algebra, ExactVector
 from fairsched.model.theorem import Assumption, Theorem
 
 World = SimpleNamespace
 """The values of fields, parameters, facts and derived scalars by name: `w.q`, `w.queued`, ..."""
 
-Formula = Callable[[Algebra, World], Any]
+Term = Any
+"""A value of some interpretation: a number, a truth value or a point, or one a client."""
+
+Functions = ModuleType | SimpleNamespace
+"""Functions by name: a module of kernels or of prices, or a variant of one."""
+
+Formula = Callable[[Algebra, World], Term]
 """A truth value, or a mask that is meant to hold for every client."""
 
-Rule = Callable[[Algebra, World], Mapping[str, Any]]
-"""Values by name."""
+Written = Mapping[str, Term]
+"""Values by name, such as the fields that an event writes."""
+
+Rule = Callable[[Algebra, World], Written]
+"""Computes values of a world."""
+
+
+def module_of(member: Any) -> ModuleType:
+    """Return the module that defines a gate or a function: its kernels stand beside it."""
+    found = getmodule(member)
+    assert found is not None
+    return found
 
 
 def _nothing(_o: Algebra, _w: World) -> Mapping[str, Any]:
@@ -41,7 +60,7 @@ def product(a: Any, b: Any) -> Any:
     return a * b if times is None else times(b)
 
 
-def implies(o: Algebra, a: Any, b: Any) -> Any:
+def implies(o: Algebra, a: Term, b: Term) -> Term:
     """b wherever a."""
     return o.where(a, b, True)
 
@@ -51,13 +70,13 @@ def spread(flag: Any, like: Any) -> Any:
     return (like <= like) & flag
 
 
-def total(o: Algebra, v: Any) -> Any:
+def total(o: Algebra, v: Term) -> Term:
     """The sum of a vector over all clients, for derived values only (on solver terms it names clients)."""
     symbolic = getattr(o, "total", None)
     return sum(map(int, v)) if symbolic is None else symbolic(v)
 
 
-def only(o: Algebra, like: Any, p: Any) -> Any:
+def only(o: Algebra, like: Term, p: Term) -> Term:
     """The mask that is true at the point p and nowhere else, over the clients of the vector `like`."""
     return o.put(spread(False, like), p, True)
 
@@ -128,7 +147,7 @@ def and_also(event: Event, **ghosts: Ghost) -> Event:
     """The event, which then also writes fields computed from the worlds before and after it."""
     step = event.step
 
-    def both_steps(o: Algebra, w: World) -> Mapping[str, Any]:
+    def both_steps(o: Algebra, w: World) -> Written:
         written = step(o, w)
         return {**written, **{name: ghost(o, w, written) for name, ghost in ghosts.items()}}
 
@@ -139,10 +158,11 @@ def and_also(event: Event, **ghosts: Ghost) -> Event:
 class System:
     """A gate together with everything that may happen to it.
 
-    `derived` are values of a state (such as whether anybody waits) that clauses use; they are computed once a state.
+    `derived` are values of a state (such as whether a client waits) that clauses use; they are computed once a state.
     `hints` follow from the laws by arithmetic alone and spare the solver a search: each is proved before it is used.
     With `closed_forms` vectors may be multiplied and divided, which kernels must not and closed forms beside them do.
-    With `opaque` the second solver is told laws of products and quotients in place of them (`fairsched.verify.smtlib`).
+    With `opaque` the second solver is told laws of products and quotients in place of them
+    (`fairsched.verify.logic.smtlib`).
     """
 
     name: str
@@ -177,6 +197,34 @@ class Claim:
     invariants: tuple[Clause, ...]
     conclusions: tuple[Clause, ...]
 
+    @property
+    def excluding(self) -> frozenset[Assumption]:
+        """The assumptions without which other things happen: those that tell a variant from what ships."""
+        return frozenset(event.excluded_by for event in self.system.events if event.excluded_by)
+
+    @property
+    def droppable(self) -> frozenset[Assumption]:
+        """Every assumption that the claim can be decided without."""
+        needs = (*self.system.laws, *(need for event in self.system.events for need in event.needs))
+        return self.excluding | frozenset(need.assumption for need in needs if need.assumption)
+
+
+def one_step(
+    theorem: Theorem,
+    name: str,
+    fields: Mapping[str, Kind],
+    event: Event,
+    clauses: tuple[Clause, ...],
+    *,
+    parameters: Mapping[str, Kind] | None = None,
+    laws: tuple[Need, ...] = (),
+    derived: Mapping[str, Formula] | None = None,
+    closed_forms: bool = False,
+) -> Claim:
+    """Return the claim that one event makes the clauses true, whatever was true before; `fields` hold what it did."""
+    system = System(name, parameters or {}, laws, fields, (event,), derived or {}, closed_forms=closed_forms)
+    return Claim(theorem, system, clauses, clauses, clauses)
+
 
 def decided(o: Algebra, event: Event, world: World) -> World:
     """The world with what the event's kernel chooses."""
@@ -195,3 +243,145 @@ def state_after(o: Algebra, system: System, event: Event, world: World) -> World
 def with_derived(o: Algebra, system: System, world: World) -> World:
     """The world with its derived scalars computed afresh."""
     return SimpleNamespace(**{**vars(world), **{name: rule(o, world) for name, rule in system.derived.items()}})
+
+
+# --- worlds of numbers ------------------------------------------------------------------------------------------------
+
+Values = Mapping[str, int | tuple[int, ...]]
+"""A tuple a vector or mask, an int a scalar, flag or point (a client's index, -1 for none), by name."""
+
+
+@attrs.frozen
+class Interpretation:
+    """An algebra that runs, and how its vectors and masks are made from tuples."""
+
+    o: Algebra
+    vector: Callable[[tuple[int, ...]], Any]
+    mask: Callable[[tuple[int, ...]], Any]
+
+    def world(self, kinds: Mapping[str, Kind], values: Values) -> World:
+        """The values as this interpretation computes with them."""
+        made: dict[Kind, Callable[[Any], Any]] = {Kind.VECTOR: self.vector, Kind.MASK: self.mask, Kind.FLAG: bool}
+        return SimpleNamespace(**{name: made.get(kinds[name], int)(value) for name, value in values.items()})
+
+
+INTERPRETATIONS = (
+    Interpretation(EXACT, ExactVector, lambda entries: ExactVector(map(bool, entries))),
+    Interpretation(
+        NUMPY, lambda entries: np.array(entries, dtype=np.int64), lambda entries: np.array(entries, dtype=np.bool_)
+    ),
+)
+
+
+def kept(needs: tuple[Need, ...], dropped: frozenset[Assumption]) -> tuple[Need, ...]:
+    """The hypotheses that remain when the assumptions `dropped` are not made."""
+    return tuple(need for need in needs if need.assumption is None or need.assumption not in dropped)
+
+
+def permitted(o: Algebra, needs: tuple[Need, ...], world: World) -> bool:
+    """Whether a world fulfils every hypothesis."""
+    return all(bool(np.all(need.holds(o, world))) for need in needs)
+
+
+def holds(o: Algebra, clause: Clause, world: World, clients: int) -> bool:
+    """Whether a clause is true of a world of so many clients."""
+    return all(bool(np.all(clause.holds(o, world, *points))) for points in tuples(range(clients), repeat=clause.points))
+
+
+def hypotheses(system: System, event: Event | None, dropped: frozenset[Assumption]) -> tuple[Need, ...]:
+    """What must be true of a world for the event to happen in it."""
+    return kept(system.laws, dropped) + (kept(event.needs, dropped) if event else ())
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+START = "start"
+CONCLUSION = "conclusion"
+HINTS = "hints"
+DIVISION = "no division by zero"
+
+
+@attrs.frozen
+class Step:
+    """From every state in which `assumed` holds, `goals` hold after `event` (of the same state, if there is none)."""
+
+    name: str
+    claim: Claim
+    event: Event | None
+    assumed: tuple[Clause, ...]
+    goals: tuple[Clause, ...]
+    dropped: frozenset[Assumption]
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Everything that a world of this step holds."""
+        system = self.claim.system
+        return {**system.parameters, **system.fields, **(self.event.facts if self.event else {})}
+
+
+def steps(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Step]:
+    """Every step of `claim` when the assumptions `dropped` are not made."""
+    hints = claim.system.hints
+    if hints:
+        yield Step(HINTS, claim, None, (), hints, dropped)
+    yield Step(START, claim, None, (*claim.start, *hints), claim.invariants, dropped)
+    kept = (*claim.invariants, *hints)
+    for event in claim.system.events:
+        if event.excluded_by is None or event.excluded_by in dropped:
+            yield Step(event.name, claim, event, kept, claim.invariants, dropped)
+    yield Step(CONCLUSION, claim, None, kept, claim.conclusions, dropped)
+
+
+def step_named(claim: Claim, name: str, dropped: frozenset[Assumption] = frozenset()) -> Step:
+    """The step of that name; raises `ValueError` when there is none."""
+    for step in steps(claim, dropped):
+        if step.name == name:
+            return step
+    raise ValueError(f"{claim.system.name} has no event {name!r}")
+
+
+def world_of(run: Interpretation, step: Step, values: Values) -> World:
+    """The values as a world of this interpretation, with what is derived and what the event's kernel decides."""
+    world = with_derived(run.o, step.claim.system, run.world(step.kinds, values))
+    return decided(run.o, step.event, world) if step.event else world
+
+
+def broken_by(run: Interpretation, step: Step, clients: int, values: Values) -> tuple[str, ...]:
+    """Which goals fail after the step; none if the world does not fulfil the hypotheses."""
+    try:
+        with np.errstate(divide="raise"):
+            return _broken(run, step, clients, values)
+    except ArithmeticError:
+        # A closed form must not divide by zero wherever the laws of the claim hold.
+        world = run.world(step.kinds, values)
+        return (DIVISION,) if permitted(run.o, hypotheses(step.claim.system, None, step.dropped), world) else ()
+
+
+def _broken(run: Interpretation, step: Step, clients: int, values: Values) -> tuple[str, ...]:
+    before = world_of(run, step, values)
+    if not permitted(run.o, hypotheses(step.claim.system, step.event, step.dropped), before):
+        return ()
+    if any(not holds(run.o, clause, before, clients) for clause in step.assumed):
+        return ()
+    after = state_after(run.o, step.claim.system, step.event, before) if step.event else before
+    return failing(run.o, step.goals, after, clients)
+
+
+def failing(o: Algebra, clauses: tuple[Clause, ...], world: World, clients: int) -> tuple[str, ...]:
+    """The names of the clauses that are not true of a world."""
+    return tuple(clause.name for clause in clauses if not holds(o, clause, world, clients))
+
+
+def confirmed(step: Step, clients: int, values: Values) -> tuple[str, ...]:
+    """Which goals fail after the step by the word of every interpretation; none if they do not agree."""
+    outcomes = {broken_by(run, step, clients, values) for run in INTERPRETATIONS}
+    return outcomes.pop() if len(outcomes) == 1 else ()
+
+
+def plain(kinds: Mapping[str, Kind], world: World) -> dict[str, Any]:
+    """A world of one interpretation as plain integers and tuples, by name."""
+    return {name: _plain(kind, getattr(world, name)) for name, kind in kinds.items()}
+
+
+def _plain(kind: Kind, value: Any) -> Any:
+    return tuple(int(entry) for entry in value) if kind in (Kind.VECTOR, Kind.MASK) else int(value)

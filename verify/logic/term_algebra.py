@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 
 import z3
 
+from fairsched.model.algebra import NO_GROUP
+
 CLIENT = z3.DeclareSort("Client")
 
 
@@ -37,6 +39,13 @@ class _Term:
     __mod__ = __rmod__ = __pow__ = __rpow__ = __invert__ = __abs__ = _refuse
 
 
+def _operator(
+    build: Callable[[Any, Any], Any], *, boolean: bool = False, takes: bool = False
+) -> Callable[["Value", Any], "Value"]:
+    """Return the method that combines two values term by term: of truth values if it `takes` them, else of numbers."""
+    return lambda self, other: self._combine(other, build, boolean=boolean, takes=takes)
+
+
 class Value(_Term):
     """A scalar (`at` ignores its client) or a vector: a term a client.
 
@@ -55,7 +64,7 @@ class Value(_Term):
         """The term for a client: one of the obligation, or its number where there are so many (`z3_fixed`)."""
         key = (client if isinstance(client, int) else client.get_id()) if self.vector else None
         if key not in self._built:
-            # The client stays with its term: an id is given again once nobody holds what had it.
+            # The client stays with its term: an id is given again once nothing holds what had it.
             self._built[key] = (client, self._at(client))
         return self._built[key][1]
 
@@ -67,49 +76,28 @@ class Value(_Term):
             lambda c: build(self.at(c), right.at(c)), boolean=boolean, vector=self.vector or right.vector
         )
 
-    def __add__(self, other: Any) -> "Value":
-        return self._combine(other, lambda a, b: a + b, boolean=False, takes=False)
-
-    def __sub__(self, other: Any) -> "Value":
-        return self._combine(other, lambda a, b: a - b, boolean=False, takes=False)
-
-    def __rsub__(self, other: Any) -> "Value":
-        return self._combine(other, lambda a, b: b - a, boolean=False, takes=False)
+    __add__ = __radd__ = _operator(lambda a, b: a + b)
+    __sub__ = _operator(lambda a, b: a - b)
+    __rsub__ = _operator(lambda a, b: b - a)
+    __gt__ = _operator(lambda a, b: a > b, boolean=True)
+    __ge__ = _operator(lambda a, b: a >= b, boolean=True)
+    __lt__ = _operator(lambda a, b: a < b, boolean=True)
+    __le__ = _operator(lambda a, b: a <= b, boolean=True)
+    __and__ = __rand__ = _operator(z3.And, boolean=True, takes=True)
+    __or__ = __ror__ = _operator(z3.Or, boolean=True, takes=True)
 
     def __neg__(self) -> "Value":
-        return self._combine(0, lambda a, b: b - a, boolean=False, takes=False)
-
-    def __gt__(self, other: Any) -> "Value":
-        return self._combine(other, lambda a, b: a > b, boolean=True, takes=False)
-
-    def __ge__(self, other: Any) -> "Value":
-        return self._combine(other, lambda a, b: a >= b, boolean=True, takes=False)
-
-    def __lt__(self, other: Any) -> "Value":
-        return self._combine(other, lambda a, b: a < b, boolean=True, takes=False)
-
-    def __le__(self, other: Any) -> "Value":
-        return self._combine(other, lambda a, b: a <= b, boolean=True, takes=False)
-
-    def __and__(self, other: Any) -> "Value":
-        return self._combine(other, z3.And, boolean=True, takes=True)
-
-    def __or__(self, other: Any) -> "Value":
-        return self._combine(other, z3.Or, boolean=True, takes=True)
+        return 0 - self
 
     def times(self, other: Any) -> "Value":
         """The product, for clauses and closed forms: the guard keeps kernels from calling it."""
         return self._combine(other, lambda a, b: a * b, boolean=False, takes=False)
 
-    __radd__ = __add__
-    __rand__ = __and__
-    __ror__ = __or__
-
 
 class ClosedFormValue(Value):
     """A number that may also be multiplied and divided, for closed forms that live beside a kernel.
 
-    ``//`` is Python's for positive divisors only, so whoever proves something about it assumes that they are.
+    ``//`` is Python's for positive divisors only, so a proof about it assumes that they are.
     """
 
     __slots__ = ()
@@ -127,7 +115,7 @@ def _made(*values: Value) -> type[Value]:
 
 
 class Point(_Term):
-    """The client `who` when `found`, nobody otherwise."""
+    """The client `who` when `found`, none otherwise."""
 
     __slots__ = ("found", "who")
 
@@ -220,7 +208,7 @@ class Z3Algebra:
         return scalar(z3.Not(self._exists(Value(lambda c: z3.Not(mask.at(c)), boolean=True, vector=True))))
 
     def _exists(self, mask: Value) -> Any:
-        witness = self.fresh_client("somebody")
+        witness = self.fresh_client("client")
         found = z3.Bool(self._name("any"))
         self.facts.append(z3.Implies(found, mask.at(witness)))
         self.laws.append(lambda c: z3.Implies(mask.at(c), found))
@@ -330,3 +318,50 @@ def _point(p: Any) -> Point:
     if not isinstance(p, Point):
         raise KernelError(f"a point belongs here, not {p!r}")
     return p
+
+
+# --- a fixed number of clients ----------------------------------------------------------------------------------------
+
+
+def entries(terms: list[Any], *, boolean: bool, closed_form: bool = False) -> Value:
+    """A vector or a mask of one term a client."""
+    made = ClosedFormValue if closed_form and not boolean else Value
+    return made(lambda client: terms[client], boolean=boolean, vector=True)
+
+
+def point(number: Any) -> Point:
+    """The client of that number, none for NO_GROUP."""
+    return Point(number >= 0, number)
+
+
+class FixedAlgebra(Z3Algebra):
+    """The words over `size` clients."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def fresh_client(self, name: str) -> Any:
+        raise KernelError("all clients of a small world are numbered")
+
+    def _exists(self, mask: Value) -> Any:
+        return z3.Or([mask.at(client) for client in range(self.size)])
+
+    def _choose(self, v: Any, m: Any, beats: Callable[[Any, Any], Any]) -> Point:
+        values, mask = lifted(v), lifted(m)
+        best: Any = z3.IntVal(NO_GROUP)
+        most: Any = z3.IntVal(0)
+        for client in range(self.size):
+            takes = z3.And(mask.at(client), z3.Or(best < 0, z3.Not(beats(most, values.at(client)))))
+            best, most = z3.If(takes, client, best), z3.If(takes, values.at(client), most)
+        return point(best)
+
+    def pick(self, v: Any, p: Point, default: Any) -> Value:
+        values, found = lifted(v), lifted(default).at(None)
+        for client in range(self.size):
+            found = z3.If(z3.And(p.found, p.who == client), values.at(client), found)
+        return scalar(found)
+
+    def total(self, v: Any) -> Value:
+        values = lifted(v)
+        return scalar(z3.Sum([values.at(client) for client in range(self.size)]))

@@ -14,15 +14,28 @@ import attrs
 
 from fairsched.model.pricing import Rates, price
 from fairsched.model.theorem import BACKLOGGED_DURING, Assumption, Theorem
-from fairsched.verify.concrete import INTERPRETATIONS, Interpretation, Values, holds, hypotheses, permitted
-from fairsched.verify.system import Claim, Kind, System, World, decided, state_after, with_derived
+from fairsched.verify.logic.system import (
+    INTERPRETATIONS,
+    Claim,
+    Interpretation,
+    Kind,
+    System,
+    Values,
+    World,
+    decided,
+    holds,
+    hypotheses,
+    permitted,
+    state_after,
+    with_derived,
+)
 
-INTERVAL_STARTS = "the interval starts"
-"""The step that is no event: service and credit are counted from here, and whoever is backlogged waits."""
+BEGIN = "the interval starts"
+"""The step that is no event: service and credit are counted from here, and backlogged clients wait."""
 
 RATES = Rates(1, 2)
 
-Step = tuple[str, Mapping[str, Any]]
+RunStep = tuple[str, Mapping[str, Any]]
 
 Measure = Callable[[World], int]
 """What the theorem bounds, read off a world."""
@@ -37,14 +50,15 @@ def service_gap(w: World) -> int:
 class Witness:
     """A run of a claim's system in a world of `clients` clients; its `parameters` hold until the run is over.
 
-    What happens before the interval starts happens in the system `history` (the claim's own unless given), where nobody
-    needs to be backlogged; `snapshots` are the parameters that are then read off the state, by the field's name.
+    What happens before the interval starts happens in the system `history` (the claim's own unless given), where no
+    client needs to be backlogged; `snapshots` are the parameters that are then read off the state, by the field's
+    name.
     """
 
     claim: Claim
     clients: int
     parameters: Values
-    steps: tuple[Step, ...]
+    steps: tuple[RunStep, ...]
     bound_cost: int
     snapshots: Mapping[str, str] = attrs.field(factory=dict)
     measure: Measure = service_gap
@@ -74,9 +88,9 @@ def _measured(witness: Witness, run: Interpretation) -> int:
     kinds = {**system.parameters, **system.fields, **claim.system.parameters, **claim.system.fields}
     zeros = {name: _nothing(kind, witness.clients) for name, kind in kinds.items()}
     world = with_derived(o, system, run.world(kinds, {**zeros, **witness.parameters}))
-    counting = not any(name == INTERVAL_STARTS for name, _ in witness.steps)
+    counting = not any(name == BEGIN for name, _ in witness.steps)
     for name, facts in witness.steps:
-        if name == INTERVAL_STARTS:
+        if name == BEGIN:
             counting, system = True, claim.system
             fresh = [field for field in ("W", "P", "X") if field in system.fields]
             world = _with(world, vars(run.world(kinds, {field: zeros[field] for field in fresh})))
@@ -123,7 +137,7 @@ def one(clients: int, client: int, value: int) -> tuple[int, ...]:
     return tuple(value if i == client else 0 for i in range(clients))
 
 
-def served(clients: int, client: int, input_tokens: int, output_tokens: int, **chosen: Any) -> Iterator[Step]:
+def served(clients: int, client: int, input_tokens: int, output_tokens: int, **chosen: Any) -> Iterator[RunStep]:
     """One request from admission to its last token; `chosen` are the facts by which the kernel picks the client."""
     output = price(output_tokens, RATES.output)
     yield "admit", {"x": price(input_tokens, RATES.input), "r": output, **chosen}

@@ -15,49 +15,18 @@ from typing import Any
 import attrs
 import z3
 
-from fairsched.verify import (
-    bypass_proofs,
-    change_proofs,
-    counter_kernel_proofs,
-    counter_proofs,
-    counter_wait_proofs,
-    credit_ledger_proofs,
-    deficit_cap_proofs,
-    deficit_kernel_proofs,
-    deficit_progress_proofs,
-    deficit_proofs,
-    deficit_rejoin_proofs,
-    global_proofs,
-    global_worker_proofs,
-    hierarchical_kernel_proofs,
-    hierarchical_proofs,
-    migrate_proofs,
-    prover,
-)
-from fairsched.verify.counterexample import Counterexample
-from fairsched.verify.mutants import Mutant
-from fairsched.verify.outcome import Fate, Outcome
-from fairsched.verify.steps import CONCLUSION, steps
-from fairsched.verify.system import Claim
+from fairsched.verify import proofs
+from fairsched.verify.logic import CONCLUSION, Claim, Counterexample, steps
+from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome
+from fairsched.verify.solvers import RLIMIT, check, counterexample, obligation
 
-MODULES: tuple[ModuleType, ...] = (
-    deficit_proofs,
-    deficit_rejoin_proofs,
-    deficit_kernel_proofs,
-    deficit_progress_proofs,
-    deficit_cap_proofs,
-    hierarchical_proofs,
-    hierarchical_kernel_proofs,
-    counter_proofs,
-    counter_kernel_proofs,
-    counter_wait_proofs,
-    change_proofs,
-    bypass_proofs,
-    migrate_proofs,
-    global_worker_proofs,
-    global_proofs,
-    credit_ledger_proofs,
-)
+
+def modules() -> list[ModuleType]:
+    """The modules of proofs all of whose claims are about kernels and any sequence of events."""
+    listed = ((module, proofs.claims_in(module)) for module in proofs.modules())
+    return [module for module, claims in listed if claims and all(isinstance(each, Claim) for each in claims)]
+
+
 _STRICT: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.Lt, ast.GtE: ast.Gt}
 
 
@@ -65,7 +34,7 @@ def outcomes(module: ModuleType) -> Iterator[Outcome]:
     """The fate of every stricter clause of a module of claims; what is only assumed, of a start, is none."""
     tree = ast.parse(inspect.getsource(module))
     claims = {claim.theorem.id: claim for claim in module.claims()}
-    goals = {(id, step.name): prover.obligation(step).goal for id, claim in claims.items() for step in steps(claim)}
+    goals = {(id, step.name): obligation(step).goal for id, claim in claims.items() for step in steps(claim)}
     for compared in _comparisons(tree):
         begun = perf_counter()
         loose, words = compared.ops[0], ast.unparse(compared)
@@ -83,12 +52,12 @@ def _refuted(claims: list[Claim], goals: Mapping[tuple[str, str], Any]) -> tuple
     """Whether any goal is another than in `goals`, and a counterexample to one that is, conclusions first."""
     changed = False
     for step in sorted((step for claim in claims for step in steps(claim)), key=lambda step: step.name != CONCLUSION):
-        obligation = prover.obligation(step)
-        if obligation.goal.eq(goals[step.claim.theorem.id, step.name]):
+        shown = obligation(step)
+        if shown.goal.eq(goals[step.claim.theorem.id, step.name]):
             continue
         changed = True
-        if prover.check(obligation, prover.RLIMIT, z3.Not(obligation.goal)) != z3.unsat:
-            world = prover.counterexample(obligation)
+        if check(shown, RLIMIT, z3.Not(shown.goal)) != z3.unsat:
+            world = counterexample(shown)
             if world is not None:
                 return True, world
     return changed, None

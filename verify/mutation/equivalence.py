@@ -15,11 +15,22 @@ from typing import Any
 
 import z3
 
-from fairsched.verify.concrete import hypotheses
-from fairsched.verify.prover import RLIMIT, everywhere, symbol
-from fairsched.verify.steps import Step
-from fairsched.verify.system import Kind, World, decided, state_after, with_derived
-from fairsched.verify.z3_algebra import CLIENT, KernelError, Point, Value, Z3Algebra, lifted
+from fairsched.verify.logic import (
+    CLIENT,
+    KernelError,
+    Kind,
+    Point,
+    Step,
+    Value,
+    World,
+    Z3Algebra,
+    decided,
+    hypotheses,
+    lifted,
+    state_after,
+    with_derived,
+)
+from fairsched.verify.solvers import RLIMIT, everywhere, symbol
 
 Kernel = Callable[..., Any]
 
@@ -63,7 +74,7 @@ def equal(kernel: Kernel, other: Kernel, *, rlimit: int = RLIMIT) -> bool:
     """Whether two kernels of the same parameters return the same for all inputs."""
     o = FirstOfEquals()
     pair = (_applied(o, kernel), _applied(o, other))
-    return _proved(o, [], [pair], o.fresh_client("anybody"), rlimit)
+    return _proved(o, [], [pair], o.fresh_client("client"), rlimit)
 
 
 def equal_within(step: Step, other: Step, *, rlimit: int = RLIMIT) -> bool:
@@ -92,14 +103,14 @@ def _implied(step: Step, other: Step, rlimit: int) -> tuple[bool, bool]:
     held = [need.holds(o, before) for need in hypotheses(system, event, step.dropped)]
     needed = [need.holds(o, theirs) for need in hypotheses(other.claim.system, other.event, step.dropped)]
     pairs += [(lifted(True), value) for value in needed]
-    anybody = o.fresh_client("anybody")
+    point = o.fresh_client("client")
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
     for clause in step.assumed:
         for points in tuples(o.clients, repeat=clause.points):
             terms += everywhere(o, clause.holds(o, before, *(Point(z3.BoolVal(True), who) for who in points)))
-    alike = all(z3.eq(a.at(anybody), b.at(anybody)) for a, b in zip(held, needed, strict=True))
-    return _proved(o, terms, pairs, anybody, rlimit), alike
+    alike = all(z3.eq(a.at(point), b.at(point)) for a, b in zip(held, needed, strict=True))
+    return _proved(o, terms, pairs, point, rlimit), alike
 
 
 def _applied(o: FirstOfEquals, kernel: Kernel) -> Value | Point:

@@ -1,9 +1,9 @@
 """Mutation of what is proved about: every small change to a kernel breaks a theorem, or changes nothing.
 
-Each mutant is the shipped function with one expression changed (`fairsched.verify.mutants`).  It is *killed* when some
-claim about the gate has a countermodel that both running interpretations confirm, and *equivalent* when the two texts
-are proved to mean the same for every number of clients: for all inputs, or wherever a claim's invariants and an
-event's needs hold.  Anything else is *unknown*: a theorem is missing, or the solver's budget is too small.
+Each mutant is the shipped function with one expression changed (`fairsched.verify.mutation.mutants`).  It is *killed*
+when some claim about the gate has a countermodel that both running interpretations confirm, and *equivalent* when the
+two texts are proved to mean the same for every number of clients: for all inputs, or wherever a claim's invariants
+and an event's needs hold.  Anything else is *unknown*: a theorem is missing, or the solver's budget is too small.
 
 A change that mixes up masks, vectors, scalars and points is no mutant; the interpretations refuse it before any proof.
 """
@@ -12,7 +12,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from functools import wraps
+from functools import cache, wraps
 from multiprocessing import get_context
 from time import perf_counter
 from types import ModuleType
@@ -22,19 +22,18 @@ import attrs
 import z3
 
 from fairsched.model import pricing
-from fairsched.policies import deficit
-from fairsched.verify import claim_mutation, decide, pricing_mutation, prover, suite
-from fairsched.verify.counterexample import Counterexample
-from fairsched.verify.equivalence import ILL_TYPED, equal, equal_within, signature
-from fairsched.verify.guard import closure
-from fairsched.verify.mutants import Mutant, mutants
-from fairsched.verify.outcome import Fate, Outcome, row
-from fairsched.verify.prover import Refuted
-from fairsched.verify.steps import Step, confirmed, steps
-from fairsched.verify.system import Claim
-from fairsched.verify.variants import with_text
+from fairsched.policies.gates import DeficitGate
+from fairsched.verify.logic import Claim, Counterexample, Step, closure, confirmed, module_of, steps, with_text
+from fairsched.verify.mutation import claims as claim_mutation
+from fairsched.verify.mutation import pricing as pricing_mutation
+from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
+from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants, row
+from fairsched.verify.proofs import bugs, modules
+from fairsched.verify.solvers import RLIMIT, Obligation, Refuted, check, counterexample, obligation, prove
 
 Claims = Callable[..., tuple[Claim, ...]]
+SLOWEST = "refill_rounds"
+"""The closed form whose mutants are a task of their own."""
 RLIMIT_FIRST = 200_000
 """Budget of a first round of solver calls, in which easy claims are asked before hard ones get the full budget."""
 RLIMIT_SEARCH = 1_000_000
@@ -68,10 +67,11 @@ class Target:
         return {(claim.theorem.id, step.name): step for each in made for claim in each for step in steps(claim)}
 
 
+@cache
 def targets() -> tuple[Target, ...]:
     """Every module of kernels that a module of proofs names as what its claims are about."""
-    about = dict.fromkeys(kernels for proofs in suite.MODULES for _, _, kernels in _parameters(proofs))
-    found = (Target(kernels, tuple(p for p in suite.MODULES if kernels in _kernels(p))) for kernels in about)
+    about = dict.fromkeys(kernels for module in modules() for _, _, kernels in _parameters(module))
+    found = (Target(kernels, tuple(p for p in modules() if kernels in _kernels(p))) for kernels in about)
     return tuple(target for target in found if target.kernels())
 
 
@@ -81,13 +81,10 @@ def _kernels(proofs: ModuleType) -> list[ModuleType]:
 
 def _parameters(proofs: ModuleType) -> Iterator[tuple[Claims, str, ModuleType]]:
     """The function that makes the claims about kernels, and its parameters whose default is what ships."""
-    made: Claims = getattr(proofs, "kernel_claims", proofs.claims)
+    made: Claims = getattr(proofs, "kernel_claims", getattr(proofs, "claims", tuple))
     for name, parameter in inspect.signature(made).parameters.items():
         if isinstance(parameter.default, ModuleType):
             yield made, name, parameter.default
-
-
-TARGETS = targets()
 
 
 class _Recorder:
@@ -135,7 +132,7 @@ class _Hunt:
         recorder, runs = _Recorder(self._target.module), {}
         for key, step in self._target.steps(recorder).items():
             recorder.called = set()
-            prover.obligation(step)
+            obligation(step)
             runs[key] = recorder.called
         return runs
 
@@ -178,24 +175,24 @@ class _Hunt:
                 return attrs.evolve(world, broken=broken)
         hard = []
         for key in keys:
-            obligation = prover.obligation(mutated[key])
-            answer = prover.check(obligation, RLIMIT_FIRST, z3.Not(obligation.goal))
-            found = self._found(key, obligation) if answer == z3.sat else None
+            shown = obligation(mutated[key])
+            answer = check(shown, RLIMIT_FIRST, z3.Not(shown.goal))
+            found = self._found(key, shown) if answer == z3.sat else None
             if found is not None:
                 return found
             if answer != z3.unsat:
                 hard.append(key)
         for key in hard:
-            obligation = prover.obligation(mutated[key])
-            found = self._found(key, obligation, linear_only=True)
-            if found is None and prover.check(obligation, prover.RLIMIT, z3.Not(obligation.goal)) != z3.unsat:
-                found = self._found(key, obligation)
+            shown = obligation(mutated[key])
+            found = self._found(key, shown, linear_only=True)
+            if found is None and check(shown, RLIMIT, z3.Not(shown.goal)) != z3.unsat:
+                found = self._found(key, shown)
             if found is not None:
                 return found
         return None
 
-    def _found(self, key: _Key, obligation: prover.Obligation, *, linear_only: bool = False) -> Counterexample | None:
-        world = prover.counterexample(obligation, RLIMIT_SEARCH, linear_only=linear_only)
+    def _found(self, key: _Key, shown: Obligation, *, linear_only: bool = False) -> Counterexample | None:
+        world = counterexample(shown, RLIMIT_SEARCH, linear_only=linear_only)
         if world is not None:
             self._kills[key] += 1
             self._worlds.setdefault(key, []).append(world)
@@ -211,44 +208,44 @@ Task = tuple[str, ...]
 def report(jobs: int = 1) -> list[dict[str, Any]]:
     """One row a kernel, a pricing function and a module of claims: mutants, killed, equivalent and unknown."""
     if jobs == 1:
-        return [row for task in tasks() for row in rows(task)]
+        return [row for task in mutation_tasks() for row in mutation_rows(task)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return [row for found in pool.map(rows, tasks()) for row in found]
+        return [row for found in pool.map(mutation_rows, mutation_tasks()) for row in found]
 
 
-def tasks() -> list[Task]:
+def mutation_tasks() -> list[Task]:
     """The longest first; a closed form is a task of its own."""
-    closed = [("kernels", deficit.__name__, deficit.refill_rounds.__name__)]
+    closed = [("kernels", module_of(DeficitGate).__name__, SLOWEST)]
     rest = [
         ("kernels", target.module.__name__, *names)
-        for target in TARGETS
-        if (names := [kernel.__name__ for kernel in target.kernels() if kernel is not deficit.refill_rounds])
+        for target in targets()
+        if (names := [kernel.__name__ for kernel in target.kernels() if kernel.__name__ != SLOWEST])
     ]
-    claims = [("claims", module.__name__) for module in claim_mutation.MODULES]
-    seeded = [("bugs", module.__name__) for module in suite.MODULES if suite.bugs(module)]
+    claims = [("claims", module.__name__) for module in claim_mutation.modules()]
+    seeded = [("bugs", module.__name__) for module in modules() if bugs(module)]
     return [*closed, *rest, ("pricing",), *reversed(claims), *seeded]
 
 
-def rows(task: Task) -> list[dict[str, Any]]:
+def mutation_rows(task: Task) -> list[dict[str, Any]]:
     """The rows of one task."""
     match task:
-        case ("kernels", module, *names):
-            target = next(target for target in TARGETS if target.module.__name__ == module)
-            return _by_function(module, outcomes(target, names), names)
+        case ("kernels", kernels, *names):
+            target = next(target for target in targets() if target.module.__name__ == kernels)
+            return _by_function(kernels, outcomes(target, names), names)
         case ("bugs", name):
-            proofs = next(proofs for proofs in suite.MODULES if proofs.__name__ == name)
-            return [row(f"{name}, seeded bugs", bug_outcomes(proofs))]
+            (module,) = (module for module in modules() if module.__name__ == name)
+            return [row(f"{name}, seeded bugs", bug_outcomes(module))]
         case ("claims", name):
-            claims = next(module for module in claim_mutation.MODULES if module.__name__ == name)
-            return [row(name, claim_mutation.outcomes(claims))]
+            (module,) = (module for module in modules() if module.__name__ == name)
+            return [row(name, claim_mutation.outcomes(module))]
     names = [function.__name__ for function in pricing_mutation.FUNCTIONS]
     return _by_function(pricing.__name__, pricing_mutation.outcomes(), names)
 
 
 def bug_outcomes(module: ModuleType) -> Iterator[Outcome]:
     """What became of the bugs that a module seeds: one that is not refuted is unknown."""
-    for bug in suite.bugs(module):
-        verdict = decide.prove(bug.claim)
+    for bug in bugs(module):
+        verdict = prove(bug.claim)
         world = verdict.world if isinstance(verdict, Refuted) else None
         fate = Fate.UNKNOWN if world is None else Fate.KILLED
         yield Outcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world, verdict.ms)

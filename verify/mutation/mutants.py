@@ -1,17 +1,22 @@
 """Every small change to the text of one function: an operator, a constant, an argument or a branch.
 
 A mutant is the function with one expression changed.  Changes that cannot matter (the arguments of ``+`` exchanged)
-are not made, and equal texts are made once.  What a change amounts to is for `fairsched.verify.mutation` to say.
+are not made, and equal texts are made once.  What a change amounts to is for `fairsched.verify.mutation.kernels` to
+say.
 """
 
 import ast
 import copy
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from typing import Any
 
 import attrs
+
+from fairsched.verify.logic import Counterexample
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Gt: (ast.GtE, ast.Lt),
@@ -176,3 +181,31 @@ def _is_returned(node: ast.expr, definition: ast.FunctionDef) -> bool:
     if ast.unparse(definition.returns) != ast.unparse(parameters[0].annotation):
         return False
     return any(isinstance(statement, ast.Return) and statement.value is node for statement in definition.body)
+
+
+# --- what became of a mutant ------------------------------------------------------------------------------------------
+
+
+class Fate(Enum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    EQUIVALENT = "equivalent"
+    UNKNOWN = "unknown"
+
+
+@attrs.frozen
+class Outcome:
+    """A mutant's fate; `by` is the theorem that kills it, or under which hypotheses it is equivalent."""
+
+    mutant: Mutant
+    fate: Fate
+    by: str
+    world: Counterexample | None
+    ms: float
+
+
+def row(kernel: str, of: Iterable[Outcome]) -> dict[str, Any]:
+    """The figures of some mutants, as they stand in the report."""
+    fates = Counter(outcome.fate for outcome in of)
+    return {"kernel": kernel, "mutants": fates.total(), **{fate.value: fates[fate] for fate in Fate}}

@@ -1,8 +1,8 @@
 """Mutation of the pricing functions: every small change prices something wrongly, or changes no price.
 
-The same as `fairsched.verify.mutation` for plain functions on integers: a mutant is killed by integers that fulfil a
-claim's conditions and break it on the functions themselves, and equivalent when both texts give the same on every
-path, for all arguments of at least 0 (weights and rates: 1).
+The same as `fairsched.verify.mutation.kernels` for plain functions on integers: a mutant is killed by integers that
+fulfil a claim's conditions and break it on the functions themselves, and equivalent when both texts give the same on
+every path, for all arguments of at least 0 (weights and rates: 1).
 """
 
 import inspect
@@ -16,14 +16,11 @@ from typing import Any
 import z3
 
 from fairsched.model import pricing
-from fairsched.verify import arithmetic, deficit_sharing_proofs, pricing_proofs
-from fairsched.verify.arithmetic import ArithmeticClaim
-from fairsched.verify.counterexample import Counterexample
-from fairsched.verify.mutants import Mutant, mutants
-from fairsched.verify.outcome import Fate, Outcome
-from fairsched.verify.pricing_proofs import with_contracts
-from fairsched.verify.prover import RLIMIT, Proved, Refuted
-from fairsched.verify.symbolic import Paths, explore
+from fairsched.verify.logic import ArithmeticClaim, Counterexample, Paths, explore
+from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants
+from fairsched.verify.proofs import price_claims
+from fairsched.verify.proofs.memory import with_contracts
+from fairsched.verify.solvers import RLIMIT, Proved, Refuted, prove
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     pricing.multipliers,
@@ -68,14 +65,14 @@ def _outcome(function: Callable[..., Any], mutant: Mutant) -> Outcome | None:
 def _fate(
     function: Callable[..., Any], mutated: Callable[..., Any], functions: ModuleType
 ) -> tuple[Fate, str, Counterexample | None]:
-    claims = (*pricing_proofs.claims(functions), *deficit_sharing_proofs.price_claims(functions))
+    claims = price_claims(functions)
     for claim in claims:
         world = _small_world(claim)
         if world is not None:
             return Fate.KILLED, claim.theorem.id, world
     if _equal(function, mutated):
         return Fate.EQUIVALENT, "all arguments", None
-    verdicts = [arithmetic.prove(claim) for claim in claims]
+    verdicts = [prove(claim) for claim in claims]
     for verdict in verdicts:
         if isinstance(verdict, Refuted):
             return Fate.KILLED, verdict.theorem.id, verdict.world

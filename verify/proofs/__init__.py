@@ -1,121 +1,97 @@
-"""Which claims there are about what ships: one list of modules, in the order of the report.
+"""What is proved, a gate or a rule a file, in the order of the report.  Read `gates.deficit` first: it proves D-4.1.
 
-**To add proofs**, write a module here in `verify` and put it into `MODULES`.  It has:
+**To add proofs**, write a module in the folder that it belongs to and put it into `MODULES`.  It has:
 
-- `claims()`: one claim a theorem, of any kind.  `Claim` is about kernels and any sequence of events (`system`);
-  `ArithmeticClaim` runs shipped functions on unknown integers (`arithmetic`); `TestedClaim` tries worlds (`tested`).
+- `claims()`: one claim a theorem, of any kind.  `Claim` is about kernels and any sequence of events (`logic.system`);
+  `ArithmeticClaim` runs shipped functions on unknown integers, and `SampledClaim` tries worlds (`logic.claims`).
 - `bugs()`, for the second and third kind: each `Bug` is the claim about code that is wrong, and has to be refuted.
-- `refutations()`, if statements are false: each `FalseClaim` has a world; `fairsched verify` looks for it again.
+- `refutations()`, if statements are false: each `RefutedClaim` has a world; `fairsched verify` looks for it again.
+- `witnesses()`, if runs attain the bounds of its theorems.
 
 The theorem itself stands beside what it is about, in the `theorems` of a gate, a batching rule or a router; a router's
 theorem with a `bound` also needs `attained` in its claim.  What is missing is named by `registry.breaches`.
-`router_proofs` is an example of all of it.
+`routers.load_based` is an example of all of it.
 """
 
+# written by hand
+
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from fairsched.verify import (
-    ageing_proofs,
-    aladdin_fit_proofs,
-    aladdin_proofs,
-    bypass_proofs,
-    change_proofs,
-    counter_kernel_proofs,
-    counter_proofs,
-    counter_wait_proofs,
-    counter_worker_proofs,
-    credit_ledger_proofs,
-    d2lpm_proofs,
-    deficit_cap_proofs,
-    deficit_kernel_proofs,
-    deficit_progress_proofs,
-    deficit_proofs,
-    deficit_rejoin_proofs,
-    deficit_sharing_proofs,
-    dfs_weight_proofs,
-    e2_proofs,
-    global_proofs,
-    global_worker_proofs,
-    hierarchical_family_proofs,
-    hierarchical_kernel_proofs,
-    hierarchical_proofs,
-    int64_proofs,
-    larry_proofs,
-    llumnix_proofs,
-    memory_proofs,
-    migrate_proofs,
-    predicted_batches_proofs,
-    preemption_proofs,
-    prefix_group_proofs,
-    pricing_proofs,
-    router_proofs,
-    sal_proofs,
-    staggered_proofs,
-    swap_proofs,
-    threshold_proofs,
-    turns_bound,
-    turns_proofs,
-    wait_proofs,
-    window_proofs,
-)
-from fairsched.verify.arithmetic import ArithmeticClaim
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.system import Claim
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Functions, RefutedClaim, SampledClaim, Witness
 
-AnyClaim = Claim | ArithmeticClaim | TestedClaim
+SUITE = ""
+"""The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
 
-MODULES: tuple[ModuleType, ...] = (
-    deficit_proofs,
-    deficit_rejoin_proofs,
-    deficit_kernel_proofs,
-    deficit_progress_proofs,
-    deficit_cap_proofs,
-    deficit_sharing_proofs,
-    hierarchical_proofs,
-    hierarchical_kernel_proofs,
-    hierarchical_family_proofs,
-    counter_proofs,
-    counter_kernel_proofs,
-    counter_wait_proofs,
-    counter_worker_proofs,
-    wait_proofs,
-    change_proofs,
-    migrate_proofs,
-    int64_proofs,
-    bypass_proofs,
-    turns_proofs,
-    turns_bound,
-    memory_proofs,
-    pricing_proofs,
-    staggered_proofs,
-    router_proofs,
-    sal_proofs,
-    llumnix_proofs,
-    d2lpm_proofs,
-    larry_proofs,
-    prefix_group_proofs,
-    threshold_proofs,
-    ageing_proofs,
-    dfs_weight_proofs,
-    predicted_batches_proofs,
-    preemption_proofs,
-    swap_proofs,
-    e2_proofs,
-    global_worker_proofs,
-    global_proofs,
-    credit_ledger_proofs,
-    aladdin_fit_proofs,
-    aladdin_proofs,
-    window_proofs,
+AnyClaim = Claim | ArithmeticClaim | SampledClaim
+
+MODULES = (
+    "gates.deficit",
+    "gates.deficit_steps",
+    "gates.deficit_progress",
+    "gates.deficit_witnesses",
+    "gates.deficit_sharing",
+    "gates.hierarchical",
+    "gates.hierarchical_families",
+    "gates.counter",
+    "gates.counter_waits",
+    "gates.changes",
+    "gates.state_transfer",
+    "memory.int64",
+    "orders.bypass",
+    "orders.weighted_round_robin",
+    "orders.weighted_round_robin_bound",
+    "memory.memory",
+    "memory.pricing",
+    "routers.load_based",
+    "routers.sal",
+    "routers.llumnix",
+    "routers.d2lpm",
+    "orders.larry",
+    "offline.prefix_groups",
+    "offline.threshold",
+    "orders.ageing",
+    "orders.dfs_weight",
+    "orders.predicted_batches",
+    "orders.preemption",
+    "memory.swap",
+    "routers.e2",
+    "gates.shared_workers",
+    "gates.shared",
+    "placement.aladdin_fit",
+    "placement.aladdin",
+    "memory.window",
 )
+"""The modules of proofs, in the order of the report; they are imported when a claim is asked for."""
+
+
+@cache
+def modules() -> tuple[ModuleType, ...]:
+    """The modules of proofs."""
+    return tuple(import_module(f"{__name__}.{name}") for name in MODULES)
 
 
 def claims() -> tuple[AnyClaim, ...]:
     """Every claim about what ships."""
-    return tuple(claim for module in MODULES for claim in module.claims())
+    return tuple(claim for module in modules() for claim in claims_in(module))
+
+
+def claims_in(module: ModuleType) -> tuple[AnyClaim, ...]:
+    """The claims of a module; none in one that only has witnesses."""
+    return _listed(module, "claims")
+
+
+@cache
+def claims_of(source: str) -> dict[str, AnyClaim]:
+    """The claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
+    found: list[AnyClaim] = list(claims() if source == SUITE else _holder(source).claims())
+    named = {claim.theorem.id: claim for claim in found}
+    if len(named) != len(found) or not found:
+        raise ValueError(f"{source}: {'no claims' if not found else 'two claims have one name'}")
+    return named
 
 
 def gate_claims() -> tuple[Claim, ...]:
@@ -128,17 +104,44 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     return tuple(claim for claim in claims() if isinstance(claim, ArithmeticClaim))
 
 
+def price_claims(functions: Functions) -> tuple[ArithmeticClaim, ...]:
+    """Every claim about the pricing functions of `functions`."""
+    return tuple(claim for module in modules() for claim in getattr(module, "price_claims", lambda _: ())(functions))
+
+
 def bugs(module: ModuleType) -> tuple[Bug, ...]:
     """The claims of a module that have to be refuted."""
     return _listed(module, "bugs")
 
 
-def false_claims() -> Iterator[tuple[ModuleType, FalseClaim]]:
+def refuted_claims() -> Iterator[tuple[ModuleType, RefutedClaim]]:
     """Every statement that is false, with the module that says so."""
-    for module in MODULES:
+    for module in modules():
         for each in _listed(module, "refutations"):
             yield module, each
 
 
+def witnesses() -> tuple[Witness, ...]:
+    """Every run that attains a bound of a gate, of a swap of gates, or of D2LPM."""
+    return tuple(witness for module in modules() for witness in _listed(module, "witnesses"))
+
+
+def home_of(theorem: str) -> ModuleType | None:
+    """The module that proves the theorem, or shows that it is false."""
+    for module in (*modules(), import_module("fairsched.verify.report.refutations")):
+        refuted = (each.claim for each in _listed(module, "refutations") if isinstance(each, RefutedClaim))
+        if any(claim.theorem.id == theorem for claim in (*claims_in(module), *refuted)):
+            return module
+    return None
+
+
 def _listed(module: ModuleType, name: str) -> tuple[Any, ...]:
     return tuple(getattr(module, name, tuple)())
+
+
+def _holder(source: str) -> Any:
+    module, _, attribute = source.partition(":")
+    found: Any = import_module(module)
+    for name in filter(None, attribute.split(".")):
+        found = getattr(found, name)
+    return found

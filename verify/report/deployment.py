@@ -24,13 +24,15 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.model import preset_document
-from fairsched.model.latency import LatencyModel
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS, LatencyModel
+from fairsched.model.latency import as_builtins as preset_as_builtins
+from fairsched.model.latency import decoded as preset_decoded
+from fairsched.model.latency import from_builtins as preset_from_builtins
 from fairsched.model.request import Client
 from fairsched.model.theorem import EQUAL_QUANTA, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gate import Stake
+from fairsched.policies.gates import BoundTerms
+from fairsched.policies.guarantees import bound_terms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown
 
@@ -55,14 +57,14 @@ class Deployment:
 
     def limits(self, policy: ComposedPolicy) -> Limits:
         """What the policy's bounds rest on."""
-        limits = policy.limits(self.kv_capacity_tokens, self.max_output_tokens)
+        limits = policy.guarantee.limits(self.kv_capacity_tokens, self.max_output_tokens)
         return attrs.evolve(limits, prompt_tokens_max=min(limits.prompt_tokens_max, self.prompt_tokens_max))
 
-    def stakes(self, policy: ComposedPolicy) -> tuple[tuple[int, Stake], ...]:
-        """Weight and stake of a client of each weight."""
+    def bound_terms(self, policy: ComposedPolicy) -> tuple[tuple[int, BoundTerms], ...]:
+        """Weight and bound terms of a client of each weight."""
         clients = tuple(Client(i, name, weight) for i, (name, weight) in enumerate(self.weights))
-        stakes = policy.gate.stakes(clients, self.limits(policy))
-        return tuple((client.weight, stake) for client, stake in zip(clients, stakes, strict=False))
+        terms = bound_terms(policy.gate, clients, self.limits(policy))
+        return tuple((client.weight, each) for client, each in zip(clients, terms, strict=False))
 
 
 @attrs.frozen
@@ -82,7 +84,7 @@ def constant(theorem: Theorem, policy: ComposedPolicy, deployment: Deployment) -
         return None
     equal = EQUAL_QUANTA in theorem.assumptions
     costs = []
-    for (weight_f, f), (weight_g, g) in combinations_with_replacement(deployment.stakes(policy), 2):
+    for (weight_f, f), (weight_g, g) in combinations_with_replacement(deployment.bound_terms(policy), 2):
         if weight_f == weight_g or not equal:
             unit = min(f.quantum, g.quantum) if theorem.per_quantum else min(f.scale, g.scale)
             there = cost(f.quantum, f.charge_max, g.quantum, g.charge_max)
@@ -149,10 +151,10 @@ def read(document: object, folder: Path = Path()) -> Deployment:
 
 def _latency(given: object, folder: Path) -> LatencyModel:
     if isinstance(given, dict):
-        return preset_document.from_builtins(given).latency
+        return preset_from_builtins(given).latency
     if isinstance(given, str) and given.endswith(".json"):
         try:
-            return preset_document.decoded((folder / given).read_bytes()).latency
+            return preset_decoded((folder / given).read_bytes()).latency
         except (OSError, ValueError) as error:
             raise ValueError(f"latency_model {given}: {error}") from None
     if not isinstance(given, str) or given not in PRESETS:
@@ -165,7 +167,7 @@ def document(deployment: Deployment) -> dict[str, Any]:
     latency = deployment.latency
     is_shipped = PRESETS.get(latency.name) == latency
     return {
-        "latency_model": latency.name if is_shipped else preset_document.as_builtins(latency),
+        "latency_model": latency.name if is_shipped else preset_as_builtins(latency),
         "kv_capacity_tokens": deployment.kv_capacity_tokens,
         "prompt_tokens_max": deployment.prompt_tokens_max,
         "max_output_tokens": deployment.max_output_tokens,

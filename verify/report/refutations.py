@@ -3,35 +3,166 @@
 A refutation is *found* when a world breaks the printed variant, confirmed by the numpy and the exact interpretation of
 the kernel (or by the shipped policy and worker themselves), and the true theorem about what ships is proved in the
 same run.  CE1 to CE5 are about the deficit gate (DLPM), CV1 to CV3 about the counter gate (VTC); those about routers
-stand beside their proofs (`fairsched.verify.suite`).
+stand beside their proofs (`fairsched.verify.proofs`).
 """
 
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
 
-from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted
+from fairsched.model.algebra import Algebra
+from fairsched.model.pricing import price
 from fairsched.model.request import Prompt, Request
-from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.bypass import D_REQUEST
-from fairsched.policies.counter import V_43
-from fairsched.policies.deficit_fairness import D_42
-from fairsched.policies.deficit_progress import D_WC
-from fairsched.policies.dlpm import DLPM
-from fairsched.verify import arithmetic, counterexample, decide, prover, refuted, staggered_proofs, suite, world_file
-from fairsched.verify.arithmetic import ArithmeticClaim
-from fairsched.verify.counterexample import Document, Happening
-from fairsched.verify.false_claim import FalseClaim
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.subject import SUITE, claims_of
-from fairsched.verify.system import Claim
-from fairsched.verify.world_file import WorldFile
+from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption, Theorem
+from fairsched.model.worker import WorkerState
+from fairsched.policies.catalog import DLPM
+from fairsched.policies.gates import D_42, D_WC, V_43, DeficitGate
+from fairsched.policies.orders import D_REQUEST
+from fairsched.verify import proofs
+from fairsched.verify.conformance import WorkerPlay, admitted
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Claim,
+    Clause,
+    Condition,
+    Document,
+    Event,
+    Functions,
+    Happening,
+    Kind,
+    Need,
+    RefutedClaim,
+    Rule,
+    Shown,
+    World,
+    WorldFile,
+    Written,
+    at_least,
+    broken,
+    counterexample_document,
+    implies,
+    module_of,
+    one_step,
+    replay_counterexample,
+    spread,
+    world_document,
+)
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.proofs.memory import staggered_as_printed
+from fairsched.verify.solvers import Proved, Refuted, prove
+
+# --- claims about gates that sound right and are false ----------------------------------------------------------------
+
+deficit = module_of(DeficitGate)
+
+SHIPPED_REFILL = "D-refill-serves"
+"""The true statement about the shipped refill that CE3 and CE4 are the false ones of."""
+
+_PARAMETERS = {"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK}
+_LAWS = (Need(lambda o, w: w.Q >= 1), Need(lambda o, w: implies(o, w.queued, w.known)))
+
+
+def strong_work_conservation(kernel: Functions = deficit) -> Claim:
+    """`fits` is whose head memory would hold; the first chosen that does not fit ends the admissions."""
+
+    def decide(o: Algebra, w: World) -> Written:
+        chosen = kernel.choose(o, w.q, w.queued, w.queued, w.score)
+        return {"served": chosen, "entered": o.pick(w.fits, chosen, False)}
+
+    served = Clause(
+        "if a client waits whose head fits, one enters", lambda o, w: implies(o, w.queued & w.fits, w.entered)
+    )
+    return one_step(
+        Theorem("CE2", "a client that waits and fits is not passed over for none", "strong work conservation", ()),
+        "one admission",
+        {"served": Kind.POINT, "entered": Kind.FLAG},
+        Event("decide", decide, kernels=(kernel.choose,)),
+        (served,),
+        parameters={**_PARAMETERS, "q": Kind.VECTOR, "score": Kind.VECTOR, "fits": Kind.MASK},
+        laws=(*_LAWS, Need(lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.score)))),
+    )
+
+
+def _eligible_after(name: str, what: str, refill: Rule, kernels: tuple[Any, ...]) -> Claim:
+    """After `refill`, waiting clients include one in credit; before it anything may be."""
+    claimed = Clause("if a client waited, a waiting client has credit", lambda o, w: spread(w.claimed, w.q))
+
+    def event(o: Algebra, w: World) -> Written:
+        after = refill(o, w)
+        eligible = o.any(deficit.in_credit(o, after["q"], w.queued))
+        return {**after, "claimed": o.where(o.any(w.queued), eligible, True)}
+
+    return one_step(
+        Theorem(name, f"after {what}, if a client waits, a waiting client has credit", "rule 2 of the gate", ()),
+        "one refill",
+        {"q": Kind.VECTOR, "claimed": Kind.FLAG},
+        Event("refill", event, kernels=kernels),
+        (claimed,),
+        parameters={**_PARAMETERS, "running": Kind.MASK},
+        laws=_LAWS,
+        closed_forms=True,
+    )
+
+
+def one_round(kernel: Functions = deficit) -> Claim:
+    """A refill of one round, as printed."""
+
+    def refill(o: Algebra, w: World) -> Written:
+        return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
+
+    return _eligible_after("CE4", "one round of refill", refill, (kernel.refill_due, kernel.refill))
+
+
+def active_means_running(kernel: Functions = deficit) -> Claim:
+    """A refill that waits for every client that is queued or runs."""
+
+    def refill(o: Algebra, w: World) -> Written:
+        due = kernel.refill_due(o, w.q, w.queued | w.running)
+        topped = kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q)
+        return {"q": o.where(spread(due, w.q), topped, w.q)}
+
+    return _eligible_after("CE3", "a refill for which a client that only runs counts as active", refill, ())
+
+
+def shipped_refill(kernel: Functions = deficit) -> Claim:
+    """The same statement about what production runs, which is true."""
+
+    def refill(o: Algebra, w: World) -> Written:
+        due = kernel.refill_due(o, w.q, w.queued)
+        topped = kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q)
+        return {"q": o.where(spread(due, w.q), topped, w.q)}
+
+    return _eligible_after(SHIPPED_REFILL, "the shipped refill", refill, ())
+
+
+def larger_of_both() -> ArithmeticClaim:
+    """U as printed for VTC: the larger of a prompt's price and of the memory's price as outputs (CV2)."""
+
+    def shows(w: SimpleNamespace) -> Shown:
+        charged = price(w.input, w.w_p) + price(w.outputs, w.w_q)
+        prompts, outputs = price(w.L, w.w_p), price(w.M, w.w_q)
+        return {"charge + R <= max(w_p L, w_q M)": charged <= max(prompts, outputs)}
+
+    return ArithmeticClaim(
+        Theorem("CV2", "w_p p + w_q O <= max(w_p L, w_q M)", "VTC (OSDI'24), recalled", ()),
+        ("M", "L", "w_p", "w_q", "input", "outputs"),
+        (
+            *at_least(1, "w_p", "w_q", "input"),
+            Condition(lambda w: w.input <= w.L),
+            *at_least(0, "outputs"),
+            Condition(lambda w: w.input + w.outputs <= w.M),
+        ),
+        shows,
+    )
+
+
+def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
+    """The false ones, where a saved counterexample finds them."""
+    return (strong_work_conservation(kernel), active_means_running(kernel), one_round(kernel))
 
 
 @attrs.frozen
@@ -54,22 +185,22 @@ class Refutation:
 @cache
 def _proved(theorem: str) -> bool:
     """Of what was tried in drawn worlds: that it held in each."""
-    return isinstance(decide.prove(claims_of(SUITE)[theorem]), Proved)
+    return isinstance(prove(claims_of(SUITE)[theorem]), Proved)
 
 
 def _claim(theorem: str) -> Claim:
-    return next(claim for claim in suite.gate_claims() if claim.theorem.id == theorem)
+    return next(claim for claim in proofs.gate_claims() if claim.theorem.id == theorem)
 
 
-def _of_worlds(module: ModuleType, false: FalseClaim) -> Refutation:
+def _of_worlds(module: ModuleType, false: RefutedClaim) -> Refutation:
     """A statement about plain Python: some world breaks it, and so does the one that is saved."""
     theorem = false.claim.theorem
 
     def world() -> WorldFile:
-        return world_file.document(false.claim, module.__name__, false.world)
+        return world_document(false.claim, module.__name__, false.world)
 
     def shows() -> bool:
-        return isinstance(decide.prove(false.claim), Refuted) and bool(world_file.broken(false.claim, false.world))
+        return isinstance(prove(false.claim), Refuted) and bool(broken(false.claim, false.world))
 
     return Refutation(theorem.id, theorem.statement, false.variant, false.shipped, false.text, shows, world)
 
@@ -78,8 +209,8 @@ def _without(theorem: str, assumption: Assumption, world: Callable[[], Document]
     """The theorem falls without the assumption, and a run from its start ends in the conclusion's breach."""
 
     def shows() -> bool:
-        refused = isinstance(prover.prove(_claim(theorem), dropped=frozenset({assumption})), Refuted)
-        return refused and counterexample.replay(world()).confirmed
+        refused = isinstance(prove(_claim(theorem), dropped=frozenset({assumption})), Refuted)
+        return refused and replay_counterexample(world()).confirmed
 
     return shows
 
@@ -88,11 +219,11 @@ def _refuted(claim: Callable[[], Claim]) -> tuple[Callable[[], bool], Callable[[
     """Whether the prover refutes a claim of `fairsched.verify.refuted`, and the world that it found."""
 
     def world() -> Document:
-        verdict = prover.prove(claim())
+        verdict = prove(claim())
         assert isinstance(verdict, Refuted)
-        return counterexample.document(verdict.world, refuted.__name__)
+        return counterexample_document(verdict.world, __name__)
 
-    return lambda: counterexample.replay(world()).confirmed, world
+    return lambda: replay_counterexample(world()).confirmed, world
 
 
 # --- CE1: coming back forgives debt ---------------------------------------------------------------------------------
@@ -122,7 +253,7 @@ def _rejoin_resets() -> Document:
     zeros = (0, 0)
     return Document(
         theorem=D_42.id,
-        claims="fairsched.verify.deficit_proofs",
+        claims="fairsched.verify.proofs.gates.deficit",
         obligation="conclusion",
         broken=("W_g - W_f <= 2(Q + U - 1)",),
         clients=2,
@@ -148,25 +279,15 @@ CE5_STEPS = 40
 
 def _cold_request_waits() -> bool:
     """Each step a request comes that matches five cached tokens; the one that matches none is never let in."""
-    policy = DLPM()
-    state, worker = policy.init(), WorkerState(worker=0, capacity=8)
+    play, served = WorkerPlay(DLPM(), WorkerState(worker=0, capacity=8)), list[int]()
     cold = Request(0, 0, 0, Prompt.from_keys([-1, -2, -3, -4, -5, -6], block_tokens=1, tokens=6), 1)
-    entered: list[int] = []
     for step in range(CE5_STEPS):
         keys = [1, 2, 3, 4, 5, 10 + step]
         warm = Request(step + 1, 0, step, Prompt.from_keys(keys, block_tokens=1, tokens=6), 1)
         for request in (warm, cold) if step == 1 else (warm,):
-            worker, arrived = transitions.arrive(worker, request, 1, step)
-            for event in arrived:
-                state = policy.observe(state, event)
-        plan, state = policy.decide(state, worker.view(step))
-        worker, begun = transitions.begin(worker, plan, step)
-        worker, done = transitions.finish(worker, plan, 1, step)
-        entered += [event.request_id for event in begun if isinstance(event, Admitted)]
-        for event in (*begun, *done):
-            if not isinstance(event, Admitted):
-                state = policy.observe(state, event)
-    return entered == list(range(1, CE5_STEPS + 1)) and 0 in worker.queue
+            play.arrive(request, 1, step)
+        served += admitted(play.step(step))
+    return served == list(range(1, CE5_STEPS + 1)) and 0 in play.worker.queue
 
 
 # --- CV1, CV2: constants that are too small -------------------------------------------------------------------------
@@ -175,15 +296,9 @@ CV1_WORLD = {"M": 7, "r1": 1, "r2": 2, "r3": 5}
 """Outputs 5, 2 and 1 of inputs 1 pass the check at M = 7; the jump is 1 + 2 x 8 = 17 where 2 M = 14."""
 
 
-def _breaks(claim: ArithmeticClaim, world: dict[str, int]) -> bool:
-    """Whether a claim's own conditions hold in a world of numbers and what it says does not."""
-    w: Any = attrs.make_class("World", list(world))(**world)
-    return all(condition.holds(w) for condition in claim.conditions) and not all(claim.shows(w).values())
-
-
 def _too_little_memory() -> bool:
-    claim = staggered_proofs.printed()
-    return isinstance(arithmetic.prove(claim), Refuted) and _breaks(claim, CV1_WORLD)
+    claim = staggered_as_printed()
+    return isinstance(prove(claim), Refuted) and bool(broken(claim, CV1_WORLD))
 
 
 CV2_WORLD = {"M": 3, "L": 1, "w_p": 4, "w_q": 1, "input": 1, "outputs": 2}
@@ -191,8 +306,8 @@ CV2_WORLD = {"M": 3, "L": 1, "w_p": 4, "w_q": 1, "input": 1, "outputs": 2}
 
 
 def _printed_constant() -> bool:
-    claim = refuted.larger_of_both()
-    return isinstance(arithmetic.prove(claim), Refuted) and _breaks(claim, CV2_WORLD)
+    claim = larger_of_both()
+    return isinstance(prove(claim), Refuted) and bool(broken(claim, CV2_WORLD))
 
 
 # --- CV3: no lift ---------------------------------------------------------------------------------------------------
@@ -210,9 +325,9 @@ def _no_lift() -> Document:
     events += [Happening("arrive without a lift", {"p": _F})]
     return Document(
         theorem=V_43.id,
-        claims="fairsched.verify.counter_proofs",
+        claims="fairsched.verify.proofs.gates.counter",
         obligation="conclusion",
-        broken=("c_i + R_i <= c_j + U_i for j who waits",),
+        broken=("c_i + R_i <= c_j + U_i for waiting j",),
         clients=2,
         initial={
             **dict.fromkeys(("c0", "c", "queued", "was", "R", "W"), (0, 0)),
@@ -232,9 +347,9 @@ def _no_lift() -> Document:
 
 def refutations() -> tuple[Refutation, ...]:
     """Every false statement of the table, in its order."""
-    ce2, ce2_world = _refuted(refuted.strong_work_conservation)
-    ce3, ce3_world = _refuted(refuted.active_means_running)
-    ce4, ce4_world = _refuted(refuted.one_round)
+    ce2, ce2_world = _refuted(strong_work_conservation)
+    ce3, ce3_world = _refuted(active_means_running)
+    ce4, ce4_world = _refuted(one_round)
     return (
         Refutation(
             "CE1",
@@ -247,27 +362,27 @@ def refutations() -> tuple[Refutation, ...]:
         ),
         Refutation(
             "CE2",
-            "strong work conservation: whoever waits and fits is never passed over for nobody",
+            "strong work conservation: a client that waits and fits is never passed over for none",
             "any gate that lets the first chosen wait for memory, the shipped one too",
             D_WC.id,
-            "f in credit does not fit, g fits and has no credit: nobody enters",
+            "f in credit does not fit, g fits and has no credit: none enters",
             ce2,
             ce2_world,
         ),
         Refutation(
             "CE3",
-            "after a refill, if somebody waits, somebody who waits has credit",
+            "after a refill, if a client waits, a waiting client has credit",
             "a refill waits for every active client, running ones included",
-            refuted.SHIPPED_REFILL,
-            "who only runs has credit: no refill, and whoever waits goes on waiting",
+            SHIPPED_REFILL,
+            "a client that only runs has credit: no refill, and the others go on waiting",
             ce3,
             ce3_world,
         ),
         Refutation(
             "CE4",
-            "after a refill, if somebody waits, somebody who waits has credit",
+            "after a refill, if a client waits, a waiting client has credit",
             "a refill is one round",
-            refuted.SHIPPED_REFILL,
+            SHIPPED_REFILL,
             "a debt of more than a quantum outlasts one round",
             ce4,
             ce4_world,
@@ -305,7 +420,7 @@ def refutations() -> tuple[Refutation, ...]:
             _without(V_43.id, LIFT_ON_JOIN, _no_lift),
             _no_lift,
         ),
-        *(_of_worlds(module, false) for module, false in suite.false_claims()),
+        *(_of_worlds(module, false) for module, false in proofs.refuted_claims()),
     )
 
 
@@ -335,6 +450,6 @@ def _saved(each: Refutation, directory: Path | None) -> str | None:
 
 
 def _holds(theorem: str) -> bool:
-    if theorem == refuted.SHIPPED_REFILL:
-        return isinstance(prover.prove(refuted.shipped_refill()), Proved)
+    if theorem == SHIPPED_REFILL:
+        return isinstance(prove(shipped_refill()), Proved)
     return _proved(theorem)

@@ -17,13 +17,11 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import EXACT
-from fairsched.policies import counter, deficit, global_deficit, hierarchical
-from fairsched.policies.gate import Gate
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
 from fairsched.policies.registry import CLUSTER_POLICIES
-from fairsched.verify import suite
-from fairsched.verify.concrete import INTERPRETATIONS
-from fairsched.verify.subject import SUITE, claims_of
-from fairsched.verify.system import Claim, Event, Kind, decided
+from fairsched.verify import proofs
+from fairsched.verify.logic import INTERPRETATIONS, Claim, Event, Kind, decided, module_of
+from fairsched.verify.proofs import SUITE, claims_of
 
 START = "start"
 """What stands for a state's first values, also those of a client that was never seen."""
@@ -39,17 +37,20 @@ class Registration:
     proof, for the reason given.
     """
 
-    module: ModuleType
-    gate: type[Gate[Any]]
+    gate: type[AnyGate]
     events: Mapping[str, tuple[str, ...]]
     fields: Mapping[str, str] = attrs.field(factory=dict)
     outside: Mapping[str, str] = attrs.field(factory=dict)
 
+    @property
+    def module(self) -> ModuleType:
+        """The gate's file."""
+        return module_of(self.gate)
+
 
 REGISTRATIONS = (
     Registration(
-        deficit,
-        deficit.DeficitGate,
+        DeficitGate,
         {
             "init": (START,),
             "_grown": (START,),
@@ -63,8 +64,7 @@ REGISTRATIONS = (
         fields={"quantum": "Q", "in_flight": "F"},
     ),
     Registration(
-        counter,
-        counter.CounterGate,
+        CounterGate,
         {
             "init": (START,),
             "_grown": (START,),
@@ -81,8 +81,7 @@ REGISTRATIONS = (
         },
     ),
     Registration(
-        global_deficit,
-        global_deficit.GlobalDeficitGate,
+        GlobalDeficitGate,
         {
             "init": (START,),
             "_at": ("arrive at a worker", "leave a worker's queue", "preempt"),
@@ -92,14 +91,13 @@ REGISTRATIONS = (
         fields={"deficit": "q", "granted": "P"},
     ),
     Registration(
-        hierarchical,
-        hierarchical.HierarchicalGate,
+        HierarchicalGate,
         {
             "init": (START,),
             "_grown": (START,),
             "_with_nodes": (START,),
             "_with_group": (START,),
-            "placed": (START,),
+            "_placed": (START,),
             "joined": ("arrive",),
             "left": ("leave the queue",),
             "after": ("refill a family", "admit", "leave the queue"),
@@ -109,7 +107,9 @@ REGISTRATIONS = (
             "_weighed": ("configured",),
         },
         fields={"quantum": "Q", "below": "queued"},
-        outside={"in_flight": "a cap that keeps somebody out is nobody who is not ready, and promises nothing itself"},
+        outside={
+            "in_flight": "a client that a cap keeps out is one that is not ready; the cap promises nothing itself"
+        },
     ),
 )
 
@@ -122,7 +122,7 @@ def breaches(sources: Iterable[str]) -> Iterator[str]:
         if source == SUITE:
             for registration in REGISTRATIONS:
                 yield from unregistered_writes(registration, claims)
-            yield from unseeded(suite.MODULES)
+            yield from unseeded(proofs.modules())
 
 
 # --- routers ----------------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def unseeded(modules: Iterable[ModuleType]) -> Iterator[str]:
     """Theorems of routers that no seeded bug breaks, or whose bound no run attains."""
     of_routers = {theorem.id for router in CLUSTER_POLICIES.values() for theorem in router.theorems}
     for module in modules:
-        broken = {bug.claim.theorem.id for bug in suite.bugs(module)}
-        for claim in module.claims():
+        broken = {bug.claim.theorem.id for bug in proofs.bugs(module)}
+        for claim in proofs.claims_in(module):
             name = claim.theorem.id
             if name in of_routers and not isinstance(claim, Claim):
                 if name not in broken:

@@ -5,29 +5,44 @@ its constants rest on.  That holds only for the parts that were proved about: a 
 shipped gate or of the composition brings claims of its own (a `claims` function) or has none.
 """
 
-import importlib
-from functools import cache
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
-from fairsched.policies.base import ClusterPolicy
+from fairsched.policies.base import AnyClusterPolicy, ClusterPolicy
 from fairsched.policies.batching import BATCHINGS, RESERVES
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import OpenGate
-from fairsched.policies.global_deficit import GlobalDeficitGate
-from fairsched.policies.hierarchical import HierarchicalGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.predicted_batches import PredictedBatches
+from fairsched.policies.gates import CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
+from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
-from fairsched.verify import pricing_proofs, suite, window_proofs
-from fairsched.verify.resting import below
-from fairsched.verify.suite import AnyClaim
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.proofs.memory import PRICING_THEOREMS, WINDOW_THEOREMS
 
-SUITE = ""
-"""The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
+# --- what a theorem depends on ----------------------------------------------------------------------------------------
+
+PROVED = "proved"
+HELD = (PROVED, "tested")
+"""Verdicts that are no failure."""
+
+
+def below(theorem: Theorem, theorems: Iterable[Theorem]) -> tuple[str, ...]:
+    """The ids of all that the theorem rests on, and of what that rests on, each once."""
+    rests_on = {each.id: each.rests_on for each in theorems}
+    found = list(theorem.rests_on)
+    for each in found:
+        found += [other for other in rests_on.get(each, ()) if other not in found]
+    return tuple(dict.fromkeys(found))
+
+
+def fallen(theorem: Theorem, theorems: Iterable[Theorem], verdicts: Mapping[str, str]) -> str:
+    """Why the theorem does not stand, given the verdicts on what it rests on, by id; empty if it does.
+
+    What was not decided at all is not proved either.
+    """
+    missing = [each for each in below(theorem, theorems) if verdicts.get(each) != PROVED]
+    return f"rests on {', '.join(missing)}, which is not proved" if missing else ""
+
+
 PRICING = "pricing"
 """The name under which the theorems about prices are reported."""
 WINDOW = "window"
@@ -52,7 +67,7 @@ class Subject:
     source: str
     theorems: tuple[Theorem, ...]
     policy: ComposedPolicy | None = None
-    router: ClusterPolicy[Any] | None = None
+    router: AnyClusterPolicy | None = None
     broken: frozenset[Assumption] = frozenset()
     instead: tuple[tuple[Assumption, Assumption], ...] = ()
 
@@ -95,7 +110,7 @@ def subject(name: str, policy: object) -> Subject:
     return Subject(name, SUITE, theorems, composed, broken=broken | {CAPPED, RESERVES}, instead=instead)
 
 
-def _routing(name: str, router: ClusterPolicy[Any]) -> Subject:
+def _routing(name: str, router: AnyClusterPolicy) -> Subject:
     """A router has the theorems that its own class lists; one that changes another's methods does not have those.
 
     A class that does not ship has claims of its own for theorems of its own.
@@ -121,12 +136,12 @@ def _routing(name: str, router: ClusterPolicy[Any]) -> Subject:
 
 def pricing() -> Subject:
     """The theorems about prices and the constants made of them."""
-    return Subject(PRICING, SUITE, tuple(claim.theorem for claim in pricing_proofs.claims()))
+    return Subject(PRICING, SUITE, PRICING_THEOREMS)
 
 
 def window() -> Subject:
     """The theorems about the gateway's window, from which the gates' U follows there."""
-    return Subject(WINDOW, SUITE, window_proofs.THEOREMS)
+    return Subject(WINDOW, SUITE, WINDOW_THEOREMS)
 
 
 def variants() -> Subject:
@@ -160,24 +175,3 @@ def overridden(policy: ComposedPolicy) -> list[str]:
 
 def _is_method(name: str, value: object) -> bool:
     return not name.startswith("__") and (callable(value) or isinstance(value, property))
-
-
-@cache
-def claims_of(source: str) -> dict[str, AnyClaim]:
-    """The claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
-    if source == SUITE:
-        found: list[AnyClaim] = list(suite.claims())
-    else:
-        found = list(_holder(source).claims())
-    claims = {claim.theorem.id: claim for claim in found}
-    if len(claims) != len(found) or not found:
-        raise ValueError(f"{source}: {'no claims' if not found else 'two claims have one name'}")
-    return claims
-
-
-def _holder(source: str) -> Any:
-    module, _, attribute = source.partition(":")
-    found: Any = importlib.import_module(module)
-    for name in filter(None, attribute.split(".")):
-        found = getattr(found, name)
-    return found

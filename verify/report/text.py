@@ -8,10 +8,9 @@ from textwrap import wrap
 
 import attrs
 
-from fairsched.verify.deployment import Deployment
-from fairsched.verify.report import Bound, Outcome, Row, TheoremEntry
-from fairsched.verify.resting import HELD
-from fairsched.verify.subject import PRICING, VARIANTS, WINDOW
+from fairsched.verify.report.deployment import Deployment
+from fairsched.verify.report.scope import HELD, PRICING, VARIANTS, WINDOW
+from fairsched.verify.report.values import Bound, Outcome, Row, TheoremEntry
 
 WIDTH = 118
 _INDENT = " " * 4
@@ -34,7 +33,7 @@ class _Table:
     name_width: int
 
 
-def text(outcome: Outcome, deployment: Deployment) -> str:
+def as_text(outcome: Outcome, deployment: Deployment) -> str:
     """The whole report."""
     return "\n".join(_lines(outcome, deployment)) + "\n"
 
@@ -46,7 +45,7 @@ def _lines(outcome: Outcome, deployment: Deployment) -> Iterator[str]:
         yield ""
         yield table.heading
         if table.heading == row.subject.name:
-            yield from _stakes(row, deployment)
+            yield from _bound_terms(row, deployment)
         yield "theorem".ljust(table.name_width) + _COLUMNS.format(
             "verdict", "scope", "bound", "attained", "clients", "solvers", "ms"
         )
@@ -92,7 +91,7 @@ def _deployment(deployment: Deployment) -> Iterator[str]:
     )
     yield from _wrapped(
         "A bound is in cost units of the client of larger weight; seconds are how long one worker takes to serve one "
-        "client that much while it decodes for nobody else, batch and KV full.",
+        "client that much while it decodes for no other, batch and KV full.",
         "",
     )
 
@@ -125,15 +124,15 @@ def _number(bound: Bound | None) -> str:
     return f"{bound.cost_units:,} = {bound.output_tokens:,} tok, {bound.seconds:,.1f} s"
 
 
-def _stakes(row: Row, deployment: Deployment) -> Iterator[str]:
+def _bound_terms(row: Row, deployment: Deployment) -> Iterator[str]:
     """What the symbols of the policy's bounds stand for."""
     if row.subject.policy is None:
         return
     u = "U" if row.subject.policy.batching.reserve == "static" else "U_dyn (outputs are not reserved)"
-    stakes = deployment.stakes(row.subject.policy)
-    for (name, _), (_, stake) in zip(deployment.weights, stakes, strict=False):
-        quantum = f"Q = {stake.quantum:,}, " if stake.quantum else ""
-        yield f"{name}: {quantum}{u} = {stake.charge_max // stake.scale:,} cost units"
+    terms = deployment.bound_terms(row.subject.policy)
+    for (name, _), (_, term) in zip(deployment.weights, terms, strict=False):
+        quantum = f"Q = {term.quantum:,}, " if term.quantum else ""
+        yield f"{name}: {quantum}{u} = {term.charge_max // term.scale:,} cost units"
 
 
 def _unclaimed(outcome: Outcome, name: str) -> Iterator[str]:

@@ -13,13 +13,14 @@ import attrs
 import msgspec
 
 from fairsched.model.theorem import Theorem
-from fairsched.verify import mutation, refutations, registry, suite
-from fairsched.verify.decide import Decision, Task, decide, excluding, pool, versions
-from fairsched.verify.deployment import Deployment, constant
-from fairsched.verify.resting import HELD, fallen
-from fairsched.verify.subject import SUITE, Subject, claims_of
-from fairsched.verify.system import Claim
-from fairsched.verify.witness import NotAWitness, attained, witnesses
+from fairsched.verify import proofs
+from fairsched.verify.logic import Claim, NotAWitness, attained
+from fairsched.verify.mutation import mutation_rows, mutation_tasks
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.report import refutations, registry
+from fairsched.verify.report.deployment import Deployment, constant
+from fairsched.verify.report.scope import HELD, Subject, fallen
+from fairsched.verify.solvers import Decision, Task, decide, pool, versions
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -87,8 +88,13 @@ class Report(msgspec.Struct, frozen=True):
     mutation: tuple[MutationEntry, ...]
     wall_s: float
 
+    @property
+    def proved(self) -> bool:
+        """Whether every theorem was proved, or held in all worlds in which it was tried."""
+        return all(entry.verdict in HELD for entry in self.theorems)
+
     def to_json(self) -> bytes:
-        """Indented JSON."""
+        """Return the report as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
@@ -133,6 +139,7 @@ class Outcome:
     """
 
     report: Report
+    subjects: tuple[Subject, ...]
     rows: tuple[Row, ...]
     unclaimed: tuple[tuple[str, str, str], ...]
     replays: dict[tuple[str, str], str]
@@ -174,7 +181,7 @@ def run(
         worlds.mkdir(parents=True, exist_ok=True)
     with pool(jobs) as executor:
         # What takes longest begins first.
-        mutants = [executor.submit(mutation.rows, task) for task in (mutation.tasks() if whole else ())]
+        mutants = [executor.submit(mutation_rows, task) for task in (mutation_tasks() if whole else ())]
         refuted = executor.submit(refutations.report, worlds) if whole else None
         decisions = dict(zip(tasks, executor.map(decide, tasks), strict=True))
         tight, no_witnesses = executor.submit(tightness).result()
@@ -196,7 +203,7 @@ def run(
     )
     sources = dict.fromkeys(subject.source for subject in subjects)
     breaches = (*wanted.missing, *registry.breaches(sources), *no_witnesses)
-    return Outcome(report, rows, (*wanted.unclaimed, *_withdrawn(rows)), replays, breaches)
+    return Outcome(report, tuple(subjects), rows, (*wanted.unclaimed, *_withdrawn(rows)), replays, breaches)
 
 
 def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
@@ -210,7 +217,7 @@ def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
             if claim is None:
                 missing.append(f"{subject.name}: theorem {theorem.id} has no claim, so nothing can be shown of it")
                 continue
-            dropped = subject.broken & excluding(claim)
+            dropped = subject.broken & claim.excluding if isinstance(claim, Claim) else frozenset()
             if lacking := broken - dropped:
                 unclaimed.append((subject.name, theorem.id, f"no {', '.join(sorted(a.name for a in lacking))}"))
                 continue
@@ -274,10 +281,10 @@ def _withdrawn(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
 def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
     """What runs attain of a theorem's bound, by theorem, and what is wrong with runs that are no witnesses."""
     found, wrong = {}, []
-    for claim in suite.claims():
+    for claim in proofs.claims():
         if not isinstance(claim, Claim) and claim.attained is not None:
             found[claim.theorem.id] = claim.attained()
-    for witness in witnesses():
+    for witness in proofs.witnesses():
         try:
             found[witness.theorem.id] = (attained(witness), witness.bound_cost)
         except NotAWitness as error:
@@ -291,7 +298,7 @@ def slug(text: str) -> str:
 
 
 def ungated(subjects: Iterable[Subject]) -> Iterator[str]:
-    """The policies whose gate is open: they promise nobody anything."""
+    """The policies whose gate is open: they promise nothing."""
     return (subject.name for subject in subjects if subject.policy and not subject.policy.gate.grouped)
 
 

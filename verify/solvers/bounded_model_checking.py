@@ -14,14 +14,30 @@ import attrs
 import msgspec
 import z3
 
-from fairsched.model.algebra import NOBODY
+from fairsched.model.algebra import NO_GROUP
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.verify.concrete import hypotheses
-from fairsched.verify.counterexample import Document, Happening, NotPermittedError, replay
-from fairsched.verify.steps import CONCLUSION
-from fairsched.verify.system import Claim, Clause, Event, Kind, World, decided, state_after, with_derived
-from fairsched.verify.z3_algebra import Point, Value, scalar
-from fairsched.verify.z3_fixed import FixedAlgebra, entries, point
+from fairsched.verify.logic import (
+    CONCLUSION,
+    Claim,
+    Clause,
+    Document,
+    Event,
+    FixedAlgebra,
+    Happening,
+    Kind,
+    NotPermittedError,
+    Point,
+    Value,
+    World,
+    decided,
+    entries,
+    hypotheses,
+    point,
+    replay_counterexample,
+    scalar,
+    state_after,
+    with_derived,
+)
 
 RLIMIT = 20_000_000
 """Budget of one solver call."""
@@ -136,7 +152,7 @@ class _Search:
     # --- formulas -----------------------------------------------------------------------------------------------
 
     def _symbols(self, prefix: str, kinds: Mapping[str, Kind]) -> dict[str, Value | Point]:
-        """Unknowns of these kinds; points are clients that exist, or nobody."""
+        """Unknowns of these kinds; points are clients that exist, or none."""
         made: dict[str, Value | Point] = {}
         for name, kind in kinds.items():
             label = prefix + name
@@ -147,7 +163,7 @@ class _Search:
                 made[name] = entries([z3.Bool(f"{label} {i}") for i in range(self._size)], boolean=True)
             elif kind is Kind.POINT:
                 number = z3.Int(label)
-                self._o.facts.append(z3.And(number >= NOBODY, number < self._size))
+                self._o.facts.append(z3.And(number >= NO_GROUP, number < self._size))
                 made[name] = point(number)
             else:
                 made[name] = scalar(z3.Bool(label) if kind is Kind.FLAG else z3.Int(label))
@@ -189,14 +205,14 @@ class _Search:
         for name, symbol in after.items():
             value = getattr(changed, name)
             if isinstance(symbol, Point):
-                yield symbol.who == z3.If(value.found, value.who, NOBODY)
+                yield symbol.who == z3.If(value.found, value.who, NO_GROUP)
             else:
                 yield from (
                     a == b for a, b in zip(self._everywhere(symbol), self._everywhere_like(symbol, value), strict=True)
                 )
 
     def _everywhere_like(self, symbol: Value, value: Value) -> list[Any]:
-        """The terms of a value that a field takes: a scalar for a vector's field is everybody's."""
+        """The terms of a value that a field takes: a scalar for a vector's field is every client's."""
         return [value.at(client) for client in range(self._size)] if symbol.vector else [value.at(None)]
 
     def _small(self, length: int, size: int | None) -> Iterator[Any]:
@@ -229,7 +245,7 @@ class _Search:
             without=tuple(sorted(assumption.name for assumption in self._dropped)),
         )
         try:
-            replayed = replay(found, self._claim)
+            replayed = replay_counterexample(found, self._claim)
         except NotPermittedError:
             return None
         return msgspec.structs.replace(found, broken=replayed.broken) if replayed.broken else None

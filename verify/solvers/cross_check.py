@@ -5,20 +5,16 @@ whether they can be true while its goal fails (they must not).  cvc5 shares no c
 """
 
 from collections.abc import Iterable, Iterator
-from functools import singledispatch
-from typing import Any
+from typing import cast
 
 import attrs
 import cvc5
 import z3
 
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.verify import arithmetic, prover
-from fairsched.verify.arithmetic import ArithmeticClaim, Path
-from fairsched.verify.prover import Obligation
-from fairsched.verify.smtlib import Answer, Script, Seen, script
-from fairsched.verify.system import Claim
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.logic import Answer, ArithmeticClaim, Claim, Script, Seen, WorldClaim, script
+from fairsched.verify.solvers.prover import RLIMIT as RLIMIT_Z3
+from fairsched.verify.solvers.prover import Obligation, Path, to_show
 
 RLIMIT = 5_000_000
 """Budget of one question in cvc5's deterministic resource units."""
@@ -37,23 +33,27 @@ class Question:
     script: Script
 
 
-@singledispatch
 def questions(
-    claim: object, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Any] | None = None
+    claim: Claim | WorldClaim,
+    dropped: frozenset[Assumption] = frozenset(),
+    built: Iterable[Obligation | Path] | None = None,
 ) -> Iterator[Question]:
-    """What a solver is asked about a claim, two questions an obligation; register other kinds of claims here.
+    """What a solver is asked about a claim, two questions an obligation; nothing about one that is tried in worlds.
 
     `built` are its obligations, or its paths, if they are known.  Whether the hypotheses of an obligation can be true
     is asked about a tiny world if they are true in one.
     """
-    raise TypeError(f"{type(claim).__name__} is no claim that can be exported")
+    made = to_show(claim, dropped) if built is None else built
+    match claim:
+        case Claim():
+            return _of_steps(claim, cast("Iterable[Obligation]", made))
+        case ArithmeticClaim():
+            return _of_paths(claim, list(cast("Iterable[Path]", made)))
+    return iter(())
 
 
-@questions.register
-def _(
-    claim: Claim, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Obligation] | None = None
-) -> Iterator[Question]:
-    for obligation in prover.obligations(claim, dropped) if built is None else built:
+def _of_steps(claim: Claim, built: Iterable[Obligation]) -> Iterator[Question]:
+    for obligation in built:
         clients = len(obligation.algebra.clients)
         known = (*obligation.algebra.instances(), *obligation.hypotheses)
         possible, failing, seen = (*known, obligation.happens), (*known, z3.Not(obligation.goal)), Seen()
@@ -61,11 +61,7 @@ def _(
         yield _question(claim.theorem, obligation.name, "goal", clients, failing, seen, opaque=claim.system.opaque)
 
 
-@questions.register
-def _(
-    claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Path] | None = None
-) -> Iterator[Question]:
-    paths = list(arithmetic.paths(claim, dropped) if built is None else built)
+def _of_paths(claim: ArithmeticClaim, paths: list[Path]) -> Iterator[Question]:
     reached = z3.Or([z3.And(path.known) for path in paths if path.shown])
     seen = Seen()
     yield _question(claim.theorem, "conditions", "hypotheses", 0, (reached,), seen)
@@ -74,13 +70,6 @@ def _(
             obligation = name if len(paths) == 1 else f"{name}, path {number}"
             failing = (*known, z3.Not(goal))
             yield _question(claim.theorem, obligation, "goal", 0, failing, seen, relaxed=claim.relaxed)
-
-
-@questions.register
-def _(
-    _claim: TestedClaim, _dropped: frozenset[Assumption] = frozenset(), _built: Iterable[Any] | None = None
-) -> Iterator[Question]:
-    return iter(())  # What was tried in worlds is no question to a solver.
 
 
 def _question(
@@ -134,7 +123,7 @@ def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
     return _only_answer(said)
 
 
-def z3_answer(text: str, rlimit: int = prover.RLIMIT, seed: int = 0) -> str:
+def z3_answer(text: str, rlimit: int = RLIMIT_Z3, seed: int = 0) -> str:
     """Z3's answer to the same text, in the same words."""
     solver = z3.Solver()
     for option, value in (("rlimit", rlimit), ("random_seed", seed)):

@@ -4,24 +4,21 @@ A claim holds functions and cannot travel to another process, so a task names it
 """
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from itertools import tee
 from time import perf_counter
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 import z3
 
 from fairsched.model.theorem import Assumption, Scope
-from fairsched.verify import arithmetic, counterexample, prover, suite, tested, world_file
-from fairsched.verify.arithmetic import ArithmeticClaim
-from fairsched.verify.prover import Proved, Refuted, Unknown, Verdict
-from fairsched.verify.second_opinion import Question, cvc5_version, disagreement, questions
-from fairsched.verify.subject import SUITE, claims_of
-from fairsched.verify.suite import AnyClaim
-from fairsched.verify.system import Claim
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify import proofs
+from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, world_document
+from fairsched.verify.proofs import SUITE, AnyClaim, claims_of
+from fairsched.verify.solvers.cross_check import Question, cvc5_version, disagreement, questions
+from fairsched.verify.solvers.prover import Proved, Refuted, Unknown, Verdict, prove, to_show
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,11 +78,12 @@ def decide(task: Task) -> Decision:
     begun = perf_counter()
     claim, dropped = _looked_up(task)
     # Both solvers are asked about the same formulas, which take as long to build as to decide.
-    for_z3, for_cvc5 = tee(_built(claim, dropped))
-    verdict = prove(claim, dropped, for_z3)
+    for_z3, for_cvc5 = tee(to_show(claim, dropped))
+    verdict = prove(claim, dropped=dropped, built=for_z3)
     asked = tuple(questions(claim, dropped, for_cvc5)) if isinstance(verdict, Proved) else ()
     clients = max((question.clients for question in asked), default=0)
-    said, why, solvers = _tried(claim, verdict) if isinstance(claim, TestedClaim) else _said(verdict, asked, task.quick)
+    sampled = isinstance(claim, SampledClaim)
+    said, why, solvers = _tried(claim, verdict) if sampled else _said(verdict, asked, task.quick)
     return Decision(
         task,
         said,
@@ -96,7 +94,7 @@ def decide(task: Task) -> Decision:
         (perf_counter() - begun) * 1e3,
         tuple(_file(task.theorem, question) for question in asked) if said == "proved" else (),
         _saved(task.source, claim, verdict),
-        verdict.obligations if isinstance(claim, TestedClaim) and isinstance(verdict, Proved) else None,
+        verdict.obligations if sampled and isinstance(verdict, Proved) else None,
     )
 
 
@@ -107,45 +105,7 @@ def files(task: Task) -> tuple[File, ...]:
 
 def _looked_up(task: Task) -> tuple[AnyClaim, frozenset[Assumption]]:
     claim = claims_of(task.source)[task.theorem]
-    return claim, frozenset(a for a in assumptions_known(claim) if a.name in task.dropped)
-
-
-def prove(claim: AnyClaim, dropped: frozenset[Assumption] = frozenset(), built: Iterable[Any] | None = None) -> Verdict:
-    """The verdict on a claim of any kind: Z3's, or that of its worlds; `built` is what `questions` may know too."""
-    match claim:
-        case Claim():
-            return prover.prove(claim, dropped=dropped, built=built)
-        case ArithmeticClaim():
-            return arithmetic.prove(claim, dropped=dropped, built=built)
-    return tested.prove(claim)
-
-
-def _built(claim: AnyClaim, dropped: frozenset[Assumption]) -> Iterator[Any]:
-    """The obligations or paths of a claim, each when it is asked for."""
-    match claim:
-        case Claim():
-            return prover.obligations(claim, dropped)
-        case ArithmeticClaim():
-            return arithmetic.paths(claim, dropped)
-    return iter(())
-
-
-def assumptions_known(claim: AnyClaim) -> frozenset[Assumption]:
-    """Every assumption that the claim can be decided without."""
-    if isinstance(claim, TestedClaim):
-        return frozenset()
-    if isinstance(claim, ArithmeticClaim):
-        return frozenset(condition.assumption for condition in claim.conditions if condition.assumption)
-    needs = [*claim.system.laws, *(need for event in claim.system.events for need in event.needs)]
-    known = {need.assumption for need in needs} | excluding(claim)
-    return frozenset(assumption for assumption in known if assumption)
-
-
-def excluding(claim: AnyClaim) -> frozenset[Assumption]:
-    """The assumptions without which other things happen: those that tell a variant from what ships."""
-    if not isinstance(claim, Claim):
-        return frozenset()
-    return frozenset(event.excluded_by for event in claim.system.events if event.excluded_by)
+    return claim, frozenset(a for a in claim.droppable if a.name in task.dropped)
 
 
 def _said(verdict: Verdict, asked: tuple[Question, ...], quick: bool) -> tuple[Said, str, tuple[str, ...]]:
@@ -162,7 +122,7 @@ def _said(verdict: Verdict, asked: tuple[Question, ...], quick: bool) -> tuple[S
     return "proved", "", ("z3", "cvc5")
 
 
-def _tried(claim: TestedClaim, verdict: Verdict) -> tuple[Said, str, tuple[str, ...]]:
+def _tried(claim: AnyClaim, verdict: Verdict) -> tuple[Said, str, tuple[str, ...]]:
     """Of worlds no solver knows anything; drawn ones prove nothing."""
     if isinstance(verdict, Proved):
         return "tested" if claim.theorem.scope is Scope.TESTED else "proved", "", ()
@@ -174,10 +134,10 @@ def _saved(source: str, claim: AnyClaim, verdict: Verdict) -> bytes | None:
         return None
     world = verdict.world
     if not isinstance(claim, Claim):
-        return world_file.document(claim, source or suite.__name__, world.values, world.without).to_json()
+        return world_document(claim, source or proofs.__name__, world.values, world.without).to_json()
     if source == SUITE:
-        return counterexample.document(world, suite.__name__).to_json()
-    return counterexample.document(world, source, claim=claim).to_json()
+        return counterexample_document(world, proofs.__name__).to_json()
+    return counterexample_document(world, source, claim=claim).to_json()
 
 
 def _file(theorem: str, question: Question) -> File:

@@ -1,10 +1,13 @@
 """Decides claims: the start implies the invariants, every event keeps them, and they imply the conclusions.
 
 A `Claim` becomes one obligation for its start, one an event, one for its conclusions; each is a quantifier-free
-formula (see `fairsched.verify.z3_algebra`) that says "the hypotheses hold and the goal fails".  A claim is `Proved`
-only if every obligation is unsatisfiable while its hypotheses alone are satisfiable; a model of an obligation becomes
-a concrete world of few clients, is run through the exact and the numpy interpretation of the same kernel text, and
-only if both confirm it the claim is `Refuted`.  Everything else is `Unknown`, which is never success.
+formula (see `fairsched.verify.logic.term_algebra`) that says "the hypotheses hold and the goal fails".  A claim is
+`Proved` only if every obligation is unsatisfiable while its hypotheses alone are satisfiable; a model of an
+obligation becomes a concrete world of few clients, is run through the exact and the numpy interpretation of the same
+kernel text, and only if both confirm it the claim is `Refuted`.  Everything else is `Unknown`, which is never
+success.
+
+An `ArithmeticClaim` is decided on every path through its functions, a `SampledClaim` in its worlds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,20 +15,42 @@ from functools import cached_property
 from itertools import product as tuples
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import z3
 
-from fairsched.model.algebra import NOBODY
+from fairsched.model.algebra import NO_GROUP
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.verify.concrete import hypotheses
-from fairsched.verify.counterexample import Counterexample
-from fairsched.verify.guard import violations
-from fairsched.verify.shrink import minimised
-from fairsched.verify.steps import Step, confirmed, steps
-from fairsched.verify.system import Claim, Kind, decided, state_after, with_derived
-from fairsched.verify.z3_algebra import CLIENT, ClosedFormValue, Point, Value, Z3Algebra, scalar
+from fairsched.verify.logic import (
+    CLIENT,
+    ArithmeticClaim,
+    Claim,
+    ClosedFormValue,
+    Counterexample,
+    Kind,
+    Paths,
+    PlainWorld,
+    Point,
+    SampledClaim,
+    Step,
+    Value,
+    WorldClaim,
+    Z3Algebra,
+    broken,
+    confirmed,
+    decided,
+    explore,
+    hypotheses,
+    minimised,
+    scalar,
+    script,
+    state_after,
+    steps,
+    truth,
+    violations,
+    with_derived,
+)
 
 RLIMIT = 20_000_000
 """Budget of one solver call in Z3's deterministic resource units: the same on every machine, unlike seconds."""
@@ -33,15 +58,16 @@ CLIENTS_MAX = 4
 """Largest world that the search for a small counterexample tries before it takes the solver's own."""
 _MAGNITUDES = (3, 8, 30)
 """Bounds on the integers of a counterexample, tried in turn."""
+_VACUOUS = "vacuous: its hypotheses contradict each other"
 
 
 @attrs.frozen
 class Proved:
-    """Every obligation holds and none is vacuous."""
+    """Every obligation holds and none is vacuous; those of a sampled claim are worlds with something to show."""
 
     theorem: Theorem
     obligations: int
-    ms: float
+    ms: float = 0.0
 
 
 @attrs.frozen
@@ -50,7 +76,7 @@ class Refuted:
 
     theorem: Theorem
     world: Counterexample
-    ms: float
+    ms: float = 0.0
 
 
 @attrs.frozen
@@ -60,7 +86,7 @@ class Unknown:
     theorem: Theorem
     obligation: str
     reason: str
-    ms: float
+    ms: float = 0.0
 
 
 Verdict = Proved | Refuted | Unknown
@@ -101,9 +127,47 @@ class Obligation:
 # --- obligations ----------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class Path:
+    """One way through the code of a claim: what is known on it, and what has to follow, by name and in this order."""
+
+    known: tuple[Any, ...]
+    shown: Mapping[str, Any]
+
+    def goals(self) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+        """Each statement with all that is known when it is shown."""
+        known = self.known
+        for name, goal in self.shown.items():
+            yield name, known, goal
+            known = (*known, goal)
+
+
+def to_show(claim: Claim | WorldClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation | Path]:
+    """What has to be shown for a claim of any kind, each part built when it is asked for; nothing of a sampled one."""
+    match claim:
+        case Claim():
+            return obligations(claim, dropped)
+        case ArithmeticClaim():
+            return paths(claim, dropped)
+    return iter(())
+
+
 def obligations(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
     """What has to be shown for `claim` when the assumptions `dropped` are not made."""
     return map(obligation, steps(claim, dropped))
+
+
+def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Path]:
+    """Every path through the code that the claim runs."""
+    kept = [condition for condition in claim.conditions if condition.assumption not in dropped]
+
+    def run(paths: Paths) -> tuple[list[Any], dict[str, Any]]:
+        w = SimpleNamespace(**{name: paths.integer(name) for name in claim.names})
+        shown = {name: truth(goal) for name, goal in claim.shows(w).items()}
+        return [truth(condition.holds(w)) for condition in kept], shown
+
+    for path, (assumed, shown) in explore(run):
+        yield Path((*path, *assumed), shown)
 
 
 def obligation(step: Step) -> Obligation:
@@ -152,41 +216,142 @@ def everywhere(o: Z3Algebra, value: Value) -> list[Any]:
 
 
 def prove(
-    claim: Claim,
+    claim: Claim | WorldClaim,
     *,
     dropped: frozenset[Assumption] = frozenset(),
     rlimit: int = RLIMIT,
-    built: Iterable[Obligation] | None = None,
+    built: Iterable[Obligation | Path] | None = None,
 ) -> Verdict:
-    """Decides the claim; `dropped` assumptions are not made (for audits, and for variants that they exclude).
+    """Decide a claim of any kind, by Z3 or in its worlds.
 
-    `built` are its obligations, if somebody else needs them as well.
+    `dropped` assumptions are not made (for audits, and for variants that they exclude).  `built` are the claim's
+    obligations if they are needed elsewhere as well.
     """
     begun = perf_counter()
+    if isinstance(claim, SampledClaim):
+        verdict = _tried(claim)
+    else:
+        made = to_show(claim, dropped) if built is None else built
+        if isinstance(claim, Claim):
+            verdict = _by_steps(claim, rlimit, cast("Iterable[Obligation]", made))
+        else:
+            verdict = _by_paths(claim, dropped, rlimit, cast("Iterable[Path]", made))
+    return attrs.evolve(verdict, ms=(perf_counter() - begun) * 1e3)
 
-    def spent() -> float:
-        return (perf_counter() - begun) * 1e3
 
-    breaches = violations(claim.system.kernels())
-    if breaches:
-        return Unknown(claim.theorem, "guard", "; ".join(breaches), spent())
+def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict:
+    if breaches := violations(claim.system.kernels()):
+        return Unknown(claim.theorem, "guard", "; ".join(breaches))
     count = 0
-    for obligation in obligations(claim, dropped) if built is None else built:
+    for obligation in built:
         count += 1
         possible = z3.sat if obligation.tiny else check(obligation, rlimit, obligation.happens)
         if possible != z3.sat:
-            reason = "vacuous: its hypotheses contradict each other" if possible == z3.unsat else "budget exhausted"
-            return Unknown(claim.theorem, obligation.name, reason, spent())
-        broken = check(obligation, rlimit, z3.Not(obligation.goal))
-        if broken == z3.unsat:
+            reason = _VACUOUS if possible == z3.unsat else "budget exhausted"
+            return Unknown(claim.theorem, obligation.name, reason)
+        failing = check(obligation, rlimit, z3.Not(obligation.goal))
+        if failing == z3.unsat:
             continue
         # An undecided question may still have a small world: numbers for its parameters make it linear.
-        world = counterexample(obligation, rlimit, linear_only=broken == z3.unknown)
+        world = counterexample(obligation, rlimit, linear_only=failing == z3.unknown)
         if world is not None:
-            return Refuted(claim.theorem, world, spent())
-        reason = "budget exhausted" if broken == z3.unknown else "a countermodel did not replay"
-        return Unknown(claim.theorem, obligation.name, reason, spent())
-    return Proved(claim.theorem, count, spent())
+            return Refuted(claim.theorem, world)
+        reason = "budget exhausted" if failing == z3.unknown else "a countermodel did not replay"
+        return Unknown(claim.theorem, obligation.name, reason)
+    return Proved(claim.theorem, count)
+
+
+def _by_paths(claim: ArithmeticClaim, dropped: frozenset[Assumption], rlimit: int, built: Iterable[Path]) -> Verdict:
+    """Decide the claim on every path through the code that it runs."""
+    count, reached, named = 0, set[str](), set[str]()
+    for path in built:
+        if not reached.issuperset(path.shown) and _solver_of(rlimit, *path.known).check() == z3.sat:
+            reached |= set(path.shown)
+        for name, known, goal in path.goals():
+            named.add(name)
+            count += 1
+            if claim.relaxed and _holds_for_reals(rlimit, *known, z3.Not(goal)):
+                continue
+            solver = _solver_of(rlimit, *known, z3.Not(goal))
+            answer = solver.check()
+            if answer == z3.unknown:
+                return Unknown(claim.theorem, name, "budget exhausted")
+            if answer == z3.sat:
+                return _refuted(claim, dropped, name, solver.model())
+    if not named or named - reached:
+        return Unknown(claim.theorem, ", ".join(sorted(named - reached)) or "conditions", _VACUOUS)
+    return Proved(claim.theorem, count)
+
+
+def _refuted(claim: ArithmeticClaim, dropped: frozenset[Assumption], name: str, model: Any) -> Verdict:
+    """The countermodel, once the functions confirm it on Python's own integers."""
+    values = {n: model.eval(z3.Int(n), model_completion=True).as_long() for n in claim.names}
+    try:
+        failed = broken(claim, values, dropped)
+    except (ValueError, ZeroDivisionError):
+        failed = ()
+    if name not in failed:
+        return Unknown(claim.theorem, name, "a countermodel did not replay")
+    without = tuple(sorted(assumption.name for assumption in dropped))
+    return Refuted(
+        claim.theorem, Counterexample("integers", "arithmetic", failed, 0, values, claim.theorem.id, without)
+    )
+
+
+def _tried(claim: SampledClaim) -> Verdict:
+    """Try the claim in its worlds."""
+    counted, found = _in_all(claim, claim.worlds()) if callable(claim.worlds) else _in_drawn(claim, claim.worlds)
+    if found is not None:
+        world = Counterexample("worlds", "tried", broken(claim, found), 0, dict(found), claim.theorem.id)
+        return Refuted(claim.theorem, world)
+    if not counted:
+        return Unknown(claim.theorem, "worlds", "vacuous: there was nothing to show in any world")
+    return Proved(claim.theorem, counted)
+
+
+def _in_all(claim: SampledClaim, worlds: Iterable[PlainWorld]) -> tuple[int, PlainWorld | None]:
+    counted = 0
+    for world in worlds:
+        shown = claim.shows(SimpleNamespace(**world))
+        if not all(shown.values()):
+            return counted, world
+        counted += bool(shown)
+    return counted, None
+
+
+def _in_drawn(claim: SampledClaim, worlds: Any) -> tuple[int, PlainWorld | None]:
+    """With the smallest world that Hypothesis finds, if it finds one."""
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    counted, failed = 0, list[PlainWorld]()
+
+    @settings(
+        max_examples=claim.drawn,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+    )
+    @given(worlds)
+    def attempt(world: PlainWorld) -> None:
+        nonlocal counted
+        shown = claim.shows(SimpleNamespace(**world))
+        if not all(shown.values()):
+            failed.append(world)
+            raise _BrokenError
+        counted += bool(shown)
+
+    try:
+        attempt()
+    except _BrokenError:
+        return counted, failed[-1]
+    return counted, None
+
+
+class _BrokenError(Exception):
+    """A statement is false in a world."""
 
 
 def audit(claim: Claim, *, rlimit: int = RLIMIT) -> dict[Assumption, Verdict]:
@@ -197,18 +362,29 @@ def audit(claim: Claim, *, rlimit: int = RLIMIT) -> dict[Assumption, Verdict]:
     }
 
 
+def _solver_of(rlimit: int, *terms: Any) -> Any:
+    solver = z3.Solver()
+    solver.set("rlimit", rlimit)
+    solver.add(*terms)
+    return solver
+
+
+def _holds_for_reals(rlimit: int, *terms: Any) -> bool:
+    """Whether the terms have no model even among the real numbers."""
+    solver = _solver_of(rlimit)
+    solver.from_string(script(terms, "unsat", relaxed=True).text)
+    return bool(solver.check() == z3.unsat)
+
+
 def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | None = None) -> Any:
-    """With a `parameter`, every vector parameter has this value for everybody: then nothing is left to multiply."""
+    """With a `parameter`, every vector parameter has this value for every client: then nothing is left to multiply."""
     asserted = [*obligation.algebra.instances(), *obligation.hypotheses, *terms]
     if parameter is not None:
         kinds = obligation.step.claim.system.parameters
         vectors = [obligation.before[name][1] for name, kind in kinds.items() if kind is Kind.VECTOR]
         known = [(vector.at(c), z3.IntVal(parameter)) for vector in vectors for c in obligation.algebra.clients]
         asserted = [z3.substitute(term, *known) for term in asserted] + [term == value for term, value in known]
-    solver = z3.Solver()
-    solver.set("rlimit", rlimit)
-    solver.add(*asserted)
-    return solver
+    return _solver_of(rlimit, *asserted)
 
 
 def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
@@ -268,7 +444,7 @@ def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
     for name, (_, symbol) in obligation.before.items():
         if isinstance(symbol, Point):
             who = index[str(model.eval(symbol.who, model_completion=True))]
-            values[name] = who if value(symbol.found) else NOBODY
+            values[name] = who if value(symbol.found) else NO_GROUP
         elif symbol.vector:
             values[name] = tuple(value(symbol.at(client)) for client in order.values())
         else:

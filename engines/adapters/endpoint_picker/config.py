@@ -28,31 +28,41 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each: prompts and outputs in flight there at most, and requests."""
 
     window_tokens: Tokens
+    """Prompt and output tokens in flight at an endpoint at most: about its KV cache."""
     window_requests: Count = 256
+    """Calls in flight at an endpoint at most."""
     endpoints: tuple[Address, ...] = ()
+    """`IP:PORT`s; this or `dns` is needed."""
     dns: Annotated[str, Meta(pattern=r"^[\w.-]+:\d{1,5}$")] | None = None
     """`NAME:PORT`, asked again every `resolve_seconds`."""
     resolve_seconds: Seconds = 5.0
+    """How often `dns` is asked again."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A client's weight."""
 
     weight: Count = 1
+    """Share of the client."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is over one of these is refused with 413 or 429, and what waits for too long with 503."""
 
     body_bytes: Count = 8 << 20
+    """Longest body; else 413."""
     waiting_per_client: Count = 256
+    """Calls of one client that wait; else 429."""
     waiting: Count = 4096
+    """Calls that wait; else 429."""
     wait_seconds: Seconds = 30.0
     """Envoy's `message_timeout` must be longer."""
     clients: Count = 1024
     """Clients without a weight beyond so many share the name `others`."""
     retry_after_seconds: Count = 1
+    """Sent as `Retry-After` with 429."""
     drain_seconds: Seconds = 120.0
+    """Time to finish calls after SIGTERM."""
 
 
 class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,19 +70,27 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pool: Pool
     listen: Annotated[str, Meta(pattern=r"^.+:\d{1,5}$")] = "127.0.0.1:9002"
+    """Address and port."""
     policy: str = "fcfs+deficit"
+    """Any policy that does not preempt; `+deficit` and `+counter` have a bound."""
     quantum: Count = 4096
+    """Credit of a round for weight 1, in cost units."""
     router: str = "join-shortest-queue"
+    """Any router, over what the picker has in flight."""
     header: str = "x-gateway-inference-fairness-id"
-    """Who calls."""
+    """Names the client; let only your gateway set it."""
     bytes_per_token: Count = 4
+    """Divides a prompt's bytes into tokens."""
     default_output_tokens: Count = 1024
-    """What a call that names no most is counted for; an answer may exceed it, and is charged for that."""
+    """Declared output of a call without `max_tokens`; an answer may exceed it, and is charged for that."""
     request_body_mode: BodyMode = "full-duplex-streamed"
+    """How Envoy sends bodies of requests, where it does not say so itself."""
     response_body_mode: BodyMode = "full-duplex-streamed"
-    """How Envoy sends bodies, where it does not say it itself (since 1.34 it does)."""
+    """The same of answers. Envoy says it itself since 1.34."""
     tls_certificate: str | None = None
+    """A file; a gateway of the extension expects TLS."""
     tls_key: str | None = None
+    """A file."""
     limits: Limits = Limits()
     client: dict[str, ClientConfig] = {}
 
@@ -92,7 +110,7 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_config(path: Path) -> PickerConfig:
-    """The configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
+    """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
     try:
         return msgspec.convert(tomllib.loads(path.read_bytes().decode()), PickerConfig)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, ValueError) as error:
@@ -100,7 +118,7 @@ def read_config(path: Path) -> PickerConfig:
 
 
 def reloaded(running: PickerConfig, path: Path) -> PickerConfig:
-    """The file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
+    """Return the file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
     fresh = read_config(path)
     for name in PickerConfig.__struct_fields__:
         if name not in ("pool", "client", "limits") and getattr(fresh, name) != getattr(running, name):

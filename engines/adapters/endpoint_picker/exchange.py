@@ -1,7 +1,7 @@
-"""One HTTP call as Envoy tells of it: from its headers to the end of its answer.
+"""One HTTP call as Envoy reports it: from its headers to the end of its answer.
 
-The endpoint is said when the whole request is known, where Envoy sends the body; else with the headers, and the call is
-counted by its length.  However the exchange ends, the picker is told once.
+The endpoint is named when the whole request is known, where Envoy sends the body; else with the headers, and the call
+is counted by its length.  However the exchange ends, the picker learns it once.
 """
 
 import logging
@@ -10,11 +10,9 @@ from typing import Any
 
 import msgspec
 
-from fairsched.engines.endpoint_picker import wire
-from fairsched.engines.endpoint_picker.picker import Picked, Picker
-from fairsched.engines.gateway.answer import StreamReader, Usage, usage_of
-from fairsched.engines.gateway.request import CallError
-from fairsched.engines.openai_size import sized
+from fairsched.engines.adapters.endpoint_picker import wire
+from fairsched.engines.adapters.endpoint_picker.picker import Picked, Picker
+from fairsched.engines.gateway import CallError, StreamReader, Usage, sized, usage_of
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
@@ -42,7 +40,7 @@ class Exchange:
         self._answer = bytearray()
 
     async def answers(self, request: Any) -> Iterable[wire.Response]:
-        """What to answer to a message; waits for a place where one is needed."""
+        """Return what to answer to a message; waits for a place where one is needed."""
         match request.WhichOneof("request"):
             case "request_headers":
                 return await self._request_headers(request)
@@ -90,7 +88,7 @@ class Exchange:
         return await self._pick(ends=True) if whole and not self._sent else []
 
     async def _pick(self, *, ends: bool) -> list[wire.Response]:
-        """A place for the call; `ends`: its body is whole, and no trailers come."""
+        """Return a place for the call; `ends`: its body is whole, and no trailers come."""
         try:
             endpoint = await self._place()
         except CallError as error:
@@ -118,7 +116,7 @@ class Exchange:
         return self._picked.endpoint
 
     def _size(self) -> tuple[int, int]:
-        """Tokens of prompt and output.  Raises `CallError` (400) for a call that says nonsense."""
+        """Return tokens of prompt and output.  Raises `CallError` (400) for a call that says nonsense."""
         config = self._config
         if self._headers.get(":method") in ("GET", "HEAD", "OPTIONS"):
             return 1, 1
@@ -174,7 +172,7 @@ class Exchange:
         elif self._stream is not None:
             self._picker.finish(picked, self._stream.usage)
         elif self._response_mode == "none":
-            # Nobody sees the answer: what was declared is charged.
+            # The answer is not seen here: what was declared is charged.
             self._picker.finish(picked, Usage(None, self._most_output))
         else:
             usage = usage_of(bytes(self._answer), self._most_output, self._config.bytes_per_token)

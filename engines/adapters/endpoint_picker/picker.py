@@ -1,26 +1,19 @@
 """Which endpoint takes a call, and when: a policy's gate over the windows of a pool's endpoints.
 
-No gRPC: `engines.endpoint_picker.exchange` speaks to Envoy.  A call waits until the policy lets it in and an endpoint
-has room; it is booked there until its answer ends.  It belongs to one event loop.
+No gRPC: `engines.adapters.endpoint_picker.exchange` speaks to Envoy.  A call waits until the policy lets it in and an
+endpoint has room; it is booked there until its answer ends.  It belongs to one event loop.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
-from fairsched.engines.elastic_window import ElasticWindow
-from fairsched.engines.endpoint_picker.config import PickerConfig
-from fairsched.engines.gateway.answer import Usage
-from fairsched.engines.gateway.books import Books
-from fairsched.engines.gateway.request import CallError
-from fairsched.engines.gateway.window import Share
-from fairsched.engines.window_clients import OTHERS, WindowClients
-from fairsched.engines.window_status import window_status
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.engines.adapters.endpoint_picker.config import PickerConfig
+from fairsched.engines.gateway import CallError, Share, Usage, Window, window_policy, window_router
+from fairsched.engines.serving import ClientRegistry, Document
 
 
 @attrs.frozen
@@ -32,19 +25,23 @@ class Picked:
 
 
 class Picker:
-    """Queue, gate and windows of one pool."""
+    """Queue, gate and windows of one pool.  Raises `ValueError` for a policy or router that cannot be used."""
 
-    def __init__(self, config: PickerConfig, policy: LocalPolicy[Any], router: Router[Any]) -> None:
+    def __init__(self, config: PickerConfig) -> None:
         self.config = config
-        self.books = Books(policy, 0)
-        self.window = ElasticWindow(policy, router, (self.books.record,))
-        self.clients = WindowClients(self.window, config.weights, config.limits.clients)
+        self.window = Window(window_policy(config.policy, config.quantum), window_router(config.router))
+        self.clients = ClientRegistry(unknown_max=config.limits.clients)
         self.outcomes: Counter[str] = Counter()
         self._begun_ns = time.monotonic_ns()
         self._places: dict[str, int] = {}
         self._endpoints: dict[int, str] = {}
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._next_id = 0
+        self._weigh(config.weights)
+
+    def _weigh(self, weights: Mapping[str, int]) -> None:
+        for client in self.clients.configure(weights):
+            self.window.configure(client, self.now_ns())
 
     def now_ns(self) -> int:
         """Time since the start."""
@@ -58,13 +55,13 @@ class Picker:
         return tuple(sorted(self._places))
 
     def configure(self, config: PickerConfig) -> None:
-        """Clients, limits and windows are these from now on; `see` tells the endpoints."""
+        """Set clients, limits and windows; `see` sets the endpoints."""
         self.config = config
-        self.clients.configure(config.weights, self.now_ns())
+        self._weigh(config.weights)
         self.see(self.endpoints)
 
     def see(self, endpoints: Iterable[str]) -> None:
-        """The pool has these endpoints now; what is in flight at others goes on there."""
+        """Set the endpoints of the pool; what is in flight at others goes on there."""
         now, pool = self.now_ns(), self.config.pool
         share = Share(pool.window_tokens, pool.window_requests)
         there = set(endpoints)
@@ -74,7 +71,6 @@ class Picker:
             else:
                 self._places[endpoint] = place = self.window.join(share, now)
                 self._endpoints[place] = endpoint
-        self.books.grow(self.window.tokens, now)
         for endpoint in sorted(self._places.keys() - there):
             self.window.part(self._places.pop(endpoint), now)
         for request_id in self.window.stranded():
@@ -89,11 +85,11 @@ class Picker:
     async def pick(
         self, client: str, prompt_tokens: int, max_output_tokens: int, subset: Collection[str] | None = None
     ) -> Picked:
-        """An endpoint, once one may take the call; of `subset` if that is given.
+        """Return an endpoint, once one may take the call; of `subset` if that is given.
 
         Raises `CallError`.  When it is cancelled the call is out of the queue.
         """
-        number, limits = self.clients.id(client or OTHERS), self.config.limits
+        number, limits = self.clients.resolve(client)[0].id, self.config.limits
         places = self._eligible(subset)
         too_large = self.window.refuses(prompt_tokens, max_output_tokens)
         if too_large is not None:
@@ -126,14 +122,14 @@ class Picker:
             del self._waiting[request_id]
 
     def around(self, subset: Collection[str] | None) -> str:
-        """The endpoint with the fewest calls, for one that could not be queued; it is not booked.  Raises
+        """Return the endpoint with the fewest calls, for one that could not be queued; it is not booked.  Raises
         `CallError`."""
         places = self._eligible(subset) or list(self._places.values())
         self.outcomes["around the policy"] += 1
-        return self._endpoints[min(places, key=self.window.requests_at)]
+        return self._endpoints[min(places, key=lambda place: self.window.servers[place].requests)]
 
     def _eligible(self, subset: Collection[str] | None) -> list[int] | None:
-        """The places of a subset; None for all."""
+        """Return the places of a subset; None for all."""
         if subset is None and self._places:
             return None
         places = [self._places[each] for each in subset or () if each in self._places]
@@ -150,7 +146,7 @@ class Picker:
         return error
 
     def _refuse(self, request_id: int, outcome: str, error: CallError) -> None:
-        """A call that waits ends; its place in the queue is free at once, so that it holds up nobody."""
+        """End a call that waits; its place in the queue is free at once, so that no other call waits for it."""
         self.window.withdraw(request_id, self.now_ns())
         place = self._waiting.get(request_id)
         if place is not None and not place.done():
@@ -166,33 +162,33 @@ class Picker:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def produced(self, picked: Picked, tokens: int) -> None:
-        """Output passed by."""
+        """Count output that passed by."""
         self.window.produced(picked.id, tokens, self.now_ns())
 
     def finish(self, picked: Picked, usage: Usage) -> None:
-        """The answer is whole."""
+        """End a call whose answer is whole."""
         self.outcomes["finished"] += 1
         self.window.finish(picked.id, usage.computed_tokens, usage.output_tokens, self.now_ns())
         self.pump()
 
     def give_back(self, picked: Picked) -> None:
-        """The endpoint refused the call, and computed nothing."""
+        """End a call that the endpoint refused, and of which it computed nothing."""
         self.outcomes["refused by endpoint"] += 1
         self.window.give_back(picked.id, self.now_ns())
         self.pump()
 
     def leave(self, picked: Picked) -> None:
-        """The answer broke off, or nobody waits for it any more: the prompt stays charged."""
+        """End a call whose answer broke off, or whose caller left: the prompt stays charged."""
         self.outcomes["left"] += 1
         self.window.cancel(picked.id, self.now_ns())
         self.pump()
 
     # --- status -----------------------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Document:
         """Plain JSON values."""
         return {
             "endpoints": list(self.endpoints),
             "outcomes": dict(sorted(self.outcomes.items())),
-            **window_status(self.window, self.books, self.clients.all),
+            **self.window.status(self.clients.all),
         }

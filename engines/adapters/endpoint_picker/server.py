@@ -18,10 +18,10 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_gr
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from fairsched.engines.endpoint_picker.config import ConfigError, PickerConfig, reloaded
-from fairsched.engines.endpoint_picker.exchange import Exchange
-from fairsched.engines.endpoint_picker.picker import Picker
-from fairsched.engines.snapshot import write_whole
+from fairsched.engines.adapters.endpoint_picker.config import ConfigError, PickerConfig, reloaded
+from fairsched.engines.adapters.endpoint_picker.exchange import Exchange
+from fairsched.engines.adapters.endpoint_picker.picker import Picker
+from fairsched.engines.serving import write_whole
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
@@ -120,7 +120,7 @@ class Server:
                 )
 
     async def _resolve(self) -> None:
-        """The endpoints that the name stands for now; the last ones if nobody says."""
+        """Take the endpoints that the name stands for now; where it cannot be resolved, the last ones stay."""
         pool = self.picker.config.pool
         assert pool.dns is not None
         name, _, port = pool.dns.rpartition(":")

@@ -11,8 +11,8 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from google.protobuf.struct_pb2 import Struct
 
-from fairsched.engines.endpoint_picker.config import BodyMode
-from fairsched.engines.gateway.request import CallError
+from fairsched.engines.adapters.endpoint_picker.config import BodyMode
+from fairsched.engines.gateway import CallError
 
 DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
@@ -25,7 +25,7 @@ Response = Any
 
 
 def headers_of(message: Any) -> dict[str, str]:
-    """The headers of a message, in lower case."""
+    """Return the headers of a message, in lower case."""
     return {
         header.key.lower(): header.raw_value.decode("latin-1") if header.raw_value else header.value
         for header in message.headers.headers
@@ -41,7 +41,7 @@ def modes_of(request: Any) -> tuple[BodyMode | None, BodyMode | None]:
 
 
 def subset_of(request: Any) -> list[str] | None:
-    """The endpoints from which one must be picked, or None for the whole pool."""
+    """Return the endpoints from which one must be picked, or None for the whole pool."""
     hint = request.metadata_context.filter_metadata.get("envoy.lb.subset_hint")
     if hint is None or SUBSET not in hint.fields:
         return None
@@ -51,7 +51,7 @@ def subset_of(request: Any) -> list[str] | None:
 
 
 def _picked(endpoint: str) -> tuple[Any, Any]:
-    """The picked endpoint as the change of a header and as metadata, which must say the same."""
+    """Return the picked endpoint as the change of a header and as metadata, which must say the same."""
     header = base_pb2.HeaderValue(key=DESTINATION, raw_value=endpoint.encode())
     option = base_pb2.HeaderValueOption(
         header=header, append_action=base_pb2.HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
@@ -83,7 +83,7 @@ def request_body(endpoint: str | None = None) -> Response:
 
 
 def request_chunks(body: bytes, *, ends: bool) -> Iterator[Response]:
-    """A request's body, given back in pieces."""
+    """Yield a request's body, given back in pieces."""
     for start in range(0, max(len(body), 1), _CHUNK_BYTES):
         last = start + _CHUNK_BYTES >= len(body)
         response = _streamed(body[start : start + _CHUNK_BYTES], ends and last)

@@ -9,24 +9,25 @@ from typing import Any
 import attrs
 import ray
 
-from fairsched.engines.ray_serve.host import Host, Parts
-from fairsched.engines.ray_serve.settings import Settings
+from fairsched.engines.adapters.ray_serve.host import Host
+from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.serving import Document
 
 NAMESPACE = "fairsched"
 """Ray's namespace for these actors."""
 
 
 def actor_name(app: str, deployment: str) -> str:
-    """The name of a deployment's actor."""
+    """Return the name of a deployment's actor."""
     return f"fairsched:{app}:{deployment}"
 
 
 class _PolicyActor:
     """What runs in the actor's process."""
 
-    def __init__(self, settings: dict[str, Any], parts: Parts) -> None:
+    def __init__(self, settings: Document) -> None:
         again = ray.get_runtime_context().was_current_actor_reconstructed
-        self._host = Host(Settings(**settings), parts, again=again)
+        self._host = Host(Settings(**settings), again=again)
         self._running: asyncio.Task[None] | None = None
 
     async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
@@ -43,7 +44,7 @@ class _PolicyActor:
     async def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
         return await self._host.used(name, output_tokens, computed_tokens)
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> Document:
         return await self._host.status()
 
     async def configure(self, weights: dict[str, int]) -> None:
@@ -73,8 +74,8 @@ class RemoteActor:
         return answer
 
 
-def found_or_made(name: str, settings: Settings, parts: Parts) -> RemoteActor:
-    """The actor of that name.  Talks to Ray, and may take a while."""
+def found_or_made(name: str, settings: Settings) -> RemoteActor:
+    """Return the actor of that name.  Talks to Ray, and may take a while."""
     make = ray.remote(_PolicyActor).options(
         name=name,
         namespace=NAMESPACE,
@@ -85,9 +86,9 @@ def found_or_made(name: str, settings: Settings, parts: Parts) -> RemoteActor:
         max_task_retries=0,
         max_concurrency=10_000,  # A handle has two calls there at a time; nothing may wait behind others' waiting.
     )
-    return RemoteActor(make.remote(attrs.asdict(settings), parts))
+    return RemoteActor(make.remote(attrs.asdict(settings)))
 
 
 def found(name: str) -> Any:
-    """The handle of the actor of that name.  Raises `ValueError` if there is none."""
+    """Return the handle of the actor of that name.  Raises `ValueError` if there is none."""
     return ray.get_actor(name, namespace=NAMESPACE)

@@ -35,12 +35,12 @@ class Attempts:
         return sum(len(attempts) for attempts in self._sent.values())
 
     def sent(self, attempt: Attempt) -> None:
-        """A call goes to a replica."""
+        """Note a call that goes to a replica."""
         self._current[attempt.call] = attempt
         self._sent.setdefault((attempt.name, attempt.replica), []).append(attempt)
 
     def again(self, call: int) -> Attempt | None:
-        """The call is tried again: the try that came to nothing.  Its completion, if it is to come, means nothing."""
+        """Return the try that came to nothing of a call that is tried again.  Its completion means nothing."""
         attempt = self._current.pop(call, None)
         if attempt is not None and not attempt.completed:
             sent = self._sent[attempt.name, attempt.replica]
@@ -48,7 +48,7 @@ class Attempts:
         return attempt
 
     def routed(self, call: int) -> Attempt | None:
-        """The replica took the call; returns its try if that was over already."""
+        """Note that the replica took the call; returns its try if that was over already."""
         attempt = self._current.pop(call, None)
         if attempt is None:
             return None
@@ -56,7 +56,7 @@ class Attempts:
         return attempt if attempt.completed else None
 
     def completed(self, name: str, replica: Hashable) -> Attempt | None:
-        """A try of that id at that replica is over: the oldest.  None if it had been given up."""
+        """End the oldest try of that id at that replica.  None if it had been given up."""
         sent = self._sent.get((name, replica))
         if not sent:
             return None
@@ -68,14 +68,14 @@ class Attempts:
         return attempt
 
     def ends(self, attempt: Attempt) -> bool:
-        """Whether the end of a try is the call's; if not, it may be tried again."""
+        """Return whether the end of a try is the call's; if not, it may be tried again."""
         if attempt.routed or not self.certain:
             self.forget(attempt)
             return True
         return False
 
     def forget(self, attempt: Attempt) -> bool:
-        """The call is over, if this was its last try; returns whether it was."""
+        """End the call if this was its last try; returns whether it was."""
         last = self._current.get(attempt.call) is attempt
         if last:
             del self._current[attempt.call]

@@ -1,8 +1,8 @@
-"""A handle's end of the line: it asks the actor for places, tells it what became of them, and lives without it.
+"""A handle's end of the line: it asks the actor for places, reports what became of them, and works without it.
 
 Messages go in order, one exchange at a time; what comes meanwhile goes with the next.  When an exchange fails or takes
-too long nobody knows what arrived, so the handle says `Hello` with all that is open until it is answered.  A call that
-waited `patience_seconds` for an actor that is not there gets `UnreachableError`, and goes around the policy.
+too long it is not known what arrived, so the handle says `Hello` with all that is open until it is answered.  A call
+that waited `patience_seconds` for an actor that is not there gets `UnreachableError`, and goes around the policy.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from fairsched.engines.ray_serve.messages import (
+from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
     Ask,
     Done,
@@ -28,7 +28,7 @@ from fairsched.engines.ray_serve.messages import (
     encode,
     heard_of,
 )
-from fairsched.engines.ray_serve.settings import Settings
+from fairsched.engines.adapters.ray_serve.settings import Settings
 
 _log = logging.getLogger("fairsched.ray_serve")
 
@@ -94,7 +94,7 @@ class Connection:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def place(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int) -> Placed:
-        """A booked place for a call.
+        """Return a booked place for a call.
 
         Raises `UnreachableError` when there is no actor to ask, `TooLargeError` for a call that fits nowhere.  When it
         is cancelled the call is given up.
@@ -120,8 +120,10 @@ class Connection:
         return placed
 
     def went_around(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int, replica: str) -> int:
-        """A call goes to that replica without having been let in; returns its ticket.  An actor that is there, or
-        comes back, hears of it and charges it."""
+        """Note a call that goes to that replica without having been let in; returns its ticket.
+
+        An actor that is there, or comes back, hears of it and charges it.
+        """
         self.around += 1
         ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
         held = self._held[ask.ticket] = Held(ask, replica, 0)
@@ -129,15 +131,15 @@ class Connection:
         return ask.ticket
 
     def done(self, ticket: int) -> None:
-        """A call that was placed was answered.  Telling an end twice changes nothing."""
+        """End a call that was placed and answered.  Telling an end twice changes nothing."""
         self._ended(ticket, Done(ticket))
 
     def give_back(self, ticket: int) -> None:
-        """A call's replica did not take it."""
+        """End a call that its replica did not take."""
         self._ended(ticket, GivenBack(ticket))
 
     def leave(self, ticket: int) -> None:
-        """A call's caller gave it up when it had been sent."""
+        """End a call that its caller gave up when it had been sent."""
         self._ended(ticket, Left(ticket))
 
     def _ended(self, ticket: int, message: Message) -> None:
@@ -145,12 +147,12 @@ class Connection:
             self._say(message)
 
     def sees(self, replicas: dict[str, int]) -> None:
-        """The replicas that there are, and how many calls each takes."""
+        """Tell the replicas that there are, and how many calls each takes."""
         self._replicas = replicas
         self._say(Replicas(replicas))
 
     def tell(self, message: Message) -> None:
-        """Anything else."""
+        """Tell anything else."""
         self._say(message)
 
     # --- the line ---------------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class Connection:
         return task
 
     def stop(self) -> None:
-        """Say nothing more.  Whoever waits gets `UnreachableError`."""
+        """Say nothing more.  Calls that wait get `UnreachableError`."""
         self._give_up()
         for task in self._tasks:
             task.cancel()

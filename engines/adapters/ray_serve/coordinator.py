@@ -1,24 +1,20 @@
-"""What the actor knows: who waits at which handle, what is in flight where, and whom the policy lets in next.
+"""What the actor knows: which calls wait at which handle, what is in flight where, and which call is let in next.
 
 No I/O, no clock and no Ray.  Choosing and booking are one step (`_pump`), so two handles cannot be given the same
 place.  A handle that was not heard of for too long is forgotten with all that it held; a replica is there while a
 handle sees it, until one says that it died.
 
-After a restart the desk gathers for a while what the handles keep, before it lets anybody in: the latest accounts of
-any of them are its own, what is in flight is adopted, and who waited waits again.
+After a restart the coordinator gathers for a while what the handles keep, before it lets a call in: the latest accounts
+of any of them are its own, what is in flight is adopted, and calls that waited wait again.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
-from fairsched.engines.elastic_window import ElasticWindow, request_of
-from fairsched.engines.gateway.books import Books
-from fairsched.engines.gateway.window import Share
-from fairsched.engines.ray_serve.messages import (
+from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
     Ask,
     Died,
@@ -31,12 +27,13 @@ from fairsched.engines.ray_serve.messages import (
     Placed,
     Replicas,
 )
-from fairsched.engines.ray_serve.settings import Settings
-from fairsched.engines.window_clients import WindowClients
-from fairsched.model.fingerprint import configuration, document_sha256
-from fairsched.model.serial import StateError
-from fairsched.model.window import held_tokens
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.gateway import Share, Window, request_of, window_policy, window_router
+from fairsched.engines.serving import ClientRegistry, Document
+from fairsched.model.request import Client
+from fairsched.model.serialization import StateError, configuration, document_sha256
+from fairsched.policies.base import AnyLocalPolicy, AnyRouter
+from fairsched.policies.guarantees import held_tokens
 
 _log = logging.getLogger("fairsched.ray_serve")
 
@@ -47,14 +44,14 @@ _GATHER_HEARTBEATS = 2.5
 
 @attrs.define
 class _Handle:
-    """A handle: when it was heard of, the replicas that it sees, its open calls, and what it is to be told."""
+    """A handle: when it was heard of, the replicas that it sees, its open calls, and placements that it must learn."""
 
     heard_ns: int
     replicas: dict[str, int] = attrs.field(factory=dict)
     open: dict[int, int] = attrs.field(factory=dict)
     outbox: list[Placed] = attrs.field(factory=list)
     stale: bool = False
-    """It said things while the desk gathered, and must say `Hello` again."""
+    """It said things while the coordinator gathered, and must say `Hello` again."""
 
 
 @attrs.define
@@ -71,15 +68,19 @@ class _Call:
     """Prompt tokens that were computed, and output tokens, if its replica said so."""
 
 
-class Desk:
+def parts(settings: Settings) -> tuple[AnyLocalPolicy, AnyRouter]:
+    """Return the policy and the router of settings.  Raises `ValueError` for names that are not there."""
+    return window_policy(settings.policy, settings.quantum), window_router(settings.router)
+
+
+class Coordinator:
     """One for a deployment.  `now_ns` is a clock that does not go back; `again`: there was one before.
 
     A message costs what the policy and the router do, and O(replicas).
     """
 
-    def __init__(
-        self, settings: Settings, policy: LocalPolicy[Any], router: Router[Any], *, again: bool = False
-    ) -> None:
+    def __init__(self, settings: Settings, *, again: bool = False) -> None:
+        policy, router = parts(settings)
         self.settings = settings
         self.outcomes: Counter[str] = Counter()
         self.router = router
@@ -101,29 +102,37 @@ class Desk:
 
     def _begin(self, accounts: Accounts | None) -> None:
         """A window, with these accounts; the policy's own clients are the settings'."""
-        state = None if accounts is None else accounts.state
-        self.books = Books(self._policy, 0, resumed=state is not None)
-        self.window = ElasticWindow(self._policy, self.router, (self.books.record,), state)
-        # The state has the weights of the accounts already; listeners have not.
+        state = None if accounts is None else self._policy.state_from_json(accounts.state)
+        self.window = Window(self._policy, self.router, state=state)
         known = () if accounts is None else accounts.clients
-        self.clients = WindowClients(self.window, self.settings.weights, self.settings.clients, known)
+        clients = [Client(i, name, weight) for i, (name, weight) in enumerate(known)]
+        self.clients = ClientRegistry(known=clients, unknown_max=self.settings.clients)
+        # The state has the weights of the accounts already; the usage account has not.
+        for client in clients:
+            if client.weight != 1:
+                self.window.configure(client, 0)
+        self._weigh(self.settings.weights, 0)
         if accounts is not None:
             self._placements = accounts.number
+
+    def _weigh(self, weights: dict[str, int], now_ns: int) -> None:
+        for client in self.clients.configure(weights):
+            self.window.configure(client, now_ns)
 
     # --- handles ----------------------------------------------------------------------------------------------------
 
     def knows(self, handle: str) -> bool:
-        """Whether the desk has all that the handle said; otherwise it must say `Hello`."""
+        """Return whether the coordinator has all that the handle said; otherwise it must say `Hello`."""
         there = self._handles.get(handle)
         return there is not None and (not there.stale or self.gathers)
 
     def has(self, handle: str) -> bool:
-        """Whether the handle is there."""
+        """Return whether the handle is there."""
         return handle in self._handles
 
     @property
     def gathers(self) -> bool:
-        """Whether the desk still gathers what handles kept, and lets nobody in."""
+        """Whether the coordinator still gathers what handles kept, and lets no call in."""
         return self._gathers
 
     @property
@@ -137,7 +146,7 @@ class Desk:
         return len(self._handles)
 
     def hello(self, handle: str, hello: Hello, now_ns: int) -> None:
-        """All that is open at the handle is this; what it does not name any more was answered."""
+        """Take all that is open at the handle; what it does not name any more was answered."""
         self.outcomes["around the policy"] += hello.around
         if self.gathers:
             if self._gather_until_ns is None:
@@ -145,6 +154,10 @@ class Desk:
             self._gathered = [each for each in self._gathered if each[0] != handle] + [(handle, hello)]
             self._handles[handle] = _Handle(now_ns)
             return
+        self._take_over(handle, hello, now_ns)
+        self._pump(now_ns)
+
+    def _take_over(self, handle: str, hello: Hello, now_ns: int) -> None:
         there = self._handles.setdefault(handle, _Handle(now_ns))
         there.heard_ns, there.stale = now_ns, False
         named = {ask.ticket for ask in hello.waiting} | {held.ask.ticket for held in hello.held}
@@ -160,10 +173,9 @@ class Desk:
                 self._ask(handle, there, ask, now_ns)
             elif known.replica is not None:
                 there.outbox.append(Placed(ask.ticket, known.replica, known.number))
-        self._pump(now_ns)
 
     def tell(self, handle: str, messages: Sequence[Message], now_ns: int) -> None:
-        """What a known handle says, in order."""
+        """Take the messages of a known handle, in order."""
         there = self._handles[handle]
         there.heard_ns = now_ns
         if self.gathers:
@@ -186,21 +198,21 @@ class Desk:
         self._pump(now_ns)
 
     def take(self, handle: str) -> tuple[Placed, ...]:
-        """What the handle is to be told, once."""
+        """Return the placements that the handle must learn, once."""
         there = self._handles[handle]
         placed, there.outbox = tuple(there.outbox), []
         return placed
 
     def has_news(self, handle: str) -> bool:
-        """Whether `take` would return anything."""
+        """Return whether `take` would return anything."""
         return bool(self._handles[handle].outbox)
 
     def heard(self, handle: str, now_ns: int) -> None:
-        """The handle is still there."""
+        """Note that the handle is still there."""
         self._handles[handle].heard_ns = now_ns
 
     def tick(self, now_ns: int) -> None:
-        """Time passes: gathering ends, handles that fell silent are forgotten, and calls whose lease is over."""
+        """Let time pass: gathering ends; handles that fell silent, and calls whose lease is over, are forgotten."""
         if self._gathers and self._gather_until_ns is not None and now_ns >= self._gather_until_ns:
             self._gathers = False
             self._go_on(now_ns)
@@ -219,7 +231,7 @@ class Desk:
         self._pump(now_ns)
 
     def _go_on(self, now_ns: int) -> None:
-        """Begin with what the handles kept."""
+        """Begin with what the handles kept; calls are let in when what is in flight at all of them is adopted."""
         gathered, self._gathered = self._gathered, []
         for accounts in sorted(
             (hello.accounts for _, hello in gathered if hello.accounts is not None), key=lambda each: -each.number
@@ -238,7 +250,7 @@ class Desk:
             there = self._handles.get(handle)
             if there is not None:
                 stale = there.stale
-                self.hello(handle, _counted(hello), now_ns)
+                self._take_over(handle, hello, now_ns)
                 there.stale = stale
 
     # --- replicas ---------------------------------------------------------------------------------------------------
@@ -248,26 +260,19 @@ class Desk:
         for replica, requests in replicas.items():
             share = Share(self.settings.window_tokens, max(requests, 1))
             if replica not in self._places:
-                self._places[replica] = self._join(share, now_ns)
+                self._places[replica] = self.window.join(share, now_ns)
             else:
                 self.window.resize(self._places[replica], share, now_ns)
         self._forget_replicas(now_ns)
 
-    def _join(self, share: Share, now_ns: int) -> int:
-        most = self.window.tokens
-        place = self.window.join(share, now_ns)
-        if self.window.tokens > most:
-            self.books.grow(self.window.tokens, now_ns)
-        return place
-
     def _forget_replicas(self, now_ns: int) -> None:
-        """Replicas that nobody sees take no more; what they have goes on."""
+        """Send no more to replicas that no handle sees; what they have goes on."""
         seen = {replica for handle in self._handles.values() for replica in handle.replicas}
         for replica in [replica for replica in self._places if replica not in seen]:
             self.window.part(self._places.pop(replica), now_ns)
 
     def _died(self, replica: str, now_ns: int) -> None:
-        """A dead replica's calls are over, whoever held them."""
+        """End the calls of a dead replica, whichever handle held them."""
         if replica in self._places:
             self.window.part(self._places.pop(replica), now_ns)
         for call in [call for call in self._calls.values() if call.replica == replica]:
@@ -284,11 +289,11 @@ class Desk:
             there.outbox.append(Placed(ask.ticket, "", 0, refusal))
             return
         call = self._open(handle, there, ask)
-        client = self.clients.id(ask.client)
+        client = self.clients.resolve(ask.client)[0].id
         self.window.arrive(call.id, client, ask.prompt_tokens, ask.max_output_tokens, now_ns)
 
     def _refuses(self, ask: Ask) -> str | None:
-        """Why no replica could ever take the call, whether or not one is there; None if one could."""
+        """Return why no replica could ever take the call, whether or not one is there; None if one could."""
         need, most = held_tokens(ask.prompt_tokens, ask.max_output_tokens), self.settings.window_tokens
         return None if need <= most else f"{need} prompt and output tokens are over the window of {most}"
 
@@ -304,7 +309,7 @@ class Desk:
             return
         call = self._open(handle, there, held.ask)
         call.replica, call.number, call.since_ns = held.replica, held.number, now_ns
-        client = self.clients.id(held.ask.client)
+        client = self.clients.resolve(held.ask.client)[0].id
         request = request_of(call.id, client, held.ask.prompt_tokens, held.ask.max_output_tokens, now_ns)
         self.window.adopt(request, place, now_ns, charged=0 < held.number <= self._covered)
         self.outcomes["adopted"] += 1
@@ -327,7 +332,7 @@ class Desk:
         return False
 
     def _end(self, request_id: int, outcome: str, now_ns: int) -> None:
-        """The call is over; what is not known of it is taken from what was declared."""
+        """End a call; what is not known of it is taken from what was declared."""
         call = self._calls.pop(request_id)
         if call.replica is None and outcome == "given back":
             outcome = "left"
@@ -361,24 +366,32 @@ class Desk:
     # --- accounts ---------------------------------------------------------------------------------------------------
 
     def configure(self, weights: dict[str, int], now_ns: int) -> None:
-        """Weights are these from now on; who is not named has 1.  Raises `ValueError` for what is no weight."""
+        """Set the weights; a client that is not named has 1.  Raises `ValueError` for what is no weight."""
         self.settings = attrs.evolve(self.settings, weights=weights)
-        self.clients.configure(weights, now_ns)
+        self._weigh(weights, now_ns)
         self._changes += 1
 
+    def status(self) -> Document:
+        """Return plain JSON values: handles and replicas that are there, how calls ended, and the window's own."""
+        return {
+            "router": self.router.name,
+            "handles": self.handles,
+            "replicas": self.replicas,
+            "outcomes": dict(sorted(self.outcomes.items())),
+            **self.window.status(self.clients.all),
+        }
+
     def accounts(self, now_ns: int) -> Accounts | None:
-        """What handles keep; the same object while nothing changed.  None while there is nothing to be trusted."""
+        """Return what handles keep, the same object while nothing changed; None while nothing can be trusted."""
         if self._kept[0] != self._changes and not self.gathers:
             state = self.window.accounts(now_ns)
-            clients = tuple((client.name, client.weight) for client in self.clients.all)
-            kept = None if state is None else Accounts(self._placements, self._policy_hash, clients, state)
+            kept = None
+            if state is not None:
+                clients = tuple((client.name, client.weight) for client in self.clients.all)
+                document = self._policy.state_to_json(state)
+                kept = Accounts(self._placements, self._policy_hash, clients, document)
             self._kept = (self._changes, kept)
         return self._kept[1]
-
-
-def _counted(hello: Hello) -> Hello:
-    """The same, whose calls around the policy were counted already."""
-    return Hello(hello.replicas, hello.waiting, hello.held, hello.accounts)
 
 
 _OUTCOMES: dict[type, str] = {Done: "answered", Left: "left", GivenBack: "given back"}

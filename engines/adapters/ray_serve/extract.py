@@ -1,4 +1,4 @@
-"""Who calls, and how many tokens a call may come to: read from what a deployment is called with.
+"""The client of a call, and how many tokens it may come to: read from what a deployment is called with.
 
 A call says it by the keyword arguments `client`, `prompt_tokens` and `max_output_tokens`.  What it does not say is
 found in a body in OpenAI's format (a dict, or an object with such fields, as `ray.serve.llm` passes it), in headers, or
@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from fairsched.engines.openai_size import sized
-from fairsched.engines.ray_serve.settings import Settings
-from fairsched.engines.window_clients import OTHERS
+from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.gateway import sized
+from fairsched.engines.serving import OTHERS
 from fairsched.model.request import TOKENS_MAX
 
 _BODY_KEYS = ("messages", "prompt", "tools", "functions", "suffix", "n", "best_of", "max_tokens") + (
@@ -33,8 +33,8 @@ class Metadata(Protocol):
 class Pending(Protocol):
     """What an extractor is given: Ray Serve's `PendingRequest`."""
 
-    args: list[Any]
-    kwargs: dict[Any, Any]
+    args: list[object]
+    kwargs: dict[str, Any]
     metadata: Any
 
 
@@ -76,7 +76,7 @@ Extractor = Callable[[Any], Wanted]
 
 
 def extractor_of(settings: Settings) -> Extractor:
-    """The settings' extractor.  Raises `ValueError` where there is none of that name."""
+    """Return the settings' extractor.  Raises `ValueError` where there is none of that name."""
     if settings.extractor is None:
         return lambda pending: wanted(pending, settings)
     module, colon, name = settings.extractor.partition(":")
@@ -91,12 +91,12 @@ def extractor_of(settings: Settings) -> Extractor:
 
 
 def unread(settings: Settings) -> Wanted:
-    """What stands for a call that could not be read."""
+    """Return what stands for a call that could not be read."""
     return Wanted(OTHERS, 1, settings.default_output_tokens)
 
 
 def wanted(pending: Pending, settings: Settings) -> Wanted:
-    """The call as far as it says itself, and defaults.  Raises `ValueError` for a value that cannot be."""
+    """Return the call as far as it says itself, and defaults.  Raises `ValueError` for a value that cannot be."""
     arguments = [*pending.args, *pending.kwargs.values()]
     body = next((found for found in map(_body, arguments) if found), {})
     headers = next((found for found in map(_headers, arguments) if found is not None), {})
@@ -111,7 +111,7 @@ def wanted(pending: Pending, settings: Settings) -> Wanted:
 
 
 def _tokens(
-    body: Mapping[str, Any], headers: Mapping[str, str], arguments: list[Any], settings: Settings
+    body: Mapping[str, object], headers: Mapping[str, str], arguments: list[object], settings: Settings
 ) -> tuple[int, int]:
     if body:
         size = sized(body, settings.bytes_per_token, settings.default_output_tokens)
@@ -122,8 +122,8 @@ def _tokens(
     return max(-(-count // settings.bytes_per_token), 1), settings.default_output_tokens
 
 
-def _body(argument: object) -> dict[str, Any]:
-    """The fields of a call in OpenAI's format; empty for anything else."""
+def _body(argument: object) -> dict[str, object]:
+    """Return the fields of a call in OpenAI's format; empty for anything else."""
     if isinstance(argument, dict):
         found = {key: argument.get(key) for key in _BODY_KEYS}
     else:

@@ -1,4 +1,4 @@
-"""The desk in an event loop: handles exchange messages with it, and wait at it for news.
+"""The coordinator in an event loop: handles exchange messages with it, and wait at it for news.
 
 One `exchange` at a time and one `hear` at a time come from each handle.  `hear` returns when there is news for the
 handle, when the handle must say `Hello`, and at every heartbeat; so nothing is held up by calls that wait, however many
@@ -8,28 +8,22 @@ they are.  Whatever a handle was told with a session that is over, the next `Hel
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
 
-from fairsched.engines.ray_serve.desk import Desk
-from fairsched.engines.ray_serve.messages import Accounts, Heard, encode, hello_of, messages_of
-from fairsched.engines.ray_serve.settings import Settings
-from fairsched.engines.ray_serve.status import status
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.engines.adapters.ray_serve.coordinator import Coordinator
+from fairsched.engines.adapters.ray_serve.messages import Accounts, Heard, encode, hello_of, messages_of
+from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.serving import Document
 
 _log = logging.getLogger("fairsched.ray_serve")
-
-Parts = Callable[[Settings], tuple[LocalPolicy[Any], Router[Any]]]
-"""What makes the policy and the router of settings; raises `ValueError` where they cannot be."""
 
 
 class Host:
     """Belongs to one event loop.  `again`: it was there before, and gathers what handles kept before it goes on."""
 
-    def __init__(self, settings: Settings, parts: Parts, *, again: bool = False) -> None:
+    def __init__(self, settings: Settings, *, again: bool = False) -> None:
         self._begun_ns = time.monotonic_ns()
         self.settings = settings
-        self.desk = Desk(settings, *parts(settings), again=again)
+        self.coordinator = Coordinator(settings, again=again)
         self._sessions: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}
         self._told: dict[str, Accounts] = {}
@@ -43,43 +37,43 @@ class Host:
     @property
     def idle(self) -> bool:
         """Whether no handle was there for `idle_seconds`."""
-        return not self.desk.handles and time.monotonic_ns() - self._heard_ns > self.settings.idle_seconds * 1e9
+        return not self.coordinator.handles and time.monotonic_ns() - self._heard_ns > self.settings.idle_seconds * 1e9
 
     async def run(self) -> None:
-        """Let time pass until nobody is there any more."""
+        """Let time pass until no handle is there any more."""
         while not self.idle:
             await asyncio.sleep(self.settings.heartbeat_seconds)
-            gathers = self.desk.gathers
+            gathers = self.coordinator.gathers
             try:
-                self.desk.tick(self.now_ns())
-                self._kept = self.desk.accounts(self.now_ns())
+                self.coordinator.tick(self.now_ns())
+                self._kept = self.coordinator.accounts(self.now_ns())
             except Exception:
                 _log.exception("a tick failed; the next one is tried")
-            if self.desk.handles:
+            if self.coordinator.handles:
                 self._heard_ns = time.monotonic_ns()
-            self._wake(everybody=gathers and not self.desk.gathers)
+            self._wake(everyone=gathers and not self.coordinator.gathers)
 
     async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
-        """All that is open at a handle; what it was told in other sessions is void."""
+        """Take all that is open at a handle; what it was told in other sessions is void."""
         self._sessions[handle] = session
         self._told.pop(handle, None)
         if handle in self._news:
             self._news.pop(handle).set()
         self._news[handle] = asyncio.Event()
-        self.desk.hello(handle, hello_of(raw), self.now_ns())
+        self.coordinator.hello(handle, hello_of(raw), self.now_ns())
         return self._answer(handle)
 
     async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        """What a handle says, and what is to be told to it by then."""
+        """Take what a handle says, and return what it must learn by then."""
         if not self._is_of(handle, session):
             return encode(Heard(known=False))
-        self.desk.tell(handle, messages_of(raw), self.now_ns())
+        self.coordinator.tell(handle, messages_of(raw), self.now_ns())
         return self._answer(handle)
 
     async def hear(self, handle: str, session: int) -> bytes:
-        """The next news for a handle, or nothing at the next heartbeat."""
-        if self._is_of(handle, session) and not self.desk.has_news(handle):
-            self.desk.heard(handle, self.now_ns())
+        """Return the next news for a handle, or nothing at the next heartbeat."""
+        if self._is_of(handle, session) and not self.coordinator.has_news(handle):
+            self.coordinator.heard(handle, self.now_ns())
             news = self._news[handle]
             news.clear()
             try:
@@ -92,37 +86,37 @@ class Host:
         return self._answer(handle, accounts=True)
 
     async def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
-        """A replica's report."""
-        return self.desk.used(name, output_tokens, computed_tokens)
+        """Take a replica's report."""
+        return self.coordinator.used(name, output_tokens, computed_tokens)
 
-    async def status(self) -> dict[str, Any]:
-        """`status.status`."""
-        return status(self.desk)
+    async def status(self) -> Document:
+        """Return what the coordinator says of itself."""
+        return self.coordinator.status()
 
     async def configure(self, weights: dict[str, int]) -> None:
-        """Weights from now on."""
-        self.desk.configure(weights, self.now_ns())
+        """Set the weights."""
+        self.coordinator.configure(weights, self.now_ns())
         self._wake()
 
     def _is_of(self, handle: str, session: int) -> bool:
-        return self._sessions.get(handle) == session and self.desk.knows(handle)
+        return self._sessions.get(handle) == session and self.coordinator.knows(handle)
 
     def _answer(self, handle: str, *, accounts: bool = False) -> bytes:
-        """What the handle is to be told; the others are woken if there is news for them."""
-        placed = self.desk.take(handle)
+        """Return what the handle must learn; the others are woken if there is news for them."""
+        placed = self.coordinator.take(handle)
         self._wake()
         kept = self._kept if accounts and self._told.get(handle) is not self._kept else None
         if kept is not None:
             self._told[handle] = kept
         return encode(Heard(placed, kept))
 
-    def _wake(self, *, everybody: bool = False) -> None:
+    def _wake(self, *, everyone: bool = False) -> None:
         for handle in list(self._news):
-            if not self.desk.knows(handle):
+            if not self.coordinator.knows(handle):
                 self._news[handle].set()
-                if not self.desk.has(handle):
+                if not self.coordinator.has(handle):
                     del self._news[handle]
                     self._sessions.pop(handle, None)
                     self._told.pop(handle, None)
-            elif everybody or self.desk.has_news(handle):
+            elif everyone or self.coordinator.has_news(handle):
                 self._news[handle].set()

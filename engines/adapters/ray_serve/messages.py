@@ -4,8 +4,6 @@ A handle says things in order: it asks, leaves, tells ends, and which replicas i
 says `Hello` again with all that is open, and both go on from that.
 """
 
-from typing import Any
-
 import msgspec
 
 
@@ -71,7 +69,7 @@ class Accounts(msgspec.Struct, frozen=True):
     number: int
     policy: str
     clients: tuple[tuple[str, int], ...]
-    state: dict[str, Any]
+    state: dict[str, object]
 
 
 class Hello(msgspec.Struct, frozen=True):

@@ -27,13 +27,13 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from fairsched.engines.ray_serve.actor import RemoteActor, actor_name, found_or_made
-from fairsched.engines.ray_serve.attempts import Attempt, Attempts
-from fairsched.engines.ray_serve.connection import Connection, UnreachableError
-from fairsched.engines.ray_serve.extract import Extractor, Wanted, extractor_of, unread
-from fairsched.engines.ray_serve.messages import Died
-from fairsched.engines.ray_serve.settings import Settings, settings_of
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.engines.adapters.ray_serve.actor import RemoteActor, actor_name, found_or_made
+from fairsched.engines.adapters.ray_serve.attempts import Attempt, Attempts
+from fairsched.engines.adapters.ray_serve.connection import Connection, UnreachableError
+from fairsched.engines.adapters.ray_serve.coordinator import parts
+from fairsched.engines.adapters.ray_serve.extract import Extractor, Wanted, extractor_of, unread
+from fairsched.engines.adapters.ray_serve.messages import Died
+from fairsched.engines.adapters.ray_serve.settings import settings_of
 
 _log = logging.getLogger("ray.serve")
 
@@ -43,13 +43,8 @@ _REPLICA_SECONDS = 2.0
 """How long a handle may take to hear of a replica that others see."""
 
 
-class PolicyRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
-    """A subclass says `parts`."""
-
-    @staticmethod
-    def parts(settings: Settings) -> tuple[LocalPolicy[Any], Router[Any]]:
-        """What makes the policy and the router of settings, in the actor's process too."""
-        raise NotImplementedError
+class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
+    """`RequestRouterConfig(request_router_class="fairsched.integrations.ray_serve.FairRouter", ...)`."""
 
     def initialize_state(self, **kwargs: Any) -> None:
         """The settings (`settings.Settings`).  Bad ones are logged, and all calls go around the policy: an error here
@@ -60,20 +55,20 @@ class PolicyRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         try:
             self._settings = settings_of(kwargs)
             self._extract: Extractor = extractor_of(self._settings)
-            type(self).parts(self._settings)
+            parts(self._settings)
         except ValueError as error:
             _log.error("fairsched: %s: calls of %s go around the policy", error, self._deployment_id)
             return
         actor = self.actor_name()
-        settings, parts = self._settings, type(self).parts
+        settings = self._settings
 
         async def connect() -> RemoteActor:
-            return await asyncio.get_running_loop().run_in_executor(None, found_or_made, actor, settings, parts)
+            return await asyncio.get_running_loop().run_in_executor(None, found_or_made, actor, settings)
 
         self._connection = Connection(settings, f"{actor}:{uuid.uuid4().hex[:12]}", connect)
 
     def actor_name(self) -> str:
-        """The name of the actor to ask."""
+        """Return the name of the actor to ask."""
         return actor_name(self._deployment_id.app_name, self._deployment_id.name)
 
     # --- places -----------------------------------------------------------------------------------------------------
@@ -106,7 +101,7 @@ class PolicyRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             return replica
 
     async def _replica(self, name: str, ticket: int) -> RunningReplica | None:
-        """The replica of that name, if it is there or comes soon."""
+        """Return the replica of that name, if it is there or comes soon."""
         assert self._connection is not None
         try:
             async with asyncio.timeout(_REPLICA_SECONDS):
@@ -137,7 +132,7 @@ class PolicyRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
 
     # --- what Serve tells -------------------------------------------------------------------------------------------
 
-    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: object) -> None:
         """The replica took the call."""
         attempt = self._attempts.routed(id(pending_request))
         if attempt is not None and self._connection is not None:
@@ -159,7 +154,7 @@ class PolicyRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             self._connection.leave(attempt.ticket)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """What was in flight there is over, whoever sent it."""
+        """End what was in flight there, whichever handle sent it."""
         super().on_replica_actor_died(replica_id)
         self._by_name.pop(replica_id.unique_id, None)
         if self._connection is not None:
@@ -189,12 +184,12 @@ def _stop(loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
 class _Opened:
     """A call whose HTTP request, which the proxy has packed, can be read."""
 
-    args: list[Any]
-    kwargs: dict[Any, Any]
+    args: list[object]
+    kwargs: dict[str, object]
     metadata: Any
 
 
 def _unpacked(pending_request: PendingRequest) -> _Opened:
-    """The call with its HTTP request as an object."""
+    """Return the call with its HTTP request as an object."""
     args = [pickle.loads(each) if isinstance(each, bytes) else each for each in pending_request.args]
     return _Opened(args, pending_request.kwargs, pending_request.metadata)

@@ -25,24 +25,31 @@ class Settings:
     window_tokens: int = attrs.field(validator=attrs.validators.ge(2))
     """Prompts and outputs in flight at one replica, at most: about its KV cache."""
     policy: str = "fcfs+deficit"
+    """Any policy that does not preempt; `+deficit` and `+counter` have a bound."""
     quantum: int = attrs.field(default=4096, validator=_positive)
+    """Credit of a round for weight 1, in cost units."""
     router: str = "join-shortest-queue"
+    """Any router, over what is in flight."""
     weights: dict[str, int] = attrs.field(factory=dict, validator=_weights)
-    """Of clients; 1 for everybody else."""
+    """Of clients, by name; other clients have weight 1."""
     clients: int = attrs.field(default=1024, validator=_positive)
     """Clients without a weight beyond so many share the name `others`."""
     extractor: str | None = None
-    """`module:function` of a call to an `extract.Ask`."""
+    """`module:function` that makes a `Wanted` of Serve's `PendingRequest`."""
     client_header: str = "x-client"
+    """Names the client of an HTTP call; let only your proxy set it."""
     bytes_per_token: int = attrs.field(default=4, validator=_positive)
+    """Divides a prompt's bytes into tokens, for calls that do not say theirs."""
     default_output_tokens: int = attrs.field(default=1024, validator=_positive)
+    """Declared output of calls that say none."""
     patience_seconds: float = attrs.field(default=10.0, validator=_positive)
-    """A handle waits so long for an actor that does not answer; then its calls go around the policy."""
+    """How long a call waits for an absent actor before it goes around the policy."""
     heartbeat_seconds: float = attrs.field(default=1.0, validator=_positive)
+    """How often a handle reports to the actor."""
     handle_timeout_seconds: float = attrs.field(default=15.0, validator=_positive)
-    """A handle not heard of for so long is gone, and what it held is given back."""
+    """A handle that is silent for longer is gone, and its places are free."""
     lease_seconds: float = attrs.field(default=3600.0, validator=_positive)
-    """A call in flight for longer is given up for lost, and its place is free."""
+    """A call in flight for longer counts as lost, and its place is free."""
     idle_seconds: float = attrs.field(default=60.0, validator=_positive)
     """The actor ends when no handle was there for so long."""
 
@@ -52,7 +59,7 @@ class Settings:
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
-    """The settings in `request_router_kwargs`.  Raises `ValueError` for a key or a value that cannot be."""
+    """Return the settings in `request_router_kwargs`.  Raises `ValueError` for a key or a value that cannot be."""
     hints = get_type_hints(Settings)
     for key, value in given.items():
         if key not in hints:

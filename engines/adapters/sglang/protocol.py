@@ -31,5 +31,5 @@ def outputs(request: SglangRequest) -> int:
 
 
 def aborted(request: SglangRequest) -> bool:
-    """Whether it is over before its output was whole."""
+    """Return whether it is over before its output was whole."""
     return type(request.finished_reason).__name__ == "FINISH_ABORT"

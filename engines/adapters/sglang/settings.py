@@ -1,37 +1,32 @@
 """What the hook inside SGLang is told: a TOML file that an environment variable names.  Without it, nothing happens."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-import msgspec
-from msgspec import Meta
+from fairsched.engines.adapters.common import InsideSettings, Name, Positive, Tested
 
-from fairsched.engines.inside.settings import Name, Positive
-
+TESTED = Tested("SGLang", (0, 5, 23), (0, 5, 24), '"accept_untested_version = true"')
+"""Which releases of SGLang the hook was run with: its plugin registry, queue and prefix cache, without a GPU."""
 VARIABLE = "FAIRSCHED_SGLANG_CONFIG"
 """The environment variable that names the TOML file; scheduler processes inherit it."""
 ROUTING_KEY = "routing_key"
 """A `client_from` that takes SGLang's routing key (HTTP header `x-smg-routing-key`)."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of it.  `clients` gives weights by name; who is not named has weight 1.
+class Settings(InsideSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all engines are told, and SGLang's own.
 
-    `parameters` are the policy's, as `fairsched policies` lists them.  `within_client` says whose order holds among one
-    client's requests.  At most `ranked_max` requests are ranked before a batch; the others follow as they came.
+    `within_client` says whose order holds among one client's requests.  At most `ranked_max` requests are ranked before
+    a batch; the others follow as they came.
     """
 
     policy: Name = "vtc"
-    parameters: dict[Name, str | int] = {}
+    """A local policy by `NAME` or `NAME+GATE`; `+deficit` and `+counter` have a bound."""
     within_client: Literal["policy", "sglang"] = "policy"
+    """Whose order holds among one client's requests: the policy's, or that of `--schedule-policy`."""
     ranked_max: Positive = 128
+    """So many requests are ranked before a batch; the others follow as they came."""
     client_from: Literal["custom_params", "routing_key"] = "custom_params"
-    client_key: Name = "client"
-    default_client: Name = "default"
-    clients: dict[Name, Positive] = {}
-    clients_max: Positive = 1024
+    """Where a request names its client: in `custom_params`, or in the header `x-smg-routing-key`, as SGLang's router
+    sends it."""
     output_tokens_max: Positive | None = None
-    log: Name | None = None
-    report: Name | None = None
-    metrics_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
-    metrics_host: Name = "127.0.0.1"
-    accept_untested_version: bool = False
+    """The longest output that a caller may ask for; the bound needs it, and without it there is no monitor."""

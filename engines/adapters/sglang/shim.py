@@ -1,44 +1,36 @@
 """The order of one scheduler's waiting queue: SGLang's own first, and then the policy's.
 
-Nothing that goes wrong here stops SGLang: a policy that fails leaves SGLang's order as it is, and so do, for good and
-with one message, books that meet something unforeseen.
+Nothing that goes wrong here stops SGLang: a policy that fails leaves SGLang's order as it is, and so does, for good and
+with one message, a tracker that meets something unforeseen.
 """
 
 import logging
-import time
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from fairsched.engines.inside.decider import Decider
-from fairsched.engines.inside.names import Names
-from fairsched.engines.inside.settings import SettingsError, own_file
-from fairsched.engines.inside.status import Status, monitor_of
-from fairsched.engines.serving_audience import Audience
-from fairsched.engines.serving_log import ServingLog
-from fairsched.engines.sglang.desk import Desk
-from fairsched.engines.sglang.protocol import SglangRequest
-from fairsched.engines.sglang.ranking import ranked
-from fairsched.engines.sglang.settings import Settings
+from fairsched.engines.adapters.common import (
+    Chosen,
+    Outputs,
+    SettingsError,
+    TrackerStatus,
+    choose,
+    monitor_inside,
+    read_file,
+)
+from fairsched.engines.adapters.sglang.protocol import SglangRequest
+from fairsched.engines.adapters.sglang.settings import TESTED, VARIABLE, Settings
+from fairsched.engines.adapters.sglang.tracker import SglangTracker
+from fairsched.engines.serving import AdmissionGuard, EventBus
 from fairsched.model.monitor import Monitor
-from fairsched.policies.base import LocalPolicy
+from fairsched.policies.base import AnyLocalPolicy
 
-REPORT_SECONDS = 10.0
-"""How often a report is written."""
-ROOM_TOKENS = 1 << 40
-"""What the policy is shown: what fits is SGLang's to say."""
+TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy"
 
 _log = logging.getLogger("sglang.fairsched")
-
-
-@attrs.frozen
-class Chosen:
-    """A policy for one engine: one request a decision.  `parameters` are all that it has, for the log."""
-
-    policy: LocalPolicy[Any]
-    parameters: dict[str, object]
 
 
 @attrs.frozen
@@ -51,10 +43,6 @@ class Place:
     worker: int = 0
     speaks: bool = True
     refused: str | None = None
-
-    def own(self, name: str) -> Path:
-        """The scheduler's own file: data-parallel ranks beyond the first have their number in the name."""
-        return own_file(name, self.worker)
 
 
 @attrs.frozen
@@ -71,7 +59,7 @@ class PoolMemory:
 
     @property
     def free_tokens(self) -> int:
-        """What nobody uses; a cached prefix that nobody uses is free."""
+        """The tokens that are not in use; a cached prefix that no request uses is free."""
         pool = self.tree_cache.token_to_kv_pool_allocator
         return int(pool.available_size()) + int(self.tree_cache.evictable_size())
 
@@ -82,7 +70,7 @@ class PoolMemory:
 
 
 class Shim:
-    """The books and the policy of one scheduler.
+    """The tracker and the policy of one scheduler.
 
     Raises `SettingsError` where the promise would be empty, `OSError` for a log or a port that cannot be had.
     """
@@ -93,21 +81,23 @@ class Shim:
         if place.refused is not None:
             raise SettingsError(f"fairsched does not cover {place.refused}")
         memory = PoolMemory(scheduling.tree_cache)
-        self._settings = settings
         self._broken = False
-        self._place = place
-        self._report_at = time.monotonic()
-        decider = Decider(chosen.policy, ROOM_TOKENS, _log, "SGLang's own order holds")
-        self.status = Status(_monitor(chosen.policy, settings, memory))
-        log = _event_log(settings, chosen, memory, place) if place.speaks else None
-        names = Names(settings.default_client, settings.clients, settings.clients_max)
-        self.desk = Desk(decider, names, settings, Audience(log, [self.status.record]), memory)
-        self.status.desk = self.desk
-        if place.speaks and settings.metrics_port is not None:
-            from fairsched.engines.inside.metrics import serve
-
-            serve(self.status, settings.metrics_host, settings.metrics_port + place.worker, place.worker)
-        _log.info("fairsched: %s", self._promise_text())
+        self._speaks = place.speaks
+        guard = AdmissionGuard(chosen.policy, _log, "SGLang's own order holds")
+        self.status = TrackerStatus(_monitor(chosen.policy, settings, memory))
+        self._outputs = Outputs(settings, self.status, place.worker, _log)
+        log = None
+        if place.speaks:
+            # What a reader holds the run to is SGLang's batch, not the one request that a decision lets in.
+            log = self._outputs.event_log(chosen, "sglang", memory.capacity_tokens, max_running=memory.seats)
+        bus = EventBus(log, [self.status.record])
+        self.tracker = SglangTracker(guard, memory, settings.registry(), bus, settings)
+        self.status.tracker = self.tracker
+        if place.speaks:
+            self._outputs.serve_metrics()
+        asks = "orders the queue; set output_tokens_max to have its bound, if it has one, checked"
+        nothing = asks if settings.output_tokens_max is None else "promises nothing"
+        _log.info("fairsched: %s", self.status.promise_text(", while SGLang follows the order", nothing=nothing))
 
     def order(self, queue: list[SglangRequest], sort: Callable[[], None]) -> None:
         """Bring the queue into order, in place; `sort` is SGLang's own way."""
@@ -118,24 +108,21 @@ class Shim:
         self._guarded(lambda: self._rank(queue))
 
     def _look(self, queue: list[SglangRequest]) -> None:
-        self.desk.put_back(queue)
-        self.desk.look(queue)
-        if self._place.speaks and time.monotonic() >= self._report_at:
-            self._report()
+        self.tracker.put_back(queue)
+        self.tracker.look(queue)
+        if self._speaks:
+            self._outputs.report(if_due=True)
 
     def _rank(self, queue: list[SglangRequest]) -> None:
-        desk, settings = self.desk, self._settings
-        calls = desk.calls(queue)
-        keeps = settings.within_client == "sglang"
-        order = ranked(desk.decider, calls, desk.now_ns, settings.ranked_max, keeps)
-        if order is None:
-            desk.leave_in(calls)
-            return
-        desk.leave_in(order)
-        queue[:] = [call.request for call in order]
+        tracker = self.tracker
+        calls = tracker.calls(queue)
+        order = tracker.ranked(calls)
+        tracker.leave_in(calls if order is None else order)
+        if order is not None:
+            queue[:] = [call.request for call in order]
 
     def _guarded(self, act: Callable[[], None]) -> bool:
-        """Whether it went well; after a failure nothing is done any more."""
+        """Return whether it went well; after a failure nothing is done any more."""
         if not self._broken:
             try:
                 act()
@@ -144,40 +131,69 @@ class Shim:
                 _log.exception("fairsched stops here, and SGLang's own order holds from now on")
         return not self._broken
 
-    def _report(self) -> None:
-        self._report_at = time.monotonic() + REPORT_SECONDS
-        if self._settings.report is None:
-            return
-        try:
-            self.status.write(self._place.own(self._settings.report))
-        except OSError as error:
-            _log.warning("the report cannot be written: %s", error)
 
-    def _promise_text(self) -> str:
-        said = self.status.document()
-        text = f"policy {said['policy']}, {said['kv_capacity_tokens']:,} tokens of KV cache: "
-        promise = said["promise"]
-        if promise is not None and promise["gap_bound"] is not None:
-            return text + (
-                f"two clients of equal weight that wait differ by at most {promise['gap_bound']:,} cost units, "
-                f"U_dyn = {promise['charge_max']:,}, while SGLang follows the order"
-            )
-        if self._settings.output_tokens_max is None:
-            return text + "orders the queue; set output_tokens_max to have its bound, if it has one, checked"
-        return text + "promises nothing"
-
-
-def _monitor(policy: LocalPolicy[Any], settings: Settings, memory: PoolMemory) -> Monitor | None:
-    """What the policy promises, if it is said how long an output may be: none is reserved."""
+def _monitor(policy: AnyLocalPolicy, settings: Settings, memory: PoolMemory) -> Monitor | None:
+    """Return what the policy promises, if it is said how long an output may be: none is reserved."""
     most = settings.output_tokens_max
-    return None if most is None else monitor_of(policy, memory, most, memory.seats)
+    return None if most is None else monitor_inside(policy, memory, most, memory.seats)
 
 
-def _event_log(settings: Settings, chosen: Chosen, memory: PoolMemory, place: Place) -> ServingLog | None:
-    if settings.log is None:
-        return None
-    name = getattr(chosen.policy, "name", type(chosen.policy).__name__)
-    # What a reader holds the run to is SGLang's batch, not the one request that a decision lets in.
-    parameters = chosen.parameters | {"max_running": memory.seats}
-    path = place.own(settings.log)
-    return ServingLog(path, name, parameters, kv_capacity_tokens=memory.capacity_tokens, name="sglang")
+# --- the plugin -----------------------------------------------------------------------------------------------------
+
+
+def register() -> None:
+    """Register the hooks with the settings that the environment names.
+
+    Raises `SettingsError` or `VersionError` for what cannot be used.
+    """
+    import sglang
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    settings = read_file(Path(os.environ[VARIABLE]), VARIABLE, Settings)
+    TESTED.require(sglang.__version__, settings.accept_untested_version)
+    policy = chosen(settings)
+
+    def made(_: None, scheduling: Any, *args: Any, **kwargs: Any) -> None:
+        scheduling.fairsched = Shim(settings, policy, scheduling, _place())
+
+    def ordered(original: Any, scheduling: Any, waiting_queue: Any, *args: Any, **kwargs: Any) -> None:
+        shim = scheduling.fairsched
+        shim.order(waiting_queue, lambda: original(scheduling, waiting_queue, *args, **kwargs))
+
+    HookRegistry.register(f"{TARGET}.__init__", made, HookType.AFTER)
+    HookRegistry.register(f"{TARGET}.calc_priority", ordered, HookType.AROUND)
+
+
+def chosen(settings: Settings) -> Chosen:
+    """Return the policy of these settings as the hook needs it: order and gate, one request a decision.
+
+    Raises `SettingsError` for one that an order of the queue cannot follow.
+    """
+    own = {"batching": "iteration-level", "max_running": "1", "reserve": "optimistic"}
+    if "max_batched_tokens" in settings.parameters:
+        raise SettingsError("fairsched: max_batched_tokens is SGLang's")
+    found = choose(settings, "SGLang", own, "SGLang's")
+    policy = found.policy
+    if found.looks_at_cache:
+        raise SettingsError(
+            f"fairsched: {settings.policy} looks at what is cached, which SGLang keeps to itself; "
+            'take its gate, such as "fcfs+deficit", with within_client = "sglang" and --schedule-policy lpm'
+        )
+    if getattr(policy.gate, "in_flight_cap_tokens", None) is not None:
+        raise SettingsError(
+            "fairsched: an order of the queue holds no request back, so it cannot keep in_flight_cap_tokens"
+        )
+    return found
+
+
+def _place() -> Place:
+    """Return where this scheduler is, as SGLang's own context says."""
+    from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
+
+    mode = get_disagg().disaggregation_mode
+    parallel = get_parallel()
+    worker = (parallel.dp_rank or 0) * parallel.attn_dp_size + parallel.attn_dp_rank
+    refused = None if mode == "null" else f"disaggregated {mode}"
+    if get_exec().dllm.dllm_algorithm is not None:
+        refused = "diffusion language models"
+    return Place(worker, parallel.attn_tp_rank == 0 and parallel.pp_rank == 0, refused)

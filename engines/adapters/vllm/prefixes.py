@@ -1,16 +1,16 @@
 """What vLLM has cached, as a policy that ranks by prefix is told: in time for each decision, and no more.
 
 vLLM names blocks by chained hashes, which become keys of our prompts.  It does not say what it evicts, so the truth is
-looked up where it matters: for whoever is about to be let in, and for the two prompts that were looked at longest ago
-whenever another one is computed.  What of such a prompt is still there is looked at again, until nothing is: so what is
-believed stays about as large as the cache.  Outputs, which vLLM caches too, are not told: whoever continues a chat
-finds more than the policy expected, and is charged for what is really computed.
+looked up where it matters: for a request that is about to be let in, and for the two prompts that were looked at
+longest ago whenever another one is computed.  What of such a prompt is still there is looked at again, until nothing
+is: so what is believed stays about as large as the cache.  Outputs, which vLLM caches too, are not told: a request that
+continues a chat finds more than the policy expected, and is charged for what is really computed.
 """
 
 from collections import OrderedDict
 
-from fairsched.engines.vllm.memory import KvMemory
-from fairsched.engines.vllm.protocol import VllmRequest
+from fairsched.engines.adapters.vllm.memory import KvMemory
+from fairsched.engines.adapters.vllm.protocol import VllmRequest
 from fairsched.model.events import Cached, Event, Evicted
 from fairsched.model.request import KEY_BYTES, Prompt
 
@@ -28,7 +28,7 @@ class Prefixes:
         self._told: OrderedDict[bytes, tuple[int, Prompt, int, VllmRequest]] = OrderedDict()
 
     def prompt(self, request: VllmRequest) -> Prompt:
-        """The request's prompt, with the keys of its whole blocks if the policy looks at them."""
+        """Return the request's prompt, with the keys of its whole blocks if the policy looks at them."""
         tokens, size = request.num_prompt_tokens, self._memory.block_tokens
         if not self.follows:
             return Prompt(tokens)
@@ -36,7 +36,7 @@ class Prefixes:
         return Prompt(tokens, size, b"".join(name[:KEY_BYTES] for name in request.block_hashes[:blocks]))
 
     def computed(self, owner: int, prompt: Prompt, request: VllmRequest, now_ns: int) -> list[Event]:
-        """The owner's prompt is computed, and so in the cache; and what that says of older ones."""
+        """Return the events of a prompt that is computed, and so in the cache, and what that says of older ones."""
         if not prompt.keys:
             return []
         events: list[Event] = [Cached(now_ns, 0, owner, prompt, prompt.blocks)]
@@ -52,7 +52,7 @@ class Prefixes:
         return events
 
     def corrected(self, request: VllmRequest, owner: int, prompt: Prompt, believed: int, now_ns: int) -> Evicted | None:
-        """What the policy must be told if it believes more tokens of the prompt to be cached than are."""
+        """Return what the policy must be told if it believes more tokens of the prompt to be cached than are."""
         if not believed:
             return None
         true = self._memory.cached_tokens(request)
@@ -63,5 +63,5 @@ class Prefixes:
 
 
 def _last(prompt: Prompt, blocks: int) -> bytes:
-    """The key of the last of so many blocks, which names them all."""
+    """Return the key of the last of so many blocks, which names them all."""
     return prompt.keys[(blocks - 1) * KEY_BYTES : blocks * KEY_BYTES]

@@ -28,11 +28,11 @@ class VllmRequest(Protocol):
         """Output so far."""
 
     def is_finished(self) -> bool:
-        """Whether it is over, however."""
+        """Return whether it is over, however."""
 
 
 def runs(request: VllmRequest) -> bool:
-    """Whether vLLM has it in its batch."""
+    """Return whether vLLM has it in its batch."""
     return request.status.name == "RUNNING"
 
 

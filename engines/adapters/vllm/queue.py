@@ -1,19 +1,19 @@
-"""vLLM's queue of waiting requests, in which a policy says who is at the front.
+"""vLLM's queue of waiting requests, in which a policy says which is at the front.
 
-It keeps the protocol of `vllm.v1.core.sched.request_queue.RequestQueue`.  vLLM asks whether there is anybody, looks at
-the front, and either lets that one in (pops it, and then it runs) or puts it off (pops it and gives it back at the end
-of the step).  "Nobody" is also the answer while the policy lets nobody in, or the one who is next has no room: nobody
-passes the one who is next, and so nobody passes one that vLLM puts off, until the next step.
+It keeps the protocol of `vllm.v1.core.sched.request_queue.RequestQueue`.  vLLM asks whether the queue is empty, looks
+at the front, and either lets that request in (pops it, and then it runs) or puts it off (pops it and gives it back at
+the end of the step).  The queue also says that it is empty while the policy lets no request in, or the next one has no
+room: no request passes the next one, and so none passes one that vLLM puts off, until the next step.
 
 Requests that are not ready (a grammar is being compiled, outputs of a preempted one are still in flight) are beside the
-queue.  What the desk cannot describe goes first, as it came, and is counted.
+queue.  A request that the tracker cannot describe goes first, as it came, and is counted.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from fairsched.engines.vllm.desk import Desk
-from fairsched.engines.vllm.protocol import VllmRequest, runs
+from fairsched.engines.adapters.vllm.protocol import VllmRequest, runs
+from fairsched.engines.adapters.vllm.tracker import VllmTracker
 
 _log = logging.getLogger("vllm.fairsched")
 
@@ -21,9 +21,9 @@ _log = logging.getLogger("vllm.fairsched")
 class FairQueue:
     """The queue.  `is_ready` says whether vLLM could take a request on now; it may change the request's status."""
 
-    def __init__(self, desk: Desk, is_ready: Callable[[VllmRequest], bool]) -> None:
+    def __init__(self, tracker: VllmTracker, is_ready: Callable[[VllmRequest], bool]) -> None:
         self.uncovered = 0
-        self._desk = desk
+        self._tracker = tracker
         self._is_ready = is_ready
         self._waiting: dict[str, VllmRequest] = {}
         self._unready: dict[str, VllmRequest] = {}
@@ -34,10 +34,10 @@ class FairQueue:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def open_step(self, seats: int) -> None:
-        """vLLM is about to fill a step, in which `seats` more requests may run: without any, nobody need be asked."""
+        """vLLM is about to fill a step, in which `seats` more requests may run: without any, no decision is needed."""
         self.settle()
         self._closed = seats <= 0
-        self._desk.look_again()
+        self._tracker.look_again()
         for request in list(self._unready.values()):
             if self._is_ready(request):
                 del self._unready[request.request_id]
@@ -50,17 +50,17 @@ class FairQueue:
             return
         if not runs(request):
             self._closed = True
-        elif self._desk.knows(request):
-            self._desk.enter(request)
+        elif self._tracker.knows(request):
+            self._tracker.enter(request)
 
     def _join(self, request: VllmRequest) -> None:
         """The request waits from now on, for the first time or again."""
         if not request.resumable:
             try:
-                if self._desk.knows(request):
-                    self._desk.requeue(request)
+                if self._tracker.knows(request):
+                    self._tracker.requeue(request)
                 else:
-                    self._desk.arrive(request)
+                    self._tracker.arrive(request)
                 self._waiting[request.request_id] = request
                 return
             except ValueError as error:
@@ -74,7 +74,7 @@ class FairQueue:
             return None
         if self._plain:
             return next(iter(self._plain.values()))
-        return self._desk.next()
+        return self._tracker.next()
 
     # --- vLLM's protocol --------------------------------------------------------------------------------------------
 
@@ -86,14 +86,14 @@ class FairQueue:
             self._unready[request.request_id] = request
 
     def peek_request(self) -> VllmRequest:
-        """Who is at the front.  Raises `IndexError` if nobody is."""
+        """Return the request at the front.  Raises `IndexError` if there is none."""
         request = self._front()
         if request is None:
-            raise IndexError("nobody is let in now")
+            raise IndexError("no request is let in now")
         return request
 
     def pop_request(self) -> VllmRequest:
-        """Take out who is at the front: what `peek_request` says."""
+        """Take out the request at the front: what `peek_request` says."""
         request = self.peek_request()
         name = request.request_id
         del (self._plain if name in self._plain else self._waiting)[name]
@@ -109,7 +109,7 @@ class FairQueue:
         """Requests that were put off are back."""
         self.settle()
         for request in requests:
-            known = self._desk.knows(request) and not request.resumable
+            known = self._tracker.knows(request) and not request.resumable
             (self._waiting if known else self._plain)[request.request_id] = request
 
     def remove_request(self, request: VllmRequest) -> None:
@@ -123,14 +123,14 @@ class FairQueue:
                 place.pop(request.request_id, None)
 
     def __bool__(self) -> bool:
-        """Whether somebody may be let in now."""
+        """Return whether a request may be let in now."""
         return self._front() is not None
 
     def __len__(self) -> int:
-        """How many wait, let in or not."""
+        """Count the requests that wait, let in or not."""
         return len(self._waiting) + len(self._unready) + len(self._plain)
 
     def __iter__(self) -> Iterator[VllmRequest]:
-        """Who waits, in the order in which they came."""
+        """Iterate over the requests that wait, in the order in which they came."""
         for place in (self._plain, self._waiting, self._unready):
             yield from place.values()

@@ -3,43 +3,39 @@ variable names.  Both reach the engine core in its own process.  An unknown key 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
-import msgspec
-from msgspec import Meta
+from fairsched.engines.adapters.common import (
+    Chosen,
+    InsideSettings,
+    Name,
+    SettingsError,
+    Tested,
+    choose,
+    read_file,
+    typed,
+)
 
-from fairsched.engines.inside.settings import Name, Positive, SettingsError, read_file, typed
-
+TESTED = Tested("vLLM", (0, 32, 0), (0, 33, 0), '"accept_untested_version": true')
+"""Which releases of vLLM the scheduler was run with, on CPU."""
 TABLE = "fairsched"
 """The key of the table in vLLM's additional configuration."""
 VARIABLE = "FAIRSCHED_VLLM_CONFIG"
 """The environment variable that names a TOML file instead."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of it.  `clients` gives weights by name; who is not named has weight 1.
-
-    `parameters` are the policy's, as `fairsched policies` lists them.  Strangers beyond `clients_max` names share
-    `default_client`, who is also whoever says no name.
-    """
+class Settings(InsideSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all engines are told, and vLLM's own."""
 
     policy: Name = "dlpm"
-    parameters: dict[Name, str | int] = {}
+    """Any local policy that does not preempt, or `NAME+GATE`; `+deficit` and `+counter` have a bound."""
     reserve_outputs: bool = True
-    client_key: Name = "client"
-    default_client: Name = "default"
-    clients: dict[Name, Positive] = {}
-    clients_max: Positive = 1024
+    """Admit a request only if memory holds all outputs of all running requests; false: vLLM's way."""
     certificate: Name | None = None
-    log: Name | None = None
-    report: Name | None = None
-    metrics_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
-    metrics_host: Name = "127.0.0.1"
-    accept_untested_version: bool = False
+    """Serve only what this file or folder certifies, on this KV capacity and model length."""
 
 
 def read_settings(additional_config: object, environ: Mapping[str, str]) -> Settings:
-    """The settings of this engine; the defaults if nobody says anything.  Raises `SettingsError`."""
+    """Return the settings of this engine; the defaults if there are none.  Raises `SettingsError`."""
     table = additional_config.get(TABLE) if isinstance(additional_config, Mapping) else None
     path = environ.get(VARIABLE)
     if table is not None and path:
@@ -47,3 +43,22 @@ def read_settings(additional_config: object, environ: Mapping[str, str]) -> Sett
     if path:
         return read_file(Path(path), VARIABLE, Settings)
     return Settings() if table is None else typed(f"--additional-config, {TABLE}", table, Settings)
+
+
+def chosen(settings: Settings, step_tokens: int) -> Chosen:
+    """Return the policy of these settings as vLLM needs it: order and gate, one request a decision.
+
+    Raises `SettingsError` for one that cannot be used there.
+    """
+    own = vllm_parameters(settings, step_tokens)
+    return choose(settings, "vLLM", own, "vLLM's, or follows from reserve_outputs")
+
+
+def vllm_parameters(settings: Settings, step_tokens: int) -> dict[str, str]:
+    """Return what vLLM's batching makes of a policy's."""
+    return {
+        "batching": "iteration-level",
+        "max_running": "1",
+        "max_batched_tokens": str(step_tokens),
+        "reserve": "static" if settings.reserve_outputs else "optimistic",
+    }

@@ -1,6 +1,6 @@
-"""vLLM's requests as fairsched sees them: who waits, who is let in, what was computed for whom.
+"""vLLM's requests as fairsched sees them: which wait, which is let in next, what was computed for which client.
 
-All that vLLM does becomes events, in order, for the policy and for whoever listens.  Service is exact: an admission is
+All that vLLM does becomes events, in order, for the policy and for the event bus.  Service is exact: an admission is
 charged what vLLM really has to compute beside what it found in its cache, chunks are what was scheduled, and outputs
 are what came back.  Each step's events are told when its results are there, also where vLLM runs a step ahead.
 
@@ -9,55 +9,43 @@ A request that vLLM took out of the batch is told to be out once nothing of it i
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import attrs
 
-from fairsched.engines.inside.decider import Decider, Decision, FailedError
-from fairsched.engines.serving_audience import Audience
-from fairsched.engines.vllm.memory import KvMemory
-from fairsched.engines.vllm.names import Names
-from fairsched.engines.vllm.prefixes import Prefixes
-from fairsched.engines.vllm.protocol import VllmRequest, ended_well
+from fairsched.engines.adapters.common import RequestTracker, TrackedRequest
+from fairsched.engines.adapters.vllm.memory import KvMemory
+from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
+from fairsched.engines.serving import (
+    AdmissionGuard,
+    ClientRegistry,
+    Decision,
+    EventBus,
+    FailedError,
+    empty_worker,
+)
 from fairsched.model.events import (
     Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
     Event,
-    Finished,
-    Preempted,
-    Prefilled,
-    WorkerJoined,
 )
-from fairsched.model.request import Client, Request
-from fairsched.model.workload import Job
+from fairsched.model.request import Request
 
 LOOKS_MAX = 16
 """How often a decision is repeated since what it believed to be cached was not."""
 
 
-@attrs.define(eq=False)
-class Call:
-    """A request: vLLM's, ours, and how far it is.
-
-    `stint` counts its admissions; of this one's `extend` tokens so many are `scheduled`, and of these `computed`.
-    `produced` output tokens were told.
-    """
+@attrs.define(eq=False, kw_only=True)
+class Call(TrackedRequest):
+    """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`."""
 
     request: VllmRequest
-    known: Request
     running: bool = False
     stint: int = 0
-    extend: int = 0
     scheduled: int = 0
-    computed: int = 0
-    produced: int = 0
 
     @property
     def most_tokens(self) -> int:
-        """What it may come to hold."""
+        """The tokens that it may come to hold."""
         return self.known.prompt_tokens + self.known.max_output_tokens
 
 
@@ -65,84 +53,64 @@ Step = list[tuple[Call, int, int]]
 """What a step computes of prompts: the call, its stint, and so many tokens."""
 
 
-class Desk:
-    """The books, and the decision who is next.
+class VllmTracker(RequestTracker[Call]):
+    """The requests of one engine, and the decision which is next.
 
-    `model_tokens_max` is the longest sequence of the model.  `audience` hears every event; its log knows the clients
-    and requests.  One thread only.
+    `model_tokens_max` is the longest sequence of the model; requests say their client under `client_key`.
     """
+
+    memory: KvMemory
 
     def __init__(
         self,
-        decider: Decider,
+        guard: AdmissionGuard,
         memory: KvMemory,
-        names: Names,
+        clients: ClientRegistry,
         prefixes: Prefixes,
-        audience: Audience,
+        bus: EventBus,
         model_tokens_max: int,
         clock: Callable[[], int],
+        client_key: str = "client",
     ) -> None:
-        self.decider = decider
-        self.memory = memory
-        self.names = names
-        self.audience = audience
         self._prefixes = prefixes
         self._model_max = model_tokens_max
         self._clock = clock
+        self._client_key = client_key
         self._calls: dict[str, Call] = {}
-        self._waiting: dict[int, Call] = {}
-        self._running: dict[int, Call] = {}
         self._steps: deque[tuple[int, Step]] = deque()
-        self._count = 0
         self._asked = False
         self._next: tuple[Call, Decision | None] | None = None
-        self._tell(WorkerJoined(clock(), 0, memory.capacity_tokens))
-        for client in names.configured:
-            self._greet(client)
-
-    @property
-    def waiting(self) -> Mapping[int, Call]:
-        """Who waits, by number, in the order in which they came."""
-        return self._waiting
-
-    @property
-    def running(self) -> Mapping[int, Call]:
-        """Who runs, in the order in which they were let in."""
-        return self._running
+        super().__init__(guard, memory, clients, bus, clock())
 
     def knows(self, request: VllmRequest) -> bool:
-        """Whether the request has come here and has not ended."""
+        """Return whether the request has come here and has not ended."""
         return request.request_id in self._calls
 
     # --- queue ------------------------------------------------------------------------------------------------------
 
     def arrive(self, request: VllmRequest) -> None:
-        """A request waits.  Raises `ValueError` for one that is no request of ours."""
-        client, new = self.names.of(request)
-        if new:
-            self._greet(client)
-        now = self._clock()
+        """Queue a request.  Raises `ValueError` for one that is no request of ours."""
+        extra = getattr(request.sampling_params, "extra_args", None)
+        said = extra.get(self._client_key) if isinstance(extra, Mapping) else None
         most = max(min(request.max_tokens, self._model_max - request.num_prompt_tokens), 1)
-        known = Request(self._count, client.id, now, self._prefixes.prompt(request), most)
-        self._count += 1
-        call = self._calls[request.request_id] = Call(request, known)
-        self._waiting[known.id] = call
-        self.audience.request(Job(known, most))
-        self._tell(Arrived(now, 0, known))
+        self.now_ns = self._clock()
+
+        def make(known: Request) -> Call:
+            call = self._calls[request.request_id] = Call(request=request, known=known)
+            return call
+
+        self._arrived(said, self._prefixes.prompt(request), most, make)
 
     def requeue(self, request: VllmRequest) -> None:
-        """A request that was let in waits again, and nothing of it is in flight."""
+        """Queue a request again that was let in, and nothing of which is in flight."""
         call = self._calls[request.request_id]
-        now = self._clock()
-        self._produced(call, now)
-        del self._running[call.known.id]
+        self.now_ns = self._clock()
+        self._delivered([call])
         call.running = False
-        self._waiting[call.known.id] = call
-        uncomputed = call.extend - call.computed
-        self._tell(Preempted(now, 0, call.known.id, call.known.client, call.produced, uncomputed))
+        self._preempted(call)
 
     def next(self) -> VllmRequest | None:
-        """Who is let in next, if anybody is now; asking again changes nothing until something happens."""
+        """Return the request that is let in next, if one is; asking again changes nothing until something happens."""
         if not self._waiting:
             return None
         if not self._asked:
@@ -150,7 +118,7 @@ class Desk:
         return None if self._next is None else self._next[0].request
 
     def look_again(self) -> None:
-        """Memory may have changed."""
+        """Decide anew: memory may have changed."""
         self._asked = False
 
     def _decided(self) -> tuple[Call, Decision | None] | None:
@@ -159,22 +127,20 @@ class Desk:
             if decision is None and self._running:
                 return None
             if decision is None:
-                self.decider.failed("stalled", f"{len(self._waiting)} wait, nothing runs, and nobody is let in")
+                why = f"{len(self._waiting)} requests wait, none runs, and none is let in"
+                self.guard.failed("stalled", why)
         except FailedError:
             decision = None
-        if decision is None:
-            call = self._waiting[min(self._waiting)]
-        else:
-            call = self._waiting[decision.admission.request_id]
-        # Whoever is alone fits; should the books say otherwise, vLLM has the last word.
+        call = self._waiting[min(self._waiting) if decision is None else decision.admission.request_id]
+        # A request that is alone fits; should the numbers say otherwise, vLLM has the last word.
         if self._running and not self.memory.fits(call.request, call.most_tokens, self._held()):
             return None
         return call, decision
 
     def _by_policy(self) -> Decision | None:
-        now = self._clock()
+        now, capacity = self._clock(), self.memory.capacity_tokens
         for _ in range(LOOKS_MAX):
-            decision = self.decider.decide(self._waiting, now)
+            decision = self.guard.decide(empty_worker(now, capacity, capacity), self._waiting.__contains__)
             if decision is None or not self._prefixes.follows:
                 return decision
             call, believed = self._waiting[decision.admission.request_id], decision.admission.cached_prefix_tokens
@@ -190,7 +156,7 @@ class Desk:
     # --- batch ------------------------------------------------------------------------------------------------------
 
     def enter(self, request: VllmRequest) -> None:
-        """vLLM has let the request in, and `num_computed_tokens` says what of it was cached."""
+        """Count a request that vLLM has let in; `num_computed_tokens` says what of it was cached."""
         call, following = self._calls[request.request_id], self._next
         known, cached = call.known, request.num_computed_tokens
         extend = request.num_tokens - cached
@@ -198,18 +164,17 @@ class Desk:
         reserved = max(left, 0) if self.memory.reserves else 0
         event = Admitted(self._clock(), 0, known.id, known.client, extend, cached, reserved)
         decision = following[1] if following is not None and following[0] is call else None
-        del self._waiting[known.id]
-        self._running[known.id] = call
-        call.running, call.extend, call.scheduled, call.computed = True, extend, 0, 0
+        self._entered(call, event)
+        call.running, call.scheduled = True, 0
         call.stint += 1
         if decision is not None and _as_planned(decision, event):
-            self.decider.followed(decision)
+            self.guard.commit(decision)
             self._announce(event)
         else:
             self._tell(event)
 
     def scheduled(self, step_id: int, tokens: Mapping[str, int]) -> None:
-        """A step begins that computes so many tokens of each request."""
+        """Note a step that begins, and computes so many tokens of each request."""
         step: Step = []
         for name, count in tokens.items():
             call = self._calls.get(name)
@@ -220,87 +185,57 @@ class Desk:
         self._steps.append((step_id, step))
 
     def delivered(self, step_id: int, names: Iterable[str]) -> None:
-        """The results of a step are there, and vLLM has given them to its requests."""
-        now = self._clock()
+        """Take the results of a step, which vLLM has given to its requests."""
+        self.now_ns = self._clock()
         while self._steps:
             known_id, step = self._steps.popleft()
             for call, stint, chunk in step:
                 if call.running and call.stint == stint:
-                    self._prefilled(call, chunk, now)
+                    self._prefilled(call, chunk)
             if known_id == step_id:
                 break
         there = [self._calls[name] for name in names if name in self._calls]
-        self._decoded(there, now)
+        self._delivered(there)
         for call in there:
             if call.request.is_finished():
-                self._ended(call, now)
+                self._ended(call)
 
     def leave(self, request: VllmRequest) -> None:
-        """The request is over, however; telling it twice changes nothing."""
+        """End a request, however it ended; doing so twice changes nothing."""
         call = self._calls.get(request.request_id)
         if call is not None:
-            self._ended(call, self._clock())
+            self.now_ns = self._clock()
+            self._ended(call)
 
-    def _ended(self, call: Call, now: int) -> None:
-        known = call.known
+    def _ended(self, call: Call) -> None:
         del self._calls[call.request.request_id]
-        if not call.running:
-            del self._waiting[known.id]
-            self._tell(Cancelled(now, 0, known.id, known.client, False, 0, call.produced))
-            return
-        # What is being computed is computed, whether or not somebody wants it.
-        if call.scheduled > call.computed:
-            self._prefilled(call, call.scheduled - call.computed, now)
-        self._produced(call, now)
-        del self._running[known.id]
-        call.running = False
-        if ended_well(call.request):
-            self._tell(Finished(now, 0, known.id, known.client, call.produced))
-            return
-        uncomputed = call.extend - call.computed
-        self._tell(Cancelled(now, 0, known.id, known.client, True, uncomputed, call.produced))
+        if call.running:
+            # What is being computed is computed, although it is not needed any more.
+            if call.scheduled > call.computed:
+                self._prefilled(call, call.scheduled - call.computed)
+            self._delivered([call])
+            call.running = False
+        self._left(call, whole=ended_well(call.request))
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _prefilled(self, call: Call, tokens: int, now: int) -> None:
-        call.computed += tokens
-        known, left = call.known, call.extend - call.computed
-        self._tell(Prefilled(now, 0, known.id, known.client, tokens, left))
-        if not left:
-            for event in self._prefixes.computed(known.id, known.prompt, call.request, now):
+    def _prefilled(self, call: Call, tokens: int) -> None:
+        super()._prefilled(call, tokens)
+        if call.computed == call.extend:
+            for event in self._prefixes.computed(call.known.id, call.known.prompt, call.request, self.now_ns):
                 self._tell(event)
 
-    def _produced(self, call: Call, now: int) -> None:
-        self._decoded([call], now)
-
-    def _decoded(self, calls: Iterable[Call], now: int) -> None:
-        fresh: dict[int, int] = {}
-        for call in calls:
-            more = call.request.num_output_tokens - call.produced
-            if more:
-                call.produced += more
-                fresh[call.known.client] = fresh.get(call.known.client, 0) + more
-        if fresh:
-            clients = tuple(sorted(fresh))
-            self._tell(Decoded(now, 0, 1, clients, tuple(fresh[client] for client in clients)))
-
-    def _greet(self, client: Client) -> None:
-        self.audience.client(client)
-        if client.weight != 1:
-            self._tell(ClientConfigured(self._clock(), 0, client.id, client.weight))
-
-    def _tell(self, event: Event) -> None:
-        self.decider.tell(event)
-        self._announce(event)
+    def _delivered(self, calls: Iterable[Call]) -> None:
+        self._decoded((call, call.request.num_output_tokens - call.produced) for call in calls)
 
     def _announce(self, event: Event) -> None:
         self._asked = False
-        self.audience.tell([event])
+        super()._announce(event)
 
 
 def _as_planned(decision: Decision, event: Admitted) -> bool:
-    """Whether vLLM computes and reserves what the policy planned."""
-    plan: Any = decision.admission
+    """Return whether vLLM computes and reserves what the policy planned."""
+    plan = decision.admission
     return (plan.extend_tokens, plan.cached_prefix_tokens, plan.reserved_output_tokens) == (
         event.extend_tokens,
         event.cached_prefix_tokens,

@@ -10,14 +10,14 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.audit.columns import Columns, resolved
-from fairsched.engines.audit.values import (
+from fairsched.engines.analysis.audit.columns import Columns, resolved
+from fairsched.engines.analysis.audit.values import (
     UNKNOWN,
     Read,
     ValueFault,
@@ -29,9 +29,8 @@ from fairsched.engines.audit.values import (
     value_at,
     without_zone,
 )
-from fairsched.engines.workloads.errors import TraceError
-from fairsched.engines.workloads.rows import lines
-from fairsched.model.trace import Ints
+from fairsched.engines.workloads import TraceError, lines
+from fairsched.model.service import Ints
 
 SAMPLE_ROWS = 200
 _ROUNDING_NS = 10**6
@@ -126,10 +125,11 @@ def read_access_log(
     return _in_order(path, reader, clients, workers, arrays, faults)
 
 
-def _fault(path: Path, sample: list[tuple[int, Any]]) -> None:
+def _fault(path: Path, sample: list[tuple[int, dict[str, object] | TraceError]]) -> None:
     """Raise for a log without a single row."""
     for _, fault in sample:
-        raise fault
+        if isinstance(fault, TraceError):
+            raise fault
     raise TraceError(path, None, None, "at least one request", "none")
 
 
@@ -173,7 +173,7 @@ def _skipped(faults: list[TraceError]) -> tuple[str, ...]:
 class _Reader:
     """Reads rows by columns that are known, and counts what is odd."""
 
-    def __init__(self, path: Path, columns: Columns, sample: list[dict[str, Any]]) -> None:
+    def __init__(self, path: Path, columns: Columns, sample: list[dict[str, object]]) -> None:
         self.path = path
         self.columns = columns
         self.units: dict[str, str] = {}
@@ -197,7 +197,7 @@ class _Reader:
                 self._read[field] = tokens
         self._paths = {field: column.path for field, column in columns.of.items()}
 
-    def row(self, number: int, row: Mapping[str, Any]) -> _Row:
+    def row(self, number: int, row: Mapping[str, object]) -> _Row:
         """The row, understood; raises `TraceError`."""
         found = {field: self._field(number, row, field) for field in self._read}
         paths = self._paths
@@ -270,7 +270,7 @@ class _Reader:
             self._refuse(number, field, f"times in order, each at or after {what}", f"{earlier - later} ns before it")
         return earlier
 
-    def _field(self, number: int, row: Mapping[str, Any], field: str) -> int:
+    def _field(self, number: int, row: Mapping[str, object], field: str) -> int:
         value = value_at(row, self._paths[field])
         if value is None or value == "":
             return UNKNOWN
@@ -307,7 +307,7 @@ class _Reader:
         if self.unfinished:
             said.append(f"Requests that failed without any output: {self.unfinished:,}.")
         if "client" not in self.columns.of:
-            said.append("The log names no clients: all requests are one client's, and nobody can be compared.")
+            said.append("The log names no clients: all requests are one client's, and there is nothing to compare.")
         arrival = self.columns.of.get("arrival")
         if arrival is not None and arrival.path[-1].lower().strip("@") in ("timestamp", "ts", "time", "datetime"):
             said.append(
@@ -329,7 +329,7 @@ def _name(value: object) -> str:
 
 
 def _check_lengths(path: Path, reader: _Reader, arrays: Mapping[str, Ints]) -> None:
-    """Lengths of time whose unit nobody said must look like seconds."""
+    """Check that lengths of time without a unit look like seconds."""
     if not reader.guessed:
         return
     typical = float(np.median(arrays["end_ns"] - arrays["arrival_ns"])) / 1e9
@@ -343,7 +343,7 @@ def _check_lengths(path: Path, reader: _Reader, arrays: Mapping[str, Ints]) -> N
 # --- rows as mappings -------------------------------------------------------------------------------------------------
 
 
-def _rows(path: Path, skip: bool, progress: Progress | None) -> Iterator[tuple[int, dict[str, Any] | TraceError]]:
+def _rows(path: Path, skip: bool, progress: Progress | None) -> Iterator[tuple[int, dict[str, object] | TraceError]]:
     """Each row with its number; with `skip` one that is none as the error that says so."""
     text = _told(lines(path), progress)
     first = next(text, None)
@@ -366,8 +366,8 @@ def _told(text: Iterator[tuple[int, str]], progress: Progress | None) -> Iterato
 
 def _json_rows(
     path: Path, text: Iterator[tuple[int, str]], skip: bool
-) -> Iterator[tuple[int, dict[str, Any] | TraceError]]:
-    decode = msgspec.json.Decoder(dict[str, Any]).decode
+) -> Iterator[tuple[int, dict[str, object] | TraceError]]:
+    decode = msgspec.json.Decoder(dict[str, object]).decode
     for number, line in text:
         try:
             yield number, decode(line)
@@ -380,7 +380,7 @@ def _json_rows(
 
 def _csv_rows(
     path: Path, text: Iterator[tuple[int, str]], skip: bool
-) -> Iterator[tuple[int, dict[str, Any] | TraceError]]:
+) -> Iterator[tuple[int, dict[str, object] | TraceError]]:
     reader = csv.reader((line for _, line in text), strict=True)
     try:
         header = [name.strip() for name in next(reader)]

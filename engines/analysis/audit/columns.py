@@ -9,11 +9,11 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
-from fairsched.engines.workloads.errors import TraceError, unknown
+from fairsched.engines.workloads import TraceError, unknown
 
 Unit = Literal["s", "ms", "us", "ns", "iso"]
 UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns", "iso")
@@ -69,7 +69,7 @@ DEPTH_MAX = 4
 
 @attrs.frozen
 class Column:
-    """A column: its key (or the keys that lead to it), and its unit where it is a time and somebody knows."""
+    """A column: its key (or the keys that lead to it), and its unit where it is a time and the unit is known."""
 
     path: tuple[str, ...]
     unit: Unit | None = None
@@ -113,7 +113,7 @@ def _plain(value: object) -> str:
     return str(value).lower()
 
 
-def _column(path: Path, field: str, value: Any) -> Column:
+def _column(path: Path, field: str, value: object) -> Column:
     known = {"column", "unit"}
     if isinstance(value, str) and value:
         return Column((value,), None)
@@ -127,7 +127,7 @@ def _column(path: Path, field: str, value: Any) -> Column:
     return Column((value["column"],), unit)
 
 
-def resolved(path: Path, sample: Sequence[Mapping[str, Any]], given: Columns | None) -> Columns:
+def resolved(path: Path, sample: Sequence[Mapping[str, object]], given: Columns | None) -> Columns:
     """The columns of the log whose first rows are `sample`: those given, and guesses for the other fields.
 
     Raises `TraceError` where a given column is in none of these rows, or where times or tokens cannot be found.
@@ -154,7 +154,7 @@ def _replaced(field: str, found: Mapping[str, Column]) -> bool:
     return (field == "ttft" and "first_token" in found) or (field == "latency" and {"arrival", "end"} <= set(found))
 
 
-def _collect(row: Mapping[str, Any], path: tuple[str, ...], filled: dict[tuple[str, ...], bool]) -> None:
+def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tuple[str, ...], bool]) -> None:
     """The paths of a row that lead to plain values, and whether any row had a value there."""
     for key, value in row.items():
         here = (*path, key)

@@ -6,10 +6,9 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from fairsched.model.monitor_promise import Finding
+from fairsched.model.monitor import Finding
 from fairsched.model.request import Client
-from fairsched.model.service import Charging
-from fairsched.model.trace import Ints, Table
+from fairsched.model.service import Charging, Ints, Table
 
 
 @attrs.frozen(eq=False)
@@ -36,10 +35,10 @@ class Calls:
 class Evidence:
     """A run to be audited.
 
-    `charged` and `waited` are tables of `model.service`, `charging` is how they were charged.  `bound` is what was
-    promised about the gap of a "worker" or of the "cluster" (`scope`), `assumptions` what was found of the theorems
-    behind it.  `about` says what was run, `reading` how the log was read, `limits` what such a log cannot tell, and
-    `notes` what else belongs to the figures.
+    `charged` and `waited` are tables of `model.service.received`, `charging` is how they were charged.  `bound` is
+    what was promised about the gap of a "worker" or of the "cluster" (`scope`), `assumptions` what was found of the
+    theorems behind it.  `about` says what was run, `reading` how the log was read, `limits` what such a log cannot
+    tell, and `notes` what else belongs to the figures.
     """
 
     path: Path

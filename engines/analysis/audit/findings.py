@@ -6,16 +6,14 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fairsched.engines.audit.evidence import Evidence
-from fairsched.engines.audit.shares import Shares, shares
-from fairsched.engines.audit.starvation import Stretch, by_client, stretches
-from fairsched.engines.audit.values import UNKNOWN
-from fairsched.engines.figures import who
-from fairsched.engines.outcomes import Summary, summary
-from fairsched.model.monitor_promise import Finding
-from fairsched.model.service import CLIENTS_MAX, Gap, busiest, service_gap
-from fairsched.model.service_anywhere import anywhere
-from fairsched.model.trace import Ints
+from fairsched.engines.analysis.audit.evidence import Evidence
+from fairsched.engines.analysis.audit.shares import Shares, shares
+from fairsched.engines.analysis.audit.starvation import Stretch, by_client, stretches
+from fairsched.engines.analysis.audit.values import UNKNOWN
+from fairsched.engines.analysis.figures import who
+from fairsched.engines.analysis.outcomes import Summary, summary
+from fairsched.model.monitor import Finding
+from fairsched.model.service import CLIENTS_MAX, Gap, Ints, anywhere, busiest, service_gap
 
 SECOND_NS = 10**9
 GAIN_SHARE_MIN = 0.01
@@ -27,7 +25,7 @@ class ClientFindings:
     """What became of one client; times in microseconds, service in cost units (of weight 1).
 
     `wait_us` is over requests that were served (`wait_us_max` the longest); `ahead` and `behind` are how far its
-    service was beyond and below its fair share at worst (`engines.audit.shares`); `starved` counts stretches,
+    service was beyond and below its fair share at worst (`engines.analysis.audit.shares`); `starved` counts stretches,
     `starved_us_max` is the longest.
     """
 
@@ -187,8 +185,8 @@ def _plain(client: ClientFindings) -> dict[str, Any]:
     return document
 
 
-def audit(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, window_ns: int = 10 * SECOND_NS) -> Audit:
-    """The findings about a run.
+def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, window_ns: int = 10 * SECOND_NS) -> Audit:
+    """Return what the evidence of a run shows.
 
     A client starves when it waits for `starved_after_ns` without any service while others get some; gains are over
     windows of `window_ns`.  Raises `ValueError` unless both are positive.

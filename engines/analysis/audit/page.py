@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.audit.findings import Audit, waits_ns
-from fairsched.engines.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
-from fairsched.engines.audit.values import UNKNOWN
-from fairsched.engines.report.canvas import (
+from fairsched.engines.analysis.audit.findings import Audit, waits_ns
+from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
+from fairsched.engines.analysis.audit.values import UNKNOWN
+from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
@@ -23,10 +23,10 @@ from fairsched.engines.report.canvas import (
     drawn,
     end_labels,
     line_style,
+    write_sheet,
 )
-from fairsched.engines.report.sheet import write_sheet
-from fairsched.engines.series import POINTS_MAX, cumulative, thinned
-from fairsched.model.trace import Ints
+from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
+from fairsched.model.service import Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ _SECONDS = "seconds since the first arrival"
 
 
 def plots(audit: Audit) -> list[Plot]:
-    """The plots, in the order in which they are read; none where nobody was served."""
+    """The plots, in the order in which they are read; none where no client was served."""
     if not audit.evidence.charged["position"].size or audit.evidence.last_ns <= audit.evidence.origin_ns:
         return []
     shown = _shown(audit)
@@ -226,7 +226,7 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
 
 
 def _starved(audit: Audit) -> Plot | None:
-    """When each client starved; None where nobody did."""
+    """When each client starved; None where no client did."""
     starving = list(audit.starved.items())[:_STARVED_SHOWN]
     if not starving:
         return None

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairsched.engines.audit.access_log import AccessLog
-from fairsched.engines.audit.evidence import Calls, Evidence
-from fairsched.engines.audit.values import UNKNOWN
+from fairsched.engines.analysis.audit.access_log import AccessLog
+from fairsched.engines.analysis.audit.evidence import Calls, Evidence
+from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client
-from fairsched.model.service import Charging, backlogs, charges
-from fairsched.model.trace import Ints, Table, concatenate
+from fairsched.model.service import Charging, Ints, Table, backlogs, charges, concatenate
 
 ROWS_MAX = 4_000_000
 _OUTPUTS, _ARRIVALS, _ADMISSIONS, _FAILURES = range(4)
@@ -40,10 +39,10 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
     outputs, apart_ns = _outputs(log, rows_max)
     served = np.flatnonzero(log.served_ns != UNKNOWN)
     lost = np.flatnonzero(log.served_ns == UNKNOWN)
-    everybody = np.arange(len(log.client))
+    every = np.arange(len(log.client))
     parts: list[tuple[int, Table]] = [
         (_OUTPUTS, outputs),
-        (_ARRIVALS, _heads(log, everybody, log.arrival_ns)),
+        (_ARRIVALS, _heads(log, every, log.arrival_ns)),
         (
             _ADMISSIONS,
             _heads(log, served, log.served_ns[served])
@@ -92,7 +91,7 @@ def _heads(log: AccessLog, rows: Ints, time_ns: Ints) -> Table:
 def _number(tables: Sequence[Table], kinds: Sequence[int]) -> None:
     """Give every row its position: what happens at one time and is of one kind is one event.
 
-    Arrivals are one each, since two waits that are compared must begin one after the other; they charge nobody, so
+    Arrivals are one each, since two waits that are compared must begin one after the other; they charge nothing, so
     their order does not matter.
     """
     times = np.concatenate([table["time_ns"] for table in tables])

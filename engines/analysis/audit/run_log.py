@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.audit.evidence import Calls, Evidence
-from fairsched.engines.audit.values import UNKNOWN
-from fairsched.engines.log_file import LogHeader
-from fairsched.engines.log_reader import LogReader, read_log
-from fairsched.engines.outcomes import Outcomes
+from fairsched.engines.analysis.assumptions import log_assumptions, run_charging, run_limits
+from fairsched.engines.analysis.audit.evidence import Calls, Evidence
+from fairsched.engines.analysis.audit.values import UNKNOWN
+from fairsched.engines.analysis.outcomes import Outcomes
+from fairsched.engines.logs import LogHeader, LogReader, read_log
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -24,18 +23,15 @@ from fairsched.model.events import (
     Rejected,
     Settled,
 )
-from fairsched.model.monitor import ClusterMonitor, Monitor, together
-from fairsched.model.monitor_promise import Finding
 from fairsched.model.pricing import COMMON, charged_tokens, multipliers
-from fairsched.model.service import Charging, backlogs, charges, corrections
-from fairsched.model.trace import Ints, Table, Tables, concatenate, tables
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.base import Limits, LocalPolicy
+from fairsched.model.request import Job, Workload
+from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, charges, concatenate, corrections, tables
+from fairsched.policies.base import AnyLocalPolicy
 
 PIECE = 1 << 15
 _PROGRESS_EVERY = 1_000
 
-BuildPolicy = Callable[[LogHeader], LocalPolicy[Any] | None]
+BuildPolicy = Callable[[LogHeader], AnyLocalPolicy | None]
 """Makes the policy that a log's header names; None where it is not there, which costs the bound."""
 
 
@@ -51,12 +47,15 @@ def read_run_log(
     policy = build_policy(log.header)
     trace, changed = _read(log, progress)
     workload = _workload(log, trace)
-    limits = None if policy is None else _limits(log, policy)
-    charging = _charging(log, policy)
-    bound = None
+    run, limits, charging, bound = log.header.run, None, None, None
+    if policy is not None:
+        limits = run_limits(policy, log.jobs.values(), run.kv_capacity_tokens, run.workers)
+        charging = run_charging(policy, log.clients)
+    if charging is None:
+        # No client was charged: computed tokens at rates 1 and 2, as in a comparison.
+        charging = Charging(COMMON, "extend", multipliers([client.weight for client in log.clients]))
     if policy is not None and limits is not None and not changed:
-        bound = policy.service_gap_bound(workload.clients, limits)
-    run = log.header.run
+        bound = policy.guarantee.service_gap_bound(workload.clients, limits)
     evidence = Evidence(
         path=path,
         kind="run log",
@@ -72,26 +71,8 @@ def read_run_log(
         notes=tuple(_notes(log, policy, changed)),
     )
     if policy is not None and limits is not None and limits.workers == 1:
-        evidence = attrs.evolve(evidence, assumptions=_assumptions(log, policy, workload, limits, progress))
+        evidence = attrs.evolve(evidence, assumptions=log_assumptions(log, policy, limits, _told(log, progress)))
     return evidence, workload
-
-
-def _assumptions(
-    log: LogReader,
-    policy: LocalPolicy[Any],
-    workload: Workload,
-    limits: Limits,
-    progress: Callable[[int], None] | None,
-) -> dict[str, Finding]:
-    """What a monitor of the logged events finds; nothing if the policy promises nothing."""
-    promise = policy.promise(workload.clients, limits)
-    if promise is None:
-        return {}
-    # Who follows a gate must have seen all that it did: not where the run went on from an earlier one's debts.
-    check = policy.gate_checks() if log.header.run.state is None else lambda: None
-    monitor = ClusterMonitor(lambda worker: Monitor(promise, check(), worker=worker, gaps=False))
-    monitor.observe_all(_told(log, progress))
-    return together(monitor.reports())
 
 
 def _told(log: LogReader, progress: Callable[[int], None] | None) -> Iterator[Event]:
@@ -130,23 +111,6 @@ def _workload(log: LogReader, trace: Tables) -> Workload:
 
     jobs = sorted(map(known, log.jobs.values()), key=lambda job: (job.request.arrival_ns, job.request.id))
     return Workload(log.header.run.workload, tuple(jobs), tuple(log.clients))
-
-
-def _limits(log: LogReader, policy: LocalPolicy[Any]) -> Limits:
-    """What the policy's bound rests on, as a comparison has it."""
-    declared = max((job.request.max_output_tokens for job in log.jobs.values()), default=1)
-    run = log.header.run
-    limits = policy.limits(run.kv_capacity_tokens, declared)
-    return limits if policy.credit() is None else attrs.evolve(limits, workers=run.workers)
-
-
-def _charging(log: LogReader, policy: LocalPolicy[Any] | None) -> Charging:
-    """How the policy charged; computed tokens at rates 1 and 2 where nobody was charged, as in a comparison."""
-    multiples = multipliers([client.weight for client in log.clients])
-    rule = None if policy is None else policy.charging
-    if rule is None:
-        return Charging(COMMON, "extend", multiples)
-    return Charging(rule.rates, rule.input, multiples, rule.cached_percent, rule.splits)
 
 
 def _calls(outcomes: Outcomes, workload: Workload, trace: Tables, charging: Charging) -> Calls:
@@ -206,7 +170,7 @@ def _costs(outcomes: Outcomes, trace: Tables, charging: Charging, rows: Callable
     return cost
 
 
-def _notes(log: LogReader, policy: LocalPolicy[Any] | None, changed: bool) -> list[str]:
+def _notes(log: LogReader, policy: AnyLocalPolicy | None, changed: bool) -> list[str]:
     said = []
     if log.footer is None:
         said.append("The log has no last line: the run was interrupted, or is still going on.")
@@ -214,7 +178,7 @@ def _notes(log: LogReader, policy: LocalPolicy[Any] | None, changed: bool) -> li
         said.append(f"The log is not what was written: {log.changed}.")
     if policy is None:
         said.append(f"The policy {log.header.run.policy} is not to be had here, so nothing is known of its bound.")
-    elif policy.credit() is not None and log.header.run.workers > 1:
+    elif policy.shared_credit is not None and log.header.run.workers > 1:
         said.append("The workers share credit, and a log does not tell who used it first: no assumption is checked.")
     if changed:
         said.append("Weights changed on the way: shares are by the first, and the gap is held to no bound.")

@@ -1,11 +1,11 @@
-"""Who gained: how far a client's service got ahead of its fair share while others wanted more.
+"""Gains: how far a client's service got ahead of its fair share while others wanted more.
 
 The fair share is what a fluid would have given that served as much as was served, at every time divided by weight among
-all who still had something to get (max-min: nobody is given more than it asked for, and of the rest everybody gets the
+all clients with unserved requests (max-min: no client is given more than it asked for, and of the rest each gets the
 same for its weight; generalised processor sharing).  What a client asks for are its requests, from their arrival on,
 each with all that it was charged in the end.  A client's *lead* is what it got so far less its fair share so far: all
-leads add up to nothing, they are nothing where nobody waits for long, and when everything was served they are nothing
-again. So what a client gained is its largest lead: what others had to wait for.
+leads add up to nothing, they are nothing where no client waits for long, and nothing again when
+all is served.  So what a client gained is its largest lead: what others had to wait for.
 
 The run is cut into windows of equal length; turns that clients take within one do not show.
 """
@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.audit.evidence import Evidence
+from fairsched.engines.analysis.audit.evidence import Evidence
 
 Floats = npt.NDArray[np.float64]
 

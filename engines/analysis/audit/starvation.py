@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from fairsched.engines.audit.evidence import Evidence
-from fairsched.model.service_anywhere import anywhere
-from fairsched.model.trace import Ints
+from fairsched.engines.analysis.audit.evidence import Evidence
+from fairsched.model.service import Ints, anywhere
 
 
 @attrs.frozen

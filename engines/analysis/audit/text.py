@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fairsched.engines.audit.findings import SECOND_NS, Audit, ClientFindings
-from fairsched.engines.figures import NOTHING, UNBROKEN, broken, count, digits, share, time, who
+from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings
+from fairsched.engines.analysis.figures import NOTHING, UNBROKEN, broken, count, digits, share, time, who
 
 SHOWN = 8
 CLIENTS_SHOWN = 32
@@ -63,7 +63,7 @@ def _bound(audit: Audit) -> str:
     if not audit.within_bound:
         return f"; the bound of {count(bound)} is BROKEN"
     if bound >= audit.busiest:
-        return f"; the bound of {count(bound)} is more than anybody got, so nothing here could break it"
+        return f"; the bound of {count(bound)} is more than any client got, so nothing here could break it"
     return f"; that is within the bound of {count(bound)} ({share(audit.bounded_gap.cost / bound)})"
 
 
@@ -82,7 +82,7 @@ def starved_sentences(audit: Audit) -> list[str]:
     if hidden > 0:
         said.append(f"{hidden:,} more clients starved")
     return said or [
-        f"nobody waited {digits(audit.starved_after_ns / SECOND_NS)} s for nothing while others were served"
+        f"no client waited {digits(audit.starved_after_ns / SECOND_NS)} s for nothing while others were served"
     ]
 
 
@@ -97,7 +97,7 @@ def gain_sentences(audit: Audit) -> list[str]:
     for i in audit.losers()[:SHOWN] if said else ():
         amount, at = audit.clients[i].behind, time(audit.worst_window_s(i, False) * 1e6)
         said.append(f"{audit.who(i)} was {count(amount)} behind at {at}")
-    return said or ["nobody got far ahead of a fair share while others waited"]
+    return said or ["no client got far ahead of a fair share while others waited"]
 
 
 def assumption_sentences(audit: Audit) -> list[str]:
@@ -129,7 +129,7 @@ def scope(audit: Audit) -> list[str]:
 def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
     """Columns and rows of the clients with the most service, and what is said of the others.
 
-    Columns in which nobody has anything to tell are left out: equal weights, no failures.
+    Columns without any value are left out: equal weights, no failures.
     """
     clients = sorted(audit.clients, key=lambda client: (-client.service, client.name))
     idle = {"weight"} if len({client.weight for client in clients}) == 1 else set()

@@ -5,9 +5,8 @@ A moment that was written as a fraction of seconds since 1970 is good to a micro
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from fairsched.engines.audit.columns import Unit
+from fairsched.engines.analysis.audit.columns import Unit
 from fairsched.model.request import TOKENS_MAX
 
 UNKNOWN = -1
@@ -22,16 +21,16 @@ _OK = frozenset(
     {"", "ok", "success", "succeeded", "true", "completed", "complete", "finished", "done", "stop", "length"}
 )
 
-Read = Callable[[Any], int]
+Read = Callable[[object], int]
 
 
 class ValueFault(Exception):
     """A value that is none: what was expected."""
 
 
-def value_at(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def value_at(row: Mapping[str, object], path: tuple[str, ...]) -> object:
     """What the keys lead to in a row; None if there is nothing."""
-    found: Any = row
+    found: object = row
     for key in path:
         if not isinstance(found, dict):
             return None
@@ -39,7 +38,7 @@ def value_at(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return found
 
 
-def number(value: Any, expected: str) -> int | float:
+def number(value: object, expected: str) -> int | float:
     """A finite number, written as one or as text."""
     if type(value) is int or type(value) is float:
         found: int | float = value
@@ -55,7 +54,7 @@ def number(value: Any, expected: str) -> int | float:
     return found
 
 
-def unit_of_moment(value: Any) -> Unit:
+def unit_of_moment(value: object) -> Unit:
     """The unit in which a moment seems to be written: text that is no number is ISO 8601, numbers tell by size."""
     try:
         size = abs(number(value, ""))
@@ -71,7 +70,7 @@ def moment_reader(unit: Unit) -> Read:
     scale = NS[unit]
     expected = f"a time in {unit} since 1970"
 
-    def read(value: Any) -> int:
+    def read(value: object) -> int:
         found = number(value, expected)
         ns = found * scale if type(found) is int else round(found * (scale // 1000 or 1)) * (1000 if scale > 1 else 1)
         if not -TIME_NS_MAX < ns < TIME_NS_MAX:
@@ -81,7 +80,7 @@ def moment_reader(unit: Unit) -> Read:
     return read
 
 
-def _iso_ns(value: Any) -> int:
+def _iso_ns(value: object) -> int:
     expected = "a time as in ISO 8601 (2026-11-21T18:00:00.5Z)"
     if type(value) is not str:
         raise ValueFault(expected)
@@ -97,10 +96,10 @@ def _iso_ns(value: Any) -> int:
     return ns
 
 
-def without_zone(value: Any) -> bool:
-    """Whether a moment is a time of day somewhere, and nobody says where."""
+def without_zone(value: object) -> bool:
+    """Whether a moment is a time of day somewhere, and its zone is not given."""
     try:
-        return datetime.fromisoformat(value).tzinfo is None
+        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is None
     except (TypeError, ValueError):
         return False
 
@@ -110,7 +109,7 @@ def length_reader(unit: Unit) -> Read:
     scale = NS[unit]
     expected = f"a length of time in {unit}, not negative"
 
-    def read(value: Any) -> int:
+    def read(value: object) -> int:
         found = number(value, expected)
         if not 0 <= found * scale <= LENGTH_S_MAX * NS["s"]:
             raise ValueFault(expected)
@@ -119,7 +118,7 @@ def length_reader(unit: Unit) -> Read:
     return read
 
 
-def tokens(value: Any) -> int:
+def tokens(value: object) -> int:
     """A number of tokens."""
     expected = f"a whole number of tokens from 0 to {TOKENS_MAX}"
     found = number(value, expected)
@@ -129,7 +128,7 @@ def tokens(value: Any) -> int:
     return whole
 
 
-def succeeded(value: Any, ok: frozenset[str]) -> bool:
+def succeeded(value: object, ok: frozenset[str]) -> bool:
     """Whether a status means success: one of `ok`, or, without any, an HTTP status of 2xx or a usual word."""
     text = str(value).lower()
     if ok:

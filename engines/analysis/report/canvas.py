@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fairsched.engines.comparison import Comparison
-from fairsched.engines.figures import count
+from fairsched.engines.analysis.figures import Compared, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,7 +142,7 @@ def panel_size(number: int) -> tuple[float, float]:
     return WIDTH, 0.9 + 2.0 * -(-number // _columns(number))
 
 
-def left_out(comparison: Comparison) -> str:
+def left_out(comparison: Compared) -> str:
     """What a caption says of runs that have no panel."""
     more = len(comparison.runs) - PANELS_MAX
     return f" Of {len(comparison.runs)} runs the first {PANELS_MAX} are shown." if more > 0 else ""

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.comparison import Comparison, number
-from fairsched.engines.figures import who
-from fairsched.engines.metrics import RunResult
-from fairsched.engines.report.canvas import (
+from fairsched.engines.analysis.figures import Compared, number, who
+from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.report.canvas import (
     COLOURS,
     DOTTED,
     GREY,
@@ -24,8 +23,7 @@ from fairsched.engines.report.canvas import (
     panels_of,
     point_labels,
 )
-from fairsched.engines.report.rate_plots import capacity
-from fairsched.engines.report.worker_plots import worker_plots
+from fairsched.engines.analysis.report.worker_plots import worker_plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def _client_panels(
-    comparison: Comparison,
+    comparison: Compared,
     name: str,
     title: str,
     caption: str,
     ylabel: str,
-    draw: "Callable[[Axes, RunResult, int, dict[str, Any]], None]",
+    draw: "Callable[[Axes, Run, int, dict[str, Any]], None]",
     finish: "Callable[[Axes], None]",
 ) -> Plot:
     """One panel a run, one line a client; the clients with the largest demand in colour, the others grey."""
@@ -67,10 +65,10 @@ def _client_panels(
     return drawn(name, title, caption + left_out(comparison), panel_size(len(runs)), picture)
 
 
-def service(comparison: Comparison) -> Plot:
+def service(comparison: Compared) -> Plot:
     """Cumulative client service."""
 
-    def draw(axes: "Axes", run: RunResult, i: int, style: dict[str, Any]) -> None:
+    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
         axes.plot(run.series.service_s, run.series.service[:, i], **style)
 
     def finish(axes: "Axes") -> None:
@@ -89,10 +87,10 @@ def service(comparison: Comparison) -> Plot:
     )
 
 
-def response(comparison: Comparison) -> Plot:
+def response(comparison: Compared) -> Plot:
     """Mean TTFT of each client by time of arrival."""
 
-    def draw(axes: "Axes", run: RunResult, i: int, style: dict[str, Any]) -> None:
+    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
         known = ~np.isnan(run.series.response_us[:, i])
         markers: dict[str, Any] = {} if i >= len(COLOURS) else {"marker": ".", "markersize": 3}
         axes.plot(run.series.response_s[known], run.series.response_us[known, i] / 1e6, **style, **markers)
@@ -114,7 +112,7 @@ def _log_seconds(axes: "Axes") -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def gap(comparison: Comparison) -> Plot:
+def gap(comparison: Compared) -> Plot:
     """Largest gap so far of each run's worst pair, with the bounds."""
     labels = comparison.labels()
 
@@ -161,7 +159,7 @@ def gap(comparison: Comparison) -> Plot:
     )
 
 
-def ttft(comparison: Comparison) -> Plot:
+def ttft(comparison: Compared) -> Plot:
     """Distribution of the TTFT."""
     labels = comparison.labels()
 
@@ -187,7 +185,7 @@ def ttft(comparison: Comparison) -> Plot:
     )
 
 
-def kv(comparison: Comparison) -> Plot | None:
+def kv(comparison: Compared) -> Plot | None:
     """KV memory over time, one panel a run; None where no run was sampled, or one has several workers."""
     if any(len(run.workers) > 1 for run in comparison.runs):
         return None
@@ -221,12 +219,12 @@ def kv(comparison: Comparison) -> Plot | None:
     )
 
 
-def sweep(comparison: Comparison) -> Plot | None:
+def sweep(comparison: Compared) -> Plot | None:
     """Throughput, gap and bound against the one parameter that was swept; None where none was."""
     name = comparison.swept()
     if name is None:
         return None
-    families: dict[str, list[tuple[float, RunResult]]] = {}
+    families: dict[str, list[tuple[float, Run]]] = {}
     for run in comparison.runs:
         value = number(run.params.get(name))
         if value is not None:
@@ -269,7 +267,7 @@ def sweep(comparison: Comparison) -> Plot | None:
     )
 
 
-def pareto(comparison: Comparison) -> Plot | None:
+def pareto(comparison: Compared) -> Plot | None:
     """Throughput against fairness, a point a run; None for fewer than two runs that have both."""
     rows = [
         (run.jain_client, run.measures.throughput_rps, i)
@@ -303,8 +301,50 @@ def pareto(comparison: Comparison) -> Plot | None:
     )
 
 
-def plots(comparison: Comparison) -> list[Plot]:
-    """All plots that the comparison's runs allow, in the order in which they are read; none where nobody was served."""
+def capacity(comparison: Compared) -> Plot | None:
+    """p50 and p95 of the TTFT against the rate scale, a line a policy; None where there is one rate only."""
+    scales = sorted({run.rate_scale for run in comparison.runs})
+    if len(scales) < 2:
+        return None
+    families: dict[str, list[Run]] = {}
+    for name, run in zip(comparison.families(), comparison.runs, strict=True):
+        families.setdefault(name, []).append(run)
+
+    def picture(figure: "Figure") -> None:
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, percentile in zip(panels, ("p50", "p95"), strict=True):
+            for i, (name, runs) in enumerate(families.items()):
+                points = [(run.rate_scale, getattr(run.measures.ttft_us, percentile)) for run in runs]
+                points = sorted((scale, us / 1e6) for scale, us in points if us is not None)
+                axes.plot(
+                    [scale for scale, _ in points],
+                    [seconds for _, seconds in points],
+                    marker="o",
+                    markersize=4,
+                    label=name,
+                    **line_style(i),
+                )
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_xticks(scales)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.set_xlabel("rate scale")
+            axes.set_ylabel(f"{percentile} TTFT, seconds (log)")
+            axes.tick_params(labelleft=True)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9)
+
+    return drawn(
+        "capacity",
+        "Waiting against load",
+        "Time to the first token of half of the requests (left) and of all but one in twenty (right) as requests come "
+        "faster: a line that stays low further to the right bears more load before requests wait.",
+        (WIDTH, 3.6),
+        picture,
+    )
+
+
+def plots(comparison: Compared) -> list[Plot]:
+    """Return all plots that the runs allow, in the order in which they are read; none if no client was served."""
     if not any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs):
         return []
     found = [

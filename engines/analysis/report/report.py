@@ -4,17 +4,28 @@ Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
-from typing import Any
 
 import attrs
 
-from fairsched.engines.comparison import Comparison
-from fairsched.engines.figures import UNBROKEN, broken, count, digits, index, rate, share, standing, time, worst
-from fairsched.engines.metrics import RunResult
-from fairsched.engines.report.page import PAGE
-from fairsched.engines.report.plots import plots
-from fairsched.engines.table import LEGEND, notes_of, organisation_cells
+from fairsched.engines.analysis.figures import (
+    UNBROKEN,
+    Compared,
+    broken,
+    count,
+    digits,
+    index,
+    rate,
+    share,
+    standing,
+    time,
+    worst,
+)
+from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.report.page import PAGE
+from fairsched.engines.analysis.report.plots import plots
+from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells
 
 CLIENTS_SHOWN = 32
 
@@ -55,7 +66,7 @@ class _Cell:
     tone: str = ""
 
 
-def _row(label: str, run: RunResult) -> list[_Cell]:
+def _row(label: str, run: Run) -> list[_Cell]:
     measures = run.measures
     ends = ((measures.rejected, "rejected"), (measures.cancelled, "cancelled"))
     lost = [f"{number:,} {word}" for number, word in ends if number]
@@ -77,7 +88,7 @@ def _row(label: str, run: RunResult) -> list[_Cell]:
     ]
 
 
-def _client_rows(run: RunResult) -> list[list[str]]:
+def _client_rows(run: Run) -> list[list[str]]:
     """The clients with the largest demand, the largest first."""
     rows = []
     for client in run.series.clients[:CLIENTS_SHOWN]:
@@ -103,7 +114,7 @@ def _client_rows(run: RunResult) -> list[list[str]]:
     return rows
 
 
-def _facts(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(trace: Mapping[str, object]) -> list[tuple[str, str]]:
     """The trace's plain facts by name; of nested ones the innermost level on one line."""
     items: list[tuple[str, str]] = []
     for key, value in trace.items():
@@ -124,7 +135,17 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def render(comparison: Comparison) -> str:
+def summary_html(comparison: Compared) -> str:
+    """Return the summary alone, as an HTML table without styles of its own."""
+    heads = "".join(f"<th>{escape(name)}<br><small>{escape(small)}</small></th>" for name, small in _COLUMNS)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell.text)}<br><small>{escape(cell.small)}</small></td>' for cell in row)}</tr>"
+        for row in map(_row, comparison.labels(), comparison.runs)
+    )
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def render(comparison: Compared) -> str:
     """The report's HTML."""
     from jinja2 import Environment
 
@@ -162,7 +183,7 @@ def render(comparison: Comparison) -> str:
     )
 
 
-def write_report(directory: Path, comparison: Comparison) -> Path:
+def write_report(directory: Path, comparison: Compared) -> Path:
     """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "index.html"

@@ -6,8 +6,8 @@ Needs the `cli` extra (jinja2), imported when a page is written.
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairsched.engines.report.canvas import Plot
-from fairsched.engines.report.page import PAGE
+from fairsched.engines.analysis.report.canvas import Plot
+from fairsched.engines.analysis.report.page import PAGE
 
 _STYLE = PAGE[PAGE.index("<style>") : PAGE.index("</style>") + len("</style>")]
 _PAGE = (

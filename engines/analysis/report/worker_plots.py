@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.comparison import Comparison
-from fairsched.engines.metrics import RunResult
-from fairsched.engines.report.canvas import (
+from fairsched.engines.analysis.figures import Compared
+from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.report.canvas import (
     COLOURS,
     GREY,
     PANELS_MAX,
@@ -20,16 +20,16 @@ from fairsched.engines.report.canvas import (
     panel_size,
     panels_of,
 )
-from fairsched.engines.worker_figures import WORKERS_NAMED
+from fairsched.engines.analysis.worker_figures import WORKERS_NAMED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    Draw = Callable[[Axes, RunResult, int, dict[str, Any]], None]
+    Draw = Callable[[Axes, Run, int, dict[str, Any]], None]
 
 
-def worker_plots(comparison: Comparison) -> list[Plot]:
+def worker_plots(comparison: Compared) -> list[Plot]:
     """The plots of workers; none where no run has several."""
     if all(len(run.workers) < 2 for run in comparison.runs):
         return []
@@ -37,7 +37,7 @@ def worker_plots(comparison: Comparison) -> list[Plot]:
 
 
 def _panels(
-    comparison: Comparison, name: str, title: str, caption: str, ylabel: str, draw: "Draw", top: float | None = None
+    comparison: Compared, name: str, title: str, caption: str, ylabel: str, draw: "Draw", top: float | None = None
 ) -> Plot:
     """One panel a run, one line a worker; of many workers the busiest and the idlest in colour, others grey."""
     runs = comparison.runs[:PANELS_MAX]
@@ -60,7 +60,7 @@ def _panels(
     return drawn(name, title, caption + left_out(comparison), panel_size(len(runs)), picture)
 
 
-def _style(run: RunResult, i: int) -> dict[str, Any]:
+def _style(run: Run, i: int) -> dict[str, Any]:
     """How the i-th of a run's workers is drawn."""
     if len(run.workers) <= WORKERS_NAMED:
         return line_style(i)
@@ -76,20 +76,20 @@ def _legend(axes: "Axes", workers: int) -> tuple[list[Any], list[str]]:
     return [axes.plot([], [], **style)[0] for style in styles], names
 
 
-def _sent(comparison: Comparison) -> Plot:
+def _sent(comparison: Compared) -> Plot:
     """Requests sent to each worker."""
 
-    def draw(axes: "Axes", run: RunResult, i: int, style: dict[str, Any]) -> None:
+    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
         axes.plot(run.worker_series.seconds, run.worker_series.sent[:, i], **style)
 
     caption = "Requests sent to each worker so far: how the router spread them, whatever they cost."
     return _panels(comparison, "sent", "Requests of each worker over time", caption, "requests", draw)
 
 
-def _work(comparison: Comparison) -> Plot:
+def _work(comparison: Compared) -> Plot:
     """What each worker computed."""
 
-    def draw(axes: "Axes", run: RunResult, i: int, style: dict[str, Any]) -> None:
+    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
         axes.plot(run.worker_series.seconds, run.worker_series.work[:, i], **style)
 
     caption = (
@@ -99,20 +99,20 @@ def _work(comparison: Comparison) -> Plot:
     return _panels(comparison, "work", "Work of each worker over time", caption, "work, tokens", draw)
 
 
-def _waiting(comparison: Comparison) -> Plot:
+def _waiting(comparison: Compared) -> Plot:
     """Queues over time."""
 
-    def draw(axes: "Axes", run: RunResult, i: int, style: dict[str, Any]) -> None:
+    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
         axes.plot(run.worker_series.seconds, run.worker_series.waiting[:, i], **style | {"linewidth": 1.1})
 
     caption = "Requests that wait at each worker: one queue far above the others is a hot spot that the router made."
     return _panels(comparison, "queue", "Queue of each worker over time", caption, "waiting requests", draw)
 
 
-def _kv(comparison: Comparison) -> Plot:
+def _kv(comparison: Compared) -> Plot:
     """KV memory of each worker's running requests."""
 
-    def draw(axes: "Axes", run: RunResult, i: int, style: dict[str, Any]) -> None:
+    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
         rows = run.series.kv.get(run.worker_series.workers[i])
         if rows is not None:
             seconds, used, _, capacity = rows.T
@@ -126,7 +126,7 @@ def _kv(comparison: Comparison) -> Plot:
     return _panels(comparison, "worker-kv", "KV memory of each worker", caption, ylabel, draw, top=100)
 
 
-def _balance(comparison: Comparison) -> Plot:
+def _balance(comparison: Compared) -> Plot:
     """How even the workers' shares were, a row a run."""
     labels = [
         label if run.imbalance is None else f"{label} ({run.imbalance:.2f})"
@@ -135,7 +135,7 @@ def _balance(comparison: Comparison) -> Plot:
 
     def picture(figure: "Figure") -> None:
         grid = figure.subplots(1, 3, sharey=True)
-        columns: tuple[tuple[str, Callable[[RunResult], list[float]]], ...] = (
+        columns: tuple[tuple[str, Callable[[Run], list[float]]], ...] = (
             ("work, % of the mean", lambda run: _relative([worker.work for worker in run.workers])),
             ("busy, % of the run", lambda run: [100 * (worker.busy_share or 0) for worker in run.workers]),
             ("cache hits, %", lambda run: [100 * (worker.prefix_hit_ratio or 0) for worker in run.workers]),

@@ -36,12 +36,12 @@ class Usage:
 
 
 def _count(value: object) -> int | None:
-    """The value if it is a number of tokens."""
+    """Return the value if it is a number of tokens."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= TOKENS_MAX else None
 
 
 def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage:
-    """What a whole answer says; where it does not say its output tokens, they are estimated from its bytes."""
+    """Return what a whole answer says; where it does not say its output tokens, they are estimated from its bytes."""
     usage = Usage(None, min(-(-len(body) // bytes_per_token), max_output_tokens))
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         usage.read(msgspec.json.decode(body))
@@ -49,21 +49,21 @@ def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage
 
 
 class StreamReader:
-    """Reads a stream of server-sent events beside whoever passes it on."""
+    """A reader of a stream of server-sent events, while it is passed on."""
 
     def __init__(self) -> None:
         self.usage = Usage()
         self._rest = b""
 
     def read(self, chunk: bytes) -> int:
-        """How many tokens these bytes bring at least."""
+        """Return how many tokens these bytes bring at least."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LINE_BYTES_MAX:
             self._rest = self._rest[:6]  # Enough to know an event by.
         return sum(self._line(line) for line in lines)
 
     def _line(self, line: bytes) -> bool:
-        """Whether the line is an event with a token."""
+        """Return whether the line is an event with a token."""
         if not line.startswith(b"data:"):
             return False
         data = line[5:].strip()

@@ -1,22 +1,21 @@
-"""What a gateway must know of a call before it is forwarded: who asks, and how many tokens it may come to.
+"""What a gateway must know of a call before it is forwarded: its client, and how many tokens it may come to.
 
-Tokens are estimated as `engines.openai_size` says; a call that names no most for its output is given the default, which
-the server is told then.
+Tokens are estimated as `engines.gateway.openai.size` says; a call that names no most for its output is given the
+default, which the server is told then.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 import msgspec
 
 from fairsched.engines.gateway.config import GatewayConfig
-from fairsched.engines.openai_size import Tokenizer, sized
+from fairsched.engines.gateway.openai.size import Tokenizer, sized
+from fairsched.engines.serving import OTHERS
 
-STRANGER = "~"
-"""How the name of a stranger begins."""
-OTHERS = "others"
-"""The client of all strangers that have no name of their own."""
+UNKNOWN_PREFIX = "~"
+"""How the name of an unknown client begins."""
 
 
 class CallError(Exception):
@@ -40,7 +39,7 @@ class Call:
 
 
 def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = None) -> Call:
-    """The call in a body.  Raises `CallError` (400) for what is none."""
+    """Return the call in a body.  Raises `CallError` (400) for what is none."""
     try:
         document = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -57,29 +56,22 @@ def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = N
     return Call(body, size.prompt_tokens, size.max_output_tokens, document.get("stream") is True)
 
 
-class Names:
-    """Who a caller is, by the configuration: a name for each call, and the weight of each name."""
+class CallerNames:
+    """The names of callers, by the configuration."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._strangers: set[str] = set()
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
-        """Names and weights are those of this configuration from now on."""
+        """Take names and keys from this configuration from now on."""
         self._config = config
         self._owners = {key: name for name, client in config.clients.items() for key in client.keys}
 
-    def remember(self, names: Iterable[str]) -> None:
-        """Strangers among these have been here before."""
-        self._strangers.update(name for name in names if name.startswith(STRANGER))
-
-    def weight(self, name: str) -> int:
-        """The weight of a name: 1 for a stranger."""
-        client = self._config.clients.get(name)
-        return 1 if client is None else client.weight
-
     def of(self, headers: Mapping[str, str]) -> str:
-        """The client of a call with these headers (names in lower case).  Raises `CallError` (401) for nobody."""
+        """Return the client of a call with these headers (names in lower case).
+
+        Raises `CallError` (401) for an unknown one where these are rejected.
+        """
         if self._config.identify == "header":
             mark = headers.get(self._config.header.lower(), "").strip()
             if mark in self._config.clients:
@@ -88,19 +80,10 @@ class Names:
             mark = headers.get("authorization", "").removeprefix("Bearer ").strip()
             if mark in self._owners:
                 return self._owners[mark]
-        return self._stranger(mark)
-
-    def _stranger(self, mark: str) -> str:
-        how = self._config.strangers
+        how = self._config.unknown_clients
         if how == "reject":
             raise CallError(401, "this gateway does not know you")
         if how == "together" or not mark:
             return OTHERS
-        # A key must not be seen in a report, and no stranger may take the name of a configured client.
-        name = f"{STRANGER}{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
-        if name not in self._strangers and len(self._strangers) + len(self._config.clients) >= (
-            self._config.limits.clients
-        ):
-            return OTHERS
-        self._strangers.add(name)
-        return name
+        # A key must not be seen in a report, and no unknown client may take the name of a configured one.
+        return f"{UNKNOWN_PREFIX}{hashlib.sha256(mark.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""How many tokens a call in OpenAI's format may come to, before anybody has computed it.
+"""How many tokens a call in OpenAI's format may come to, before it is computed.
 
 A prompt's tokens are estimated from its text: the bytes of `messages` or `prompt`, `tools` and `functions` as compact
 JSON in UTF-8, divided by `bytes_per_token` and rounded up; a list of token ids counts as it is.  No token of a
@@ -9,7 +9,6 @@ The output is what the caller declares at most, times `n`, for each of its promp
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import attrs
 import msgspec
@@ -33,12 +32,12 @@ class Size:
 
 
 def sized(
-    document: Mapping[str, Any],
+    document: Mapping[str, object],
     bytes_per_token: int,
     default_output_tokens: int,
     tokenizer: Tokenizer | None = None,
 ) -> Size:
-    """The size of a call.  O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none."""
+    """Return the size of a call.  O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none."""
     if not document.get("messages") and not document.get("prompt"):
         raise ValueError("messages or prompt is missing")
     n = max(_whole(document, "n", 1), _whole(document, "best_of", 1))
@@ -51,7 +50,7 @@ def sized(
     return Size(tokens, output, bool(declared))
 
 
-def _whole(document: Mapping[str, Any], key: str, default: int) -> int:
+def _whole(document: Mapping[str, object], key: str, default: int) -> int:
     value = document.get(key)
     if value is None:
         return default
@@ -61,13 +60,13 @@ def _whole(document: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def _prompts(prompt: object) -> int:
-    """How many prompts a completion has: a list of texts, or of lists of token ids, is one each."""
+    """Return how many prompts a completion has: a list of texts, or of lists of token ids, is one each."""
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         return len(prompt)
     return 1
 
 
-def _prompt_tokens(document: Mapping[str, Any], bytes_per_token: int, tokenizer: Tokenizer | None) -> int:
+def _prompt_tokens(document: Mapping[str, object], bytes_per_token: int, tokenizer: Tokenizer | None) -> int:
     counted = 0
     texts = []
     for key in _PROMPT_KEYS:

@@ -2,14 +2,14 @@
 
 from collections import Counter
 
-from fairsched.engines.gateway.window import Window
+from fairsched.engines.gateway.window.window import Window
 
 
 class Shadow:
     """What was forwarded, and what the window decided beside it.
 
     `counts`: "forwarded" in all; of these "at once" (the window would have let it in before anything else happened),
-    "later" (it would have waited), "passed over" (somebody who came later would have gone first), "never" (it was over
+    "later" (it would have waited), "passed over" (a later request would have gone first), "never" (it was over
     before it would have been let in), "too large" for any server's window.  "limited": it would have got a 429.
     """
 
@@ -21,7 +21,7 @@ class Shadow:
         self._waiting: dict[int, bool] = {}
         self._let_in: set[int] = set()
         self.arriving: int | None = None
-        """Who is just being forwarded."""
+        """The request that is just being forwarded."""
 
     def forward(self, request_id: int, fits: bool) -> int:
         """The server with the fewest requests, of those that are up if any is; `fits`: the window knows of it."""
@@ -50,7 +50,7 @@ class Shadow:
             self._waiting[other] = True
 
     def is_let_in(self, request_id: int) -> bool:
-        """Whether the window knows the request as one in flight."""
+        """Return whether the window knows the request as one in flight."""
         return request_id in self._let_in
 
     def leave(self, request_id: int) -> None:

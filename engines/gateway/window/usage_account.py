@@ -1,44 +1,43 @@
-"""A window's books: what each client was charged, and the policy's promise held to the events."""
+"""The usage account of a window: what each client was charged, and the policy's promise held to the events."""
 
 from collections import Counter
-from typing import Any
 
+from fairsched.engines.serving import TWO_CLIENTS, promise_document
 from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Settled
-from fairsched.model.monitor import Monitor
-from fairsched.model.monitor_promise import Promise
+from fairsched.model.monitor import Monitor, Promise
 from fairsched.model.request import Client
-from fairsched.policies.base import LocalPolicy
-
-_TWO = (Client(0, "a"), Client(1, "b"))
+from fairsched.policies.base import AnyLocalPolicy
 
 
-class Books:
-    """A listener of the window: tokens charged to each client, and the policy's promise held to the events.
+class UsageAccount:
+    """Tokens charged to each client, and a monitor of the policy's promise.
 
-    `tokens` is the window's, M of the theorem; `grow` tells of a larger one.  `resumed`: the window goes on from debts
-    that these books did not see, so who the gate lets in cannot be held to it.
+    `tokens` is the window's, M of the theorem; `grow` sets a larger one.  `resumed`: the window goes on from debts that
+    this account did not see, so the gate's choices cannot be held to it.
     """
 
-    def __init__(self, policy: LocalPolicy[Any], tokens: int, *, resumed: bool = False) -> None:
+    def __init__(self, policy: AnyLocalPolicy, tokens: int, *, resumed: bool = False) -> None:
         self._policy = policy
         promise = self._promise(tokens)
-        self.monitor = None if promise is None else Monitor(promise, None if resumed else policy.gate_check())
+        self.monitor = (
+            None if promise is None else Monitor(promise, None if resumed else policy.guarantee.gate_monitor())
+        )
         self.prompt_tokens: Counter[int] = Counter()
         self.output_tokens: Counter[int] = Counter()
         self.requests: Counter[int] = Counter()
         self._charged: dict[int, int] = {}
 
     def grow(self, tokens: int, now_ns: int) -> None:
-        """More servers are there than ever before: the bound is that of the larger window from now on."""
+        """Hold the promise of a larger window from now on: more servers are there than ever before."""
         promise = self._promise(tokens)
         if self.monitor is not None and promise is not None:
             self.monitor.promised(promise, now_ns)
 
     def _promise(self, tokens: int) -> Promise | None:
-        return self._policy.promise(_TWO, self._policy.limits(tokens, tokens))
+        return self._policy.guarantee.promise(TWO_CLIENTS, self._policy.guarantee.limits(tokens, tokens))
 
     def record(self, event: Event) -> None:
-        """The window's next event."""
+        """Count the window's next event."""
         if self.monitor is not None:
             self.monitor.observe(event)
         match event:
@@ -59,3 +58,16 @@ class Books:
     def _charge(self, request_id: int, client: int, tokens: int) -> None:
         self.prompt_tokens[client] += tokens - self._charged.get(request_id, 0)
         self._charged[request_id] = tokens
+
+    def of(self, client: Client) -> dict[str, int]:
+        """Return what a client was charged, as plain JSON values."""
+        return {
+            "weight": client.weight,
+            "requests": self.requests[client.id],
+            "prompt_tokens": self.prompt_tokens[client.id],
+            "output_tokens": self.output_tokens[client.id],
+        }
+
+    def promise(self) -> dict[str, dict[str, object]]:
+        """Return the gap against its bound as an entry of a document, in cost units times lcm / weight."""
+        return {} if self.monitor is None else {"promise": promise_document(self.monitor.report())}

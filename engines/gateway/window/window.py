@@ -1,26 +1,32 @@
-"""Who of those that wait before several servers is forwarded next, and where: a policy's gate over a window of tokens.
+"""The queue before several servers: which request is forwarded next, and where, by a policy's gate over their tokens.
 
 No I/O and no clock.  The window is what may be in flight: each server takes so many tokens and so many requests at a
-time.  A request is forwarded when the policy lets it in and one server has room for its prompt and all of its output;
-the first that is chosen and does not fit waits for room, and nobody passes it.  Then a router chooses among the servers
-that have it.
+time.  A request is forwarded when the policy lets it in and one server has room for its prompt and all of its output.
+The first request that is chosen and does not fit waits for room, and no other passes it.  Then a router chooses among
+the servers that have room.
 
-Charges follow the deficit gate's theorem to the letter.  The length of a prompt is an estimate until the answer tells
+Charges follow the deficit gate's theorem to the letter.  The length of a prompt is an estimate until the answer says
 it, so half of the estimate is charged when a request is forwarded, all of it has room, and `finish` settles the truth.
 With an input token not dearer than an output token, what a client may be charged after it was let in is then at most U
-of a memory of all servers' tokens together, `tokens` (U-window, `model.window`): D-4.1 with that as M.
+of a memory of all servers' tokens together, `tokens` (U-window, `policies.guarantees.window`): D-4.1 with that as M.
+Where servers come and go, `tokens` is the largest sum so far.
 
-A policy that raises, or whose plan cannot be followed, is set aside: from then on the oldest goes first.
+`accounts` is the policy's state as it would be if everything that waits or is in flight left now, every prompt in
+flight charged to its estimate.  A new window with that state goes on from there, and `adopt` adds what is in flight.
+
+A policy that raises, or whose plan cannot be followed, is set aside: from then on the oldest request goes first.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import msgspec
-from immutables import Map
 
+from fairsched.engines.gateway.window.pool import ServerPool, Share
+from fairsched.engines.gateway.window.usage_account import UsageAccount
+from fairsched.engines.serving import AdmissionGuard, Document, FailedError, RouterGuard, empty_worker
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -32,26 +38,19 @@ from fairsched.model.events import (
     Prefilled,
     Settled,
     WorkerJoined,
+    WorkerLeft,
 )
 from fairsched.model.plan import Admission
 from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.sorted_tuple import SortedTuple
-from fairsched.model.view import ClusterView, WorkerLoad, WorkerView
-from fairsched.model.window import charged_at_once, held_tokens
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.policies.base import AnyLocalPolicy, AnyRouter
+from fairsched.policies.guarantees import charged_at_once, held_tokens
+
+__all__ = ["WINDOW", "Placement", "Share", "Window"]
 
 _log = logging.getLogger("fairsched.gateway")
 
 WINDOW = 0
 """The window as a worker: what the policy and its monitor see."""
-
-
-@attrs.frozen
-class Share:
-    """What one server takes at a time: `tokens` of prompts and outputs, and `requests`."""
-
-    tokens: int = attrs.field(validator=attrs.validators.ge(2))
-    requests: int = attrs.field(default=256, validator=attrs.validators.ge(1))
 
 
 @attrs.frozen
@@ -64,62 +63,54 @@ class Placement:
 
 @attrs.define
 class _Flight:
-    """A request in flight: its server, the tokens that it holds there, and the output tokens that came so far."""
+    """A request in flight: its server, the tokens that it holds there, what of its prompt was charged, and the output
+    tokens so far.  The prompt of a `quiet` one is in the accounts that the window began with: no listener knows it."""
 
     request: Request
     server: int
     tokens: int
     charged: int
+    quiet: bool = False
     produced: int = 0
 
 
-@attrs.define
-class _Server:
-    share: Share
-    tokens: int = 0
-    requests: int = 0
-    up: bool = True
-
-    @property
-    def hole(self) -> int:
-        """Tokens that one more request may take."""
-        return self.share.tokens - self.tokens if self.up and self.requests < self.share.requests else 0
-
-
 class Window:
-    """Queue, gate and window.
+    """Queue, gate and window over servers.
 
-    `policy` lets one request in at a decision (`max_running` of its batching rule is 1) and reserves outputs;
-    `listeners` are told every event; `state` is the policy's to go on from, in which nothing waits or is in flight.  A
-    call costs what the policy and the router do, and O(servers).
+    `policy` lets one request in at a decision (`max_running` of its batching rule is 1) and reserves outputs; `shares`
+    are those of servers that are there from the start; `listeners` hear every event; `state` is the policy's to go on
+    from, in which nothing waits or is in flight.  A call costs what the policy and the router do, and O(servers).
     """
 
     def __init__(
         self,
-        policy: LocalPolicy[Any],
-        router: Router[Any],
-        shares: Sequence[Share],
+        policy: AnyLocalPolicy,
+        router: AnyRouter,
+        shares: Sequence[Share] = (),
         listeners: Sequence[Callable[[Event], object]] = (),
-        state: Any = None,
+        state: object = None,
     ) -> None:
-        if not shares:
-            raise ValueError("a window needs at least one server")
-        self.policy = policy
-        self.router = router
-        self.set_aside: str | None = None
+        self.guard = AdmissionGuard(policy, _log, state=state, failures_max=1)
+        self.servers = ServerPool(RouterGuard(router, _log))
         self.overrun_tokens = 0
-        self._listeners = listeners
-        self._state = policy.init() if state is None else state
-        self._router_state = router.init()
-        self._servers = [_Server(share) for share in shares]
+        self.tokens = sum(share.tokens for share in shares)
+        """The most that the servers of one time could hold so far: M of the theorem."""
+        self.usage = UsageAccount(policy, self.tokens, resumed=state is not None)
+        self._listeners = (*listeners, self.usage.record)
         self._waiting: dict[int, Request] = {}
-        self._flights: dict[int, _Flight] = {}
         self._waiting_of: dict[int, int] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._only: dict[int, set[int]] = {}
         self._tell(WorkerJoined(0, WINDOW, self.tokens))
-        for server, share in enumerate(shares):
-            self._tell_router(WorkerJoined(0, server, share.tokens))
+        for share in shares:
+            self.servers.join(share, 0)
 
     # --- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> AnyLocalPolicy:
+        """The policy."""
+        return self.guard.policy
 
     @property
     def policy_name(self) -> str:
@@ -127,9 +118,14 @@ class Window:
         return str(getattr(self.policy, "name", type(self.policy).__name__))
 
     @property
-    def tokens(self) -> int:
-        """Most that is ever in flight: M of the theorem."""
-        return sum(server.share.tokens for server in self._servers)
+    def state(self) -> Any:
+        """The policy's state."""
+        return self.guard.state
+
+    @property
+    def set_aside(self) -> str | None:
+        """Why the policy does not decide any more; None while it does."""
+        return self.guard.set_aside
 
     @property
     def waiting(self) -> int:
@@ -144,17 +140,12 @@ class Window:
     @property
     def in_flight_tokens(self) -> int:
         """Tokens that they hold."""
-        return sum(server.tokens for server in self._servers)
+        return sum(server.tokens for server in self.servers)
 
     @property
     def up(self) -> tuple[bool, ...]:
         """Which servers take requests."""
-        return tuple(server.up for server in self._servers)
-
-    @property
-    def state(self) -> Any:
-        """The policy's state."""
-        return self._state
+        return tuple(server.up for server in self.servers)
 
     @property
     def queue(self) -> Iterator[Request]:
@@ -166,183 +157,257 @@ class Window:
         """The requests in flight, each with what of its prompt was charged so far."""
         return ((flight.request, flight.charged) for flight in self._flights.values())
 
+    def holds(self, request_id: int) -> bool:
+        """Return whether the request waits or is in flight."""
+        return request_id in self._waiting or request_id in self._flights
+
+    def is_waiting(self, request_id: int) -> bool:
+        """Return whether the request waits."""
+        return request_id in self._waiting
+
     def waiting_of(self, client: int) -> int:
         """Requests of a client that wait."""
         return self._waiting_of.get(client, 0)
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
-        """Why no server could ever take such a request, or None."""
-        need, most = held_tokens(prompt_tokens, max_output_tokens), max(server.share.tokens for server in self._servers)
-        if need > most:
-            return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
-        return None
+        """Return why no server that is there could ever take such a request; None also while no server is known."""
+        most = max((server.share.tokens for server in self.servers.present), default=0)
+        if not most or held_tokens(prompt_tokens, max_output_tokens) <= most:
+            return None
+        return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    def outgrown(self) -> list[tuple[int, str]]:
+        """Requests that wait and that no server could take any more, and why: no other passes the first of them."""
+        found = ((each.id, self.refuses(each.prompt_tokens, each.max_output_tokens)) for each in self.queue)
+        return [(request_id, why) for request_id, why in found if why is not None]
+
+    def status(self, clients: Iterable[Client]) -> Document:
+        """Return what the window says of itself, as plain JSON values.  Gaps are in cost units times lcm / weight."""
+        return {
+            "policy": self.policy_name,
+            "set_aside": self.set_aside,
+            "waiting": self.waiting,
+            "in_flight": self.in_flight,
+            "in_flight_tokens": self.in_flight_tokens,
+            "window_tokens": self.tokens,
+            "overrun_tokens": self.overrun_tokens,
+            "clients": {
+                client.name: {**self.usage.of(client), "waiting": self.waiting_of(client.id)} for client in clients
+            },
+            **self.usage.promise(),
+        }
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+
+    def join(self, share: Share, now_ns: int) -> int:
+        """Add a server; returns its place, a number that another may have when this one is gone."""
+        place = self.servers.join(share, now_ns)
+        self.resize(place, share, now_ns)
+        return place
+
+    def resize(self, place: int, share: Share, now_ns: int) -> None:
+        """Let a server take so much from now on; what is in flight there stays."""
+        self.servers[place].share = share
+        if self.servers.tokens > self.tokens:
+            self.tokens = self.servers.tokens
+            self._announce(WorkerJoined(now_ns, WINDOW, self.tokens))
+            self.usage.grow(self.tokens, now_ns)
+
+    def set_up(self, server: int, up: bool) -> None:
+        """Let a server take requests, or no more; what it has stays in its share until it ends."""
+        self.servers[server].up = up
+
+    def part(self, place: int, now_ns: int) -> None:
+        """Send a server no more; it is gone when nothing is in flight there."""
+        for places in self._only.values():
+            places.discard(place)
+        self.servers.part(place, now_ns)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def configure(self, client: Client, now_ns: int) -> None:
-        """A client's weight, and its groups."""
+        """Set a client's weight, and its groups."""
         self._tell(ClientConfigured(now_ns, WINDOW, client.id, client.weight, client.place))
 
     def arrive(self, request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> None:
-        """A request of so many tokens by estimate waits.  Raises `ValueError` for one that no server could take."""
+        """Queue a request of so many tokens by estimate.  Raises `ValueError` for one that no server could take."""
         if (refusal := self.refuses(prompt_tokens, max_output_tokens)) is not None:
             raise ValueError(f"request {request_id}: {refusal}")
-        if request_id in self._waiting or request_id in self._flights:
+        if self.holds(request_id):
             raise ValueError(f"request {request_id} is there already")
-        request = Request(request_id, client, now_ns, Prompt(prompt_tokens), max_output_tokens)
+        request = request_of(request_id, client, prompt_tokens, max_output_tokens, now_ns)
         self._waiting[request_id] = request
         self._waiting_of[client] = self.waiting_of(client) + 1
         # What is not charged yet is told as tokens that need no computing; memory holds them all the same.
         self._tell(Arrived(now_ns, WINDOW, request, 0, prompt_tokens - charged_at_once(prompt_tokens)))
 
-    def set_up(self, server: int, up: bool) -> None:
-        """A server takes requests, or takes no more; what it has stays in its share until it ends."""
-        self._servers[server].up = up
+    def only(self, request_id: int, places: Iterable[int]) -> None:
+        """Let a request that waits go to these servers only, to the one of them with the fewest requests.
+
+        It is let in when any server has room for it, and may then exceed its own server's share, but never what all
+        servers together hold: M stays what it is.
+        """
+        self._only[request_id] = set(places)
+
+    def stranded(self) -> list[int]:
+        """Requests that wait for servers of which none is there any more."""
+        return [request_id for request_id, places in self._only.items() if not places and request_id in self._waiting]
 
     def admit(self, now_ns: int) -> list[Placement]:
-        """All that may be forwarded now, in this order."""
+        """Forward all requests that may go now, in this order."""
         placements: list[Placement] = []
         while self._waiting:
-            hole = max(server.hole for server in self._servers)
-            if hole < 2:
+            free = self.servers.free_tokens
+            if free < 2:
                 break
-            admission = self._next(hole, now_ns)
+            admission = self._admission(free, now_ns)
             if admission is None:
                 break
             placements.append(self._place(admission, now_ns))
         return placements
 
+    def adopt(self, request: Request, place: int, now_ns: int, *, charged: bool) -> None:
+        """Count a request that is at a server already: it takes room there, even if there is none.
+
+        `charged`: its prompt is in the accounts.  Otherwise it is charged now, as an admission past the gate.
+        """
+        at_once = charged_at_once(request.prompt_tokens)
+        if not charged:
+            self._tell(Arrived(now_ns, WINDOW, request, 0, request.prompt_tokens - at_once))
+            self._tell(_admitted(request, at_once, now_ns))
+        self._begin(_Flight(request, place, _need(request), at_once, quiet=charged), now_ns)
+
     def produced(self, request_id: int, tokens: int, now_ns: int) -> None:
-        """Output tokens of a request passed by."""
+        """Charge output tokens of a request that passed by."""
         flight = self._flights[request_id]
+        decoded = Decoded(now_ns, WINDOW, 1, (flight.request.client,), (tokens,))
+        if flight.quiet:
+            flight.produced += tokens
+            self.guard.observe(decoded)
+            return
         if not flight.produced:
-            # For logs: whoever asks when the first token came.
+            # For logs, which say when the first token came.
             request = flight.request
             self._announce(Prefilled(now_ns, WINDOW, request_id, request.client, request.prompt_tokens, 0))
         flight.produced += tokens
         over = flight.produced - flight.request.max_output_tokens
         self.overrun_tokens += max(min(over, tokens), 0)
-        self._tell(Decoded(now_ns, WINDOW, 1, (flight.request.client,), (tokens,)))
+        self._tell(decoded)
 
     def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None, now_ns: int) -> None:
-        """The answer is whole.  `computed_tokens` of its prompt and `output_tokens` were computed, as the server says;
-        None: it does not say, and the estimate and what was counted stand."""
+        """End a request whose answer is whole.
+
+        `computed_tokens` of its prompt and `output_tokens` were computed, as the server says.  None: it does not say,
+        and the estimate and what was counted stand.
+        """
         flight = self._flights[request_id]
         if output_tokens is not None and output_tokens > flight.produced:
             self.produced(request_id, output_tokens - flight.produced, now_ns)
+        client = flight.request.client
         self._settle(flight, computed_tokens, now_ns)
-        self._release(flight, now_ns)
-        self._tell(Finished(now_ns, WINDOW, request_id, flight.request.client, flight.produced))
+        self._release(flight, Finished(now_ns, WINDOW, request_id, client, flight.produced))
 
     def cancel(self, request_id: int, now_ns: int) -> bool:
-        """The caller gave up, or the answer broke off: a prompt that was sent stays charged.  Returns whether the
-        request was still there."""
+        """End a request whose caller gave up, or whose answer broke off: a prompt that was sent stays charged.
+
+        Returns whether the request was still there.
+        """
         flight = self._flights.get(request_id)
         if flight is None:
             return self._leave_queue(request_id, now_ns)
         self._settle(flight, None, now_ns)
-        self._release(flight, now_ns)
-        client, produced = flight.request.client, flight.produced
-        self._tell(Cancelled(now_ns, WINDOW, request_id, client, True, 0, produced))
+        self._release(flight, _cancelled(flight, 0, now_ns))
         return True
 
     def give_back(self, request_id: int, now_ns: int) -> None:
-        """The server computed nothing: what was charged for the prompt is given back (within one quantum of credit)."""
+        """End a request of which the server computed nothing: the charge of its prompt is given back (within one
+        quantum of credit)."""
         flight = self._flights[request_id]
-        self._release(flight, now_ns)
-        client = flight.request.client
-        self._tell(Cancelled(now_ns, WINDOW, request_id, client, True, flight.charged, flight.produced))
+        self._release(flight, _cancelled(flight, flight.charged, now_ns))
 
     def withdraw(self, request_id: int, now_ns: int) -> None:
-        """Nothing was sent for the request, nor will be: it waits no more, or gives back what it was charged."""
+        """End a request that was not sent, nor will be: it leaves the queue, or gets back what it was charged."""
         if request_id in self._flights:
             self.give_back(request_id, now_ns)
         else:
             self.cancel(request_id, now_ns)
 
+    def accounts(self, now_ns: int) -> Any:
+        """Return the policy's state without what waits or is in flight; None while the policy is set aside.
+
+        O(clients + what waits + what is in flight).
+        """
+        if self.set_aside is not None:
+            return None
+        state = self.state
+        for flight in self._flights.values():
+            request = flight.request
+            if not flight.quiet and request.prompt_tokens != flight.charged:
+                settled = Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens)
+                state = self.policy.observe(state, settled)
+        return self.policy.observe(state, WorkerLeft(now_ns, WINDOW))
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _next(self, hole: int, now_ns: int) -> Admission | None:
-        """The one request that the policy lets in; None: nobody who fits."""
-        if self.set_aside is None:
-            try:
-                plan, state = self.policy.decide(self._state, self._view(hole, now_ns))
-                if not plan.admit and not plan.preempt:
-                    self._state = state
-                    return None
-                (admission,) = plan.admit
-                request = self._waiting[admission.request_id]
-                if not plan.preempt and _need(request) <= hole:
-                    self._state = state
-                    return admission
-                raise ValueError(f"{plan!r} cannot be followed in a window with room for {hole} tokens")
-            except Exception as error:
-                self._fail(error)
-        oldest = next(iter(self._waiting.values()))
-        if _need(oldest) > hole:
+    def _admission(self, free_tokens: int, now_ns: int) -> Admission | None:
+        """Return the one request that the policy lets in; None: none that fits."""
+
+        def fits(request_id: int) -> bool:
+            return _need(self._waiting[request_id]) <= free_tokens
+
+        try:
+            decision = self.guard.decide(empty_worker(now_ns, self.tokens, free_tokens), fits)
+        except FailedError:
+            oldest = next(iter(self._waiting.values()))
+            if not fits(oldest.id):
+                return None
+            charged = charged_at_once(oldest.prompt_tokens)
+            cached = oldest.prompt_tokens - charged
+            return Admission(oldest.id, oldest.client, charged, cached, oldest.max_output_tokens)
+        if decision is None:
             return None
-        charged = charged_at_once(oldest.prompt_tokens)
-        cached = oldest.prompt_tokens - charged
-        return Admission(oldest.id, oldest.client, charged, cached, oldest.max_output_tokens)
+        self.guard.commit(decision)
+        return decision.admission
 
     def _place(self, admission: Admission, now_ns: int) -> Placement:
         request = self._waiting[admission.request_id]
         self._unqueue(request)
-        server = self._route(request, now_ns)
-        held, need = self._servers[server], _need(request)
-        held.tokens += need
-        held.requests += 1
-        self._flights[request.id] = _Flight(request, server, need, admission.extend_tokens)
-        event = Admitted(
-            now_ns,
-            WINDOW,
-            request.id,
-            request.client,
-            admission.extend_tokens,
-            request.prompt_tokens - admission.extend_tokens,
-            admission.reserved_output_tokens,
-        )
-        self._announce(event)
-        self._tell_router(Arrived(now_ns, server, request))
-        self._tell_router(msgspec.structs.replace(event, worker=server))
+        need = _need(request)
+        server = self.servers.route(request, need, now_ns, self._only.pop(request.id, frozenset()))
+        self._announce(_admitted(request, admission.extend_tokens, now_ns))
+        self._begin(_Flight(request, server, need, admission.extend_tokens), now_ns)
         return Placement(request.id, server)
 
-    def _route(self, request: Request, now_ns: int) -> int:
-        """The router's choice among the servers that have room; the emptiest of them if it fails."""
-        able = {i: server for i, server in enumerate(self._servers) if server.hole >= _need(request)}
-        loads = tuple(
-            WorkerLoad(i, 0, server.requests, 0, server.share.tokens - server.tokens, server.share.tokens)
-            for i, server in able.items()
+    def _begin(self, flight: _Flight, now_ns: int) -> None:
+        self._flights[flight.request.id] = flight
+        admitted = _admitted(flight.request, flight.charged, now_ns)
+        self.servers.take(
+            flight.server, flight.tokens, flight.request, msgspec.structs.replace(admitted, worker=flight.server)
         )
-        try:
-            dispatch, self._router_state = self.router.route(self._router_state, request, ClusterView(now_ns, loads))
-            if dispatch.worker in able:
-                return dispatch.worker
-            _log.error("router %s: server %d has no room for request %d", self.router, dispatch.worker, request.id)
-        except Exception:
-            _log.exception("the router failed; the emptiest server takes request %d", request.id)
-        return min(able, key=lambda i: able[i].requests)
 
     def _settle(self, flight: _Flight, computed_tokens: int | None, now_ns: int) -> None:
+        if flight.quiet:
+            return
         estimate = flight.request.prompt_tokens
         tokens = estimate if computed_tokens is None else max(computed_tokens, 1)
         self.overrun_tokens += max(tokens - estimate, 0)
         if tokens != flight.charged:
             self._tell(Settled(now_ns, WINDOW, flight.request.id, flight.request.client, tokens))
 
-    def _release(self, flight: _Flight, now_ns: int) -> None:
-        server = self._servers[flight.server]
-        server.tokens -= flight.tokens
-        server.requests -= 1
-        del self._flights[flight.request.id]
-        client, request_id = flight.request.client, flight.request.id
-        self._tell_router(Finished(now_ns, flight.server, request_id, client, flight.produced))
+    def _release(self, flight: _Flight, ended: Finished | Cancelled) -> None:
+        request = flight.request
+        del self._flights[request.id]
+        finished = Finished(ended.time_ns, flight.server, request.id, request.client, flight.produced)
+        self.servers.release(flight.server, flight.tokens, finished)
+        if not flight.quiet:
+            self._tell(ended)
 
     def _leave_queue(self, request_id: int, now_ns: int) -> bool:
         request = self._waiting.get(request_id)
         if request is None:
             return False
         self._unqueue(request)
+        self._only.pop(request_id, None)
         self._tell(Cancelled(now_ns, WINDOW, request_id, request.client, False, 0, 0))
         return True
 
@@ -352,32 +417,29 @@ class Window:
         if not self._waiting_of[request.client]:
             del self._waiting_of[request.client]
 
-    def _view(self, hole: int, now_ns: int) -> WorkerView:
-        """The window as an empty worker with the largest hole of any server: one request may enter."""
-        return WorkerView(now_ns, WINDOW, self.tokens, hole, 0, 0, 0, (), (), (), Map(), SortedTuple(), 0)
-
     def _tell(self, event: Event) -> None:
-        if self.set_aside is None:
-            try:
-                self._state = self.policy.observe(self._state, event)
-            except Exception as error:
-                self._fail(error)
+        self.guard.observe(event)
         self._announce(event)
 
     def _announce(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
 
-    def _tell_router(self, event: Event) -> None:
-        try:
-            self._router_state = self.router.observe(self._router_state, event)
-        except Exception:
-            _log.exception("the router could not be told of %r", event)
 
-    def _fail(self, error: Exception) -> None:
-        self.set_aside = f"{type(error).__name__}: {error}"
-        _log.error("the policy is set aside, the oldest goes first from now on: %s", self.set_aside)
+def request_of(request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> Request:
+    """Return a request of so many tokens, whose text is not known."""
+    return Request(request_id, client, now_ns, Prompt(prompt_tokens), max_output_tokens)
 
 
 def _need(request: Request) -> int:
     return held_tokens(request.prompt_tokens, request.max_output_tokens)
+
+
+def _admitted(request: Request, charged: int, now_ns: int) -> Admitted:
+    cached = request.prompt_tokens - charged
+    return Admitted(now_ns, WINDOW, request.id, request.client, charged, cached, request.max_output_tokens)
+
+
+def _cancelled(flight: _Flight, uncomputed_tokens: int, now_ns: int) -> Cancelled:
+    request = flight.request
+    return Cancelled(now_ns, WINDOW, request.id, request.client, True, uncomputed_tokens, flight.produced)

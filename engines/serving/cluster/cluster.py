@@ -1,15 +1,15 @@
 """Several workers behind a router, in one process or in many: requests go where the router sends them, and end once.
 
 The cluster is the one place where a request begins and ends.  Each worker serves with its own engine, policy and guard
-(`engines.cluster_worker`); what it reports is told here in one order to callers, log, router and listeners, and leads
-to the policy state of the worker's number, which the cluster keeps.
+(`engines.serving.cluster.worker`); what it reports is told here in one order to callers, log, router and listeners,
+and leads to the policy state of the worker's number, which the cluster keeps.
 
 A worker that dies (its call fails, or it is silent for too long) did what it has reported, and no more.  It leaves, its
 requests go to other workers with the tokens that they have, where they go on as if nothing had happened, and another
 worker of its number is started with its policy state: debts are those of the last report.  A request that was at
 `deaths_max` workers when they died is rejected, since it may be the cause.
 
-A cluster belongs to one thread; `engines.serving_thread` is the front for many.
+A cluster belongs to one thread; `engines.serving.thread` is the front for many.
 """
 
 import logging
@@ -18,13 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any
 
-from fairsched.engines.cluster_member import Call, Follower, Member, Patience, WorkerStatus
-from fairsched.engines.cluster_worker import Birth, Cancel, Configure, Pace, Report, Start, Submit
-from fairsched.engines.executor import Sampling
-from fairsched.engines.serving_answers import Answer, Answers
-from fairsched.engines.serving_audience import Audience, EventLog, Listener
-from fairsched.engines.serving_request import BlockKeys, Clients, check_request
-from fairsched.engines.snapshot import packed
+from sortedcontainers import SortedDict
+
+from fairsched.engines.serving.answers import Answer, Answers
+from fairsched.engines.serving.clients import ClientRegistry
+from fairsched.engines.serving.cluster.member import Call, Member, StateReplica, Timeouts, WorkerStatus
+from fairsched.engines.serving.cluster.worker import Cancel, Configure, Pace, Report, Start, Submit, WorkerConfig
+from fairsched.engines.serving.event_bus import EventBus, EventLog, Listener
+from fairsched.engines.serving.executor import Sampling
+from fairsched.engines.serving.guard import RouterGuard
+from fairsched.engines.serving.request import BlockKeys, check_request
+from fairsched.engines.serving.state import packed
 from fairsched.model.events import (
     NOWHERE,
     Cancelled,
@@ -35,10 +39,9 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.request import Client, Groups
-from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.model.workload import Job
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.model.request import Client, Groups, Job
+from fairsched.model.view import ClusterView
+from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 
 _log = logging.getLogger("fairsched.cluster")
 
@@ -57,8 +60,8 @@ class Cluster:
 
     def __init__(
         self,
-        policy: LocalPolicy[Any],
-        router: Router[Any],
+        policy: AnyLocalPolicy,
+        router: AnyRouter,
         start: Start,
         *,
         kv_capacity_tokens: int,
@@ -70,31 +73,28 @@ class Cluster:
         listeners: Sequence[Listener] = (),
         pace: Pace | None = None,
         ahead: int = 1,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self.workers_max = workers if workers_max is None else workers_max
         if not 1 <= workers <= self.workers_max:
             raise ValueError(f"a cluster has 1 to {self.workers_max} workers, not {workers}")
         self.policy = policy
-        self.router = router
-        self.router_state = router.init()
-        self.clients = Clients()
+        self.router = RouterGuard(router, _log)
+        self.clients = ClientRegistry()
         self.block_keys = BlockKeys() if block_keys is None else block_keys
-        self.audience = Audience(log, listeners)
+        self.bus = EventBus(log, listeners)
         self.pace = Pace() if pace is None else pace
-        self.patience = Patience() if patience is None else patience
+        self.timeouts = Timeouts() if timeouts is None else timeouts
         self.next_id = 0
         self.deaths = 0
-        self.router_failures = 0
-        self._router_learns = type(router).observe is not Router.observe
         self._start = start
         self._capacity = kv_capacity_tokens
         self._ahead = ahead
         self._epoch_ns = time.time_ns()
-        self._clock = Birth(NOWHERE, epoch_ns=self._epoch_ns).clock()
-        self._followers = [Follower(policy) for _ in range(self.workers_max)]
-        self._members: dict[int, Member] = {}
-        self._held: dict[int, Call] = {}
+        self._clock = WorkerConfig(NOWHERE, epoch_ns=self._epoch_ns).clock()
+        self._replicas = [StateReplica(policy) for _ in range(self.workers_max)]
+        self._members: SortedDict[int, Member] = SortedDict()
+        self._held: SortedDict[int, Call] = SortedDict()
         self._at: dict[int, Member] = {}
         self._answers = Answers()
         for client in clients:
@@ -129,23 +129,23 @@ class Cluster:
         """
         if client not in self.clients:
             self.configure_client(client, 1)
-        who = self.clients.id(client)
-        request = self.block_keys.request(self.next_id, who, prompt_ids, max_output_tokens, **labels)
+        number = self.clients.id(client)
+        request = self.block_keys.request(self.next_id, number, prompt_ids, max_output_tokens, **labels)
         check_request(request, len(prompt_ids), output_tokens)
         try:
             raw = packed(prompt_ids)
         except OverflowError as error:
             raise ValueError(f"request {request.id}: {error}") from error
-        answer = Answer(request.id, who, prompt_ids, Sampling() if sampling is None else sampling, on_token, on_end)
+        answer = Answer(request.id, number, prompt_ids, Sampling() if sampling is None else sampling, on_token, on_end)
         self.next_id += 1
         self._answers.open[request.id] = answer
-        self.audience.request(Job(request, max_output_tokens if output_tokens is None else output_tokens))
+        self.bus.request(Job(request, max_output_tokens if output_tokens is None else output_tokens))
         self._place(Call(request, raw, output_tokens, answer))
         self._answers.call(self.cancel)
         return answer
 
     def cancel(self, request_id: int) -> bool:
-        """The caller gave up.  Returns whether the request was still open; it ends when its worker has heard of it."""
+        """Cancel a request.  Returns whether it was still open; it ends when its worker has heard of it."""
         if request_id not in self.answers:
             return False
         member = self._at.get(request_id)
@@ -170,19 +170,19 @@ class Cluster:
 
     def _define(self, client: Client) -> None:
         self.clients.put(client)
-        self.audience.client(client)
+        self.bus.client(client)
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> tuple[WorkerStatus, ...]:
         """The workers, in order of their numbers."""
-        return tuple(member.status for _, member in sorted(self._members.items()))
+        return tuple(member.status for member in self._members.values())
 
     @property
     def policy_states(self) -> tuple[Any, ...]:
         """The policy state of each number below `workers_max`, as the reports so far lead to it."""
-        return tuple(follower.state for follower in self._followers)
+        return tuple(replica.state for replica in self._replicas)
 
     def add_worker(self) -> int:
         """Start another worker, of the lowest number that is free, with the debts of that number; returns the number.
@@ -208,49 +208,36 @@ class Cluster:
         if all(other is member or other.phase == "draining" for other in self._members.values()):
             raise NoWorkerError(f"worker {worker} is the last one that takes requests")
         if member.phase == "serving":
-            self._tell(member.follower, [WorkerDraining(member.follower.last_ns, worker)])
+            self._tell(member.replica, [WorkerDraining(member.replica.last_ns, worker)])
         member.phase = "draining"
         if member.idle or member.last is None:
             self._leave(member)
 
     def _begin(self, worker: int, deaths: int) -> None:
-        follower = self._followers[worker]
-        birth = Birth(
+        replica = self._replicas[worker]
+        config = WorkerConfig(
             worker,
             tuple(self.clients.all),
-            None if follower.is_new else self.policy.state_to_json(follower.state),
+            None if replica.is_new else self.policy.state_to_json(replica.state),
             self._epoch_ns,
-            follower.last_ns,
+            replica.last_ns,
         )
-        member = Member(worker, self._start(birth), follower, self._capacity, deaths)
-        member.outbox += [Configure(client) for client in follower.missed(self.clients.all)]
+        member = Member(worker, self._start(config), replica, self._capacity, deaths)
+        member.outbox += [Configure(client) for client in replica.missed(self.clients.all)]
         self._members[worker] = member
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
     def _place(self, call: Call) -> None:
         """Send a request where the router says; it is held while no worker takes any."""
-        loads = [member.load() for _, member in sorted(self._members.items()) if member.phase == "serving"]
+        loads = tuple(member.load() for member in self._members.values() if member.phase == "serving")
         if loads:
-            self._send(call, self._members[self._routed(call, tuple(loads))])
+            view = ClusterView(self._clock(), loads)
+            self._send(call, self._members[self.router.route(call.request, view)])
         elif any(member.phase == "starting" for member in self._members.values()):
             self._held[call.request.id] = call
         else:
             self._reject(call, 0, "no worker is left, and none is starting")
-
-    def _routed(self, call: Call, loads: tuple[WorkerLoad, ...]) -> int:
-        """The router's choice, or the shortest queue where it fails or names a worker that takes no requests."""
-        try:
-            view = ClusterView(self._clock(), loads)
-            dispatch, state = self.router.route(self.router_state, call.request, view)
-            if any(load.worker == dispatch.worker for load in loads):
-                self.router_state = state
-                return dispatch.worker
-            why = f"it names worker {dispatch.worker}"
-        except Exception as error:
-            why = repr(error)
-        self._router_failed(why)
-        return min(loads, key=lambda load: load.waiting_requests + load.running_requests).worker
 
     def _send(self, call: Call, member: Member) -> None:
         below = next(iter(self._answers.open))
@@ -270,18 +257,18 @@ class Cluster:
 
     def step(self) -> bool:
         """Send what is to be sent, wait for a report, and do what comes of it; False if nothing is under way."""
-        members = [member for _, member in sorted(self._members.items())]
+        members = list(self._members.values())
         for member in members:
             member.send(self.pace, self._ahead)
-        heads = {member.head: member.left_s(self.patience) for member in members if member.head is not None}
+        heads = {member.head: member.left_s(self.timeouts) for member in members if member.head is not None}
         if heads:
             wait(heads, timeout=max(min(heads.values()), 0.0), return_when=FIRST_COMPLETED)
         for member in members:
             self._hear(member)
         if self._held:
-            held, self._held = self._held, {}
-            for request_id in sorted(held):
-                self._place(held[request_id])
+            held, self._held = self._held, SortedDict()
+            for call in held.values():
+                self._place(call)
         self._answers.call(self.cancel)
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
@@ -296,7 +283,7 @@ class Cluster:
             self._reported(member, report)
             if member.phase == "draining" and member.idle:
                 self._leave(member)
-        elif member.left_s(self.patience) < 0:
+        elif member.left_s(self.timeouts) < 0:
             self._died(member, "it is silent for too long")
 
     def _reported(self, member: Member, report: Report) -> None:
@@ -304,7 +291,7 @@ class Cluster:
             if request_id in member.calls:
                 for token in tokens:
                     self._answers.take({request_id: token})
-        self._tell(member.follower, report.events)
+        self._tell(member.replica, report.events)
         for event in report.events:
             if isinstance(event, Finished | Cancelled | Rejected) and event.request_id in member.calls:
                 del member.calls[event.request_id], self._at[event.request_id]
@@ -319,13 +306,13 @@ class Cluster:
     def _leave(self, member: Member) -> None:
         """A worker is no part of the cluster any more."""
         del self._members[member.worker]
-        follower = member.follower
+        replica = member.replica
         try:
             member.link.stop()
         except Exception:
             _log.exception("worker %d cannot be stopped", member.worker)
         if member.last is not None:
-            self._tell(follower, [WorkerLeft(max(self._clock(), follower.last_ns), member.worker)])
+            self._tell(replica, [WorkerLeft(max(self._clock(), replica.last_ns), member.worker)])
 
     def _died(self, member: Member, why: str) -> None:
         """A worker did what it has reported and is gone: another one comes, and its requests go elsewhere."""
@@ -334,13 +321,13 @@ class Cluster:
         _log.error("worker %d died with %d requests: %s", member.worker, len(member.calls), why)
         self._leave(member)
         stranded = [member.calls[request_id] for request_id in sorted(member.calls)]
-        most = self.patience.deaths_max
+        most = self.timeouts.deaths_max
         for call in stranded:
             del self._at[call.request.id]
             call.deaths += 1
             if call.deaths >= most and not call.cancelled:
                 self._reject(call, member.worker, f"{call.deaths} workers died that had it, the last one so: {why}")
-        if member.phase != "draining" and member.deaths <= self.patience.restarts_max:
+        if member.phase != "draining" and member.deaths <= self.timeouts.restarts_max:
             try:
                 self._begin(member.worker, member.deaths)
             except Exception:
@@ -351,13 +338,13 @@ class Cluster:
             elif not call.answer.ended:
                 self._place(call)
         if all(other.phase == "draining" for other in self._members.values()):
-            for request_id in sorted(self._held):
-                self._reject(self._held.pop(request_id), member.worker, f"no worker is left: {why}")
+            while self._held:
+                self._reject(self._held.popitem(0)[1], member.worker, f"no worker is left: {why}")
 
     def _reject(self, call: Call, worker: int, reason: str) -> None:
-        request, follower = call.request, self._followers[worker]
-        event = Rejected(max(self._clock(), follower.last_ns), worker, request.id, request.client, reason)
-        self._tell(follower, [event])
+        request, replica = call.request, self._replicas[worker]
+        event = Rejected(max(self._clock(), replica.last_ns), worker, request.id, request.client, reason)
+        self._tell(replica, [event])
         self._answers.end(event)
 
     def _cancelled(self, call: Call) -> None:
@@ -367,34 +354,23 @@ class Cluster:
         self._tell(None, [event])
         self._answers.end(event)
 
-    def _tell(self, follower: Follower | None, events: list[Event]) -> None:
-        """Everybody learns what happened: the policy state of the worker's number, the router, the log, listeners."""
-        if follower is not None:
-            follower.observe(events)
-            if self._router_learns:
-                self._teach_router(events)
+    def _tell(self, replica: StateReplica | None, events: list[Event]) -> None:
+        """Report events to the policy state of the worker's number, to the router, the log and the listeners."""
+        if replica is not None:
+            replica.observe(events)
+            if self.router.learns:
+                for event in events:
+                    self.router.observe(event)
         if events:
-            self.audience.tell(events)
-
-    def _teach_router(self, events: list[Event]) -> None:
-        for event in events:
-            try:
-                self.router_state = self.router.observe(self.router_state, event)
-            except Exception as error:
-                self._router_failed(f"it cannot be told {type(event).__name__}: {error!r}")
-
-    def _router_failed(self, why: str) -> None:
-        self.router_failures += 1
-        if self.router_failures == 1:
-            _log.error("the router failed, and where it does the shortest queue is taken: %s", why)
+            self.bus.tell(events)
 
     def close(self) -> None:
         """Every worker leaves at once, and what is open is cancelled.  The cluster takes no requests afterwards."""
-        for _, member in sorted(self._members.items()):
+        for member in list(self._members.values()):
             for call in member.calls.values():
                 self._held[call.request.id] = call
             self._leave(member)
         self._at.clear()
-        for request_id in sorted(self._held):
-            self._cancelled(self._held.pop(request_id))
+        while self._held:
+            self._cancelled(self._held.popitem(0)[1])
         self._answers.call(self.cancel)

@@ -1,7 +1,7 @@
-"""A cluster's books on one worker: what it was sent, what it has reported, and the policy state that this leads to.
+"""What a cluster knows of one worker: what it was sent, what it has reported, and the policy state of its number.
 
-A policy is a fold over events, so whoever follows a worker's events has its policy's state: `Follower` keeps it for the
-number of the worker, through the deaths of the processes that had it.  `Member` is one such process.
+A policy is a fold over events, so the events of a worker lead to its policy's state: `StateReplica` keeps that state
+for the number of the worker, through the deaths of the processes that had it.  `Member` is one such process.
 """
 
 import logging
@@ -9,17 +9,17 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 from msgspec.structs import replace
 
-from fairsched.engines.cluster_worker import Command, Pace, Report, Submit, Worker
-from fairsched.engines.serving_answers import Answer
+from fairsched.engines.serving.answers import Answer
+from fairsched.engines.serving.cluster.worker import Command, Pace, Report, Submit, Worker
 from fairsched.model.events import ClientConfigured, Event
 from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.base import LocalPolicy
+from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["starting", "serving", "draining"]
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("fairsched.cluster")
 
 
 @attrs.frozen
-class Patience:
+class Timeouts:
     """When a cluster gives up: on a worker without a report for `silent_s` seconds (`start_s` for the first report), on
     a number whose workers died `restarts_max` times since one finished a request, on a request that was at `deaths_max`
     workers that died."""
@@ -65,13 +65,13 @@ class Call:
         self.cancelled = False
 
 
-class Follower:
+class StateReplica:
     """The policy state of a worker's number, as its reported events lead to it, and the time of the last of them.
 
     An event that the policy refuses is left out, and counted in `refused`: the state before it is as good as it gets.
     """
 
-    def __init__(self, policy: LocalPolicy[Any]) -> None:
+    def __init__(self, policy: AnyLocalPolicy) -> None:
         self.policy = policy
         self.state = policy.init()
         self.is_new = True
@@ -97,7 +97,7 @@ class Follower:
             self.last_ns = max(self.last_ns, events[-1].time_ns)
 
     def missed(self, clients: Sequence[Client]) -> list[Client]:
-        """Who went back to weight 1 while nobody served here: an engine that starts tells its policy of all others."""
+        """Return the clients that went back to weight 1 while no worker served here: a new engine learns all others."""
         return [client for client in clients if client.weight == 1 and self._weights.get(client.id, 1) != 1]
 
 
@@ -107,10 +107,10 @@ class Member:
     `deaths` counts how often a worker of this number died since one finished a request.
     """
 
-    def __init__(self, worker: int, link: Worker, follower: Follower, kv_capacity_tokens: int, deaths: int) -> None:
+    def __init__(self, worker: int, link: Worker, replica: StateReplica, kv_capacity_tokens: int, deaths: int) -> None:
         self.worker = worker
         self.link = link
-        self.follower = follower
+        self.replica = replica
         self.phase: Phase = "starting"
         self.deaths = deaths
         self.calls: dict[int, Call] = {}
@@ -132,9 +132,9 @@ class Member:
         """Whether it has nothing to do and nothing to tell."""
         return not (self.calls or self.outbox or self._pending)
 
-    def left_s(self, patience: Patience) -> float:
+    def left_s(self, timeouts: Timeouts) -> float:
         """For how long it may still be silent; below 0 it is taken to be dead."""
-        most = patience.start_s if self.last is None else patience.silent_s
+        most = timeouts.start_s if self.last is None else timeouts.silent_s
         return most - (time.monotonic() - self._moved_s) if self._pending else most
 
     @property
@@ -148,7 +148,7 @@ class Member:
         )
 
     def load(self) -> WorkerLoad:
-        """What it last reported, with what it was sent and has not heard of yet."""
+        """Return what it last reported, with what it was sent and has not heard of yet."""
         if not self._unheard:
             return self._load
         return replace(

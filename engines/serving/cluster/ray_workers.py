@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import ray
 
-from fairsched.engines.cluster_worker import Birth, Command, Pace, Recipe, Report, Worker, WorkerHost
+from fairsched.engines.serving.cluster.worker import Command, Pace, Recipe, Report, Worker, WorkerConfig, WorkerHost
 
 _encode = msgspec.msgpack.Encoder().encode
 _commands = msgspec.msgpack.Decoder(list[Command]).decode
@@ -25,19 +25,19 @@ class RayWorkers:
     The recipe travels to the actor's process, and makes the executor there.
     """
 
-    def __init__(self, recipe: Recipe, **options: Any) -> None:
+    def __init__(self, recipe: Recipe, **options: object) -> None:
         self._recipe = recipe
         self._actor: Any = ray.remote(_Actor).options(**options, max_restarts=0, max_task_retries=0)
 
-    def __call__(self, birth: Birth) -> Worker:
-        return _RayWorker(self._actor.remote(self._recipe, birth))
+    def __call__(self, config: WorkerConfig) -> Worker:
+        return _RayWorker(self._actor.remote(self._recipe, config))
 
 
 class _Actor:
     """What runs in the actor's process."""
 
-    def __init__(self, recipe: Recipe, birth: Birth) -> None:
-        self._host = WorkerHost(recipe, birth)
+    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
+        self._host = WorkerHost(recipe, config)
 
     def serve(self, commands: bytes, pace: Pace) -> bytes:
         return _encode(self._host.serve(_commands(commands), pace))

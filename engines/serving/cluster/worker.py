@@ -11,21 +11,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import msgspec
 
-from fairsched.engines.executor import Executor, Sampling
-from fairsched.engines.guard import Rebuild, from_history
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_times import since_now
-from fairsched.engines.snapshot import unpacked
+from fairsched.engines.serving.executor import Executor, Sampling
+from fairsched.engines.serving.guard import Rebuild, from_history
+from fairsched.engines.serving.loop import Engine, since_now
+from fairsched.engines.serving.state import unpacked
 from fairsched.model.events import Event, Rejected
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import Certificate
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.base import LocalPolicy
+from fairsched.policies.base import AnyLocalPolicy
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -82,7 +81,7 @@ class Pace:
 
 
 @attrs.frozen
-class Birth:
+class WorkerConfig:
     """What a worker that comes must know: its number, the clients so far, and the policy state of its number.
 
     `policy_state` is the document of `LocalPolicy.state_to_json` (None: the first worker of that number).  Its clock
@@ -91,12 +90,12 @@ class Birth:
 
     worker: int
     clients: tuple[Client, ...] = ()
-    policy_state: dict[str, Any] | None = None
+    policy_state: dict[str, object] | None = None
     epoch_ns: int = 0
     not_before_ns: int = 0
 
     def clock(self) -> Callable[[], int]:
-        """The worker's clock, in nanoseconds: that of the cluster, as well as two machines' clocks agree."""
+        """Return the worker's clock, in nanoseconds: that of the cluster, as well as two machines' clocks agree."""
         start, since = max(time.time_ns() - self.epoch_ns, self.not_before_ns), since_now()
         return lambda: start + since()
 
@@ -108,10 +107,10 @@ class Recipe:
     `make_executor` makes its executor, and another when that one fails.
     """
 
-    policy: LocalPolicy[Any]
+    policy: AnyLocalPolicy
     make_executor: Callable[[], Executor]
     kv_capacity_tokens: int
-    fallback: LocalPolicy[Any] | None = None
+    fallback: AnyLocalPolicy | None = None
     decision_budget_ns: int | None = None
     rebuild: Rebuild = from_history
     certificate: Certificate | None = None
@@ -131,26 +130,26 @@ class Worker(Protocol):
         """Give it up, whatever it does.  What it has not reported did not happen."""
 
 
-Start = Callable[[Birth], Worker]
+Start = Callable[[WorkerConfig], Worker]
 """Starts a worker and returns at once; one that cannot come fails at its first call."""
 
 
 class WorkerHost:
     """An engine that takes commands and reports: what stands behind every `Worker`, in the process that computes."""
 
-    def __init__(self, recipe: Recipe, birth: Birth) -> None:
+    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
         self._recipe = recipe
         self._events: list[Event] = []
         self._tokens: dict[int, list[int]] = {}
         self._heard = 0
         self._failure: Exception | None = None
-        state, policy = birth.policy_state, recipe.policy
+        state, policy = config.policy_state, recipe.policy
         self.engine = Engine(
             policy,
             recipe.make_executor(),
             kv_capacity_tokens=recipe.kv_capacity_tokens,
-            worker=birth.worker,
-            clients=birth.clients,
+            worker=config.worker,
+            clients=config.clients,
             fallback=recipe.fallback,
             decision_budget_ns=recipe.decision_budget_ns,
             rebuild=recipe.rebuild,
@@ -158,7 +157,7 @@ class WorkerHost:
             certificate=recipe.certificate,
             make_executor=self._another,
             listeners=[self._happened],
-            now_ns=birth.clock(),
+            now_ns=config.clock(),
         )
 
     def _happened(self, events: list[Event]) -> None:
@@ -241,17 +240,17 @@ class InProcess:
         self._recipe = recipe
         self._threads = threads
 
-    def __call__(self, birth: Birth) -> Worker:
+    def __call__(self, config: WorkerConfig) -> Worker:
         kind = _ThreadWorker if self._threads else _InlineWorker
-        return kind(self._recipe, birth)
+        return kind(self._recipe, config)
 
 
 class _InlineWorker:
     """A worker that serves within the call."""
 
-    def __init__(self, recipe: Recipe, birth: Birth) -> None:
+    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
         self._recipe = recipe
-        self._birth = birth
+        self._config = config
         self._host: WorkerHost | None = None
 
     def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
@@ -262,7 +261,7 @@ class _InlineWorker:
     def _answer(self, future: "Future[Report]", commands: Sequence[Command], pace: Pace) -> None:
         try:
             if self._host is None:
-                self._host = WorkerHost(self._recipe, self._birth)
+                self._host = WorkerHost(self._recipe, self._config)
             future.set_result(self._host.serve(commands, pace))
         except Exception as error:
             future.set_exception(error)
@@ -275,10 +274,10 @@ class _InlineWorker:
 class _ThreadWorker(_InlineWorker):
     """A worker that serves in a thread of its own, which does not keep the process."""
 
-    def __init__(self, recipe: Recipe, birth: Birth) -> None:
-        super().__init__(recipe, birth)
+    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
+        super().__init__(recipe, config)
         self._calls: SimpleQueue[tuple[Future[Report], Sequence[Command], Pace] | None] = SimpleQueue()
-        self._thread = Thread(target=self._work, name=f"fairsched-worker-{birth.worker}", daemon=True)
+        self._thread = Thread(target=self._work, name=f"fairsched-worker-{config.worker}", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:

@@ -1,10 +1,10 @@
-"""A policy that is asked for decisions: its state, what it has not been told yet, and at most so much time to answer.
+"""A policy that is asked for decisions: its state, the events it has not observed yet, and a time budget.
 
-Events are told just before the next decision, so that what a policy costs, in `observe` or in `decide`, is in one place
-and under one budget.  Without a budget the policy is asked in place.  With one it is asked in a thread of its own,
-since Python cannot interrupt a call: when the time is over the caller goes on without an answer, the late plan is
-thrown away when it comes, and until then the policy is not asked again.  States are values, so the one from before is
-still good.  A call that never returns keeps its thread, which does not keep the process.
+Events are observed just before the next decision, so that the cost of `observe` and `decide` is in one place and under
+one budget.  Without a budget the policy is asked in place.  With one it is asked in a thread of its own, since Python
+cannot interrupt a call: when the time is over the caller goes on without an answer, the late plan is dropped when it
+comes, and until then the policy is not asked again.  States are values, so the earlier one is still good.  A call that
+never returns keeps its thread, which does not keep the process.
 """
 
 import threading
@@ -15,7 +15,7 @@ from typing import Any
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
-from fairsched.policies.base import LocalPolicy
+from fairsched.policies.base import AnyLocalPolicy
 
 
 class LateError(Exception):
@@ -23,7 +23,7 @@ class LateError(Exception):
 
 
 class ObserveError(Exception):
-    """The policy could not be told what happened; the cause is the exception that it raised."""
+    """The policy refused an event; the cause is the exception that it raised."""
 
 
 class _Thread:
@@ -45,7 +45,7 @@ class _Thread:
         self._calls.put(call)
 
     def result(self, timeout_s: float) -> tuple[Any, Exception | None]:
-        """What the call returned or raised; `queue.Empty` when the time is over."""
+        """Return what the call returned or raised; `queue.Empty` when the time is over."""
         return self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait()
 
     def stop(self) -> None:
@@ -53,9 +53,9 @@ class _Thread:
 
 
 class Advisor:
-    """A policy with its state.  `pending` are the events that it has not been told yet, in order."""
+    """A policy with its state.  `pending` are the events that it has not observed yet, in order."""
 
-    def __init__(self, policy: LocalPolicy[Any], state: Any = None, budget_ns: int | None = None) -> None:
+    def __init__(self, policy: AnyLocalPolicy, state: object = None, budget_ns: int | None = None) -> None:
         self.policy = policy
         self.state = policy.init() if state is None else state
         self.pending: list[Event] = []
@@ -64,7 +64,7 @@ class Advisor:
         self._thread = None if budget_ns is None else _Thread()
 
     def ask(self, view: WorkerView) -> tuple[StepPlan, Any]:
-        """The policy's plan, and its state if that plan is executed.
+        """Return the policy's plan, and its state if that plan is executed.
 
         Raises `LateError`, `ObserveError`, or whatever `decide` raised; the state is then the one before the decision.
         """
@@ -84,7 +84,7 @@ class Advisor:
         return decided
 
     def _take(self, timeout_s: float) -> tuple[Any, Exception | None]:
-        """The answer to the question that was asked; what the policy observed on the way is kept in any case."""
+        """Return the answer to the open question; what the policy observed on the way is kept in any case."""
         assert self._thread is not None
         try:
             (answer, error) = self._thread.result(timeout_s)
@@ -96,8 +96,8 @@ class Advisor:
         del self.pending[:seen]
         return outcome, error
 
-    def _think(self, state: Any, told: list[Event], view: WorkerView) -> tuple[Any, int, Any, Exception | None]:
-        """State after what could be told, how much that was, and the decision or why there is none."""
+    def _think(self, state: object, told: list[Event], view: WorkerView) -> tuple[Any, int, Any, Exception | None]:
+        """Return the state after the events, how many were observed, and the decision or why there is none."""
         state, seen, error = _told(self.policy, state, told)
         if error is not None:
             return state, seen, None, error
@@ -107,7 +107,7 @@ class Advisor:
             return state, seen, None, error
 
     def catch_up(self) -> None:
-        """Tell the policy what it has not been told yet.  Raises `ObserveError` at the first event that it refuses."""
+        """Let the policy observe what is pending.  Raises `ObserveError` at the first event that it refuses."""
         if self.pending and not self.asked:
             self.state, seen, error = _told(self.policy, self.state, self.pending)
             del self.pending[:seen]
@@ -120,8 +120,8 @@ class Advisor:
             self._thread.stop()
 
 
-def _told(policy: LocalPolicy[Any], state: Any, events: list[Event]) -> tuple[Any, int, ObserveError | None]:
-    """The state after events, how many the policy took, and why it took no more."""
+def _told(policy: AnyLocalPolicy, state: object, events: list[Event]) -> tuple[Any, int, ObserveError | None]:
+    """Return the state after events, how many the policy took, and why it took no more."""
     observe, seen = policy.observe, 0
     try:
         for event in events:

@@ -8,13 +8,12 @@ in the policy's place shows in its count, and in the assumptions that a monitor 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import msgspec
 
-from fairsched.model.fingerprint import configuration, differences, document_sha256, named, text_sha256
 from fairsched.model.request import Client, Request
+from fairsched.model.serialization import configuration, differences, document_sha256, named, text_sha256
 from fairsched.model.theorem import Certificate
 
 MANIFEST = "manifest.json"
@@ -50,7 +49,7 @@ class Certified:
     weights: frozenset[int]
 
     def refusal(self, request: Request) -> str | None:
-        """Why a request is outside what was certified, or None."""
+        """Return why a request is outside what was certified, or None."""
         for what, tokens, most in (
             ("prompt", request.prompt.tokens, self.prompt_tokens_max),
             ("max_output", request.max_output_tokens, self.max_output_tokens),
@@ -67,7 +66,7 @@ class Certified:
 
 
 def read_certificates(path: Path) -> tuple[Certificate, ...]:
-    """The certificates of a directory, or the one of a file; raises `ValueError` if it holds none."""
+    """Return the certificates of a directory, or the one of a file; raises `ValueError` if it holds none."""
     file = path / MANIFEST if path.is_dir() else path
     try:
         raw = file.read_bytes()
@@ -101,7 +100,7 @@ def _mismatches(policy: object, certificate: Certificate, kv_capacity_tokens: in
     if document_sha256(said) != certificate.configuration_sha256:
         yield "the certificate's configuration is not the one of its hash: the certificate was changed"
     try:
-        here: Any = configuration(policy)
+        here = configuration(policy)
     except ValueError as error:
         yield str(error)
     else:

@@ -1,61 +1,88 @@
-"""The guard around a policy: whatever the policy does, the worker gets a plan that it can execute, and says why.
+"""The failsafe around a policy: whatever the policy does, the worker gets a plan that it can execute, and says why.
 
-A decision is refused when it is infeasible (`model.feasible`, and the worker's own transition), when it raises, comes
-late or does nothing while something could be done, and when requests only go in and out of the batch.  Then the
-fallback decides, another policy; if that fails too, the plan of last resort: finish what runs, one by one.  A refused
-decision leaves no trace in the policy's state: it observes what really happened.
+A decision is refused when it is infeasible (`model.worker.feasibility`, and the worker's own transition), when it
+raises, comes late or does nothing while something could be done, and when requests only go in and out of the batch.
+Then another policy decides, the fallback.  If that fails too, the plan of last resort holds: running requests finish,
+one by one. A refused decision leaves no trace in the policy's state, which observes what really happened.
 
-A policy that cannot be told what happened has lost track, and its state is made anew from the worker's present
-(`engines.guard_history`).  After `failures_max` failures with no good decision in between the policy is set aside,
-and the fallback serves until `replace` puts a policy in again.
+The state of a policy that refuses an event is made anew from the worker's present (`engines.serving.guard.history`).
+After `failures_max` failures with no good decision in between the policy is set aside, and the fallback serves until
+`replace` puts a policy in again.
+
+`Failsafe` counts failures; `Guard` decides whole steps, `engines.serving.guard_admission` one admission at a time.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import attrs
 
-from fairsched.engines.guard_advisor import Advisor, LateError, ObserveError
-from fairsched.engines.guard_history import history
+from fairsched.engines.serving.guard.advisor import Advisor, LateError, ObserveError
+from fairsched.engines.serving.guard.history import history
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Decoded, Event, Preempted, SwappedIn, SwappedOut
-from fairsched.model.feasible import violations
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client
-from fairsched.model.worker import InfeasiblePlanError
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
+from fairsched.policies.base import AnyLocalPolicy
 
 Cause = Literal["infeasible", "exception", "observe", "late", "stalled", "thrash", "set-aside", "fallback"]
-"""Why somebody else than the policy decided.  "observe": it could not be told what happened; "stalled": its plan does
-nothing though something could be done; "thrash": it preempts again and again and nothing is produced; "fallback":
-the fallback failed too."""
+"""Why a decision was not the policy's.  "observe": the policy refused an event; "stalled": its plan does nothing though
+something could be done; "thrash": it preempts again and again and nothing is produced; "fallback": the fallback failed
+too."""
 
-CAUSES: tuple[Cause, ...] = (
-    "infeasible",
-    "exception",
-    "observe",
-    "late",
-    "stalled",
-    "thrash",
-    "set-aside",
-    "fallback",
-)
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 PENDING_MAX = 1 << 17
-"""A policy that has not been told so many events, since a call of it does not return, is set aside."""
+"""A policy with so many events to observe, since a call of it does not return, is set aside."""
 
 _FOLDED = frozenset({Admitted, Preempted, SwappedIn, SwappedOut})
 _log = logging.getLogger("fairsched.guard")
 
-Rebuild = Callable[[LocalPolicy[Any], Any, list[Event]], Any]
-"""Makes a policy's state anew: from the policy, the last state that it had (None: none), and the worker's history."""
+Rebuild = Callable[[AnyLocalPolicy, Any, list[Event]], Any]
+"""Make a policy's state anew: from the policy, the last state that it had (None: none), and the worker's history."""
+
+C = TypeVar("C", bound=str)
 
 
-def from_history(policy: LocalPolicy[Any], _: Any, events: list[Event]) -> Any:
-    """The state of a policy that saw just this history: debts of requests that are over are forgiven."""
+class Failsafe(Generic[C]):
+    """The failures of a policy, which is set aside after `failures_max` of them in a row.
+
+    `interventions` counts the decisions that were not the policy's, by cause; `last_error` says what the last failure
+    was about, and `set_aside` why the policy does not decide any more.  `fallback` says what holds then, for the `log`.
+    """
+
+    def __init__(self, log: logging.Logger, fallback: str, failures_max: int) -> None:
+        if failures_max < 1:
+            raise ValueError(f"failures_max is at least 1, not {failures_max}")
+        self.interventions: Counter[C] = Counter()
+        self.last_error = ""
+        self.set_aside: str | None = None
+        self.log = log
+        self.fallback = fallback
+        self._failures_max = failures_max
+        self._failures = 0
+
+    def fail(self, cause: C, why: str, *, at_once: bool = False) -> None:
+        """Count a failure; `at_once` sets the policy aside, whatever came before."""
+        self.last_error = why
+        self._failures += 1
+        if at_once or self._failures >= self._failures_max:
+            self.set_aside = f"{cause}: {why}"
+            self.log.error(
+                "the policy is set aside after %d failures, %s from now on: %s",
+                *(self._failures, self.fallback, self.set_aside),
+            )
+
+    def worked(self) -> None:
+        """A decision of the policy was executed: earlier failures do not count any more."""
+        self._failures = 0
+
+
+def from_history(policy: AnyLocalPolicy, _: object, events: list[Event]) -> Any:
+    """Return the state of a policy that saw just this history: debts of requests that are over are forgiven."""
     state = policy.init()
     for event in events:
         state = policy.observe(state, event)
@@ -77,57 +104,50 @@ class Begun:
         return bool(self.plan.chunks) or (self.plan.decode and self.state.decoding > 0)
 
 
-class Guard:
-    """A policy, its fallback, and what came of the policy's decisions.
+class Guard(Failsafe[Cause]):
+    """A policy that decides a worker's steps, and its fallback.
 
-    `interventions` counts the steps that somebody else decided, by cause; `last_error` says what the last one was
-    about.  `clients` gives the clients with their weights, for whoever must be told the present.
+    `clients` gives the clients with their weights, for a policy that must observe the worker's present.
     """
 
     def __init__(
         self,
-        policy: LocalPolicy[Any],
-        fallback: LocalPolicy[Any] | None = None,
+        policy: AnyLocalPolicy,
+        fallback: AnyLocalPolicy | None = None,
         *,
-        state: Any = None,
+        state: object = None,
         budget_ns: int | None = None,
         failures_max: int = 8,
         clients: Callable[[], Iterable[Client]] = tuple,
         rebuild: Rebuild = from_history,
     ) -> None:
-        if failures_max < 1:
-            raise ValueError(f"failures_max is at least 1, not {failures_max}")
-        self.interventions: Counter[Cause] = Counter()
-        self.last_error = ""
-        self.set_aside: str | None = None
+        super().__init__(_log, "the fallback decides", failures_max)
         self.fallback_policy = fallback
         self._budget_ns = budget_ns
-        self._failures_max = failures_max
         self._clients = clients
         self._rebuild = rebuild
         self._advisor = Advisor(policy, state, budget_ns)
         self._fallback: Advisor | None = None
-        self._failures = 0
         self._preempted = 0
 
     # --- the policy and its state -----------------------------------------------------------------------------------
 
     @property
-    def policy(self) -> LocalPolicy[Any]:
+    def policy(self) -> AnyLocalPolicy:
         """The policy that decides while it does well."""
         return self._advisor.policy
 
     @property
     def policy_state(self) -> Any:
-        """The policy's state, with all that happened unless the policy refuses to be told."""
+        """The policy's state, with all that happened unless the policy refuses an event."""
         try:
             self._advisor.catch_up()
         except ObserveError as error:
             self.last_error = str(error)
         return self._advisor.state
 
-    def replace(self, policy: LocalPolicy[Any], state: Any, worker: WorkerState, now_ns: int) -> None:
-        """Another policy decides from now on, with this state; with None it is told the worker's present."""
+    def replace(self, policy: AnyLocalPolicy, state: object, worker: WorkerState, now_ns: int) -> None:
+        """Let another policy decide from now on, with this state; with None it observes the worker's present."""
         if state is None:
             state = self._rebuild(policy, None, history(worker, self._clients(), now_ns))
         self._advisor.close()
@@ -135,11 +155,11 @@ class Guard:
         self.set_aside, self._failures = None, 0
 
     def observe(self, events: list[Event]) -> None:
-        """What happened, other than what `begin` returned."""
+        """Take over events other than those that `begin` returned."""
         self._tell(events, None)
 
     def _tell(self, events: list[Event], decided_by: Advisor | None) -> None:
-        """Everybody learns the events; whoever decided them has folded its admissions and preemptions already."""
+        """Queue the events for both policies; the one that decided has folded its admissions and preemptions."""
         for advisor in (self._advisor, self._fallback):
             if advisor is None or (advisor is self._advisor and self.set_aside is not None):
                 continue
@@ -160,11 +180,11 @@ class Guard:
     def begin(self, state: WorkerState, now_ns: int) -> Begun:
         """Decide the next step of a worker that has something to do, and begin it.  Never raises.
 
-        What the policy costs, and O(plan) for the checks; O(worker) when somebody has to be told everything anew.
+        Costs what the policy does, O(plan) for the checks, and O(worker) when a policy must observe everything anew.
         """
         begun = self._of_policy(state, now_ns)
         if isinstance(begun, Begun):
-            self._failures = 0
+            self.worked()
             self._tell(begun.events, self._advisor)
             return begun
         self.interventions[begun] += 1
@@ -173,7 +193,7 @@ class Guard:
         return self._of_fallback(state, begun, now_ns)
 
     def _of_policy(self, state: WorkerState, now_ns: int) -> Begun | Cause:
-        """The policy's own plan, begun, or why there is none."""
+        """Return the policy's own plan, begun, or why there is none."""
         if self.set_aside is not None:
             return "set-aside"
         if self._preempted > 2 * (len(state.in_flight) + len(state.queue)) + 2:
@@ -193,13 +213,13 @@ class Guard:
             return self._failed("exception", f"{type(error).__name__}: {error}")
         if not begun.computes and not begun.events:
             return self._failed(
-                "stalled", f"{len(state.queue)} wait, {len(state.in_flight)} run, and the plan does nothing"
+                "stalled", f"{len(state.queue)} requests wait, {len(state.in_flight)} run, and the plan does nothing"
             )
         advisor.state = after
         return begun
 
     def _lost_track(self, error: ObserveError, state: WorkerState, now_ns: int) -> Cause:
-        """The policy's state is made anew from the worker's present."""
+        """Make the policy's state anew from the worker's present."""
         advisor, events = self._advisor, history(state, self._clients(), now_ns)
         try:
             rebuilt = self._rebuild(advisor.policy, advisor.state, events)
@@ -211,16 +231,13 @@ class Guard:
         return self._failed("observe", str(error))
 
     def _failed(self, cause: Cause, why: str) -> Cause:
-        self.last_error = why
-        self._failures += 1
-        if self._failures >= self._failures_max or len(self._advisor.pending) >= PENDING_MAX:
-            self.set_aside = f"{cause}: {why}"
+        self.fail(cause, why, at_once=len(self._advisor.pending) >= PENDING_MAX)
+        if self.set_aside is not None:
             self._advisor.pending.clear()
-            _log.error("the policy is set aside after %d failures: %s", self._failures, self.set_aside)
         return cause
 
     def _of_fallback(self, state: WorkerState, cause: Cause, now_ns: int) -> Begun:
-        """The fallback's plan, or the one of last resort."""
+        """Return the fallback's plan, or the one of last resort."""
         try:
             if self._fallback is None and self.fallback_policy is not None:
                 events = history(state, self._clients(), now_ns)
@@ -235,7 +252,7 @@ class Guard:
         except Exception as error:
             self.last_error = f"the fallback failed too: {type(error).__name__}: {error}"
         if self.fallback_policy is not None:
-            # It is told the present anew when it is needed again.
+            # It observes the present anew when it is needed again.
             self._fallback = None
             self.interventions["fallback"] += 1
             _log.error("worker %d: %s", state.worker, self.last_error)
@@ -249,7 +266,7 @@ class Guard:
 
 
 def _asked(advisor: Advisor, state: WorkerState, now_ns: int) -> tuple[Begun, Any]:
-    """An advisor's plan, begun, and its state if the plan is executed.  Raises whatever speaks against it."""
+    """Return an advisor's plan, begun, and its state if the plan is executed.  Raises what speaks against the plan."""
     view = state.view(now_ns)
     plan, after = advisor.ask(view)
     try:
@@ -264,9 +281,10 @@ def _asked(advisor: Advisor, state: WorkerState, now_ns: int) -> tuple[Begun, An
 
 
 def last_resort(state: WorkerState, now_ns: int) -> tuple[StepPlan, WorkerState, list[Event]]:
-    """A plan that is always possible and always computes: what runs goes on, and if nothing runs the oldest enters.
+    """Return a plan that is always possible and always computes.
 
-    Where memory is short, the youngest leave the batch first; whoever is alone fits.
+    Running requests go on, and if none runs the oldest enters.  Where memory is short, the youngest leave the batch
+    first; a request that is alone fits.
     """
     if not state.in_flight:
         waiting = min(state.queue.values(), key=lambda w: (w.request.arrival_ns, w.request.id))

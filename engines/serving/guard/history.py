@@ -1,8 +1,8 @@
 """A worker's present told as a history: the events from which a policy that saw nothing knows what waits and runs.
 
-Who takes over in the middle of a load (a fallback, a policy whose state was lost) needs the queue, the batch and the
-prefix cache, and learns them as it learns everything, by events.  The past is told as far as it lasts: requests that
-are over are left out, so what they were charged is forgiven; whoever has kept debts puts them in afterwards.
+A policy that takes over in the middle of a load (a fallback, a policy whose state was lost) needs the queue, the batch
+and the prefix cache, and learns them by events.  Requests that are over are left out, so what they were charged is
+forgiven; a caller that kept the debts puts them in afterwards.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,14 +20,14 @@ from fairsched.model.events import (
 )
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import InFlight
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState
 
 GHOST = 1 << 62
-"""The id under which the history puts into the cache what requests left there that are over."""
+"""The id under which the history puts into the cache what finished requests left there."""
 
 
 def history(state: WorkerState, clients: Iterable[Client], now_ns: int) -> list[Event]:
-    """Events that lead an empty policy to this worker.  O(n log n) in what waits, runs and is cached."""
+    """Return events that lead an empty policy to this worker.  O(n log n) in what waits, runs and is cached."""
     worker = state.worker
     waits = list(state.queue.values()) + [run.waiting for run in state.running.values()]
     waits.sort(key=lambda waiting: (waiting.request.arrival_ns, waiting.request.id))
@@ -45,7 +45,7 @@ def history(state: WorkerState, clients: Iterable[Client], now_ns: int) -> list[
 
 
 def _batch(state: WorkerState, now_ns: int) -> Iterator[Event]:
-    """What runs is admitted with just the prefix that it holds.
+    """Admit the running requests, each with just the prefix that it holds.
 
     In order of these prefixes' lengths: none that was cached before then makes a later one longer than it was.
     """

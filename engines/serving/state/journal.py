@@ -1,8 +1,8 @@
-"""A journal: what happened to an engine since its last snapshot, written before anybody outside hears of it.
+"""A journal: what happened since the last snapshot of a state, written before a caller hears of it.
 
 Snapshots cost as much as the state is large, and are taken now and then; a journal costs a line a transition.  It has
 what a restart needs beside a snapshot: clients, requests with their tokens, every event as it was told (not summed, as
-in the log of `engines.serving_log`), and the tokens of every step.  Each line is one write to the file: a process that
+in the log of `engines.serving.log`), and the tokens of every step.  Each line is one write to the file: a process that
 is killed leaves at most its last line torn, which is then left out.  With `sync` a line is on the disk before the
 engine goes on, and survives the machine too.
 
@@ -12,19 +12,20 @@ engine goes on, and survives the machine too.
     ["tokens", [[7, 1234], ...]]
 """
 
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import msgspec
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.snapshot import packed
+from fairsched.engines.serving.executor import Sampling
+from fairsched.engines.serving.state.snapshot import packed, write_whole
 from fairsched.model.events import Decoded, Event
-from fairsched.model.request import Client
-from fairsched.model.workload import Job
+from fairsched.model.request import Client, Job
 
 SCHEMA = 1
 """Version of the file."""
@@ -45,6 +46,7 @@ class Journal:
     """A journal being written, after the snapshot of that hash.  Raises `OSError` where the file cannot be written."""
 
     def __init__(self, path: Path, after: str, *, sync: bool = False) -> None:
+        self.path = path
         self._sync = sync
         self._file = path.open("wb", buffering=0)
         self._write(_Header(SCHEMA, after))
@@ -81,6 +83,56 @@ class Journal:
             rest = rest[self._file.write(rest) :]
         if self._sync:
             os.fsync(self._file.fileno())
+
+
+class StateStore:
+    """A state on the disk: its last snapshot, and a journal of what happened since, which names that snapshot.
+
+    When a line cannot be written nothing more is: `failure` says why, and a restart goes back to the line before, until
+    the next snapshot.  A context manager.
+    """
+
+    def __init__(self, log: logging.Logger, *, sync: bool = False) -> None:
+        self.failure: OSError | None = None
+        self._log = log
+        self._sync = sync
+        self._journal: Journal | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what happens is written."""
+        return self._journal is not None
+
+    def save(self, snapshot: Path, data: bytes, journal: Path, sha256: str) -> None:
+        """Write a snapshot whole, and begin its journal.  Raises `OSError`; the last two then stay, and go on."""
+        write_whole(snapshot, data)
+        self.close()
+        self.failure = None
+        self._journal = Journal(journal, sha256, sync=self._sync)
+
+    def append(self, write: Callable[[Journal], None]) -> None:
+        """Write what happened."""
+        if self._journal is not None:
+            try:
+                write(self._journal)
+            except OSError as error:
+                self._log.error("the journal %s cannot be written any more: %s", self._journal.path, error)
+                self.failure = error
+                self.close()
+
+    def close(self) -> None:
+        """Write nothing more; what is there stays."""
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -124,7 +176,12 @@ _DECODERS = {start: msgspec.json.Decoder(kind).decode for start, kind in _LINES.
 
 
 def read_journal(path: Path) -> Tail:
-    """What a journal holds.  A torn last line is left out; any other that breaks the format is a `JournalError`."""
+    """Return what a journal holds, nothing if there is none.
+
+    A torn last line is left out; any other that breaks the format is a `JournalError`.
+    """
+    if not path.exists():
+        return NOTHING
     lines = path.read_bytes().split(b"\n")
     whole = lines[:-1]  # The last one has no end.
     if not whole:

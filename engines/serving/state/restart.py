@@ -1,12 +1,12 @@
 """A restart: an engine as it was at its last word, with its memory lost, goes on in a new process.
 
 `kept` is what an engine must keep, as values.  `recovered` takes such values from a snapshot on through everything that
-a journal says happened since, by the worker's own transitions (`engines.retrace`), to the exact states at the last line
-that was written; then whatever ran waits again, since its memory is gone, and keeps the tokens that it had.  `resume`
-puts the values into a new engine.
+a journal says happened since, by the worker's own transitions (`engines.logs.replayer`), to the exact states at the
+last line that was written; then whatever ran waits again, since its memory is gone, and keeps the tokens that it had.
+`resume` puts the values into a new engine.
 
 Debts are those of the last line, to the unit.  A request that was open is open again, under its id, and ends once; one
-that ended since the snapshot ended, and `Recovery.ended` has its answer for a caller who never got it.  A request of
+that ended since the snapshot ended, and `Recovery.ended` has its answer for a caller that never got it.  A request of
 which no line was written never came; its caller sends it again.
 """
 
@@ -15,21 +15,18 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.executor import Executor
-from fairsched.engines.journal import NOTHING, Tail
-from fairsched.engines.retrace import DifferenceError, Retrace
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_answers import Answer, Outcome
-from fairsched.engines.serving_log import MEASURED
-from fairsched.engines.serving_times import since_now
-from fairsched.engines.snapshot import Open, Saved, SnapshotError, packed, unpacked
+from fairsched.engines.logs import DifferenceError, LogReplayer, WorkerReplica
+from fairsched.engines.serving.answers import Answer, Outcome
+from fairsched.engines.serving.executor import Executor
+from fairsched.engines.serving.log import MEASURED
+from fairsched.engines.serving.loop import Engine, since_now
+from fairsched.engines.serving.state.journal import NOTHING, Tail
+from fairsched.engines.serving.state.snapshot import Open, Saved, SnapshotError, packed, unpacked
 from fairsched.model import worker as transitions
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished, Rejected
-from fairsched.model.request import Client
-from fairsched.model.worker_batch import generated
-from fairsched.model.worker_state import WorkerState
-from fairsched.model.workload import Job
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.request import Client, Job
+from fairsched.model.worker import WorkerState, generated
+from fairsched.policies.base import AnyLocalPolicy
 
 _OUTCOMES: dict[type, Outcome] = {Finished: "finished", Cancelled: "cancelled", Rejected: "rejected"}
 
@@ -52,7 +49,7 @@ class Recovery:
 
 
 def kept(engine: Engine) -> Saved:
-    """What a restart needs of an engine that is between two steps.  O(open requests and their tokens).
+    """Return what a restart needs of an engine that is between two steps.  O(open requests and their tokens).
 
     Raises `SnapshotError` while the policy is set aside: its state is of an earlier time.
     """
@@ -66,29 +63,30 @@ def kept(engine: Engine) -> Saved:
     return Saved(engine.policy_state, engine.state, tuple(engine.clients.all), opened, next_id, engine.last_ns)
 
 
-def caught_up(policy: LocalPolicy[Any], saved: Saved, tail: Tail) -> Saved:
-    """The states after everything that the tail says happened; tokens of requests are not touched.  O(tail).
+def caught_up(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Saved:
+    """Return the states after everything that the tail says happened; tokens of requests are not touched.  O(tail).
 
     Raises `SnapshotError` for a tail that does not go on from there.
     """
-    retrace = Retrace(saved.worker.worker, policy, {job.request.id: job for job in tail.jobs}, MEASURED)
-    retrace.state, retrace.policy_state, retrace.since_ns = saved.worker, saved.policy_state, saved.now_ns
+    jobs = {job.request.id: job for job in tail.jobs}
+    worker = WorkerReplica(saved.worker, jobs, MEASURED, saved.now_ns)
+    replayer = LogReplayer(policy, worker, saved.policy_state)
     now_ns = saved.now_ns
     for number, events in enumerate(tail.transitions):
         try:
             for event in events:
-                retrace.feed(event)
+                replayer.feed(event)
                 now_ns = max(now_ns, event.time_ns)
-            retrace.end()
+            replayer.end()
         except DifferenceError as error:
             raise SnapshotError(f"transition {number} does not go on from the snapshot: {error}") from error
     next_id = max([saved.next_id, *(job.request.id + 1 for job in tail.jobs)])
     clients = _clients(saved.clients, tail)
-    return Saved(retrace.policy_state, retrace.state, clients, saved.open, next_id, now_ns)
+    return Saved(replayer.policy_state, worker.state, clients, saved.open, next_id, now_ns)
 
 
-def recovered(policy: LocalPolicy[Any], saved: Saved, tail: Tail = NOTHING) -> Recovery:
-    """What a restarted engine goes on from: the snapshot, everything since, and then its memory is lost."""
+def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail = NOTHING) -> Recovery:
+    """Return what a restarted engine goes on from: the snapshot, everything since, and then its memory is lost."""
     now = caught_up(policy, saved, tail)
     tokens = {each.request_id: unpacked(each.tokens) for each in saved.open}
     for request_id, produced in tail.tokens.items():
@@ -118,7 +116,7 @@ def recovered(policy: LocalPolicy[Any], saved: Saved, tail: Tail = NOTHING) -> R
     return Recovery(saved, ended)
 
 
-def resume(saved: Saved, policy: LocalPolicy[Any], executor: Executor, **options: Any) -> Engine:
+def resume(saved: Saved, policy: AnyLocalPolicy, executor: Executor, **options: Any) -> Engine:
     """An engine that goes on from there: what was open is open (`engine.answers`), its callers may attach themselves.
 
     `options` are the engine's.  Its clock goes on from where it was, unless they say otherwise; prompts of requests
@@ -141,8 +139,8 @@ def resume(saved: Saved, policy: LocalPolicy[Any], executor: Executor, **options
         answer = Answer(each.request_id, waiting.request.client, unpacked(each.prompt_ids), each.sampling, None, None)
         answer.tokens += unpacked(each.tokens)
         answers.append(answer)
-        engine.audience.request(Job(waiting.request, waiting.output_tokens))
-        engine.audience.tell([Arrived(saved.now_ns, worker.worker, waiting.request, waiting.generated_tokens)])
+        engine.bus.request(Job(waiting.request, waiting.output_tokens))
+        engine.bus.tell([Arrived(saved.now_ns, worker.worker, waiting.request, waiting.generated_tokens)])
     engine.take_over(worker, answers, saved.next_id, saved.now_ns)
     return engine
 
@@ -162,7 +160,7 @@ def _stopped(
 
 
 def _clients(clients: tuple[Client, ...], tail: Tail) -> tuple[Client, ...]:
-    """The clients with those that came, at their last weights."""
+    """Return the clients with those that came, at their last weights."""
     found = {client.id: client for client in (*clients, *tail.clients)}
     for event in tail.events:
         if isinstance(event, ClientConfigured):

@@ -8,7 +8,8 @@ A first line says how long the rest is and its SHA-256; the rest is one JSON doc
     {"fairsched_snapshot": 1, "fairsched": "0.1.0", "bytes": 12345, "sha256": "..."}
     {"policy": {...}, "state": {...}, "worker": {...}, "clients": [...], "open": [...], ...}
 
-Tokens are four bytes each, little-endian, as base64.  What happened since a snapshot is for `engines.journal`.
+Tokens are four bytes each, little-endian, as base64.  What happened since a snapshot is for
+`engines.serving.state.journal`.
 """
 
 import hashlib
@@ -21,12 +22,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fairsched.engines.executor import Sampling
-from fairsched.model.fingerprint import configuration
+from fairsched.engines.serving.executor import Sampling
 from fairsched.model.request import Client
-from fairsched.model.serial import StateError, from_json, to_json
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.serialization import StateError, configuration, from_json, to_json
+from fairsched.model.worker import WorkerState
+from fairsched.policies.base import AnyLocalPolicy
 
 SCHEMA = 1
 """Version of the file; it grows when something in it changes its meaning."""
@@ -40,7 +40,7 @@ class OtherPolicyError(SnapshotError):
     """The snapshot of another policy, or of the same with other parameters.
 
     `configuration` is the one that kept the state.  Build that policy, restore with it, and migrate its state to the
-    new one (`fairsched.policies.migrate`); nothing is forgiven then.
+    new one (`fairsched.policies.local.state_transfer`); nothing is forgiven then.
     """
 
     def __init__(self, message: str, configuration: Any) -> None:
@@ -76,9 +76,9 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    policy: dict[str, Any]
-    state: dict[str, Any]
-    worker: dict[str, Any]
+    policy: dict[str, object]
+    state: dict[str, object]
+    worker: dict[str, object]
     clients: tuple[Client, ...]
     open: tuple[Open, ...]
     next_id: int
@@ -86,18 +86,18 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def packed(token_ids: Sequence[int]) -> bytes:
-    """Tokens as a snapshot holds them."""
+    """Return tokens as a snapshot holds them."""
     return np.asarray(token_ids, dtype="<i4").tobytes()
 
 
 def unpacked(tokens: bytes) -> list[int]:
-    """The tokens of `packed`."""
+    """Return the tokens of `packed`."""
     found: list[int] = np.frombuffer(tokens, dtype="<i4").tolist()
     return found
 
 
-def snapshot(policy: LocalPolicy[Any], saved: Saved) -> bytes:
-    """The snapshot of an engine that this policy serves.  O(state).
+def snapshot(policy: AnyLocalPolicy, saved: Saved) -> bytes:
+    """Return the snapshot of an engine that this policy serves.  O(state).
 
     Raises `ValueError` for a policy whose configuration holds something that is no value.
     """
@@ -116,7 +116,7 @@ def snapshot(policy: LocalPolicy[Any], saved: Saved) -> bytes:
     return msgspec.json.encode(header) + b"\n" + body
 
 
-def restore(data: bytes, policy: LocalPolicy[Any]) -> Saved:
+def restore(data: bytes, policy: AnyLocalPolicy) -> Saved:
     """What a snapshot holds.  Raises `OtherPolicyError` if another policy kept it, `SnapshotError` if it is broken."""
     body = _body(data)
     here = configuration(policy)
@@ -134,7 +134,7 @@ def restore(data: bytes, policy: LocalPolicy[Any]) -> Saved:
 
 
 def sha256_of(data: bytes) -> str:
-    """The hash in a snapshot's first line, by which a journal names the snapshot that it goes on from."""
+    """Return the hash in a snapshot's first line, by which a journal names the snapshot that it goes on from."""
     return _header(data)[0].sha256
 
 
@@ -164,8 +164,8 @@ def _header(data: bytes) -> tuple[_Header, bytes]:
     return header, raw
 
 
-def _differences(kept: Any, here: Any, where: str = "") -> list[str]:
-    """The places in which two configurations differ."""
+def _differences(kept: object, here: object, where: str = "") -> list[str]:
+    """Return the places in which two configurations differ."""
     if isinstance(kept, Mapping) and isinstance(here, Mapping) and kept.get("class") == here.get("class"):
         keys = sorted(kept.keys() | here.keys())
         return [line for key in keys for line in _differences(kept.get(key), here.get(key), f"{where}{key}.")]

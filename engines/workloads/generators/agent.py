@@ -13,13 +13,25 @@ from typing import Annotated
 
 import msgspec
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess, lengths
-from fairsched.engines.workloads.popularity import spread_lengths
-from fairsched.engines.workloads.programs import Call, Number, Program, Size, Spread, client_names, streams, workload_of
-from fairsched.engines.workloads.saturation import AutoRate
-from fairsched.engines.workloads.timing import GapFile, Timing
-from fairsched.engines.workloads.tokens import EMPTY_TEXT
-from fairsched.model.workload import Workload
+from fairsched.engines.workloads.sampling import (
+    EMPTY_TEXT,
+    Arrivals,
+    Call,
+    Clients,
+    Gaps,
+    GapSpread,
+    Number,
+    Program,
+    RequestRate,
+    Size,
+    Timing,
+    client_names,
+    lengths,
+    spread_lengths,
+    streams,
+    workload_of,
+)
+from fairsched.model.request import Workload
 
 
 def agent(
@@ -27,11 +39,11 @@ def agent(
     seed: int = 0,
     tasks: Annotated[Number, msgspec.Meta(description="tasks")] = 200,
     steps: Annotated[Number, msgspec.Meta(description="mean steps of a task")] = 48,
-    clients: Annotated[Number, msgspec.Meta(description="clients")] = 8,
-    rate: Annotated[AutoRate, msgspec.Meta(description="requests a second, or auto: near saturation")] = "auto",
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process of tasks")] = "poisson",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
-    gaps: Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")] = None,
+    clients: Clients = 8,
+    rate: RequestRate = "auto",
+    arrivals: Arrivals = "poisson",
+    cv: GapSpread = 2.0,
+    gaps: Gaps = None,
     system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that all tasks share")] = 128,
     task_tokens: Annotated[Size, msgspec.Meta(description="mean length of a task's description")] = 1_430,
     task_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 120,

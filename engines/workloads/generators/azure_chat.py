@@ -14,21 +14,21 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess
-from fairsched.engines.workloads.programs import (
+from fairsched.engines.workloads.sampling import (
+    Arrivals,
     Call,
+    Gaps,
+    GapSpread,
     Number,
     Program,
     Rate,
     Size,
-    Spread,
+    Timing,
     client_names,
     streams,
     workload_of,
 )
-from fairsched.engines.workloads.timing import GapFile, Timing
-from fairsched.model.request import Prompt
-from fairsched.model.workload import Workload
+from fairsched.model.request import Prompt, Workload
 
 # fmt: off
 PROMPT_PERCENTS = (0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95, 99, 99.9)
@@ -53,9 +53,9 @@ def azure_chat(
     requests: Annotated[Number, msgspec.Meta(description="requests")] = 6_000,
     clients: Annotated[Number, msgspec.Meta(description="clients, who send in turn")] = 8,
     rate: Annotated[Rate, msgspec.Meta(description="requests a second")] = 5.5,
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process")] = "functions",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
-    gaps: Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")] = None,
+    arrivals: Arrivals = "functions",
+    cv: GapSpread = 2.0,
+    gaps: Gaps = None,
     max_output_tokens: Annotated[Size, msgspec.Meta(description="declared limit of outputs")] = 1_000,
 ) -> Workload:
     """The workload."""

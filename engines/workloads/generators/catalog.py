@@ -10,26 +10,33 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.changes import WorkerSpec
-from fairsched.engines.workloads.agent import agent
-from fairsched.engines.workloads.arrivals import ArrivalProcess
-from fairsched.engines.workloads.azure_chat import azure_chat
-from fairsched.engines.workloads.ce1 import ce1
+from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.workloads.errors import WorkloadError, unknown
-from fairsched.engines.workloads.llm_judge import llm_judge
-from fairsched.engines.workloads.long_context_qa import long_context_qa
-from fairsched.engines.workloads.mixture import mixture
-from fairsched.engines.workloads.multi_turn import multi_turn
-from fairsched.engines.workloads.programming import programming
-from fairsched.engines.workloads.programs import Misbehave, Spread
-from fairsched.engines.workloads.questions import loogle, toolbench, video_qa
-from fairsched.engines.workloads.saturation import ONE_WORKER, AutoRate, saturation
-from fairsched.engines.workloads.scaling import check_limit, rate_notes, rate_ratio, scaled_ns
-from fairsched.engines.workloads.showcase import showcase
-from fairsched.engines.workloads.split import split
-from fairsched.engines.workloads.timing import GapFile, Timing
-from fairsched.engines.workloads.tree_of_thoughts import tree_of_thoughts
-from fairsched.model.workload import Workload
+from fairsched.engines.workloads.generators.agent import agent
+from fairsched.engines.workloads.generators.azure_chat import azure_chat
+from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
+from fairsched.engines.workloads.generators.llm_judge import llm_judge
+from fairsched.engines.workloads.generators.long_context_qa import long_context_qa
+from fairsched.engines.workloads.generators.mixture import mixture
+from fairsched.engines.workloads.generators.multi_turn import multi_turn
+from fairsched.engines.workloads.generators.programming import programming
+from fairsched.engines.workloads.generators.questions import loogle, toolbench, video_qa
+from fairsched.engines.workloads.generators.tree_of_thoughts import tree_of_thoughts
+from fairsched.engines.workloads.sampling import (
+    ONE_WORKER,
+    Arrivals,
+    AutoRate,
+    Gaps,
+    GapSpread,
+    Misbehave,
+    Timing,
+    check_limit,
+    rate_notes,
+    rate_ratio,
+    saturation,
+    scaled_ns,
+)
+from fairsched.model.request import Workload
 
 COMMON = frozenset({"seed", "misbehave", "of_parts"})
 PARTS_MAX = 64
@@ -47,9 +54,9 @@ def mixed(
     of_parts: Mapping[str, Mapping[str, object]] | None = None,
     parts: Annotated[str, msgspec.Meta(description="workloads to mix, joined by +")] = "toolbench+video-qa",
     rate: Annotated[AutoRate, msgspec.Meta(description="requests a second of all, or auto: near saturation")] = "auto",
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process of programs")] = "azure",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
-    gaps: Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")] = None,
+    arrivals: Arrivals = "azure",
+    cv: GapSpread = 2.0,
+    gaps: Gaps = None,
 ) -> Workload:
     """Several workloads at once, each with its own clients, programs in random order; `of_parts` are their parameters.
 
@@ -83,7 +90,7 @@ class Parameter:
     name: str
     help: str
     default: Any
-    type: Any
+    type: object
 
 
 @attrs.frozen(slots=False)
@@ -104,7 +111,7 @@ class WorkloadSpec:
         )
 
     @property
-    def default_rate(self) -> Any:
+    def default_rate(self) -> object:
         """Its arrival rate where none is given, `auto` or a number; None if it has no such parameter."""
         return next((parameter.default for parameter in self.parameters if parameter.name == "rate"), None)
 
@@ -156,12 +163,16 @@ def generate(
     workers: Sequence[WorkerSpec] = ONE_WORKER,
     **params: object,
 ) -> Workload:
-    """The workload called `name`; the same arguments give the same workload.
+    """Return the workload called `name`; the same arguments give the same workload.
 
     `misbehave` is `none`, `more-requests` or `longer-prefix` (None: the workload's default).  `rate_scale` multiplies
     the arrival rate, `limit` keeps the first jobs only, and `params` (values or their text) replace the workload's
     defaults; of `mixed`, `PART.PARAM` are those of a part.  A rate of `auto` is near the saturation
     of `workers`.  Raises `WorkloadError` on an unknown name or a value out of range.
+
+    >>> workload = generate("toolbench", requests=50, documents=10, clients=5, seed=1)
+    >>> len(workload.jobs), len(workload.clients)
+    (50, 5)
     """
     if name not in WORKLOADS:
         raise unknown("workload", name, WORKLOADS)
@@ -174,7 +185,7 @@ def generate(
     if misbehave is not None and spec.misbehaves:
         arguments["misbehave"] = _converted("misbehave", misbehave, Misbehave)
     elif misbehave not in (None, "none"):
-        raise WorkloadError(f"workload {name}: nobody in it can misbehave, found misbehave={misbehave}")
+        raise WorkloadError(f"workload {name}: no client of it can misbehave, found misbehave={misbehave}")
     made = spec.make(**arguments)
     notes = [*made.notes]
     if arguments.get("rate", spec.default_rate) == "auto":
@@ -223,7 +234,7 @@ def _converted(name: str, value: object, kind: Any) -> Any:
         raise WorkloadError(f"parameter {name}: {str(error).replace('`', '')}, found {value!r}") from None
 
 
-def _help(hint: Any) -> str:
+def _help(hint: object) -> str:
     if get_origin(hint) is not Annotated:
         return ""
     return " ".join(meta.description for meta in get_args(hint)[1:] if getattr(meta, "description", None))

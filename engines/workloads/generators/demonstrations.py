@@ -1,21 +1,75 @@
-"""`split`: organisations that send the same kind of requests, one of which does so as many clients.
+"""Workloads that show one effect each: `showcase` (a flood), `split` (an organisation as many clients) and `ce1`.
 
-The first deals its requests out to `keys` clients, each of the others is a single client.  At the defaults each alone
-asks for most of what a worker like Llama-3.2-3B on an A10G answers (8 requests a second), or more, so all wait all the
-time, and where shares are per client the first gets about keys / (keys + others) of the service.
-
-All figures are ours.  Requests of an organisation share its system prompt, and nothing else.
+All figures are ours.
 """
 
 from typing import Annotated
 
 import msgspec
 
-from fairsched.engines.workloads.arrivals import arrivals_ns, lengths
-from fairsched.engines.workloads.programs import Call, Number, Program, Rate, Size, streams, workload_of
-from fairsched.engines.workloads.tokens import prompt_of
-from fairsched.model.request import Client
-from fairsched.model.workload import Workload
+from fairsched.engines.workloads.sampling import (
+    Call,
+    Number,
+    Program,
+    Rate,
+    Size,
+    arrivals_ns,
+    lengths,
+    prompt_of,
+    streams,
+    workload_of,
+)
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+
+SHOWCASE_KV_TOKENS = 32_768
+SHOWCASE_IN_FLIGHT_CAP_TOKENS = 16_384
+CE1_KV_TOKENS = 4
+CE1_QUANTUM = 1
+
+
+def showcase(
+    *,
+    seed: int = 0,
+    duration_s: Annotated[Rate, msgspec.Meta(description="seconds for which requests arrive")] = 40.0,
+    cold_clients: Annotated[Number, msgspec.Meta(description="clients whose prompts are all new")] = 2,
+    hot_rate: Annotated[Rate, msgspec.Meta(description="flood requests a second")] = 40.0,
+    cold_rate: Annotated[Rate, msgspec.Meta(description="requests a second of each other client")] = 6.0,
+    prefix_tokens: Annotated[Size, msgspec.Meta(description="prefix that the flood shares")] = 1_024,
+    question_tokens: Annotated[Size, msgspec.Meta(description="what a flood request adds to it")] = 64,
+    cold_tokens: Annotated[Size, msgspec.Meta(description="prompt of a request of the others")] = 1_024,
+    output_tokens: Annotated[Size, msgspec.Meta(description="length of every answer")] = 256,
+) -> Workload:
+    """Return a flood of requests that share one hot prefix, under which longest prefix match starves all other clients.
+
+    One client floods: its requests share a prefix that never leaves the cache, and come faster than a worker can answer
+    them.  The other clients send prompts that are new.  A policy that always takes the longest match serves the flood
+    alone for as long as it lasts, so twice the `duration_s` is twice the gap; a gate that charges what is computed
+    holds the gap under a bound that does not depend on the duration.  Arrivals are Poisson, lengths constant.
+
+    Meant for a worker with 32,768 tokens of KV and a cap of 16,384 on what DLPM lets one client have in flight: then
+    the bounds of DLPM and VTC are less than a tenth of what the busiest client receives, so that they could well be
+    broken.  A worker like Llama-3.2-3B on an A10G answers about 13 flood requests of 256 tokens a second and
+    Llama-3.1-8B on an A100 about 30, by the latency presets' decode cost at full batches; `hot_rate` is above both.
+    """
+    programs: list[Program] = []
+    for client in range(cold_clients + 1):
+        rng, tokens = streams(seed, client)
+        hot = client == 0
+        rate = hot_rate if hot else cold_rate
+        prefix = tokens.fresh(prefix_tokens if hot else 0)
+        count = max(round(rate * duration_s), 1)
+        programs += [
+            Program(
+                client,
+                time,
+                (Call(prompt_of(prefix, tokens.fresh(question_tokens if hot else cold_tokens)), output_tokens),),
+            )
+            for time in arrivals_ns(rng, "poisson", rate=rate, count=count)
+        ]
+    names = ["hot", *(f"cold-{index}" for index in range(1, cold_clients + 1))]
+    cap = SHOWCASE_IN_FLIGHT_CAP_TOKENS
+    note = f"Meant for {SHOWCASE_KV_TOKENS:,} tokens of KV and an in-flight cap of {cap:,} for DLPM."
+    return workload_of("showcase", programs, names=names, max_output_tokens=output_tokens, notes=(note,))
 
 
 def split(
@@ -31,7 +85,13 @@ def split(
     output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an answer")] = 192,
     max_output_tokens: Annotated[Size, msgspec.Meta(description="longest answer")] = 384,
 ) -> Workload:
-    """The workload: Poisson arrivals for `duration_s` seconds."""
+    """Return organisations that send the same kind of requests, one of which does so as many clients.
+
+    The first deals its requests out to `keys` clients, each of the others is a single client.  At the defaults each
+    alone asks for most of what a worker like Llama-3.2-3B on an A10G answers (8 requests a second), or more, so all
+    wait all the time, and where shares are per client the first gets about keys / (keys + others) of the service.
+    Requests of an organisation share its system prompt, and nothing else.  Arrivals are Poisson.
+    """
     clients = [Client(key, f"many/key-{key + 1}", groups=(("many", 1),)) for key in range(keys)]
     clients += [Client(keys + i, f"single-{i + 1}/key", groups=((f"single-{i + 1}", 1),)) for i in range(others)]
     programs: list[Program] = []
@@ -49,3 +109,46 @@ def split(
     names = [client.name for client in clients]
     made = workload_of("split", programs, names=names, max_output_tokens=max_output_tokens)
     return msgspec.structs.replace(made, clients=tuple(clients))
+
+
+def ce1(
+    *,
+    steps: Annotated[
+        int, msgspec.Meta(ge=1, le=100_000, description="engine steps for which f must stay backlogged")
+    ] = 400,
+) -> Workload:
+    """Return the counterexample to forgiving a client's debt when it rejoins.
+
+    Client f always has requests queued that extend by one token and answer with one: `steps + 1` requests at time 0,
+    of which at most one is served a step.  Client g sends one request of one token with an answer of three, and sends
+    the next only when that has finished.  Run it with a deficit gate of quantum 1, weights 1 and 2, and 4 tokens of KV
+    memory that are reserved statically.  A request of f declares two tokens of output, so that no two of them fit side
+    by side, and then stops after the first.
+
+    Where a rejoin sets the deficit to 0, each four steps are three of g and one of f: g gains 1 + 2 * 3 = 7 and f gains
+    1 + 2 * 1 = 3, so g's lead over the waiting f grows without end: it passes 20 in step 17 (counted from 0) and is 403
+    within 400 steps, simulated.  Where debt is kept, g pays before it is served again, and its lead stays within 9.
+    """
+    g_requests = steps // 3 + 1
+    one_token = Prompt(tokens=1)
+    g_jobs = [
+        Job(
+            request=Request(id=index, client=1, arrival_ns=0, prompt=one_token, max_output_tokens=3),
+            output_tokens=3,
+            after=(index - 1,) if index else (),
+        )
+        for index in range(g_requests)
+    ]
+    f_jobs = [
+        Job(
+            request=Request(id=g_requests + index, client=0, arrival_ns=0, prompt=one_token, max_output_tokens=2),
+            output_tokens=1,
+        )
+        for index in range(steps + 1)
+    ]
+    notes = (
+        f"Meant for a quantum of {CE1_QUANTUM}, weights 1 and 2, and {CE1_KV_TOKENS} tokens of KV memory, "
+        "reserved statically.",
+        f"Client f stays backlogged for {steps:,} steps at least; it declares two output tokens and stops after one.",
+    )
+    return Workload(name="ce1", jobs=(*g_jobs, *f_jobs), clients=(Client(0, "f"), Client(1, "g")), notes=notes)

@@ -13,32 +13,37 @@ from typing import Annotated
 
 import msgspec
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess, arrivals_ns, lengths
-from fairsched.engines.workloads.programs import (
+from fairsched.engines.workloads.sampling import (
+    Arrivals,
     Call,
+    Clients,
+    GapSpread,
     Misbehave,
     Number,
     Program,
     Rate,
     Size,
-    Spread,
+    Tokens,
+    TokenSource,
+    arrivals_ns,
     client_names,
+    lengths,
+    prompt_of,
     streams,
     workload_of,
 )
-from fairsched.engines.workloads.tokens import Tokens, TokenSource, prompt_of
-from fairsched.model.workload import Workload
+from fairsched.model.request import Workload
 
 
 def llm_judge(
     *,
     misbehave: Misbehave = "none",
     seed: int = 0,
-    clients: Annotated[Number, msgspec.Meta(description="clients")] = 8,
+    clients: Clients = 8,
     articles: Annotated[Number, msgspec.Meta(description="articles of each client")] = 30,
     rate: Annotated[Rate, msgspec.Meta(description="articles a second, of all clients together")] = 8.0,
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process")] = "gamma",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
+    arrivals: Arrivals = "gamma",
+    cv: GapSpread = 2.0,
     dimensions: Annotated[Number, msgspec.Meta(description="dimensions judged")] = 2,
     more_dimensions: Annotated[Number, msgspec.Meta(description="more-requests: client 0's dimensions")] = 16,
     system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that a client's calls share")] = 64,

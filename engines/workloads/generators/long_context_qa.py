@@ -15,21 +15,24 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess, arrivals_ns, lengths
-from fairsched.engines.workloads.programs import (
+from fairsched.engines.workloads.sampling import (
+    Arrivals,
     Call,
+    Clients,
+    GapSpread,
     Misbehave,
     Number,
     Program,
     Rate,
     Size,
-    Spread,
+    arrivals_ns,
     client_names,
+    lengths,
+    prompt_of,
     streams,
     workload_of,
 )
-from fairsched.engines.workloads.tokens import prompt_of
-from fairsched.model.workload import Workload
+from fairsched.model.request import Workload
 
 DOCUMENT_SD_RATIO = 6_105 / 23_474
 
@@ -38,12 +41,12 @@ def long_context_qa(
     *,
     misbehave: Misbehave = "none",
     seed: int = 0,
-    clients: Annotated[Number, msgspec.Meta(description="clients")] = 8,
+    clients: Clients = 8,
     documents: Annotated[Number, msgspec.Meta(description="documents of each client")] = 6,
     questions: Annotated[Number, msgspec.Meta(description="questions a document, on average")] = 18,
     rate: Annotated[Rate, msgspec.Meta(description="questions a second, of all well-behaved clients together")] = 4.0,
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process")] = "gamma",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
+    arrivals: Arrivals = "gamma",
+    cv: GapSpread = 2.0,
     document_tokens: Annotated[Size, msgspec.Meta(description="mean length of a document")] = 23_474,
     question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a question")] = 64,
     output_tokens: Annotated[Size, msgspec.Meta(description="length of every answer")] = 16,

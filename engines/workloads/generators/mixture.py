@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.engines.workloads.timing import Timing
-from fairsched.model.request import Client
-from fairsched.model.workload import Job, Workload
+from fairsched.engines.workloads.sampling import Timing
+from fairsched.model.request import Client, Job, Workload
 
 
 def mixture(parts: Sequence[Workload], names: Sequence[str], rng: np.random.Generator, timing: Timing) -> Workload:

@@ -13,8 +13,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.arrivals import lengths, uniform_ns
-from fairsched.engines.workloads.programs import (
+from fairsched.engines.workloads.sampling import (
     Call,
     Misbehave,
     Number,
@@ -22,11 +21,13 @@ from fairsched.engines.workloads.programs import (
     Rate,
     Size,
     client_names,
+    lengths,
+    prompt_of,
     streams,
+    uniform_ns,
     workload_of,
 )
-from fairsched.engines.workloads.tokens import prompt_of
-from fairsched.model.workload import Workload
+from fairsched.model.request import Workload
 
 # fmt: off
 ARENA_REQUESTS = (
@@ -47,7 +48,7 @@ def multi_turn(
     ] = 10,
     sessions: Annotated[Number, msgspec.Meta(description="chats in all (at least one a client)")] = 300,
     turns: Annotated[Number, msgspec.Meta(description="mean turns of a chat (geometric, at most 16)")] = 4,
-    rate: Annotated[Rate, msgspec.Meta(description="chats a second, when nobody sends more")] = 4.0,
+    rate: Annotated[Rate, msgspec.Meta(description="chats a second, when no client sends more")] = 4.0,
     think_s: Annotated[Rate, msgspec.Meta(description="mean time before the next turn, exponential")] = 10.0,
     system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that a client's chats share")] = 128,
     longer_system_tokens: Annotated[Size, msgspec.Meta(description="longer-prefix: the same of client 0")] = 4_096,

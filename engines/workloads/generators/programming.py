@@ -13,14 +13,25 @@ from typing import Annotated
 
 import msgspec
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess, lengths
-from fairsched.engines.workloads.popularity import spread_lengths
-from fairsched.engines.workloads.programs import Number, Program, Size, Spread, client_names, streams, workload_of
-from fairsched.engines.workloads.saturation import AutoRate
-from fairsched.engines.workloads.timing import GapFile, Timing
-from fairsched.engines.workloads.tokens import EMPTY_TEXT
-from fairsched.engines.workloads.tree_of_thoughts import Few, tree
-from fairsched.model.workload import Workload
+from fairsched.engines.workloads.generators.tree_of_thoughts import Few, tree
+from fairsched.engines.workloads.sampling import (
+    EMPTY_TEXT,
+    Arrivals,
+    Clients,
+    Gaps,
+    GapSpread,
+    Number,
+    Program,
+    RequestRate,
+    Size,
+    Timing,
+    client_names,
+    lengths,
+    spread_lengths,
+    streams,
+    workload_of,
+)
+from fairsched.model.request import Workload
 
 
 def programming(
@@ -29,11 +40,11 @@ def programming(
     problems: Annotated[Number, msgspec.Meta(description="problems")] = 24,
     height: Annotated[Few, msgspec.Meta(description="levels of a problem's tree")] = 6,
     branches: Annotated[Few, msgspec.Meta(description="attempts at each node")] = 2,
-    clients: Annotated[Number, msgspec.Meta(description="clients")] = 8,
-    rate: Annotated[AutoRate, msgspec.Meta(description="requests a second, or auto: near saturation")] = "auto",
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process of problems")] = "poisson",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
-    gaps: Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")] = None,
+    clients: Clients = 8,
+    rate: RequestRate = "auto",
+    arrivals: Arrivals = "poisson",
+    cv: GapSpread = 2.0,
+    gaps: Gaps = None,
     header_tokens: Annotated[Size, msgspec.Meta(description="header that all problems share")] = 256,
     problem_tokens: Annotated[Size, msgspec.Meta(description="mean length of a problem's statement")] = 2_796,
     problem_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 1_638,

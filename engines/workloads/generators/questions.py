@@ -9,12 +9,12 @@ toolbench    1,835 (742)          43     85 %        39   230
 video-qa     9,865 (5,976)         4     88 %       8.6    33
 loogle      23,474 (6,105)        16     91 %        18   849
 
-A prompt is a system prompt that all share, the document, and a question nobody else asks.  What is shared is whatever
+A prompt is a system prompt that all share, the document, and a question of its own.  What is shared is all that
 is not new, the question and the document's first time, so the row's share fixes the question's length.  Popularity
 follows Zipf's law, with Preble's 1.1 for tools (its ablation) and 0 for videos and documents.
 
 Ours, where the paper gives no figure: the system prompt, the spread of questions and outputs, the number of documents,
-clients, and whose documents they are: tools belong to everybody, a video or document to the client who asks about it.
+clients, and whose documents they are: tools belong to all clients, a video or document to the client who asks about it.
 So is `live`: a video or document is asked about for a while, and at any time (but the beginning and the end) 32 videos
 of 315 k tokens or 12 documents of 282 k are.  That is more than one worker of the default latency model keeps (132 k)
 and less than four do.  If all were always asked about, no cluster of a few workers would keep anything.
@@ -26,23 +26,27 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess, lengths
-from fairsched.engines.workloads.popularity import spread_lengths, zipf_counts
-from fairsched.engines.workloads.programs import (
+from fairsched.engines.workloads.sampling import (
+    EMPTY_TEXT,
+    Arrivals,
     Call,
+    Clients,
+    Gaps,
+    GapSpread,
     Number,
     Program,
     Rate,
+    RequestRate,
     Size,
-    Spread,
+    Timing,
     client_names,
+    lengths,
+    spread_lengths,
     streams,
     workload_of,
+    zipf_counts,
 )
-from fairsched.engines.workloads.saturation import AutoRate
-from fairsched.engines.workloads.timing import GapFile, Timing
-from fairsched.engines.workloads.tokens import EMPTY_TEXT
-from fairsched.model.workload import Workload
+from fairsched.model.request import Workload
 
 QUESTION_CV = 0.2
 """Spread of questions' lengths, relative to their mean (ours)."""
@@ -63,14 +67,14 @@ def questions(
     live: Annotated[
         Number | None, msgspec.Meta(description="documents that are asked about at any one time, null for all")
     ] = None,
-    clients: Annotated[Number, msgspec.Meta(description="clients")] = 8,
+    clients: Clients = 8,
     owners: Annotated[
-        Literal["everybody", "one"], msgspec.Meta(description="whose a document is: everybody's or one client's")
+        Literal["everybody", "one"], msgspec.Meta(description="owner of a document: every client or one")
     ] = "one",
-    rate: Annotated[AutoRate, msgspec.Meta(description="requests a second, or auto: near saturation")] = "auto",
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process")] = "poisson",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
-    gaps: Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")] = None,
+    rate: RequestRate = "auto",
+    arrivals: Arrivals = "poisson",
+    cv: GapSpread = 2.0,
+    gaps: Gaps = None,
     system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that all requests share")] = 16,
     prompt_tokens: Annotated[Size, msgspec.Meta(description="mean length of a prompt")],
     prompt_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of prompts' lengths")],

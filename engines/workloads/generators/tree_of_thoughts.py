@@ -9,28 +9,34 @@ worked examples of its own, hence the length.
 
 The default's 128 trees hold about 910 k tokens with the longer prefix, which is more than either of the paper's
 machines keeps (132 k and 427 k), and they arrive faster than one worker serves them.  So many unfinished trees compete
-for memory, and the order of service decides what is computed again (docs/results.md).
+for memory, and the order of service decides what is computed again (docs/explanation/results.md).
 """
 
 from typing import Annotated
 
 import msgspec
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess, arrivals_ns, lengths
-from fairsched.engines.workloads.programs import (
+from fairsched.engines.workloads.sampling import (
+    EMPTY_TEXT,
+    Arrivals,
     Call,
+    Clients,
+    GapSpread,
     Misbehave,
     Number,
     Program,
     Rate,
     Size,
-    Spread,
+    Text,
+    Tokens,
+    TokenSource,
+    arrivals_ns,
     client_names,
+    lengths,
     streams,
     workload_of,
 )
-from fairsched.engines.workloads.tokens import EMPTY_TEXT, Text, Tokens, TokenSource
-from fairsched.model.workload import Workload
+from fairsched.model.request import Workload
 
 Few = Annotated[int, msgspec.Meta(ge=1, le=6)]
 
@@ -39,11 +45,11 @@ def tree_of_thoughts(
     *,
     misbehave: Misbehave = "none",
     seed: int = 0,
-    clients: Annotated[Number, msgspec.Meta(description="clients")] = 8,
+    clients: Clients = 8,
     trees: Annotated[Number, msgspec.Meta(description="trees of each client")] = 16,
     rate: Annotated[Rate, msgspec.Meta(description="trees a second, of all clients together")] = 4.0,
-    arrivals: Annotated[ArrivalProcess, msgspec.Meta(description="arrival process")] = "gamma",
-    cv: Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")] = 2.0,
+    arrivals: Arrivals = "gamma",
+    cv: GapSpread = 2.0,
     height: Annotated[Few, msgspec.Meta(description="levels of a tree")] = 4,
     branches: Annotated[Few, msgspec.Meta(description="thoughts tried at each node")] = 2,
     more_branches: Annotated[Few, msgspec.Meta(description="more-requests: client 0's branches")] = 4,

@@ -5,7 +5,7 @@ tokens (the last may be filled only partly, and is then dropped), and `parent_ch
 follows (-1: none).  The traces are samples, so a parent may not be there; then the turn begins a chat, and is counted.
 
 A turn is sent when its parent has finished and as much time has passed as lies between the two in the trace.  The
-parent's own answer took part of that time, which nobody recorded, so chats last a little longer than they did.
+parent's own answer took part of that time, which is not recorded, so chats last a little longer than they did.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,8 @@ from typing import Annotated
 import msgspec
 
 from fairsched.engines.workloads.errors import TraceError
-from fairsched.engines.workloads.jsonl import read_objects
-from fairsched.engines.workloads.mooncake import Id, Key, Tokens, prompt_of
-from fairsched.engines.workloads.rows import ID_MAX, TIME_NS_MAX, TraceRow
+from fairsched.engines.workloads.readers.mooncake import Id, Key, Tokens, prompt_of
+from fairsched.engines.workloads.readers.rows import ID_MAX, TIME_NS_MAX, TraceFormat, TraceRow, read_objects
 
 BLOCK_TOKENS = 16
 NO_PARENT = -1
@@ -38,11 +37,8 @@ class BailianRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hash_ids: list[Key] = []
 
 
-COLUMNS = BailianRow.__struct_fields__
-
-
-def read(path: Path) -> Iterator[TraceRow]:
-    """Rows of a trace, with the ids of its `chat_id`.  Raises `TraceError`."""
+def read_bailian(path: Path) -> Iterator[TraceRow]:
+    """Read the rows of a trace, with the ids of its `chat_id`.  Raises `TraceError`."""
     # Of each request so far: when it was sent, and the first request of its chat.
     seen: dict[int, tuple[int, int]] = {}
     for row, line in read_objects(path, BailianRow):
@@ -70,3 +66,13 @@ def _time_ns(path: Path, row: int, seconds: int | Decimal) -> int:
     if not (value.is_finite() and value >= 0 and value.adjusted() < 10 and (ns := int(value.scaleb(9))) <= TIME_NS_MAX):
         raise TraceError(path, row, "timestamp", "a time in seconds from 0 to 9.2e9", str(seconds))
     return ns
+
+
+BAILIAN = TraceFormat(
+    "bailian",
+    "Qwen-Bailian usage trace, JSON lines",
+    BailianRow.__struct_fields__,
+    read_bailian,
+    "timestamp",
+    "chat_id",
+)

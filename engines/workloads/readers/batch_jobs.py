@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.workloads.errors import TraceError
-from fairsched.engines.workloads.formats import format_of
+from fairsched.engines.workloads.readers.formats import format_of
 from fairsched.model.request import KEY_BYTES
 
 NARROW_BYTES = 4

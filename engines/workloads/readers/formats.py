@@ -1,54 +1,19 @@
 """The trace formats there are, and how a file's is recognised: by the names in its header or its first object.
 
-A new format is one file with `COLUMNS` and `read`, and one line here.
+A new format is a `TraceFormat` beside its reader, and its name here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import attrs
 import msgspec
 
-from fairsched.engines.workloads import arena, azure, bailian, burstgpt, mooncake
 from fairsched.engines.workloads.errors import TraceError, unknown
-from fairsched.engines.workloads.rows import TraceRow, lines
+from fairsched.engines.workloads.readers.bailian import BAILIAN
+from fairsched.engines.workloads.readers.csv_formats import ARENA, AZURE, BURSTGPT
+from fairsched.engines.workloads.readers.mooncake import MOONCAKE
+from fairsched.engines.workloads.readers.rows import TraceFormat, lines
 
-
-@attrs.frozen
-class TraceFormat:
-    """How a kind of trace file is read.
-
-    `fields` are its column names or keys; `time_field` and `id_field` are where times and ids stand, for messages
-    (a format without ids numbers its rows).
-    """
-
-    name: str
-    summary: str
-    fields: Sequence[str]
-    read: Callable[[Path], Iterator[TraceRow]]
-    time_field: str
-    id_field: str | None
-
-
-FORMATS: dict[str, TraceFormat] = {
-    form.name: form
-    for form in (
-        TraceFormat("azure", "Azure LLM inference trace, CSV", azure.COLUMNS, azure.read, "TIMESTAMP", None),
-        TraceFormat("arena", "VTC artifact's arena workload, CSV", arena.COLUMNS, arena.read, "arrival_s", "req_id"),
-        TraceFormat("burstgpt", "BurstGPT, CSV", burstgpt.COLUMNS, burstgpt.read, "Timestamp", None),
-        TraceFormat(
-            "mooncake",
-            "JSON lines, Mooncake's keys and our optional ones",
-            mooncake.COLUMNS,
-            mooncake.read,
-            "timestamp",
-            "id",
-        ),
-        TraceFormat(
-            "bailian", "Qwen-Bailian usage trace, JSON lines", bailian.COLUMNS, bailian.read, "timestamp", "chat_id"
-        ),
-    )
-}
+FORMATS: dict[str, TraceFormat] = {form.name: form for form in (AZURE, ARENA, BURSTGPT, MOONCAKE, BAILIAN)}
 """All formats by name; of two that fit a file equally well the earlier is taken."""
 
 

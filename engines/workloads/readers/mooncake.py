@@ -1,9 +1,9 @@
-"""Mooncake's trace format and our extension of it: JSON lines of time, lengths, block ids, and optional keys.
+"""Mooncake's trace format and our extension of it, read and written: JSON lines of time, lengths, block ids, and more.
 
 Format: Mooncake, FAST'25 release (Apache-2.0 data): `timestamp` in milliseconds, lengths in tokens, and one id for each
 block of 512 prompt tokens, where equal ids mean equal prefixes up to there.  The last id may stand for a block that
 the prompt fills only partly; such a block cannot be reused whole, so its id is dropped.  The optional keys say
-whatever else a workload can say; `docs/traces.md` describes each.
+whatever else a workload can say.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,8 @@ import msgspec
 import numpy as np
 
 from fairsched.engines.workloads.errors import TraceError
-from fairsched.engines.workloads.jsonl import read_objects
-from fairsched.engines.workloads.rows import ID_MAX, TraceRow, ms_ns
-from fairsched.model.request import TOKENS_MAX, Prompt, Slo
+from fairsched.engines.workloads.readers.rows import ID_MAX, TraceFormat, TraceRow, ms_ns, read_objects
+from fairsched.model.request import TOKENS_MAX, Client, Job, Prompt, Slo, Workload
 
 BLOCK_TOKENS = 512
 
@@ -37,33 +36,49 @@ class MooncakeSlo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class MooncakeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A line of the file; `docs/traces.md` says what each key means."""
+    """A line of the file."""
 
     timestamp: Ms
+    """When the request is sent, in ms; with `parent`, when its program started. It never falls."""
     input_length: Tokens
+    """Length of the prompt."""
     output_length: Tokens
+    """True length of the output."""
     hash_ids: list[Key] = []
+    """A key for each block of the prompt: prompts share a prefix as far as their keys agree from the start. At most
+    one more than the whole blocks."""
     block_tokens: Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)] = BLOCK_TOKENS
+    """Size of a block; 1 for token-exact prefixes."""
     id: Id | None = None
+    """Unique; none: the line's number from 0."""
     client: Name | None = None
+    """Sender of the request; on every line or on none."""
     weight: Annotated[int, msgspec.Meta(ge=1, le=10**6)] | None = None
+    """The client's share, 1 unless given; the same on each line that states it."""
     session: Name | None = None
+    """The client's own label; one session is one client where clients are assigned."""
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)] = 0
+    """The client's own label."""
     slo: MooncakeSlo | None = None
+    """Latency targets: `ttft_ms`, `tpot_ms`, `latency_ms`."""
     parent: Id | list[Id] | None = None
+    """The request is sent when all of these, on earlier lines, have finished."""
     think_ms: Ms = 0
+    """How long after its parents it is sent."""
     program: Id | None = None
+    """Calls with one number are one program, whose latency ends with its last call; none: the first parent's."""
     max_output_tokens: Tokens | None = None
+    """What the client declares, at least `output_length`."""
     predicted_output_tokens: Tokens | None = None
+    """A prediction of the output."""
     cancel_after_ms: Ms | None = None
+    """How long after it was sent its caller gives up."""
     downstream_levels: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    """How many calls of its program have to follow, one after the other."""
 
 
-COLUMNS = MooncakeRow.__struct_fields__
-
-
-def read(path: Path) -> Iterator[TraceRow]:
-    """Rows of a trace; a row without `id` has its line number less one.  Raises `TraceError`."""
+def read_mooncake(path: Path) -> Iterator[TraceRow]:
+    """Read the rows of a trace; a row without `id` has its line number less one.  Raises `TraceError`."""
     for row, line in read_objects(path, MooncakeRow):
         if line.max_output_tokens is not None and line.max_output_tokens < line.output_length:
             expected = f"at least the output_length {line.output_length}"
@@ -113,3 +128,60 @@ def _slo(path: Path, row: int, slo: MooncakeSlo | None) -> Slo | None:
         for value in (slo.ttft_ms, slo.tpot_ms, slo.latency_ms)
     )
     return Slo(ttft_ns=ttft, tpot_ns=tpot, latency_ns=latency)
+
+
+MOONCAKE = TraceFormat(
+    "mooncake",
+    "JSON lines, Mooncake's keys and our optional ones",
+    MooncakeRow.__struct_fields__,
+    read_mooncake,
+    "timestamp",
+    "id",
+)
+
+
+def save_workload(workload: Workload, path: Path) -> None:
+    """Write a workload as a trace, one line a job, in the jobs' order.
+
+    Reading the file back gives the same jobs and clients, with clients numbered by first appearance.
+    Raises `OSError` where the file cannot be written.
+    """
+    encoder = msgspec.json.Encoder(decimal_format="number")
+    with path.open("wb") as file:
+        for job in workload.jobs:
+            file.write(encoder.encode(_row(job, workload.clients[job.request.client])) + b"\n")
+
+
+def _row(job: Job, client: Client) -> MooncakeRow:
+    request, slo = job.request, job.request.slo
+    return MooncakeRow(
+        timestamp=_ms(request.arrival_ns),
+        input_length=request.prompt.tokens,
+        output_length=job.output_tokens,
+        hash_ids=np.frombuffer(request.prompt.keys, dtype="<i8").tolist(),
+        block_tokens=request.prompt.block_tokens,
+        id=request.id,
+        client=client.name,
+        weight=client.weight if client.weight != 1 else None,
+        session=request.session,
+        priority=request.priority,
+        downstream_levels=request.downstream_levels,
+        slo=None if slo is None else _slo_row(slo),
+        parent=list(job.after) or None,
+        think_ms=_ms(job.think_ns),
+        program=job.program,
+        max_output_tokens=request.max_output_tokens,
+        predicted_output_tokens=request.predicted_output_tokens,
+        cancel_after_ms=None if job.cancel_after_ns is None else _ms(job.cancel_after_ns),
+    )
+
+
+def _slo_row(slo: Slo) -> MooncakeSlo:
+    times_ns = (slo.ttft_ns, slo.tpot_ns, slo.latency_ns)
+    ttft, tpot, latency = (None if time is None else _ms(time) for time in times_ns)
+    return MooncakeSlo(ttft_ms=ttft, tpot_ms=tpot, latency_ms=latency)
+
+
+def _ms(ns: int) -> Ms:
+    """Milliseconds, exactly: a whole number where it is one."""
+    return ns // 10**6 if ns % 10**6 == 0 else Decimal(ns).scaleb(-6)

@@ -1,15 +1,17 @@
-"""What every trace format is read into: one neutral row a request, and the exact parsing of its fields.
+"""What trace formats share: the row that each is read into, lines of CSV and JSON, and the exact parsing of fields.
 
 Nothing goes through a float: times are read digit by digit into integer nanoseconds (digits below a nanosecond are
-dropped), lengths are plain decimal integers.  Whatever does not parse is a `TraceError` that names the row.
+dropped), lengths are plain decimal integers.  What does not parse is a `TraceError` that names the row.
 """
 
 import csv
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import TypeVar
 
+import attrs
 import msgspec
 
 from fairsched.engines.workloads.errors import TraceError
@@ -21,6 +23,9 @@ TIME_NS_MAX = 2**63 - 1
 ID_MAX = 2**63 - 1
 
 _DECIMAL = re.compile(r"(\d{1,18})(?:\.(\d*))?", re.ASCII)
+_Object = TypeVar("_Object", bound=msgspec.Struct)
+_AT_FIELD = re.compile(r" - at `\$\.(\w+)")
+_NAMED_FIELD = re.compile(r"(missing required|contains unknown) field `([^`]*)`")
 _SCIENTIFIC = re.compile(r"\d+(\.\d*)?[eE][+-]?\d{1,3}", re.ASCII)
 
 
@@ -49,6 +54,22 @@ class TraceRow(msgspec.Struct, frozen=True):
     predicted_output_tokens: int | None = None
     cancel_after_ns: int | None = None
     remark: str | None = None
+
+
+@attrs.frozen
+class TraceFormat:
+    """How a kind of trace file is read.
+
+    `fields` are its column names or keys; `time_field` and `id_field` are where times and ids stand, for messages
+    (a format without ids numbers its rows).
+    """
+
+    name: str
+    summary: str
+    fields: Sequence[str]
+    read: Callable[[Path], Iterator[TraceRow]]
+    time_field: str
+    id_field: str | None
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -94,6 +115,36 @@ def _column(path: Path, header: Sequence[str], name: str, optional: bool) -> int
             return None
         raise TraceError(path, 1, name, f"a column {name}", f"the header {','.join(header)!r}")
     return header.index(name)
+
+
+def read_objects(path: Path, kind: type[_Object]) -> Iterator[tuple[int, _Object]]:
+    """Row number and object for each line of JSON.  Raises `TraceError` with the field that does not fit `kind`."""
+    decode = msgspec.json.Decoder(kind).decode
+    for row, text in lines(path):
+        try:
+            yield row, decode(text)
+        except msgspec.ValidationError as error:
+            raise _misfit(path, row, text, str(error)) from None
+        except msgspec.DecodeError as error:
+            found = (
+                f"{text!r} ({error})" if text.strip() and len(text) < 40 else (str(error) if text else "an empty line")
+            )
+            raise TraceError(path, row, None, "a JSON object", found) from None
+
+
+def _misfit(path: Path, row: int, text: str, message: str) -> TraceError:
+    """The decoder's complaint as a `TraceError`: its field, what it wanted, and the value that stands there."""
+    at, named = _AT_FIELD.search(message), _NAMED_FIELD.search(message)
+    if named:
+        field = f"{at[1]}.{named[2]}" if at else named[2]
+        if named[1] == "missing required":
+            return TraceError(path, row, field, f"a key {named[2]!r}", "none")
+        return TraceError(path, row, field, "only keys that this format knows", f"the key {named[2]!r}")
+    expected = message.split(" - at ")[0].removeprefix("Expected ").split(", got")[0].replace("`", "")
+    if at is None:
+        return TraceError(path, row, None, f"a JSON {expected}", repr(text))
+    value = msgspec.json.decode(text)
+    return TraceError(path, row, at[1], expected, repr(value[at[1]]))
 
 
 def count(path: Path, row: int, field: str, text: str, *, low: int = 1, high: int = TOKENS_MAX) -> int:

@@ -20,10 +20,10 @@ from typing import Annotated, Literal
 import attrs
 import msgspec
 
-from fairsched.engines.changes import WorkerSpec
-from fairsched.model.prefix_tree import PrefixTree
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
-from fairsched.model.workload import Job, Workload
+from fairsched.engines.fleet import WorkerSpec
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.prefix_cache import PrefixTree
+from fairsched.model.request import Job, Workload
 
 NEAR = 0.9
 """The part of saturation that `rate=auto` asks for (ours)."""
@@ -32,7 +32,7 @@ AutoRate = Annotated[float, msgspec.Meta(gt=0, le=1e6)] | Literal["auto"]
 
 
 ONE_WORKER = (WorkerSpec(PRESETS[DEFAULT_PRESET]),)
-"""One worker of the default latency model: what `auto` means where nobody says what the cluster is."""
+"""One worker of the default latency model: what `auto` means where no cluster is given."""
 
 
 @attrs.frozen

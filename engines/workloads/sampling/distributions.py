@@ -1,12 +1,16 @@
-"""When programs start: Poisson, Gamma, bursty and Azure-like arrival processes, and the lengths that go with them.
+"""Random draws: arrival times, lengths, and how often each of several documents is asked about.
 
 All draw from a numpy generator, so a seed decides everything; times are integer nanoseconds.
 """
 
+from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from fairsched.engines.workloads.errors import WorkloadError
 
 ArrivalProcess = Literal["gamma", "poisson", "bursty", "azure", "functions"]
 
@@ -101,3 +105,40 @@ def lengths(
     drawn = rng.lognormal(np.log(mean) - spread / 2, np.sqrt(spread), size=count)
     whole: list[int] = np.clip(np.rint(drawn), low, high).astype(np.int64).tolist()
     return whole
+
+
+def zipf_counts(total: int, documents: int, exponent: float) -> list[int]:
+    """`total` requests over `documents`, the k-th in proportion to 1 / k^exponent (0: equal shares), none left out.
+
+    Largest remainders over the requests that are left when each has one.  Raises `WorkloadError` on fewer requests
+    than documents.
+    """
+    if total < documents:
+        raise WorkloadError(f"{total:,} requests cannot be about {documents:,} documents: each needs at least one")
+    shares = np.arange(1, documents + 1, dtype=np.float64) ** -exponent
+    ideal = np.maximum(shares / shares.sum() * total, 1.0) - 1
+    ideal *= (total - documents) / (ideal.sum() or 1.0)
+    counts = np.floor(ideal).astype(np.int64)
+    left = total - documents - int(counts.sum())
+    counts[np.argsort(counts - ideal, kind="stable")[:left]] += 1
+    whole: list[int] = (counts + 1).tolist()
+    return whole
+
+
+def spread_lengths(
+    rng: np.random.Generator, counts: Sequence[int], *, mean: float, sd: float, low: int = 1
+) -> list[int]:
+    """A length for each document, such that over requests (`counts[i]` of document i) they have this mean and spread.
+
+    Log-normal quantiles in random order, moved and stretched to fit, then cut at `low`.  Random lengths of a few dozen
+    documents would miss the mean and spread by chance; here the seed decides only which document gets which length.
+    """
+    number = len(counts)
+    cv = sd / mean
+    spread = NormalDist(0, float(np.sqrt(np.log1p(cv**2))))
+    shape = np.exp([spread.inv_cdf((place + 0.5) / number) for place in range(number)])
+    shape = shape[rng.permutation(number)]
+    centre = np.average(shape, weights=counts)
+    width = np.sqrt(np.average((shape - centre) ** 2, weights=counts)) or 1.0
+    sizes: list[int] = np.maximum(np.rint(mean + (shape - centre) * (sd / width)), low).astype(np.int64).tolist()
+    return sizes

@@ -10,9 +10,13 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.tokens import TokenSource
-from fairsched.model.request import TOKENS_MAX, Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
+from fairsched.engines.workloads.sampling.auto_rate import AutoRate
+from fairsched.engines.workloads.sampling.distributions import ArrivalProcess
+from fairsched.engines.workloads.sampling.tokens import TokenSource
+from fairsched.model.request import TOKENS_MAX, Client, Job, Prompt, Request, Workload
+
+GapFile = str | None
+"""A trace file of any known format, of which only the times are read; None: a process instead."""
 
 Misbehave = Literal["none", "more-requests", "longer-prefix"]
 """What client 0 does wrong: nothing, or the two kinds of the DLPM paper's evaluation (S1 and S2)."""
@@ -21,6 +25,13 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Spread = Annotated[float, msgspec.Meta(gt=0, le=10)]
+
+# Parameters that several generators have.
+Clients = Annotated[Number, msgspec.Meta(description="clients")]
+RequestRate = Annotated[AutoRate, msgspec.Meta(description="requests a second, or auto: near saturation")]
+Arrivals = Annotated[ArrivalProcess, msgspec.Meta(description="arrival process of programs")]
+GapSpread = Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")]
+Gaps = Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")]
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -51,7 +62,7 @@ def downstream_levels(calls: Sequence[Call]) -> list[int]:
 
 
 def client_names(clients: int, misbehave: Misbehave) -> list[str]:
-    """Names that say who misbehaves: client 0, if anybody."""
+    """Return the clients' names, which say that client 0 misbehaves if it does."""
     if misbehave == "none":
         return [f"client-{index}" for index in range(clients)]
     return ["misbehaving", *(f"well-{index}" for index in range(1, clients))]

@@ -1,21 +1,20 @@
-"""When each program of a workload starts, and at which rate: a process, or the times between arrivals of a trace."""
+"""When each program of a workload starts: an arrival process or the gaps of a trace, and rates multiplied exactly."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.arrivals import ArrivalProcess, arrivals_ns
-from fairsched.engines.workloads.errors import TraceError
-from fairsched.engines.workloads.formats import recognise
-from fairsched.engines.workloads.programs import Program
-from fairsched.engines.workloads.saturation import AutoRate
-
-GapFile = str | None
-"""A trace file of any known format, of which only the times are read; None: a process instead."""
+from fairsched.engines.workloads.errors import TraceError, WorkloadError
+from fairsched.engines.workloads.readers import recognise
+from fairsched.engines.workloads.sampling.auto_rate import AutoRate
+from fairsched.engines.workloads.sampling.distributions import ArrivalProcess, arrivals_ns
+from fairsched.engines.workloads.sampling.programs import GapFile, Program
 
 
 class Timing(NamedTuple):
@@ -30,7 +29,7 @@ class Timing(NamedTuple):
     def starts_ns(self, rng: np.random.Generator, *, programs: int, requests: int) -> list[int]:
         """Starts of so many programs, in order, such that requests come at the rate in the long run.
 
-        With `auto` one a second comes: `engines.workloads.generate` multiplies the rate by what the workers can do.
+        With `auto` one a second comes: `generate` multiplies the rate by what the workers can do.
         """
         rate = (1.0 if self.rate == "auto" else self.rate) * programs / requests
         if self.gaps is None:
@@ -59,3 +58,28 @@ def trace_times_ns(path: Path, *, rate: float, count: int) -> list[int]:
     stretched = np.cumsum(repeated) * (count * 1e9 / (rate * repeated.sum()))
     result: list[int] = np.rint(stretched).astype(np.int64).tolist()
     return result
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise `WorkloadError` unless `limit` is None or a positive number of requests."""
+    if limit is not None and limit < 1:
+        raise WorkloadError(f"limit: expected a number of requests of at least 1, found {limit}")
+
+
+def rate_ratio(rate_scale: float) -> Fraction:
+    """The factor exactly as its decimal is written.  Raises `WorkloadError` unless it is positive and finite."""
+    if not (isfinite(rate_scale) and rate_scale > 0):
+        raise WorkloadError(f"rate scale: expected a positive finite number, found {rate_scale}")
+    return Fraction(repr(float(rate_scale)))
+
+
+def scaled_ns(time_ns: int, ratio: Fraction) -> int:
+    """A time at `ratio` times the rate, rounded down to a nanosecond."""
+    return time_ns * ratio.denominator // ratio.numerator
+
+
+def rate_notes(ratio: Fraction) -> tuple[str, ...]:
+    """What a report must say about a scaled rate: nothing when it is 1."""
+    if ratio == 1:
+        return ()
+    return (f"Arrival rates are multiplied by {float(ratio):g}; think times and cancellations are as they were.",)

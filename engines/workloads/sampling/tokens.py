@@ -1,4 +1,4 @@
-"""Contents of generated prompts: streams of tokens that nobody else has, and the block keys of their concatenation.
+"""Contents of generated prompts: streams of tokens that occur nowhere else, and the block keys of their concatenation.
 
 A block's key is a hash of its tokens, so two prompts share a prefix exactly as far as their contents agree, whatever
 the block size and wherever the parts of a prompt begin.

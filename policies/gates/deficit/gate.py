@@ -1,17 +1,17 @@
-"""The deficit gate: whoever is served pays, and only who has credit is served (DLPM's gate).
+"""The deficit gate: a client that is served pays, and only clients with credit are served (DLPM's gate).
 
 Paper: "Locality-aware Fair Scheduling in LLM Serving" (DLPM and D2LPM).  Its listings were not available to us: rules
 and constants are reconstructed from its proofs, and where its printed rule breaks its theorem (credit is reset when a
 client comes back) ours differs and the printed one is kept as the variant `rejoin="reset"`.
 
 Assumptions: every request's output is reserved when it is admitted (MemReserve), each admission computes at least one
-token (ChargesAtLeastOne), quanta are positive (QuantumPositive), nobody is admitted past the gate (GateRespected).
+token (ChargesAtLeastOne), quanta are positive (QuantumPositive), no client is admitted past the gate (GateRespected).
 
 Theorem: between two clients of equal weight that both wait, charged service differs by at most 2(Q + U - 1) over any
 interval, whatever the order, where U is the most that one client can be charged after it was let in (D-4.1, exact).
 
-State: one deficit q a client.  An admission subtracts the extend tokens, a decode step the decoded tokens; when nobody
-who waits has credit, everybody without credit gets a quantum, as often as it takes to make somebody eligible.  A
+State: one deficit q a client.  An admission subtracts the extend tokens, a decode step the decoded tokens; when no
+waiting client has credit, each client without credit gets a quantum, as often as it takes to make one eligible.  A
 refill is part of the admission that it allows: a decision that admits nothing changes nothing.
 """
 
@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from fairsched.model.algebra import (
+    NO_GROUP,
     NO_SCORE,
-    NOBODY,
     NUMPY,
     NUMPY_OWNED,
     Algebra,
@@ -43,29 +43,26 @@ from fairsched.model.pricing import (
     multipliers,
     price,
 )
-from fairsched.model.request import Client
+from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import CAPPED, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
-from fairsched.policies.deficit_fairness import FAIRNESS
-from fairsched.policies.deficit_progress import PROGRESS
-from fairsched.policies.deficit_rejoin import REJOIN
-from fairsched.policies.deficit_steps import STEPS
-from fairsched.policies.gate import Gate, Stake, Turn
+from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
+from fairsched.policies.gates.deficit.theorems import THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
 from fairsched.policies.vectors import dense, grown
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
-# Vectors over clients: q deficits, queued who waits, known who was ever seen, quantum credit a round, score the
+# Vectors over clients: q deficits, queued which wait, known which were ever seen, quantum credit a round, score the
 # order's best waiting request, ready whose head may go now (cap not reached, prefix not being computed).
 
 
 def in_credit(o: Algebra, q: Vector, queued: Mask) -> Mask:
-    """Who waits and may be served."""
+    """Which clients wait and may be served."""
     return queued & (q > 0)
 
 
 def refill_due(o: Algebra, q: Vector, queued: Mask) -> Scalar:
-    """Somebody waits and nobody who waits has credit (rule 2: who only runs does not count)."""
+    """Clients wait, and none of them has credit (rule 2: clients that only run do not count)."""
     return o.any(queued) & o.none(in_credit(o, q, queued))
 
 
@@ -76,7 +73,7 @@ def refill(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vector) ->
 
 
 def choose(o: Algebra, q: Vector, queued: Mask, ready: Mask, score: Vector) -> Point:
-    """The client of best score among those who wait, have credit and are ready."""
+    """The client of best score among those that wait, have credit and are ready."""
     return o.argmax(score, in_credit(o, q, queued) & ready)
 
 
@@ -86,7 +83,7 @@ def admit(o: Algebra, q: Vector, p: Point, charge: Scalar) -> Vector:
 
 
 def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
-    """Everybody pays for the tokens decoded for it."""
+    """Each client pays for the tokens decoded for it."""
     return q - charge
 
 
@@ -127,7 +124,7 @@ def reserve(o: Algebra, in_flight: Vector, p: Point, kv_tokens: Scalar) -> Vecto
 
 
 def rejoin_printed(o: Algebra, q: Vector, p: Point) -> Vector:
-    """The paper's rule, as a variant: who comes back after its queue was empty starts at zero."""
+    """The paper's rule, as a variant: a client that comes back after its queue was empty starts at zero."""
     return o.put(q, p, 0)
 
 
@@ -135,7 +132,7 @@ def rejoin_printed(o: Algebra, q: Vector, p: Point) -> Vector:
 
 
 def refill_rounds(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vector) -> Vector:
-    """As many rounds of `refill` as it takes to make somebody eligible, at once; at least one is due.
+    """As many rounds of `refill` as it takes to make a client eligible, at once; at least one is due.
 
     A client with q <= 0 needs -q // Q + 1 rounds to have credit and gets none beyond that; the fewest that a waiting
     client needs are given.  Equal to iterating the kernel until no refill is due, which `verify` proves.
@@ -160,7 +157,7 @@ class DeficitState(msgspec.Struct, frozen=True, gc=False):
     in_flight: Ints
 
 
-class DeficitTurn(Turn):
+class DeficitAdmissions(AdmissionTransaction):
     """`q` is the state's vector until an admission, then a copy of our own; `refilled` is what `choose` saw."""
 
     def __init__(self, gate: "DeficitGate", state: DeficitState, heads: Ints) -> None:
@@ -170,7 +167,7 @@ class DeficitTurn(Turn):
         self.in_flight = state.in_flight
         self.owned = False
         self.queued = heads != NO_SCORE
-        # Whoever waits is ready until it is skipped; then the masks part.
+        # A waiting client is ready until it is skipped; then the masks part.
         self.ready = self.queued
 
     def choose(self, heads: Ints) -> int:
@@ -203,48 +200,55 @@ class DeficitTurn(Turn):
         self.q = take_over(NUMPY_OWNED, self.q, group, giver, units, self.state.quantum)
         return moved
 
+    def capped(self, client: int, kv_tokens: int) -> bool:
+        cap = self.gate.in_flight_cap_tokens
+        return cap is not None and not under_cap(NUMPY, self.in_flight, client, kv_tokens, cap)
+
+    def lacks_credit(self, client: int) -> bool:
+        return int(self.refilled[client]) <= 0
+
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
-        """A chosen client stays the best as long as its credit lasts, refill or not; when nobody was ready, the first
+        """A chosen client stays the best as long as its credit lasts, refill or not; when none was ready, the first
         of those in credit that runs out may make a refill due."""
         out = self.gate.rates.output
         spans = [
             (int(self.refilled[client]) - 1) // (out * count) + 1
             for client, count in zip(clients, counts, strict=True)
-            if client == group or (group == NOBODY and not self.ready[client] and self.refilled[client] > 0)
+            if client == group or (group == NO_GROUP and not self.ready[client] and self.refilled[client] > 0)
         ]
         return min(spans) if spans else None
 
 
 @attrs.frozen
-class DeficitGate(Gate[DeficitState]):
-    """Serve only who has credit; refill when nobody who waits has any.
+class DeficitGate(BoundedGate[DeficitState]):
+    """Serve only clients with credit; refill when no waiting client has any.
 
-    `quantum` is the credit of a round for weight 1, in cost units (weights multiply it).  `in_flight_cap_tokens`
-    limits the KV promised to one client's running requests, which shrinks U to the cap; a capped client in credit
-    still holds back the refill.  `rejoin` is "keep" (debt and credit stay) or "reset" (the printed rule, which breaks
-    the theorem).  `sharing` says who pays for a prefix that several clients use: "first-toucher" (who computes it),
-    "equal-split" (`policies.prefix_ledger`) or "per-use" (everybody `cached_percent` of the price of what is cached).
+    A client at its in-flight cap that has credit still holds back the refill.  Shares of an equal split are kept in
+    `policies.gates.prefix_ledger`.
     """
 
     name: ClassVar[str] = "deficit"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
-    theorems: ClassVar[tuple[Theorem, ...]] = (*FAIRNESS, *REJOIN, *STEPS, *PROGRESS)
+    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)
+    """Credit of one refill for weight 1, in cost units; unless set, twice the step's token budget.  Larger follows
+    locality longer, smaller shares sooner."""
     in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
+    """Most KV tokens reserved for one client's running requests; a request above it is rejected."""
     rejoin: Literal["keep", "reset"] = attrs.field(default="keep", validator=one_of("keep", "reset"))
+    """What an arrival does to the deficit of a client that comes back: nothing or, as printed, it starts at zero."""
     sharing: Sharing = attrs.field(default="first-toucher", validator=one_of(*get_args(Sharing)))
+    """Which client pays for a prefix of several clients."""
     cached_percent: int = attrs.field(default=10, validator=percent)
+    """Under `per-use`: the share of its cached tokens that a request is charged for."""
 
     @property
     def charging(self) -> ChargingRule:
-        return ChargingRule(self.rates, "extend", self.cached_percent * (self.sharing == "per-use"), self.splits)
-
-    @property
-    def splits(self) -> bool:
-        return self.sharing == "equal-split"
+        percent_of_cached = self.cached_percent * (self.sharing == "per-use")
+        return ChargingRule(self.rates, "extend", percent_of_cached, self.sharing == "equal-split")
 
     @property
     def _cap_bounds_charges(self) -> bool:
@@ -259,14 +263,14 @@ class DeficitGate(Gate[DeficitState]):
     def init(self) -> DeficitState:
         return DeficitState(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.ones(0, np.int64), np.zeros(0, np.int64))
 
-    def turn(self, state: DeficitState, heads: Ints) -> Turn:
-        return DeficitTurn(self, state, heads)
+    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+        return DeficitAdmissions(self, state, heads)
 
-    def after(self, state: DeficitState, turn: Turn) -> DeficitState:
-        assert isinstance(turn, DeficitTurn)
-        if not turn.owned:
+    def after(self, state: DeficitState, admissions: AdmissionTransaction) -> DeficitState:
+        assert isinstance(admissions, DeficitAdmissions)
+        if not admissions.owned:
             return state
-        return DeficitState(turn.q, state.known, state.quantum, turn.in_flight)
+        return DeficitState(admissions.q, state.known, state.quantum, admissions.in_flight)
 
     def joined(self, state: DeficitState, client: int, heads: Ints, waited: bool) -> DeficitState:
         if client >= len(state.q):
@@ -300,7 +304,7 @@ class DeficitGate(Gate[DeficitState]):
             return state
         return DeficitState(state.q, state.known, state.quantum, reserve(NUMPY, state.in_flight, client, -kv_tokens))
 
-    def configured(self, state: DeficitState, client: int, weight: int) -> DeficitState:
+    def configured(self, state: DeficitState, client: int, weight: int, groups: Groups = ()) -> DeficitState:
         if client >= len(state.q):
             state = _grown(state, client + 1, self.quantum)
         quanta = NUMPY.put(state.quantum, client, weight * self.quantum)
@@ -309,16 +313,6 @@ class DeficitGate(Gate[DeficitState]):
     def refuses(self, kv_tokens: int) -> str | None:
         cap = self.in_flight_cap_tokens
         return f"{kv_tokens} tokens are over the in-flight cap of {cap}" if cap and kv_tokens > cap else None
-
-    def capped(self, turn: Turn, client: int, kv_tokens: int) -> bool:
-        """Whether letting the client's head in would pass the in-flight cap."""
-        assert isinstance(turn, DeficitTurn)
-        cap = self.in_flight_cap_tokens
-        return cap is not None and not under_cap(NUMPY, turn.in_flight, client, kv_tokens, cap)
-
-    def credit_shortage(self, turn: Turn, client: int) -> bool:
-        assert isinstance(turn, DeficitTurn)
-        return int(turn.refilled[client]) <= 0
 
     def charge_max(self, limits: Limits) -> int:
         """U: most that one client can be charged after it was let in, in cost units."""
@@ -345,19 +339,19 @@ class DeficitGate(Gate[DeficitState]):
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         uncapped = set() if self._cap_bounds_charges else {CAPPED}
-        refunds = {NOTHING_REFUNDED} if self.splits else set()
+        refunds = {NOTHING_REFUNDED} if self.sharing == "equal-split" else set()
         return frozenset(uncapped | refunds | ({REJOIN_KEEPS_DEBT} if self.rejoin == "reset" else set()))
 
-    def stakes(self, clients: tuple[Client, ...], limits: Limits) -> tuple[Stake, ...]:
+    def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
         charge = self.charge_max(limits)
-        return tuple(Stake(self.quantum * client.weight, charge) for client in clients)
+        return tuple(BoundTerms(self.quantum * client.weight, charge) for client in clients)
 
     def check(self, state: DeficitState) -> None:
         # All vectors speak of the same clients.
         assert len(state.q) == len(state.known) == len(state.quantum) == len(state.in_flight)
-        # Nobody ever has more than one quantum of credit.
+        # No client ever has more than one quantum of credit.
         assert bool((state.q <= state.quantum).all())
-        # Who was never seen has neither credit nor debt.
+        # A client that was never seen has neither credit nor debt.
         assert not state.q[~state.known].any()
         # Weights are positive, and no KV is promised below zero.
         assert bool((state.quantum >= 1).all())

@@ -1,7 +1,8 @@
-"""What the deficit gate promises beyond fairness: somebody is served, everybody is served in time, and at what price.
+"""What the deficit gate promises: its statements, their constants and assumptions, and where they come from.
 
-The theorems are about the kernel of `fairsched.policies.deficit`, in its symbols, and proved beside those stated there.
-Sources name the DLPM paper, whose statements are reconstructed.
+The theorems are about the kernel of `policies.gates.deficit.gate`, in its symbols, and proved for every number of
+clients in `verify.proofs.gates.deficit`.  Sources name the DLPM paper, whose statements are reconstructed.  Service is
+what a client was charged, less what it was given back; so the theorems hold under each of the gate's `sharing` rules.
 """
 
 from fairsched.model.theorem import (
@@ -16,11 +17,16 @@ from fairsched.model.theorem import (
     NOTHING_REFUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
+    Scope,
     Theorem,
 )
 
 _BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
+_KEPT = (*_BASE, REJOIN_KEEPS_DEBT)
 _WAITS = (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT)
+_CHARGING = (*_BASE, CHARGES_AT_LEAST_ONE)
+
+# --- constants ------------------------------------------------------------------------------------------------------
 
 
 def gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
@@ -34,10 +40,78 @@ def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_
     return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
 
 
+# --- fairness: the range of deficits, their balance, and the gaps between two clients -------------------------------
+
+D_RANGE = Theorem(
+    "D-range",
+    "1 - U_i <= q_i - R_i and q_i <= Q_i, so q_i stays in [1 - U_i, Q_i]",
+    "DLPM, the lemma on the deficit's range (reconstructed); here in integers and for the pessimistic deficit",
+    _KEPT,
+    bound="[1 - U_i, Q_i]",
+)
+D_A1 = Theorem(
+    "D-A.1",
+    "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1",
+    "DLPM, lemma A.1 (reconstructed), whose constant max(U, Q) holds only from the start",
+    _KEPT,
+    bound="Q_i + U_i - 1",
+)
+D_41 = Theorem(
+    "D-4.1",
+    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
+    "DLPM, theorem 4.1 (reconstructed), which has 2(U + Q)",
+    (*_KEPT, EQUAL_QUANTA, BACKLOGGED_DURING),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+)
+D_42 = Theorem(
+    "D-4.2",
+    "f backlogged over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1)",
+    "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
+    (*_KEPT, EQUAL_QUANTA, BACKLOGGED_DURING),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+)
+D_WEIGHTED = Theorem(
+    "D-weighted",
+    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    "new; divided by Q_f Q_g it is |W_f/Q_f - W_g/Q_g| <= 2 + (U_f - 1)/Q_f + (U_g - 1)/Q_g",
+    (*_KEPT, BACKLOGGED_DURING),
+    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    bound_cost=weighted_gap_cost,
+    per_quantum=True,
+)
+
+FAIRNESS = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED)
+
+# --- either rejoin rule: `keep`, which ships, and `reset`, which was printed ----------------------------------------
+# A client that comes back at zero is forgiven its debt, and every theorem that counts on debt falls.  These two count
+# on something else: an admission charges at least one unit, so less than U is left to be charged when a client returns.
+
+D_RANGE_REJOIN = Theorem(
+    "D-range-rejoin",
+    "D-range, whether a client that comes back keeps its deficit or starts at zero",
+    "DLPM, the lemma on the deficit's range (reconstructed), under its printed rejoin rule too",
+    _CHARGING,
+    bound="[1 - U_i, Q_i]",
+)
+D_41_REJOIN = Theorem(
+    "D-4.1-rejoin",
+    "D-4.1, whether a client that comes back keeps its deficit or starts at zero: |W_f - W_g| <= 2(Q + U - 1)",
+    "DLPM, theorem 4.1 (reconstructed), under its printed rejoin rule too; D-4.2 is false under that",
+    (*_CHARGING, EQUAL_QUANTA, BACKLOGGED_DURING),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+)
+
+REJOIN = (D_RANGE_REJOIN, D_41_REJOIN)
+
+# --- progress: some client is served, each is served in time, and at what price -------------------------------------
+
 D_WC = Theorem(
     "D-wc",
-    "whenever somebody waits, at most floor((U_i - 1) / Q_i) + 1 rounds of refill, for every i who waits, and none to "
-    "spare, give somebody who waits credit; D-gate then lets one in",
+    "whenever clients wait, at most floor((U_i - 1) / Q_i) + 1 rounds of refill, for every i that waits, and none to "
+    "spare, give a waiting client credit; D-gate then admits one",
     "DLPM, work conservation (reconstructed), which holds only if the refill is repeated; the number of rounds is ours",
     (*_BASE, REJOIN_KEEPS_DEBT),
     bound="floor((U_i - 1) / Q_i) + 1",
@@ -106,7 +180,7 @@ D_CAP = Theorem(
 )
 D_CAP_HOLDS = Theorem(
     "D-cap-holds",
-    "while f waits in credit, capped or not, no refill is due and nobody is topped up",
+    "while f waits in credit, capped or not, no refill is due and no client is topped up",
     "new: a cap costs time, never fairness",
     (BACKLOGGED_DURING,),
 )
@@ -128,4 +202,73 @@ D_INT64 = Theorem(
 )
 
 PROGRESS = (D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64)
-"""In the order of the report."""
+
+# --- what the kernel does in one step, as theorems about the text alone ---------------------------------------------
+
+D_GATE = Theorem(
+    "D-gate",
+    "the gate admits only a client that waits, has q > 0 and is ready, the best score among them, and one if any is",
+    "theorems of the kernel itself: what GateRespected means",
+    (),
+)
+D_REFILL = Theorem(
+    "D-refill",
+    "refill_rounds(q) = refill repeated until no refill is due, for any number of rounds and any quanta of 1 or more",
+    "this library: the closed form that production runs is the kernel's event, repeated",
+    (),
+)
+D_PRINTED = Theorem(
+    "D-printed",
+    "under the printed rule a client that comes back has neither credit nor debt, and no other deficit changes",
+    "DLPM, its rejoin rule (reconstructed), kept as a variant: what the refutation of D-4.2 as printed is about",
+    (),
+)
+D_UNDER_CAP = Theorem(
+    "D-under-cap",
+    "the cap keeps a request out exactly if the KV promised to its client would exceed it with the request",
+    "this library: D-cap holds for any stricter cap, so this was found missing by a mutant",
+    (),
+)
+
+STEPS = (D_GATE, D_UNDER_CAP, D_REFILL)
+
+# --- prefixes that several clients use, and what the `sharing` rules do to charges ----------------------------------
+# The DLPM paper leaves it open which client pays.  No admission is charged more than the price of its prompt, and that
+# lies in memory while it runs, so U is the same.  "equal-split" moves charges and adds nothing, "per-use" charges
+# cached tokens too.
+
+_SOURCE = "this library; the DLPM paper leaves open who pays for a prefix of several clients"
+
+D_SPLIT = Theorem(
+    "D-split",
+    "a client that takes over a share pays what the giver is given back: what was asked, or as much as leaves it one "
+    "quantum of credit; no other deficit changes, so all clients together are charged what is computed",
+    f"{_SOURCE}: the equal split moves charges and makes none",
+    (),
+)
+D_SPLIT_EVEN = Theorem(
+    "D-split-even",
+    "of a prefix of price x that k clients used, each has paid x / k, rounded up or down, in whatever order they came, "
+    "and all together x",
+    f"{_SOURCE}: the shipped books, for k <= 8 and x <= 120, where no giver was full of credit",
+    (),
+    scope=Scope.BOUNDED,
+)
+D_SHARE_U = Theorem(
+    "D-share-U",
+    "x + w_q O <= U for an admission charged x <= w_e p, whose prompt of p tokens lies in memory, cached or not",
+    f"{_SOURCE}: shares that are taken over and cached tokens that are charged fit into the U of first-toucher",
+    (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
+    bound="w_q M + (w_e - w_q) (L if w_e >= w_q else 1)",
+)
+D_EVICTION = Theorem(
+    "D-eviction",
+    "per use at c per cent: a request is charged at least c per cent of its prompt and at most all of it, so evicting "
+    "what is cached multiplies its charge by at most 100 / c",
+    f"{_SOURCE}: under the other rules evicting a prefix multiplies a charge by the prompt's length",
+    (),
+    bound="100 / c",
+)
+
+THEOREMS = (*FAIRNESS, *REJOIN, *STEPS, *PROGRESS)
+"""Those about what ships, in the order of the report; D-printed and those of prefixes are about variants."""

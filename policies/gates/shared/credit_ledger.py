@@ -2,12 +2,12 @@
 
 A holder (a worker, or a router with a queue of its own) sees the ledger less what it charged and has not told yet.  It
 tells when the unsent charges of some client would pass `most` cost units, so a copy is ahead of the truth by at most
-what the other holders have not told: (holders - 1) * most, the S of StaleReads.  Refills, and who waits where, are told
-at once; so is a refund that exceeds what is unsent.  A holder with nothing to do tells everything: else two that each
-lack the other's last charges could wait for each other for ever.
+what the other holders have not told: (holders - 1) * most, the S of StaleReads.  Refills, and where clients wait, are
+told at once; so is a refund that exceeds what is unsent.  A holder with nothing to do tells everything: else two that
+each lack the other's last charges could wait for each other for ever.
 
 Theorems: D2-unsent (what is not told stays in [0, most], and nothing is lost on the way) and D2-stale, which has
-S more than D2-global (`policies.global_theorems`).
+S more than D2-global (`policies.gates.shared.gate`).
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class CreditLedger(msgspec.Struct, frozen=True):
-    """The gate's `state` as far as it was told, what each holder has not told, and how often anybody told."""
+    """The gate's `state` as far as it was told, what each holder has not told, and how often any of them told."""
 
     state: Any
     unsent: Map[int, Ints] = Map()

@@ -1,24 +1,25 @@
 """One deficit a client for all workers: who was served anywhere pays everywhere (the deficit gate's state, shared).
 
 Source: this library; the distributed gate of the DLPM paper (D2LPM) keeps a deficit for each client and worker, and
-bounds the gap only between clients that wait on every worker.  Here a refill is due when nobody who waits at *any*
+bounds the gap only between clients that wait on every worker.  Here a refill is due when no client that waits at *any*
 worker has credit, so being backlogged somewhere is enough.
 
 Assumptions: those of the deficit gate on each worker.  Theorem: two clients that wait, each at any worker, differ in
 charged service by at most 2(Q + m(U - 1)) on m workers (D2-global), where U is what one worker can charge a client
 after it let it in.  What is given up is said by `keeps`:
 
-- "fairness": the theorem.  A worker where only clients without credit wait may idle, as long as somebody waits
-  elsewhere in credit (`policies.stealing` lets it take such a request instead).
-- "work": a worker where nobody has credit refills those who wait there, so it never idles while something fits.  The
-  gap of two clients then grows by the difference of these gifts (D2-gift), and has no bound, unless they wait at the
-  same workers (D2-together).
+- "fairness": the theorem.  A worker where only clients without credit wait may idle, as long as one waits
+  elsewhere in credit (`policies.routers.stealing` lets it take such a request instead).
+- "work": a worker where no client has credit refills those that wait there, so it never idles while something
+  fits.  The gap of two clients then grows by the difference of these gifts (D2-gift), and has no bound, unless they
+  wait at the same workers (D2-together).
 
 With `unsent_max` each worker charges a copy of its own, and the others learn of it when a client's unsent charges would
-pass that many cost units: U becomes U + S, where S = (m - 1) unsent_max (D2-stale; `policies.credit_ledger`).
+pass that many cost units: U becomes U + S, where S = (m - 1) unsent_max (D2-stale;
+`policies.gates.shared.credit_ledger`).
 
-State: that of the deficit gate, and at how many workers each client waits.  It lives in the cluster: whoever runs a
-worker lends it for each decision and event, and takes back what became of it (`Gate.credit`).
+State: that of the deficit gate, and at how many workers each client waits.  It lives in the cluster: an engine that
+runs a worker checks it out for each decision and event, and commits what became of it (`SharesCredit`).
 """
 
 from typing import Any, ClassVar, Literal
@@ -29,15 +30,129 @@ import numpy as np
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Scalar, Vector
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.request import Client
-from fairsched.model.theorem import GLOBAL_REFILL, Assumption, Theorem
+from fairsched.model.request import Client, Groups
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    BACKLOGGED_TOGETHER,
+    CHARGES_AT_LEAST_ONE,
+    EQUAL_QUANTA,
+    GATE_RESPECTED,
+    GLOBAL_REFILL,
+    MEM_RESERVE,
+    QUANTUM_POSITIVE,
+    REJOIN_KEEPS_DEBT,
+    STALE_READS,
+    Assumption,
+    Theorem,
+)
 from fairsched.policies.base import Limits
-from fairsched.policies.credit_ledger import CreditLedger
-from fairsched.policies.deficit import DeficitGate, DeficitState, DeficitTurn, choose, refill_due, refill_rounds
-from fairsched.policies.gate import Turn
-from fairsched.policies.global_theorems import THEOREMS
+from fairsched.policies.gates.base import AdmissionTransaction
+from fairsched.policies.gates.deficit import (
+    DeficitAdmissions,
+    DeficitGate,
+    DeficitState,
+    choose,
+    gap_cost,
+    refill_due,
+    refill_rounds,
+)
+from fairsched.policies.gates.shared.credit_ledger import CreditLedger
 from fairsched.policies.validators import not_negative, one_of
 from fairsched.policies.vectors import grown
+
+# --- theorems -------------------------------------------------------------------------------------------------------
+# m workers; U_w is the U of worker w, U = sum over w of (U_w - 1) + 1 that of the cluster.  W_i is what all workers
+# together charged client i.  Proved in `fairsched.verify.proofs.gates.shared` for every number of clients, and
+# of workers. All of it is this library's; the paper's gate keeps a deficit for each client and worker (see
+# docs/policies/routers/d2lpm.md).
+
+_NEW = "this library"
+_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE, REJOIN_KEEPS_DEBT)
+_GAP = (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING)
+_RESTS = ("D2-memory", "D2-places")
+
+D2_MEMORY = Theorem(
+    "D2-memory",
+    "if each worker w charges a client at most U_w after it let it in, the cluster charges it at most "
+    "sum of (U_w - 1) + 1 after any worker did",
+    _NEW,
+    (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
+    bound="sum over w of (U_w - 1) + 1",
+)
+D2_PLACES = Theorem(
+    "D2-places",
+    "the gate counts at how many workers a client waits: it waits somewhere if and only if the count is above zero, "
+    "also while its requests move",
+    _NEW,
+    (),
+)
+D2_GLOBAL = Theorem(
+    "D2-global",
+    "f and g backlogged anywhere over [t1, t2): |W_f - W_g| <= 2(Q + U - 1) = 2(Q + sum of (U_w - 1)), whatever "
+    "routes, orders and moves their requests",
+    _NEW,
+    (*_GAP, GLOBAL_REFILL),
+    bound="(Q + U_f - 1) + (Q + U_g - 1), U = sum over w of (U_w - 1) + 1",
+    bound_cost=gap_cost,
+    rests_on=_RESTS,
+)
+D2_LAG = Theorem(
+    "D2-lag",
+    "f backlogged anywhere over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1)",
+    _NEW,
+    (*_GAP, GLOBAL_REFILL),
+    bound="(Q + U_f - 1) + (Q + U_g - 1), U = sum over w of (U_w - 1) + 1",
+    bound_cost=gap_cost,
+    rests_on=_RESTS,
+)
+D2_STEAL = Theorem(
+    "D2-steal",
+    "whenever clients wait anywhere and no refill is due, a client in credit waits somewhere: an idle worker may "
+    "take its request, so with stealing none idles while something waits that fits it",
+    _NEW,
+    (),
+)
+D2_GIFT = Theorem(
+    "D2-gift",
+    "with keeps=work, f and g backlogged anywhere: |W_f - W_g - (G_f - G_g)| <= 2(Q + U - 1), where G_i is the credit "
+    "that workers gave i to keep themselves busy",
+    _NEW,
+    _GAP,
+    bound="(Q + U_f - 1) + (Q + U_g - 1), beside the gifts",
+    bound_cost=gap_cost,
+    rests_on=_RESTS,
+)
+D2_TOGETHER = Theorem(
+    "D2-together",
+    "with keeps=work, f and g backlogged at the same workers over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
+    _NEW,
+    (*_GAP, BACKLOGGED_TOGETHER),
+    bound="(Q + U_f - 1) + (Q + U_g - 1)",
+    bound_cost=gap_cost,
+    rests_on=_RESTS,
+)
+D2_UNSENT = Theorem(
+    "D2-unsent",
+    "what a holder has not told stays in [0, most] for each client, and ledger less all that is unsent is the truth",
+    _NEW,
+    (),
+    bound="most",
+)
+D2_STALE = Theorem(
+    "D2-stale",
+    "copies that lack at most S charges of each client, f and g backlogged anywhere: |W_f - W_g| <= 2(Q + U + S - 1)",
+    _NEW,
+    (*_GAP, GLOBAL_REFILL, STALE_READS),
+    bound="(Q + U_f + S - 1) + (Q + U_g + S - 1)",
+    bound_cost=gap_cost,
+    rests_on=(*_RESTS, "D2-unsent"),
+)
+
+THEOREMS = (
+    *(D2_MEMORY, D2_PLACES, D2_GLOBAL, D2_LAG, D2_STEAL),
+    *(D2_GIFT, D2_TOGETHER, D2_UNSENT, D2_STALE),
+)
+"""In the order of the report."""
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Beside the deficit gate's: places at how many workers each client waits.
@@ -54,7 +169,7 @@ def depart(o: Algebra, places: Vector, p: Point) -> Vector:
 
 
 def waits(o: Algebra, places: Vector) -> Mask:
-    """Who waits somewhere."""
+    """Which clients wait somewhere."""
     return places > 0
 
 
@@ -76,8 +191,8 @@ class GlobalState(msgspec.Struct, frozen=True):
     granted: Ints
 
 
-class _GlobalTurn(DeficitTurn):
-    """A worker's turn: `queued` is who waits anywhere, `here` who waits at this worker."""
+class _GlobalAdmissions(DeficitAdmissions):
+    """A worker's decision: `queued` are the clients that wait anywhere, `here` those that wait at this worker."""
 
     def __init__(self, gate: "GlobalDeficitGate", state: GlobalState, heads: Ints) -> None:
         super().__init__(gate, state.deficit, grown(heads, len(state.places), NO_SCORE))
@@ -111,6 +226,10 @@ class _GlobalTurn(DeficitTurn):
         self.queued[group] = self.places[group] > 0
 
 
+Credit = GlobalState | CreditLedger
+"""What workers share: the state itself, or the ledger behind their copies."""
+
+
 @attrs.frozen
 class GlobalDeficitGate(DeficitGate):
     """The deficit gate over all workers: `keeps` says which of fairness and work conservation is kept, `unsent_max` is
@@ -124,44 +243,47 @@ class GlobalDeficitGate(DeficitGate):
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
 
     keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))
+    """What is kept where one of both is lost: fairness (a worker may idle) or work (it refills the clients that
+    wait there)."""
     unsent_max: int = attrs.field(default=0, validator=not_negative)
+    """Cost units of a client that a worker may charge before it tells the others."""
 
     # --- what workers share -----------------------------------------------------------------------------------------
-
-    def credit(self) -> Any:
-        """The shared state at first: itself, or the ledger behind the workers' copies."""
-        state = self.init()
-        return CreditLedger(state) if self.unsent_max else state
-
-    def lent(self, credit: Any, worker: int) -> Any:
-        return credit.seen(worker) if self.unsent_max else credit
-
-    def repaid(self, credit: Any, state: Any, worker: int) -> Any:
-        return credit.told(worker, state, self.unsent_max) if self.unsent_max else state
-
-    def rested(self, credit: Any, worker: int) -> Any:
-        return credit.rested(worker) if self.unsent_max else credit
 
     @property
     def exact(self) -> bool:
         return not self.unsent_max
 
-    def told(self, credit: Any) -> Any:
-        return credit.state if self.unsent_max else credit
+    def credit(self) -> Credit:
+        """The shared state at first: itself, or the ledger behind the workers' copies."""
+        state = self.init()
+        return CreditLedger(state) if self.unsent_max else state
+
+    def checkout(self, state: GlobalState, credit: Credit, worker: int) -> GlobalState:
+        return credit.seen(worker) if isinstance(credit, CreditLedger) else credit
+
+    def commit(self, credit: Credit, state: GlobalState, worker: int) -> Credit:
+        return credit.told(worker, state, self.unsent_max) if isinstance(credit, CreditLedger) else state
+
+    def idle(self, credit: Credit, worker: int) -> Credit:
+        return credit.rested(worker) if isinstance(credit, CreditLedger) else credit
+
+    def snapshot(self, credit: Credit) -> GlobalState:
+        return credit.state if isinstance(credit, CreditLedger) else credit
 
     # --- one worker -------------------------------------------------------------------------------------------------
 
     def init(self) -> Any:
         return GlobalState(super().init(), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def turn(self, state: Any, heads: Ints) -> Turn:
-        return _GlobalTurn(self, state, heads)
+    def begin(self, state: Any, heads: Ints) -> AdmissionTransaction:
+        return _GlobalAdmissions(self, state, heads)
 
-    def after(self, state: Any, turn: Turn) -> Any:
-        assert isinstance(turn, _GlobalTurn)
-        if not turn.owned:
+    def after(self, state: Any, admissions: AdmissionTransaction) -> Any:
+        assert isinstance(admissions, _GlobalAdmissions)
+        if not admissions.owned:
             return state
-        return GlobalState(super().after(state.deficit, turn), turn.places, turn.granted)
+        return GlobalState(super().after(state.deficit, admissions), admissions.places, admissions.granted)
 
     def joined(self, state: Any, client: int, heads: Ints, waited: bool) -> Any:
         state = _of(super().joined(state.deficit, client, heads, waited), state)
@@ -183,7 +305,7 @@ class GlobalDeficitGate(DeficitGate):
     def released(self, state: Any, client: int, kv_tokens: int) -> Any:
         return _of(super().released(state.deficit, client, kv_tokens), state)
 
-    def configured(self, state: Any, client: int, weight: int) -> Any:
+    def configured(self, state: Any, client: int, weight: int, groups: Groups = ()) -> Any:
         return _of(super().configured(state.deficit, client, weight), state)
 
     # --- bounds -----------------------------------------------------------------------------------------------------
@@ -215,7 +337,7 @@ class GlobalDeficitGate(DeficitGate):
         super().check(state.deficit)
         # All vectors speak of the same clients.
         assert len(state.places) == len(state.granted) == len(state.deficit.q)
-        # Nobody waits at fewer workers than none, and whoever waits is known.
+        # No client waits at fewer workers than none, and all that wait are known.
         assert bool((state.places >= 0).all())
         assert bool(state.deficit.known[state.places > 0].all())
 

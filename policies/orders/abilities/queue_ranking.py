@@ -1,18 +1,23 @@
-"""What waits as columns of numbers, for orders that rank everybody anew when the length of the queue changes.
+"""Orders that rank all waiting requests together: in each decision (`RanksQueue`), or from time to time (`Regroups`).
 
-An order of one fixed integer a request is kept in a sorted sequence (`policies.waiting`).  One whose integers all
+An order of one fixed integer a request is kept in a sorted sequence (`policies.local.queue`).  One whose integers all
 change with every arrival would have to sort everything again; instead it computes them all at once, by numpy, in the
-one decision that needs them.  At 10,000 waiting a change of the columns copies 0.3 MB, and ranking reads as much.
+one decision that needs them, from columns of numbers.  At 10,000 waiting a change of the columns copies 0.3 MB, and
+ranking reads as much.
 """
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 from immutables import Map
 
 from fairsched.model.algebra import NO_SCORE, Ints
-from fairsched.model.prefix_tree import PrefixTree
+from fairsched.model.prefix_cache import PrefixCache, PrefixTree
+from fairsched.model.request import Request
+from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension
 
 _NONE = np.zeros(0, dtype=np.int64)
 _LAST = np.iinfo(np.int64).max
@@ -24,8 +29,33 @@ PRIORITY_MAX = 2**31
 """Priorities beyond this count as this."""
 
 
-class Columns(msgspec.Struct, frozen=True, gc=False):
-    """Those who wait, in order of age: their ages, the tokens each must have in memory, when each arrived, the
+class Matches(msgspec.Struct, frozen=True):
+    """Where in a cache the waiting prompts stop matching: (node, blocks) by request id, for prompts with keys; and the
+    requests' ids by age."""
+
+    ids: Map[int, int] = Map()
+    stops: Map[int, tuple[int, int]] = Map()
+    tree: PrefixTree = msgspec.field(default_factory=PrefixTree.empty)
+
+
+NO_MATCHES = Matches()
+
+
+class RanksQueue(Order):
+    """An order by which each decision ranks all waiting requests anew: ranks depend on how many wait, or on where."""
+
+    @abstractmethod
+    def ranking(
+        self, columns: "Columns", groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES
+    ) -> "Ranking":
+        """All waiting requests in this decision's order; `matches` for an order that also follows the cache."""
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (*super().extensions(), Columns())
+
+
+class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
+    """The waiting requests in order of age: their ages, the tokens each must have in memory, when each arrived, the
     group in which it waits, and its priority.  Arrays of int64, one item a request; they are never written to.
 
     Of them, those in `absent` (ages) have left; they are taken out together, a copy for many.
@@ -38,11 +68,21 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
     priorities: Ints = msgspec.field(default_factory=lambda: _NONE)
     absent: tuple[int, ...] = ()
 
-    def joined(self, age: int, memory: int, arrival_ns: int, group: int, priority: int = 0) -> "Columns":
+    def joined(
+        self, order: RanksQueue, queued: QueuedRequest, group: int, cache: PrefixCache
+    ) -> tuple[Self, QueuedRequest]:
+        request = queued.request
+        more = self.added(queued.age, queued.context_tokens, request.arrival_ns, group, request.priority)
+        return more, queued
+
+    def left(self, order: RanksQueue, queued: QueuedRequest, score: int, group: int, admitted: bool) -> Self:
+        return self.removed(queued.age)
+
+    def added(self, age: int, memory: int, arrival_ns: int, group: int, priority: int = 0) -> Self:
         """With one more, whose age none has.  O(n), a copy."""
         there = self.settled()
         i = int(np.searchsorted(there.ages, age))
-        return Columns(
+        return type(self)(
             np.insert(there.ages, i, age),
             np.insert(there.memory, i, memory),
             np.insert(there.arrivals_ns, i, arrival_ns),
@@ -50,23 +90,32 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
             np.insert(there.priorities, i, max(-PRIORITY_MAX, min(priority, PRIORITY_MAX))),
         )
 
-    def left(self, age: int) -> "Columns":
+    def removed(self, age: int) -> Self:
         """Without the one of that age, which must be there.  O(1), and a copy for every `AHEAD`."""
         less = msgspec.structs.replace(self, absent=(*self.absent, age))
         return less if len(less.absent) < AHEAD else less.settled()
 
-    def settled(self) -> "Columns":
-        """The same, with nobody in it who has left.  O(n) if somebody has."""
+    def settled(self) -> Self:
+        """The same, without those that have left.  O(n) if any have."""
         if not self.absent:
             return self
         places = np.searchsorted(self.ages, self.absent)
-        return Columns(
+        return type(self)(
             np.delete(self.ages, places),
             np.delete(self.memory, places),
             np.delete(self.arrivals_ns, places),
             np.delete(self.groups, places),
             np.delete(self.priorities, places),
         )
+
+    def check(self, order: RanksQueue, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
+        empty: Columns = Columns()
+        for queued, group, _ in waiting:
+            empty, _ = empty.joined(order, queued, group, cache)
+        # The columns have each waiting request, in order of age.
+        there = self.settled()
+        for name in self.__struct_fields__:
+            assert list(getattr(there, name)) == list(getattr(empty, name))
 
     @property
     def waits_us(self) -> Ints:
@@ -75,16 +124,29 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
         return since_ns // 1_000
 
 
-class Matches(msgspec.Struct, frozen=True):
-    """Where in a cache the prompts of those who wait stop matching: (node, blocks) by request id, for prompts with keys
-    and orders that follow the cache; and the requests' ids by age."""
+class Regroups(Order):
+    """An order that from time to time finds the ranks of all waiting requests together.
 
-    ids: Map[int, int] = Map()
-    stops: Map[int, tuple[int, int]] = Map()
-    tree: PrefixTree = msgspec.field(default_factory=PrefixTree.empty)
+    It happens when an event says that a step computed part of a prompt, and only if the order says that it is due, so a
+    decision never waits for it, and no decision of a stretch of decode steps can change by it.
+    """
+
+    @abstractmethod
+    def regroups(self, waiting: int, joined: int) -> bool:
+        """Whether all waiting requests are to be ranked together now, `joined` of them having come since.  O(1)."""
+
+    @abstractmethod
+    def ranks_together(self, requests: Sequence[Request]) -> Ints | None:
+        """The ranks of all waiting requests, found from all of them; None: each has its own."""
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (*super().extensions(), Grouped())
 
 
-NO_MATCHES = Matches()
+class Grouped(QueueExtension[Regroups], frozen=True, gc=False):
+    """How many requests had come when those that wait were last ranked together."""
+
+    grouped: int = 0
 
 
 def compacted(keys: list[int]) -> Ints:
@@ -94,10 +156,10 @@ def compacted(keys: list[int]) -> Ints:
 
 
 class Ranking:
-    """One decision's order of those who wait, by the keys that they have now, the least first.
+    """One decision's order of the waiting requests, by the keys that they have now, the least first.
 
-    `keys[k]` is of the k-th of `columns`, of whom nobody has left; of equal keys of a group the oldest goes first.
-    `heads[g]` is the best of group g as a score (the larger the better), NO_SCORE where nobody waits.  Mutable, and
+    `keys[k]` is of the k-th of `columns`, of which none has left; of equal keys of a group the oldest goes first.
+    `heads[g]` is the best of group g as a score (the larger the better), NO_SCORE where none waits.  Mutable, and
     never outlives the decision.
     """
 
@@ -112,7 +174,7 @@ class Ranking:
         self.heads = np.where(least == _LAST, NO_SCORE, -least)
 
     def best(self, group: int) -> int:
-        """Age of the best of a group in which somebody waits.  O(n) the first time, then O(1) for most."""
+        """Age of the best of a group that is not empty.  O(n) the first time, then O(1) for most."""
         if group not in self._next:
             self._orders[group] = self._ordered(group)
             self._next[group] = next(self._orders[group], None)

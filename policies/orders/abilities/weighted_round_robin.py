@@ -10,18 +10,23 @@ group that waits.  (Giving it the rest as picks of its own would serve group 1 i
 A *round* goes once from the highest group to the lowest and lets in at most N = P(P+1)/2 requests.  As long as r waits
 in group g, each round lets in g of its group and at most N - g of all others, from wherever the round was when r came.
 So the k-th request of group g is let in after at most ceil(k/g) (N - g) + k picks, itself included, which is at most
-ceil(k/g) N, whoever else comes.  k counts those of its group before it: older ones that come into the group later
+ceil(k/g) N, whatever else comes.  k counts those of its group before it: older ones that come into the group later
 (they rise, or were preempted) count too.  A request that rises is counted anew from there, at most P - 1 times.
 
-State: two integers a queue.  A queue is a client's under a gate, and everybody's without one.
+State: two integers a queue.  A queue is a client's under a gate, and that of all clients without one.
 """
 
+from typing import Any, ClassVar
+
 import msgspec
+from immutables import Map
 
-from fairsched.model.algebra import NUMPY, Algebra, Mask, Point, Scalar, Vector
+from fairsched.model.algebra import EXACT, NUMPY, Algebra, ExactVector, Mask, Point, Scalar, Vector
+from fairsched.model.prefix_cache import PrefixCache, SortedTuple
 from fairsched.model.theorem import Assumption, Theorem
+from fairsched.policies.orders.base import AGE_BITS, Order, QueuedRequest, QueueExtension
 
-# --- theorems, proved in fairsched.verify.turns_proofs ----------------------------------------------------------------
+# --- theorems, proved in fairsched.verify.proofs.orders.weighted_round_robin ------------------------------------------
 
 TURN_RESPECTED = Assumption("TurnRespected", "Every admission is of the priority group whose turn it is.")
 GROUPS_RISE = Assumption("GroupsRise", "A request that waits does not come into a lower priority group.")
@@ -29,7 +34,7 @@ QUOTA_POSITIVE = Assumption("QuotaPositive", "Every group has a quota of at leas
 
 PG_SERVES = Theorem(
     "PG-serves",
-    "as long as somebody waits, it is the turn of a group in which somebody waits",
+    "as long as requests wait, it is the turn of a group in which one waits",
     "this library; found necessary by mutants",
     (),
 )
@@ -87,14 +92,14 @@ def picks_max(position: int, turns: int, quota: int, round_max: int) -> int:
 
 # --- kernel -----------------------------------------------------------------------------------------------------------
 # Vectors over the priority groups of a queue: quota, how many picks a turn has (g for group g), and queued, whether
-# somebody waits.  Scalars: in what is left of the round, groups of quota up to `turn` have their turn, and that of
+# one waits.  Scalars: in what is left of the round, groups of quota up to `turn` have their turn, and that of
 # quota `turn` has had `taken` picks of it.
 
 
 def chosen(o: Algebra, quota: Vector, queued: Mask, turn: Scalar) -> Point:
     """The highest group that waits among those left in the round, or of all in a new round.
 
-    A group without a quota has no turn: it goes only where nobody else waits.
+    A group without a quota has no turn: it goes only where no other group waits.
     """
     left = queued & (quota > 0) & (quota <= turn)
     return o.argmax(quota, queued & (left | o.none(left)))
@@ -115,7 +120,14 @@ def taken_after(o: Algebra, quota: Scalar, counted: Scalar) -> Scalar:
     return o.where(counted >= quota, 0, counted)
 
 
-# --- gate and queue see the head of a group; whose turn it is within it is kept beside the queue ---------------------
+# --- ability of an order, and what it keeps beside the queue ----------------------------------------------------------
+
+
+class TakesTurns(Order):
+    """An order whose ranks are the numbers of priority groups, which take turns."""
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (*super().extensions(), Turns())
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
@@ -126,10 +138,49 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 ROUND_OVER = Turn()
-"""Nobody is left: the next pick begins a round."""
+"""No group is left: the next pick begins a round."""
 
 
 def picked(at: Turn, quota: int) -> Turn:
     """Where the round is after a request of the group of this quota was let in.  O(1)."""
     counted = count(NUMPY, at.turn, at.taken, quota)
     return Turn(turn_after(NUMPY, quota, counted), taken_after(NUMPY, quota, counted))
+
+
+class Turns(QueueExtension[TakesTurns], frozen=True, gc=False):
+    """Where the round of each queue is; it outlasts the queue."""
+
+    picks_head: ClassVar[bool] = True
+
+    turns: Map[int, Turn] = Map()
+
+    def left(self, order: TakesTurns, queued: QueuedRequest, score: int, group: int, admitted: bool) -> "Turns":
+        if not admitted:
+            return self
+        return Turns(self.turns.set(group, picked(self.turns.get(group, ROUND_OVER), score >> AGE_BITS)))
+
+    def head(
+        self,
+        order: TakesTurns,
+        group: int,
+        queue: SortedTuple[int],
+        entries: Map[int, QueuedRequest],
+        ids: Map[int, int],
+        scores: Map[int, int],
+    ) -> int:
+        """The oldest of the priority group that `chosen` gives, found by its score (`check` compares).  O(log n)."""
+        score = queue.below((self.turns.get(group, ROUND_OVER).turn + 1) << AGE_BITS)
+        return queue.last() if score is None or score < 1 << AGE_BITS else score
+
+    def check(self, order: TakesTurns, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
+        queues: dict[int, list[int]] = {}
+        for _, group, score in waiting:
+            queues.setdefault(group, []).append(score)
+        for group, scores in queues.items():
+            # The head is the best score of the priority group that the kernel chooses.
+            quota = ExactVector(sorted({score >> AGE_BITS for score in scores}))
+            turn = self.turns.get(group, ROUND_OVER).turn
+            at_turn = quota[chosen(EXACT, quota, ExactVector([True] * len(quota)), turn)]
+            queue = SortedTuple.from_sorted(sorted(scores))
+            head = self.head(order, group, queue, Map(), Map(), Map())
+            assert head == max(score for score in scores if score >> AGE_BITS == at_turn)

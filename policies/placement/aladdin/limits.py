@@ -10,18 +10,21 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from fairsched.model.performance import Performance
+from fairsched.model.latency import Performance
+from fairsched.model.theorem import Assumption, Scope, Theorem
 
+Amount = Any
+"""An integer, a numpy column of them, or an unknown integer of a proof."""
 SCALE = 1 << 20
 """A part of the most, in the normalised norm, is rounded down to multiples of one by this."""
 
 
-def context_cost(prompt_tokens: Any, output_tokens: Any, gamma_percent: Any) -> Any:
+def context_cost(prompt_tokens: Amount, output_tokens: Amount, gamma_percent: Amount) -> Amount:
     """What a request adds to the context of (b): prompt and gamma of its output, in hundredths of a token."""
     return 100 * prompt_tokens + gamma_percent * output_tokens
 
 
-def decode_slack(p: Performance, theta_percent: Any, tpot_ns: Any, batch: Any, context: Any) -> Any:
+def decode_slack(p: Performance, theta_percent: Amount, tpot_ns: Amount, batch: Amount, context: Amount) -> Amount:
     """(b): how far an iteration over all requests of the worker stays below theta of the target, in 10 ps.
 
     `context` is the sum of `context_cost`.
@@ -30,7 +33,7 @@ def decode_slack(p: Performance, theta_percent: Any, tpot_ns: Any, batch: Any, c
     return within - p.context_token_ns * context
 
 
-def prefill_slack(p: Performance, new_tokens: Any, begins_ns: Any, deadline_ns: Any) -> Any:
+def prefill_slack(p: Performance, new_tokens: Amount, begins_ns: Amount, deadline_ns: Amount) -> Amount:
     """(c): how long before the earliest deadline of a first token all new prompts of the worker are computed.
 
     `begins_ns` is when the iteration under way ends: as the paper has it, the target starts only there.
@@ -38,7 +41,7 @@ def prefill_slack(p: Performance, new_tokens: Any, begins_ns: Any, deadline_ns: 
     return deadline_ns - begins_ns - p.prefill_ns(new_tokens)
 
 
-def stall_slack(p: Performance, new_tokens: Any, saved: Any) -> Any:
+def stall_slack(p: Performance, new_tokens: Amount, saved: Amount) -> Amount:
     """(d): how far the prefill of all new prompts stays below what the least lucky running request has saved, in 10 ps.
 
     What is saved, with theta in it, is a matter of `saved_from`.
@@ -46,12 +49,12 @@ def stall_slack(p: Performance, new_tokens: Any, saved: Any) -> Any:
     return saved - 100 * p.prefill_ns(new_tokens)
 
 
-def peak_kv(p: Performance, prompt_tokens: Any, output_tokens: Any) -> Any:
+def peak_kv(p: Performance, prompt_tokens: Amount, output_tokens: Amount) -> Amount:
     """The most that a request ever holds (equation 1)."""
     return p.kv(prompt_tokens + output_tokens)
 
 
-def peaks_slack(capacity: Any, reserved: Any, peak: Any) -> Any:
+def peaks_slack(capacity: Amount, reserved: Amount, peak: Amount) -> Amount:
     """(e) with peaks: what is left when each request has the most that it ever holds, whenever it starts."""
     return capacity - reserved - peak
 
@@ -64,12 +67,12 @@ class Profile(NamedTuple):
     as much as one more request of level 0 would hold there.  Between two ends all grows, so the peaks are at ends.
     """
 
-    ends: Sequence[Any]
-    levels: Sequence[Any]
-    highs: Sequence[Any]
+    ends: Sequence[Amount]
+    levels: Sequence[Amount]
+    highs: Sequence[Amount]
 
 
-def profile_of(p: Performance, entries: Sequence[tuple[Any, Any]]) -> Profile:
+def profile_of(p: Performance, entries: Sequence[tuple[Amount, Amount]]) -> Profile:
     """The profile of requests.  O(entries)."""
     count = len(entries)
     levels = list(accumulate((level for _, level in reversed(entries)), initial=0))[::-1]
@@ -80,7 +83,7 @@ def profile_of(p: Performance, entries: Sequence[tuple[Any, Any]]) -> Profile:
     return Profile([end for end, _ in entries], levels, list(accumulate(at_ends, max)))
 
 
-def profile_slack(p: Performance, capacity: Any, profile: Profile, end: Any, level: Any) -> Any:
+def profile_slack(p: Performance, capacity: Amount, profile: Profile, end: Amount, level: Amount) -> Amount:
     """(e) in lock-step: the least that is left, with one more request, in any iteration up to its end.
 
     After that nothing changes.  O(log requests).
@@ -97,14 +100,14 @@ def profile_slack(p: Performance, capacity: Any, profile: Profile, end: Any, lev
     return slack
 
 
-def norm_normalised(batch: Any, context: Any, batch_max: Any, context_max: Any) -> Any:
+def norm_normalised(batch: Amount, context: Amount, batch_max: Amount, context_max: Amount) -> Amount:
     """Square of the length of (batch, context), each as a part of the most that (b) allows of it alone."""
     requests = batch * SCALE // batch_max
     tokens = context * SCALE // (100 * context_max)
     return requests * requests + tokens * tokens
 
 
-def norm_printed(batch: Any, context: Any) -> Any:
+def norm_printed(batch: Amount, context: Amount) -> Amount:
     """Square of the length of (batch, context) as printed, requests and tokens added."""
     tokens = context // 100
     return batch * batch + tokens * tokens
@@ -113,17 +116,17 @@ def norm_printed(batch: Any, context: Any) -> Any:
 # --- prediction errors ------------------------------------------------------------------------------------------------
 
 
-def weight(p: Performance, context: Any, count: Any) -> Any:
+def weight(p: Performance, context: Amount, count: Amount) -> Amount:
     """How much an iteration grows by requests, in 10 ps: the unit of a worker's prediction error."""
     return p.context_token_ns * context + 100 * p.request_ns * count
 
 
-def moved(source: Any, target: Any, size: Any) -> tuple[Any, Any]:
+def moved(source: Amount, target: Amount, size: Amount) -> tuple[Amount, Amount]:
     """The errors of two workers after a request of this weight went from one to the other."""
     return source - size, target + size
 
 
-def apart(source: Any, target: Any) -> Any:
+def apart(source: Amount, target: Amount) -> Amount:
     """How far two workers are from what was planned."""
     return (source if source >= 0 else -source) + (target if target >= 0 else -target)
 
@@ -136,7 +139,9 @@ def saved_rates(slack: str, theta_percent: int, tpot_ns: int) -> tuple[int, int]
     return theta_percent * tpot_ns, 100 if slack == "ahead" else theta_percent
 
 
-def saved_from(slack: str, theta_percent: Any, tpot_ns: Any, start: Any, first_ns: Any, output_tokens: Any) -> Any:
+def saved_from(
+    slack: str, theta_percent: Amount, tpot_ns: Amount, start: Amount, first_ns: Amount, output_tokens: Amount
+) -> Amount:
     """The part of a request's saved time that stays as it is, in 10 ps; `saved_rates` has the rest.
 
     At iteration k and time t, with n = k - `start` tokens produced since `first_ns`, theta and the target T:
@@ -150,3 +155,78 @@ def saved_from(slack: str, theta_percent: Any, tpot_ns: Any, start: Any, first_n
         return 100 * (tpot_ns * (output_tokens - 1) + first_ns) - theta_percent * tpot_ns * (output_tokens + start)
     skipped = start + 1 if slack == "earned" else start
     return theta_percent * (first_ns - tpot_ns * skipped)
+
+
+# --- theorems ---------------------------------------------------------------------------------------------------------
+
+
+PREDICTIONS_BOUND = Assumption("PredictionsBound", "No output is longer than was foreseen.")
+STARTS_AT_ONCE = Assumption(
+    "StartsAtOnce", "Requests begin when they are placed, and all of a worker advance together, a token an iteration."
+)
+LINES_EXACT = Assumption("LinesExact", "Iterations take what the worker's lines say.")
+GAMMA_WHOLE = Assumption("GammaWhole", "Of a foreseen output all is counted (gamma = 1).")
+EQUAL_OUTPUTS = Assumption("EqualOutputs", "All requests of a batch begin together and end together.")
+LINEAR_GROUPS = Assumption("LinearGroups", "Each group needs at most a + b rate workers, rounded up.")
+
+_HERE = "this library; Aladdin, section 4"
+
+P_ALD_1 = Theorem(
+    "P-ALD-1",
+    "where a request is placed by the rule, (b) to (e) hold with it, on an empty worker too",
+    _HERE,
+    (),
+    scope=Scope.TESTED,
+)
+P_ALD_2 = Theorem(
+    "P-ALD-2",
+    "a worker that (e) lets a third request into never holds more KV than it has, if it did not before",
+    "Aladdin, constraint (e)",
+    (PREDICTIONS_BOUND, STARTS_AT_ONCE),
+    bound="kv_capacity",
+)
+P_ALD_3 = Theorem(
+    "P-ALD-3",
+    "with peaks reserved, KV never exceeds the capacity, for any number of requests, whenever each starts",
+    "this library",
+    (PREDICTIONS_BOUND,),
+    bound="kv_capacity",
+)
+P_ALD_4 = Theorem(
+    "P-ALD-4",
+    "while (b) holds of a batch, none of its decode iterations takes longer than the target per token",
+    "Aladdin, equation 4",
+    (PREDICTIONS_BOUND, LINES_EXACT, GAMMA_WHOLE),
+    bound="tpot_ns",
+)
+P_ALD_5 = Theorem(
+    "P-ALD-5",
+    "with gamma = 1/2, (b) is about the mean iteration of the batch exactly",
+    "Aladdin, section 4.3",
+    (LINES_EXACT, EQUAL_OUTPUTS),
+    scope=Scope.TESTED,
+)
+P_ALD_6 = Theorem(
+    "P-ALD-6",
+    "a move keeps the sum of the workers' errors, and the sum of their sizes stays at least the size of that sum",
+    "Aladdin, Algorithm 2",
+    (),
+    bound="|sum e|",
+)
+P_ALD_7 = Theorem(
+    "P-ALD-7",
+    "best fit opens at most 3/2 times as many workers as any packing needs, for up to 5 requests of two kinds",
+    "this library",
+    (),
+    bound="3/2",
+    scope=Scope.BOUNDED,
+)
+P_ALD_8 = Theorem(
+    "P-ALD-8",
+    "G groups need at most slope rate + G (constant + 1) workers, less a millionth for each",
+    "this library's reconstruction of grouped scheduling",
+    (LINEAR_GROUPS,),
+    bound="slope rate + G (constant + 1 - 10^-6)",
+)
+THEOREMS = (P_ALD_1, P_ALD_2, P_ALD_3, P_ALD_4, P_ALD_5, P_ALD_6, P_ALD_7)
+"""Those of the placement itself; P-ALD-8 is the grouped scheduler's."""

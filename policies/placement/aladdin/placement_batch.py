@@ -5,14 +5,17 @@ the workers, and one pass over the profile of each worker that might not have th
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import chain
+from typing import Literal
 
 import attrs
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from fairsched.model.performance import Performance
-from fairsched.policies.aladdin_limits import (
+from fairsched.model.latency import Performance
+from fairsched.policies.placement.aladdin.limits import (
+    Amount,
     Profile,
     context_cost,
     decode_slack,
@@ -25,14 +28,62 @@ from fairsched.policies.aladdin_limits import (
     profile_slack,
     stall_slack,
 )
-from fairsched.policies.aladdin_memory import Flags, Ints, Memory
-from fairsched.policies.aladdin_worker import Believed, Sums
+from fairsched.policies.placement.aladdin.worker import Believed, Sums
+
+# --- memory of all workers side by side -------------------------------------------------------------------------------
+
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class MemoryTable:
+    """(e) for all workers side by side, as they were when the heartbeat began: where a request surely has no memory.
+
+    Where memory is short, nearly every worker refuses nearly every request.  Two iterations of each worker decide most
+    cases: the one to come, and `fullest_at`, in which its requests hold most.  A request that passes both may still be
+    refused: `profile_slack`, about which the theorems are, judges each placement.
+    """
+
+    def __init__(self, performance: Performance, workers: Sequence[Believed], capacity: Ints) -> None:
+        """O(requests of all workers)."""
+        p = self.performance = performance
+        self.capacity = capacity
+        self.clocks = np.array([worker.clock for worker in workers], np.int64)
+        counts = np.array([worker.ends.size for worker in workers], np.int64)
+        row = np.repeat(np.arange(len(workers)), counts)
+        place = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(worker.ends for worker in workers)), np.int64)
+        ends, levels, left = (
+            flat[0::3],
+            np.zeros((len(workers), 1 + counts.max(initial=0)), np.int64),
+            counts[row] - place,
+        )
+        levels[row, place] = flat[2::3]
+        levels = levels[:, ::-1].cumsum(axis=1)[:, ::-1]
+        self.now = p.kv_token * (levels[:, 0] + counts * self.clocks) + p.kv_constant * counts
+        # One more request grows along with the others, and counts with what it holds at each end.
+        with_one_more = np.full(levels.shape, np.iinfo(np.int64).min)
+        with_one_more[row, place] = p.kv_token * (levels[row, place] + (left + 1) * ends) + p.kv_constant * left
+        fullest = with_one_more.argmax(axis=1)
+        self.fullest = np.where(counts > 0, with_one_more[np.arange(len(workers)), fullest], 0)
+        self.fullest_at = np.zeros(len(workers), np.int64)
+        self.fullest_at[counts > 0] = ends[(counts.cumsum() - counts + fullest)[counts > 0]]
+
+    def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Flags:
+        """Where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for each."""
+        p = self.performance
+        grown = p.kv(prompt_tokens - self.clocks)
+        fits: Flags = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
+        fits &= self.now + p.kv(prompt_tokens) <= self.capacity
+        return fits
+
 
 Norm = Literal["normalised", "printed"]
 Reserve = Literal["lock-step", "peaks"]
 
 FOREVER_NS = 1 << 61
-"""No deadline, and as much saved time as nobody can use."""
+"""No deadline, and more saved time than any request can use."""
 REFUSED = 3
 """After so many workers refused a request for want of memory, all others are looked at together."""
 
@@ -84,36 +135,36 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     deadline_ns: int | None
 
 
-class Draft:
-    """The workers while requests are placed.  `choose` looks, `take` places, `drop` takes back."""
+class PlacementBatch:
+    """The workers while a heartbeat places requests: `choose` finds a row, `take` places there, `drop` takes back."""
 
     def __init__(self, rules: Rules, rows: Sequence[Row]) -> None:
         p = self.performance = rules.performance
         self.rules = rules
         self.rows = rows
-        self.batch = column([row.batch for row in rows])
+        self.requests = column([row.batch for row in rows])
         self.context = column([row.context for row in rows])
         self.new_tokens = column([row.believed.new_tokens for row in rows])
         self.begins = column([row.begins_ns for row in rows])
         self.deadline = column([row.deadline_ns for row in rows])
         self.saved = column([row.saved for row in rows])
         self.capacity = column([row.capacity for row in rows])
-        sums = [row.believed.everybody for row in rows]
+        sums = [row.believed.total for row in rows]
         self.peaks = column([p.kv_token * (s.prompt_tokens + s.output_tokens) + p.kv_constant * s.batch for s in sums])
         self._batch_max = max(p.batch_max(rules.tpot_ns), 1)
         self._context_max = max(p.context_max(1, rules.tpot_ns), 1)
-        self.norms: Ints = self._norm(self.batch, self.context)
+        self.norms: Ints = self._norm(self.requests, self.context)
         ahead = self.begins, self.deadline, self.saved
-        self.decode_room, self.prefill_room = self._room(self.batch, self.context, self.new_tokens, *ahead)
+        self.decode_room, self.prefill_room = self._room(self.requests, self.context, self.new_tokens, *ahead)
         # When all new prompts are computed; (c) of a request is about that, beside what is left to those there.
         self.computed: Ints = -prefill_slack(p, self.new_tokens, self.begins, 0)
         if "c" not in rules.checks:
             self.computed -= FOREVER_NS
-        self.memory: Memory | None = None
+        self.memory: MemoryTable | None = None
         self._profiles: dict[int, Profile] = {}
         self._come: dict[int, list[tuple[int, int]]] = {}
 
-    def fitting(self, prompt_tokens: Any, counted_tokens: Any, deadline_ns: Any) -> Flags:
+    def fitting(self, prompt_tokens: Amount, counted_tokens: Amount, deadline_ns: Amount) -> Flags:
         """Where the request keeps (b), (c) and (d), so far as they are checked; FOREVER_NS for no deadline.
 
         A request takes the same from every worker, so its part is compared with what each has left.  With columns of
@@ -127,7 +178,9 @@ class Draft:
         fits &= self.computed <= deadline_ns - prefill_ns
         return fits
 
-    def _room(self, batch: Any, context: Any, new_tokens: Any, begins: Any, deadline: Any, saved: Any) -> Any:
+    def _room(
+        self, batch: Amount, context: Amount, new_tokens: Amount, begins: Amount, deadline: Amount, saved: Amount
+    ) -> Amount:
         """What (b) leaves for the context of one more request, in 10 ps, and (c) and (d) for its prefill, in ns.
 
         For a row, or for columns of them.  (c) here is about those that are there already.
@@ -150,11 +203,13 @@ class Draft:
             norms[row] = -1
             refused += 1
             if refused == REFUSED and self.rules.reserve == "lock-step":
-                self.memory = self.memory or Memory(self.performance, [r.believed for r in self.rows], self.capacity)
+                self.memory = self.memory or MemoryTable(
+                    self.performance, [r.believed for r in self.rows], self.capacity
+                )
                 norms[~self.memory.has_room(wanted.prompt_tokens, wanted.output_tokens)] = -1
         return None
 
-    def _norm(self, batch: Any, context: Any) -> Any:
+    def _norm(self, batch: Amount, context: Amount) -> Amount:
         """The squared norm of a row, or of columns of them."""
         if self.rules.norm == "normalised":
             return norm_normalised(batch, context, self._batch_max, self._context_max)
@@ -204,12 +259,12 @@ class Draft:
 
     def _change(self, row: int, wanted: Wanted, count: int) -> None:
         cost = context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.rules.gamma_percent)
-        self.batch[row] += count
+        self.requests[row] += count
         self.context[row] += count * cost
         self.new_tokens[row] += count * wanted.prompt_tokens
         self.peaks[row] += count * peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
         self.computed[row] += count * self.performance.prefill_token_ns * wanted.prompt_tokens
-        batch, context = self.batch.item(row), self.context.item(row)
+        batch, context = self.requests.item(row), self.context.item(row)
         self.norms[row] = self._norm(batch, context)
         ahead = self.begins.item(row), self.deadline.item(row), self.saved.item(row)
         self.decode_room[row], self.prefill_room[row] = self._room(batch, context, self.new_tokens.item(row), *ahead)
@@ -228,3 +283,29 @@ class Draft:
 def column(values: Sequence[int]) -> Ints:
     """These numbers as a column."""
     return np.fromiter(values, np.int64, len(values))
+
+
+# --- requests that are all there at once ------------------------------------------------------------------------------
+
+
+def pack(rules: Rules, wanted: Sequence[Wanted], kv_capacity: int) -> tuple[int | None, ...]:
+    """Algorithm 1 on requests that are all there at once: the worker of each, numbered as they are opened.
+
+    None for a request that fits no empty worker.  The planner takes this below the rate at which the number of workers
+    becomes a line, and it is compared with the exact optimum.  O(requests) for each request.
+
+    >>> from fairsched.model.latency.performance import Performance
+    >>> rules = Rules(Performance(1, 0, 1, 1, 1), 100, 100, 100, "normalised", "peaks")
+    >>> pack(rules, [Wanted(5, 5, 5, None)] * 3, 20)
+    (0, 0, 1)
+    """
+    batch = PlacementBatch(
+        rules, [Row(i, kv_capacity, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS) for i in range(len(wanted))]
+    )
+    at = []
+    for each in wanted:
+        row = batch.choose(each)
+        if row is not None:
+            batch.take(row, each)
+        at.append(row)
+    return tuple(at)

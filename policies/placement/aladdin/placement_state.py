@@ -1,9 +1,9 @@
-"""Aladdin's books: its parameters, whom it believes where, and what events say about that.
+"""What Aladdin believes: which requests are at which worker, which are held, and how long outputs were.
 
-A request is held, or at a worker; what is known of a worker is in `aladdin_worker`.  Decisions are in `aladdin`.
+A request is held, or at a worker; what is known of one worker is in `aladdin_worker`.  Decisions are in `aladdin`.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import attrs
 import msgspec
@@ -24,23 +24,50 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.latency import LatencyModel
-from fairsched.model.performance import PROMPT_TOKENS, Performance
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.model.latency import Performance
+from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.sorted_tuple import SortedTuple
-from fairsched.policies import aladdin_worker as workers
-from fairsched.policies.aladdin_draft import Norm, Reserve, Rules
-from fairsched.policies.aladdin_history import OutputHistory
-from fairsched.policies.aladdin_limits import saved_from
-from fairsched.policies.aladdin_worker import NOBODY, Believed, Member
-from fairsched.policies.base import ClusterPolicy
-from fairsched.policies.validators import not_negative, one_of, percent, positive
+from fairsched.policies.placement.aladdin import worker as workers
+from fairsched.policies.placement.aladdin.limits import saved_from
+from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER, Believed, Member
 
 Slack = Literal["ahead", "earned", "printed"]
-Output = Literal["predicted", "generated"]
-Opens = Literal["checked", "unchecked"]
-Errors = Literal["follow", "rebalance", "ignore"]
+_BITS = 5
+
+
+class OutputHistory(msgspec.Struct, frozen=True):
+    """How long outputs were, by (prompt's bits, output's bits): requests, and their output tokens in all.
+
+    Aladdin (section 4.4, Algorithm 2) predicts a request anew when it outlives its prediction, with the mean output of
+    requests of the same input that were longer than it is now.  Lengths are kept in powers of two, so a table of a few
+    hundred numbers holds them all.
+    """
+
+    seen: Map[int, tuple[int, int]] = Map()
+
+    def with_output(self, prompt_tokens: int, output_tokens: int) -> "OutputHistory":
+        """With one more request.  O(log n)."""
+        key = _key(prompt_tokens, output_tokens)
+        count, total = self.seen.get(key, (0, 0))
+        return OutputHistory(self.seen.set(key, (count + 1, total + output_tokens)))
+
+    def longer_than(self, prompt_tokens: int, done_tokens: int, most_tokens: int) -> int:
+        """Foreseen output of a request that has `done_tokens` already, more than that and at most `most_tokens`.
+
+        The mean of longer ones; without any, twice of what it has.  O(1).
+        """
+        count = total = 0
+        for bits in range(done_tokens.bit_length(), 1 << _BITS):
+            n, tokens = self.seen.get((prompt_tokens.bit_length() << _BITS) | bits, (0, 0))
+            # Of its own power of two some were shorter; their mean tells whether most were.
+            if n and tokens > n * done_tokens:
+                count, total = count + n, total + tokens
+        foreseen = -(-total // count) if count else 2 * done_tokens
+        return max(min(foreseen, most_tokens), done_tokens + 1)
+
+
+def _key(prompt_tokens: int, output_tokens: int) -> int:
+    return (prompt_tokens.bit_length() << _BITS) | output_tokens.bit_length()
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +85,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class AladdinState(msgspec.Struct, frozen=True):
-    """The workers as they are believed to be, who is where, who is held (oldest first), and how long outputs were."""
+    """The workers as believed, each request's worker, the held requests (oldest first), and how long outputs were."""
 
     workers: Map[int, Believed] = Map()
     home: Map[int, int] = Map()
@@ -68,80 +95,27 @@ class AladdinState(msgspec.Struct, frozen=True):
 
 
 @attrs.frozen
-class Books(ClusterPolicy[AladdinState]):
-    """Parameters and state of Aladdin and its variants; an event O(log n)."""
+class PlacementTracker:
+    """Follows what happens to requests, by events and by decisions; an event O(log n).
 
-    state_type: ClassVar[Any] = AladdinState
+    `lines` are the workers', the targets those of the policy, `slack` says what (d) counts as saved (`saved_from`).
+    With `follows_errors` the plan is corrected when a prediction proves wrong; without, it stays.
+    """
 
-    ttft_us: int = attrs.field(default=2_000_000, validator=positive)
-    """Target of the first token, for requests that name none."""
-    tpot_us: int = attrs.field(default=100_000, validator=positive)
-    """Target per further token, the same for all."""
-    theta_percent: int = attrs.field(default=90, validator=percent)
-    gamma_percent: int = attrs.field(default=50, validator=percent)
-    heartbeat_us: int = attrs.field(default=50_000, validator=positive)
-    patience_us: int = attrs.field(default=10_000_000, validator=not_negative)
-    lookahead: int = attrs.field(default=256, validator=positive)
-    """So many held requests, the oldest, are tried at a heartbeat."""
-    norm: Norm = attrs.field(default="normalised", validator=one_of("normalised", "printed"))
-    reserve: Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
-    slack: Slack = attrs.field(default="earned", validator=one_of("ahead", "earned", "printed"))
-    """What (d) takes a running request to have saved; see `saved_from`."""
-    output: Output = attrs.field(default="predicted", validator=one_of("predicted", "generated"))
-    """What (b) counts of an output: what is foreseen, or, as printed, what there is."""
-    opens: Opens = attrs.field(default="checked", validator=one_of("checked", "unchecked"))
-    """Whether an empty worker is held to the constraints; as printed it is not."""
-    errors: Errors = attrs.field(default="follow", validator=one_of("follow", "rebalance", "ignore"))
-    """What is done about wrong predictions: they are corrected in the plan as soon as they are seen; or the plan stays
-    and new requests move (Algorithm 2); or nothing."""
-    prompt_tokens_max: int = attrs.field(default=PROMPT_TOKENS, validator=positive)
-    """Up to this prompt the line of prefill covers attention."""
-    performance: Performance | None = attrs.field(default=None, metadata={"text": False})
-    """The workers' lines; None: from their latency model."""
-
-    # --- configuration ----------------------------------------------------------------------------------------------
-
-    @property
-    def decide_every_us(self) -> int:
-        return self.heartbeat_us
-
-    def fitted(self, latency: LatencyModel) -> "Books":
-        """With the workers' latency model, unless it has lines of its own."""
-        if self.performance is not None:
-            return self
-        return attrs.evolve(self, performance=Performance.of(latency, self.prompt_tokens_max))
-
-    @property
-    def lines(self) -> Performance:
-        """The workers' lines."""
-        if self.performance is not None:
-            return self.performance
-        return Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
-
-    def rules(self, checks: str = "bcde") -> Rules:
-        """What placements are held to."""
-        return Rules(
-            self.lines,
-            self.tpot_us * 1_000,
-            self.theta_percent,
-            self.gamma_percent,
-            self.norm,
-            self.reserve,
-            checks,
-        )
-
-    def init(self) -> AladdinState:
-        return AladdinState()
+    lines: Performance
+    ttft_ns: int
+    tpot_ns: int
+    theta_percent: int
+    slack: Slack
+    follows_errors: bool
 
     def check(self, state: AladdinState) -> None:
-        """Each worker is what its members say, and everybody is at one place."""
+        """Raise `AssertionError` unless each worker is what its members say, and each request is at one place."""
         for worker in state.workers.values():
-            workers.checked(worker)
+            workers.check_worker(worker)
         assert {i: w for w, each in state.workers.items() for i in each.members} == dict(state.home)
         assert {(held.request.arrival_ns, i) for i, held in state.held.items()} == set(state.waiting)
         assert not set(state.held) & set(state.home)
-
-    # --- what it learns ---------------------------------------------------------------------------------------------
 
     def observe(self, state: AladdinState, event: Event) -> AladdinState:
         match event:
@@ -150,9 +124,7 @@ class Books(ClusterPolicy[AladdinState]):
             case Prefilled(remaining_tokens=0):
                 return self._first_token(state, event)
             case Arrived() if event.worker == NOWHERE:
-                return holding(
-                    without(self, state, event.request.id), self._held(event.request, event.generated_tokens)
-                )
+                return holding(self.without(state, event.request.id), self.held(event.request, event.generated_tokens))
             case Arrived():
                 return self._at_worker(state, event)
             case Preempted():
@@ -160,20 +132,20 @@ class Books(ClusterPolicy[AladdinState]):
             case Finished():
                 return self._finished(state, event)
             case Migrated() if state.home.get(event.request_id) != event.worker:
-                return state  # It is on its way to where it is believed.
+                return state  # It is on its way to the worker where it is believed.
             case Cancelled() | Rejected() | Migrated():
-                return without(self, state, event.request_id)
+                return self.without(state, event.request_id)
             case WorkerLeft() | WorkerJoined():
                 return without_worker(state, event.worker)
             case _:
                 return state
 
     def _decoded(self, state: AladdinState, event: Decoded) -> AladdinState:
-        """Everybody who decodes has so many tokens more; those with their first token begin.
+        """Count tokens for all that decode; requests with their first token begin.
 
-        A step that only prefills gives a token to nobody else, so the clock stands still.
+        A step that only prefills gives a token to no other request, so the clock stands still.
         """
-        worker = state.workers.get(event.worker, NOBODY)
+        worker = state.workers.get(event.worker, EMPTY_WORKER)
         fresh = worker.fresh
         alone = event.steps == 1 and len(fresh) == sum(event.tokens)
         clock = worker.clock if alone else worker.clock + event.steps
@@ -181,7 +153,7 @@ class Books(ClusterPolicy[AladdinState]):
         for request_id in fresh:
             member = worker.members[request_id]
             begun = replace(member, start=clock - event.steps)
-            worker = self._refiled(worker, request_id, begun)
+            worker = self.refiled(worker, request_id, begun)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
     def _first_token(self, state: AladdinState, event: Prefilled) -> AladdinState:
@@ -197,16 +169,16 @@ class Books(ClusterPolicy[AladdinState]):
         return replace(state, workers=state.workers.set(event.worker, worker))
 
     def _at_worker(self, state: AladdinState, event: Arrived) -> AladdinState:
-        """It is where it was sent, or somewhere else, and then that is where it is."""
+        """Believe the request at the worker where it arrived, whether or not it was sent there."""
         request_id = event.request.id
         if state.home.get(request_id) == event.worker:
             return state
-        state = without(self, state, request_id)
-        member = self._member(self._held(event.request, event.generated_tokens), event.time_ns)
-        return self._joins(state, request_id, event.worker, member)
+        state = self.without(state, request_id)
+        member = self.member(self.held(event.request, event.generated_tokens), event.time_ns)
+        return self.joins(state, request_id, event.worker, member)
 
     def _preempted(self, state: AladdinState, event: Preempted) -> AladdinState:
-        """It has to be computed again, with what it has produced."""
+        """Note that the request is computed again, with what it has produced."""
         worker = state.workers.get(event.worker)
         if worker is None or event.request_id not in worker.members:
             return state
@@ -222,7 +194,7 @@ class Books(ClusterPolicy[AladdinState]):
             start=None,
             deadline_ns=None,
         )
-        worker = self._refiled(worker, event.request_id, again)
+        worker = self.refiled(worker, event.request_id, again)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
     def _finished(self, state: AladdinState, event: Finished) -> AladdinState:
@@ -231,16 +203,16 @@ class Books(ClusterPolicy[AladdinState]):
             return state
         member = state.workers[home].members[event.request_id]
         prompt_tokens = member.prompt_tokens - member.generated
-        state = without(self, state, event.request_id)
+        state = self.without(state, event.request_id)
         state = replace(state, history=state.history.with_output(prompt_tokens, event.output_tokens))
-        if self.errors == "follow":
+        if self.follows_errors:
             return state
-        worker = workers.haunted(state.workers[home], event.request_id, member)
+        worker = workers.with_ghost(state.workers[home], event.request_id, member)
         return replace(state, workers=state.workers.set(home, worker))
 
     # --- members ----------------------------------------------------------------------------------------------------
 
-    def _held(self, request: Request, generated: int) -> Held:
+    def held(self, request: Request, generated: int) -> Held:
         foreseen = min(request.predicted_output_tokens or request.max_output_tokens, request.max_output_tokens)
         named = None if request.slo is None else request.slo.ttft_ns
         return Held(
@@ -248,48 +220,60 @@ class Books(ClusterPolicy[AladdinState]):
             generated,
             prompt_tokens=request.prompt.tokens + generated,
             output_tokens=max(foreseen - generated, 1),
-            due_ns=request.arrival_ns + (self.ttft_us * 1_000 if named is None else named),
+            due_ns=request.arrival_ns + (self.ttft_ns if named is None else named),
         )
 
-    def _member(self, held: Held, now_ns: int) -> Member:
+    def member(self, held: Held, now_ns: int) -> Member:
         soonest = now_ns + self.lines.prefill_ns(held.prompt_tokens)
         return Member(
             client=held.request.client,
             prompt_tokens=held.prompt_tokens,
             output_tokens=held.output_tokens,
             most=max(held.request.max_output_tokens - held.generated, 1),
-            # What cannot be kept any more, however empty a worker, is no deadline.
+            # A deadline that even an empty worker would miss is none.
             deadline_ns=held.due_ns if soonest <= held.due_ns else None,
             came=0,
             generated=held.generated,
         )
 
     def saves(self, member: Member) -> int:
-        """Where it ranks among those that have saved time."""
+        """Return its rank among those that have saved time."""
         start = 0 if member.start is None else member.start
-        tpot_ns = self.tpot_us * 1_000
-        saved: int = saved_from(self.slack, self.theta_percent, tpot_ns, start, member.first_ns, member.output_tokens)
+        targets = self.theta_percent, self.tpot_ns
+        saved: int = saved_from(self.slack, *targets, start, member.first_ns, member.output_tokens)
         return saved
 
-    def _refiled(self, worker: Believed, request_id: int, member: Member) -> Believed:
-        """The worker with what is new about one of its requests."""
+    def refiled(self, worker: Believed, request_id: int, member: Member) -> Believed:
+        """Return the worker with an updated member."""
         was = worker.members[request_id]
-        # First tokens are noted before they count: the rank was filed without.
+        # First tokens are noted before they count: its old rank is without them.
         worker = workers.left(worker, request_id, self.saves(was))
         return workers.joined(worker, request_id, member, self.saves(member))
 
-    def _joins(self, state: AladdinState, request_id: int, worker: int, member: Member) -> AladdinState:
-        believed = state.workers.get(worker, NOBODY)
+    def joins(self, state: AladdinState, request_id: int, worker: int, member: Member) -> AladdinState:
+        believed = state.workers.get(worker, EMPTY_WORKER)
         member = replace(member, came=believed.clock)
         believed = workers.joined(believed, request_id, member, 0)
         return replace(state, workers=state.workers.set(worker, believed), home=state.home.set(request_id, worker))
 
+    def without(self, state: AladdinState, request_id: int) -> AladdinState:
+        """Return the state without the request."""
+        held = state.held.get(request_id)
+        if held is not None:
+            return released(state, held)
+        home = state.home.get(request_id)
+        if home is None:
+            return state
+        worker = state.workers[home]
+        worker = workers.left(worker, request_id, self.saves(worker.members[request_id]))
+        return replace(state, workers=state.workers.set(home, worker), home=state.home.delete(request_id))
 
-# --- who is where -----------------------------------------------------------------------------------------------------
+
+# --- requests that are held ------------------------------------------------------------------------------------------
 
 
 def holding(state: AladdinState, held: Held) -> AladdinState:
-    """The request waits for a decision."""
+    """Return the state in which the request is held."""
     request = held.request
     return replace(
         state,
@@ -299,7 +283,7 @@ def holding(state: AladdinState, held: Held) -> AladdinState:
 
 
 def released(state: AladdinState, held: Held) -> AladdinState:
-    """The request waits no more."""
+    """Return the state in which it is held no more."""
     request = held.request
     return replace(
         state,
@@ -308,21 +292,8 @@ def released(state: AladdinState, held: Held) -> AladdinState:
     )
 
 
-def without(policy: Books, state: AladdinState, request_id: int) -> AladdinState:
-    """The request is nowhere."""
-    held = state.held.get(request_id)
-    if held is not None:
-        return released(state, held)
-    home = state.home.get(request_id)
-    if home is None:
-        return state
-    worker = state.workers[home]
-    worker = workers.left(worker, request_id, policy.saves(worker.members[request_id]))
-    return replace(state, workers=state.workers.set(home, worker), home=state.home.delete(request_id))
-
-
 def without_worker(state: AladdinState, worker: int) -> AladdinState:
-    """Nobody is at the worker; those who were come again by themselves."""
+    """Return the state without the worker; its requests arrive again by themselves."""
     believed = state.workers.get(worker)
     if believed is None:
         return state

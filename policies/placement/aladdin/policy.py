@@ -1,46 +1,76 @@
-"""Aladdin: every 50 ms new requests go to the fullest worker where everybody still keeps the targets.
+"""Aladdin: every 50 ms new requests go to the fullest worker where all requests still keep their targets.
 
 Paper: "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving", section 4, Algorithms 1 and 2; its errors and
-what we do instead are in docs/aladdin.md, and `AladdinPrinted` keeps them.
+what we do instead are in docs/policies/offline-and-placement/aladdin.md, and `AladdinPrinted` keeps them.
 
 A worker takes a request if (b) an iteration over all its requests stays below theta of the target per output token,
 each counted with its prompt and gamma of its foreseen output; (c) all its new prompts are computed before the earliest
-deadline of a first token; (d) while they are, no running request loses more than it has saved; (e) its memory is never
-passed, if requests start now and advance together, or (`reserve` = peaks) whenever they start.  The fullest worker by
-the norm of requests and context takes it; nobody there takes it, and it is held.  A worker without requests is what the
-paper calls a new one: it is the emptiest, and is held to the same.
+deadline of a first token; (d) meanwhile no running request loses more than it has saved; (e) its memory is never
+exceeded, if requests start now and advance together, or (`reserve` = peaks) whenever they start.  Of the workers that
+take the request, the fullest by the norm of requests and context gets it; if none takes it, it is held.  A worker
+without requests is what the paper calls a new one: it is the emptiest, under the same constraints.
 
-A request that could not keep its targets on an empty worker, or was held for `patience_us`, goes where least is.
+A request that could not keep its targets on an empty worker, or was held for `patience_us`, goes to the least loaded.
 
 Assumptions: predictions are upper bounds for (e) and gamma = 100 (PredictionsBound), requests start when they are
-placed (StartsAtOnce).  Theorems: P-ALD-1 to P-ALD-8, `aladdin_theorems`.  State: who is believed where.
+placed (StartsAtOnce).  Theorems: P-ALD-1 to P-ALD-8, `aladdin_limits`.  State: which requests are believed where.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import attrs
 import numpy as np
 from msgspec.structs import replace
 
+from fairsched.model.events import Event
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS, PROMPT_TOKENS, LatencyModel, Performance
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies import aladdin_worker as workers
-from fairsched.policies.aladdin_books import AladdinState, Books, Errors, Held, Opens, Output, Slack, released
-from fairsched.policies.aladdin_draft import FOREVER_NS, Draft, Norm, Row, Wanted, column
-from fairsched.policies.aladdin_hopes import Asked, Hopes
-from fairsched.policies.aladdin_limits import context_cost, decode_slack, peak_kv, prefill_slack, saved_rates
-from fairsched.policies.aladdin_memory import Flags, Ints
-from fairsched.policies.aladdin_rebalance import Placed, errors, rebalanced
-from fairsched.policies.aladdin_theorems import THEOREMS
-from fairsched.policies.aladdin_worker import NOBODY, Believed, Member
-from fairsched.policies.validators import one_of
+from fairsched.policies.base import ClusterPolicy
+from fairsched.policies.placement.aladdin import worker as workers
+from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter, Candidates
+from fairsched.policies.placement.aladdin.limits import (
+    THEOREMS,
+    context_cost,
+    decode_slack,
+    peak_kv,
+    prefill_slack,
+    saved_rates,
+)
+from fairsched.policies.placement.aladdin.placement_batch import (
+    FOREVER_NS,
+    Flags,
+    Ints,
+    Norm,
+    PlacementBatch,
+    Reserve,
+    Row,
+    Rules,
+    Wanted,
+    column,
+)
+from fairsched.policies.placement.aladdin.placement_state import (
+    AladdinState,
+    Held,
+    PlacementTracker,
+    Slack,
+    released,
+)
+from fairsched.policies.placement.aladdin.rebalance import Placed, errors, rebalanced
+from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER, Believed, Member
+from fairsched.policies.validators import not_negative, one_of, percent, positive
+
+Output = Literal["predicted", "generated"]
+Opens = Literal["checked", "unchecked"]
+Errors = Literal["follow", "rebalance", "ignore"]
 
 
 @attrs.frozen
-class Aladdin(Books):
+class Aladdin(ClusterPolicy[AladdinState]):
     """Best fit of requests into workers under both targets.
 
     A heartbeat O(workers + held requests looked at), and each of those that is tried O(workers) in numpy's columns and
@@ -48,7 +78,86 @@ class Aladdin(Books):
     """
 
     name: ClassVar[str] = "aladdin"
+    state_type: ClassVar[type[AladdinState]] = AladdinState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+
+    ttft_us: int = attrs.field(default=2_000_000, validator=positive)
+    """Target of the first token, for requests that name none."""
+    tpot_us: int = attrs.field(default=100_000, validator=positive)
+    """Target per further token, the same for all."""
+    theta_percent: int = attrs.field(default=90, validator=percent)
+    """Share of a target that (b) and (d) may use."""
+    gamma_percent: int = attrs.field(default=50, validator=percent)
+    """Share of an output that (b) counts."""
+    heartbeat_us: int = attrs.field(default=50_000, validator=positive)
+    """How often requests are placed; the paper names no time."""
+    patience_us: int = attrs.field(default=10_000_000, validator=not_negative)
+    """A request that was held for so long goes where the load is least."""
+    lookahead: int = attrs.field(default=256, validator=positive)
+    """So many held requests, the oldest, are tried at a heartbeat."""
+    norm: Norm = attrs.field(default="normalised", validator=one_of("normalised", "printed"))
+    """How full a worker is: requests and context as parts of the most that (b) allows or, as printed, as they are."""
+    reserve: Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
+    """(e) for requests that start at once and advance together, or with the peak of each reserved."""
+    slack: Slack = attrs.field(default="earned", validator=one_of("ahead", "earned", "printed"))
+    """What (d) takes a running request to have saved; see `saved_from`."""
+    output: Output = attrs.field(default="predicted", validator=one_of("predicted", "generated"))
+    """What (b) counts of an output: what is foreseen, or, as printed, what there is."""
+    opens: Opens = attrs.field(default="checked", validator=one_of("checked", "unchecked"))
+    """Whether an empty worker is held to the constraints; as printed it is not."""
+    errors: Errors = attrs.field(default="follow", validator=one_of("follow", "rebalance", "ignore"))
+    """What is done about wrong predictions: they are corrected in the plan as soon as they are seen; or the plan stays
+    and new requests move (Algorithm 2); or nothing."""
+    prompt_tokens_max: int = attrs.field(default=PROMPT_TOKENS, validator=positive)
+    """Up to this prompt the line of prefill covers attention."""
+    performance: Performance | None = attrs.field(default=None, metadata={"text": False})
+    """The workers' lines; None: from their latency model."""
+
+    @property
+    def decide_every_us(self) -> int:
+        return self.heartbeat_us
+
+    def fitted(self, latency: LatencyModel) -> "Aladdin":
+        """With the workers' latency model, unless it has lines of its own."""
+        if self.performance is not None:
+            return self
+        return attrs.evolve(self, performance=Performance.of(latency, self.prompt_tokens_max))
+
+    @property
+    def lines(self) -> Performance:
+        """The workers' lines."""
+        if self.performance is not None:
+            return self.performance
+        return Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
+
+    def rules(self, checks: str = "bcde") -> Rules:
+        """What placements are held to."""
+        return Rules(
+            self.lines,
+            self.tpot_us * 1_000,
+            self.theta_percent,
+            self.gamma_percent,
+            self.norm,
+            self.reserve,
+            checks,
+        )
+
+    @cached_property
+    def tracker(self) -> PlacementTracker:
+        """What follows requests and workers."""
+        targets = self.ttft_us * 1_000, self.tpot_us * 1_000, self.theta_percent
+        return PlacementTracker(self.lines, *targets, self.slack, self.errors == "follow")
+
+    def init(self) -> AladdinState:
+        return AladdinState()
+
+    def observe(self, state: AladdinState, event: Event) -> AladdinState:
+        return self.tracker.observe(state, event)
+
+    def check(self, state: AladdinState) -> None:
+        self.tracker.check(state)
+
+    # --- decisions --------------------------------------------------------------------------------------------------
 
     def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
         return self._heartbeat(
@@ -58,77 +167,79 @@ class Aladdin(Books):
     def _heartbeat(
         self, state: AladdinState, view: ClusterView, waiting: Sequence[int], checks: str = "bcde"
     ) -> tuple[ClusterPlan, AladdinState]:
-        """Where these requests go, of the view's workers."""
+        """Return the dispatches of these requests to the view's workers."""
         if not waiting or not view.workers:
             return ClusterPlan(), state
         rules = self.rules(checks)
-        draft = Draft(rules, self._rows(state, view.workers, view.now_ns, self.errors == "follow"))
-        placed = self._placed(state, draft, view.now_ns, waiting)
+        batch = PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, self.errors == "follow"))
+        placed = self._placed(state, batch, view.now_ns, waiting)
         if self.errors == "rebalance" and len(placed):
-            true = Draft(rules, self._rows(state, view.workers, view.now_ns, True))
+            true = PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, True))
             for each in placed:
                 true.take(each.row, each.wanted)
             placed = rebalanced(true, errors(true), placed)
         dispatches = []
         for each in placed:
             held = state.held[each.request_id]
-            worker = draft.rows[each.row].worker
+            worker = batch.rows[each.row].worker
             state = released(state, held)
-            member = self._member(held, view.now_ns)
-            state = self._joins(state, each.request_id, worker, member)
+            member = self.tracker.member(held, view.now_ns)
+            state = self.tracker.joins(state, each.request_id, worker, member)
             dispatches.append(Dispatch(each.request_id, worker))
         return ClusterPlan(tuple(dispatches)), state
 
-    def _placed(self, state: AladdinState, draft: Draft, now_ns: int, waiting: Sequence[int]) -> tuple[Placed, ...]:
-        """Which of the held requests go where, one after the other; whoever can find no worker is passed over."""
+    def _placed(
+        self, state: AladdinState, batch: PlacementBatch, now_ns: int, waiting: Sequence[int]
+    ) -> tuple[Placed, ...]:
+        """Return which held requests go where, one after the other; a request that fits no worker is skipped."""
         asked, waited_ns = self._asked([state.held[request_id] for request_id in waiting], now_ns)
-        anyway = self._anyway(draft, asked, waited_ns)
+        anyway = self._anyway(batch, asked, waited_ns)
         placed: list[Placed] = []
-        hopes: Hopes | None = None
+        candidates: CandidateFilter | None = None
         at = 0
         while at < len(waiting):
             wanted = asked.at(at)
-            row = self._choose(draft, wanted, anyway[at])
+            row = self._choose(batch, wanted, anyway[at])
             if row is not None:
-                draft.take(row, wanted)
+                batch.take(row, wanted)
                 placed.append(Placed(waiting[at], row, wanted))
             else:
-                hopes = hopes or Hopes(draft, asked, anyway)
-                hopes.failed(at)
-            at = at + 1 if hopes is None else hopes.after(at)
+                candidates = candidates or CandidateFilter(batch, asked, anyway)
+                candidates.failed(at)
+            at = at + 1 if candidates is None else candidates.after(at)
         return tuple(placed)
 
-    def _choose(self, draft: Draft, wanted: Wanted, anyway: bool) -> int | None:
-        """Where the request goes; None: nowhere yet."""
-        row = draft.choose(wanted)
+    def _choose(self, batch: PlacementBatch, wanted: Wanted, anyway: bool) -> int | None:
+        """Return the row of the request's worker; None: it stays held."""
+        row = batch.choose(wanted)
         if row is None and self.opens == "unchecked":
-            row = next((i for i, batch in enumerate(draft.batch.tolist()) if not batch), None)
-        return draft.least(wanted) if row is None and anyway else row
+            row = next((i for i, count in enumerate(batch.requests.tolist()) if not count), None)
+        return batch.least(wanted) if row is None and anyway else row
 
-    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Asked, Ints]:
-        """Held requests side by side, and for how long each has been waiting."""
+    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Candidates, Ints]:
+        """Return the held requests as columns, and how long each has waited."""
         prompts, outputs = column([h.prompt_tokens for h in helds]), column([h.output_tokens for h in helds])
         due = column([h.due_ns for h in helds])
         counted = outputs if self.output == "predicted" else np.zeros_like(outputs)
         in_time = prefill_slack(self.lines, prompts, now_ns, due) >= 0
         waited_ns = now_ns - column([h.request.arrival_ns for h in helds])
-        return Asked(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
+        return Candidates(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
 
-    def _anyway(self, draft: Draft, asked: Asked, waited_ns: Ints) -> Flags:
-        """Who goes somewhere in any case: after waiting too long, or with too much for the largest worker, if empty."""
+    def _anyway(self, batch: PlacementBatch, asked: Candidates, waited_ns: Ints) -> Flags:
+        """Flag requests that are placed in any case: they waited too long, or no worker could ever hold them."""
         p, context = self.lines, context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
         anyway: Flags = waited_ns > self.patience_us * 1_000
         anyway |= decode_slack(p, self.theta_percent, self.tpot_us * 1_000, 1, context) < 0
-        anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > draft.capacity.max()
+        anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
         return anyway
 
     def _rows(self, state: AladdinState, loads: Sequence[WorkerLoad], now_ns: int, true: bool) -> list[Row]:
-        """The workers as this heartbeat finds them; `true`: as they are, and not as the plan believed."""
+        """Return the workers as this heartbeat finds them; `true`: as they are, and not as the plan believed."""
         per_iteration, per_ns = saved_rates(self.slack, self.theta_percent, self.tpot_us * 1_000)
         passed, lines, residual = per_ns * now_ns, self.lines, self.slack != "printed"
         rows = []
         for load in loads:
-            believed = state.workers.get(load.worker, NOBODY)
+            believed = state.workers.get(load.worker, EMPTY_WORKER)
             batch, context = self._counted(believed, true)
             saved, begins_ns = FOREVER_NS, now_ns
             running = believed.saved.size
@@ -141,8 +252,8 @@ class Aladdin(Books):
         return rows
 
     def _counted(self, believed: Believed, true: bool) -> tuple[int, int]:
-        """Requests and context of (b)."""
-        gamma, sums = self.gamma_percent, believed.everybody
+        """Return the requests and context of (b)."""
+        gamma, sums = self.gamma_percent, believed.total
         output_tokens = sums.output_tokens
         if self.output == "generated":
             output_tokens = believed.saved.size * believed.clock - believed.starts
@@ -156,16 +267,16 @@ class Aladdin(Books):
         return batch + ghost.batch - over.batch, context
 
     def _foreseen_anew(self, state: AladdinState, view: ClusterView) -> AladdinState:
-        """Who outlived its prediction gets another, and ghosts whose end has come go.  O(workers + what changed)."""
+        """Predict anew what outlived its prediction, and drop ghosts that ended.  O(workers + what changed)."""
         every = state.workers
         for load in view.workers:
             worker = every.get(load.worker)
             if worker is None:
                 continue
-            changed = workers.laid(worker)
+            changed = workers.without_ended_ghosts(worker)
             while changed.ends.size and changed.ends.first()[0] < changed.clock:
                 request_id = changed.ends.first()[1]
-                changed = self._refiled(changed, request_id, self._anew(state, changed, request_id))
+                changed = self.tracker.refiled(changed, request_id, self._anew(state, changed, request_id))
             if changed is not worker:
                 every = every.set(load.worker, changed)
         return state if every is state.workers else replace(state, workers=every)
@@ -183,8 +294,8 @@ class Aladdin(Books):
 
 @attrs.frozen
 class AladdinPrinted(Aladdin):
-    """As printed: (b) counts tokens that there are, a new worker is not checked, (d) grants a target too much, the norm
-    adds requests and tokens, and errors are met by Algorithm 2."""
+    """As printed: (b) counts the tokens that exist, a new worker is not checked, (d) grants a target too much, the norm
+    adds requests and tokens, and Algorithm 2 corrects errors."""
 
     name: ClassVar[str] = "aladdin-printed"
     theorems: ClassVar[tuple[Theorem, ...]] = ()

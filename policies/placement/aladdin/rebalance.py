@@ -1,18 +1,18 @@
 """Aladdin's re-balancing: new requests go from workers that have more to do than was planned to those with less.
 
 Source: Aladdin, section 4.4 and Algorithm 2, cleaned up.  A worker's error is by how much its iterations are longer
-than the plan believed, in the units of equation 3: requests that run on past their prediction count with their real
-context, those that ended early against it.  A move carries the whole request, prompt included (Algorithm 2 forgets it),
-so the errors' sum stays, and is accepted only if the constraints hold where the request goes.
+than the plan believed, in the units of equation 3: requests that outlive their prediction count with their real
+context, those that ended early against it.  A move carries the whole request, prompt included (Algorithm 2 omits it),
+so the sum of errors stays.  It is accepted only if the constraints hold where the request goes.
 """
 
 from collections.abc import Sequence
 
 import attrs
 
-from fairsched.policies.aladdin_draft import FOREVER_NS, Draft, Wanted
-from fairsched.policies.aladdin_limits import apart, context_cost, moved, weight
-from fairsched.policies.aladdin_worker import Believed
+from fairsched.policies.placement.aladdin.limits import apart, context_cost, moved, weight
+from fairsched.policies.placement.aladdin.placement_batch import FOREVER_NS, PlacementBatch, Wanted
+from fairsched.policies.placement.aladdin.worker import Believed
 
 
 @attrs.frozen
@@ -24,26 +24,26 @@ class Placed:
     wanted: Wanted
 
 
-def errors(draft: Draft) -> list[int]:
+def errors(batch: PlacementBatch) -> list[int]:
     """Each worker's error, in 10 ps an iteration."""
-    return [_error(draft, row.believed) for row in draft.rows]
+    return [_error(batch, row.believed) for row in batch.rows]
 
 
-def _error(draft: Draft, believed: Believed) -> int:
+def _error(batch: PlacementBatch, believed: Believed) -> int:
     over, ghost = believed.over, believed.ghost
-    context = draft.rules.cost(over) - draft.rules.cost(ghost)
-    error: int = weight(draft.performance, context, over.batch - ghost.batch)
+    context = batch.rules.cost(over) - batch.rules.cost(ghost)
+    error: int = weight(batch.performance, context, over.batch - ghost.batch)
     return error
 
 
-def size(draft: Draft, wanted: Wanted) -> int:
+def size(batch: PlacementBatch, wanted: Wanted) -> int:
     """How much of an error a request takes along."""
-    cost = context_cost(wanted.prompt_tokens, wanted.counted_tokens, draft.rules.gamma_percent)
-    found: int = weight(draft.performance, cost, 1)
+    cost = context_cost(wanted.prompt_tokens, wanted.counted_tokens, batch.rules.gamma_percent)
+    found: int = weight(batch.performance, cost, 1)
     return found
 
 
-def rebalanced(draft: Draft, off: list[int], placed: Sequence[Placed]) -> tuple[Placed, ...]:
+def rebalanced(batch: PlacementBatch, off: list[int], placed: Sequence[Placed]) -> tuple[Placed, ...]:
     """The placements after all moves that help; `off`, the workers' errors, is changed along with them.
 
     From the worker with the largest error above 0 to the one with the smallest below, the request that leaves the two
@@ -57,20 +57,20 @@ def rebalanced(draft: Draft, off: list[int], placed: Sequence[Placed]) -> tuple[
         best: tuple[int, int] | None = None
         for i, each in enumerate(now):
             if each.row == source:
-                after = apart(*moved(off[source], off[target], size(draft, each.wanted)))
+                after = apart(*moved(off[source], off[target], size(batch, each.wanted)))
                 if after < apart(off[source], off[target]) and (best is None or after < best[0]):
-                    best = (after, i) if draft.holds(target, each.wanted) else best
+                    best = (after, i) if batch.holds(target, each.wanted) else best
         if best is None:
             break
         each = now[best[1]]
         now[best[1]] = attrs.evolve(each, row=target)
-        off[source], off[target] = moved(off[source], off[target], size(draft, each.wanted))
-        draft.drop(source, each.wanted, _deadline(draft, now, source))
-        draft.take(target, each.wanted)
+        off[source], off[target] = moved(off[source], off[target], size(batch, each.wanted))
+        batch.drop(source, each.wanted, _deadline(batch, now, source))
+        batch.take(target, each.wanted)
     return tuple(now)
 
 
-def _deadline(draft: Draft, placed: Sequence[Placed], row: int) -> int:
+def _deadline(batch: PlacementBatch, placed: Sequence[Placed], row: int) -> int:
     """The earliest deadline of a row and of what was placed there."""
     due = [each.wanted.deadline_ns for each in placed if each.row == row]
-    return min([draft.rows[row].deadline_ns, *(ns for ns in due if ns is not None)], default=FOREVER_NS)
+    return min([batch.rows[row].deadline_ns, *(ns for ns in due if ns is not None)], default=FOREVER_NS)

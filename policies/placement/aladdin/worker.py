@@ -1,18 +1,18 @@
-"""What Aladdin's scheduler believes of one worker: whom it has, until when, and how far that was wrong.
+"""What Aladdin's scheduler believes of one worker: its requests, until when they run, and how far that was wrong.
 
-Everything is written on the worker's clock of decode iterations, on which a request's KV and what it has saved grow by
-the same amount for everybody, so nothing has to be touched while requests only decode.  A request that has produced its
-first token at clock s has produced clock - s; it is foreseen to leave at its `end`.
+Times are on the worker's clock of decode iterations.  Every request's KV and saved time grow by the same amount on it,
+so nothing is updated while requests only decode.  A request that produced its first token at clock s has produced
+clock - s; it is foreseen to leave at its `end`.
 
-Prediction errors: one that is still there after its end was foreseen anew and runs on as `over`; one that is gone
-before its end stays as a `Ghost` until then.  What the plan believed is everybody, less the first, plus the second.
+Prediction errors: a request that is still there after its end is predicted anew and runs on as `over`; one that left
+before its end stays as a `Ghost` until then.  The plan believed all requests, less the first, plus the second.
 """
 
 import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.sorted_tuple import SortedTuple
+from fairsched.model.prefix_cache import SortedTuple
 
 
 class Member(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +46,7 @@ class Member(msgspec.Struct, frozen=True, gc=False):
         return self.begun + self.output_tokens
 
     def ranked(self, request_id: int) -> tuple[int, int, int]:
-        """Its entry of `Believed.ends`; its context at iteration k is `level` + k."""
+        """Return its entry of `Believed.ends`; its context at iteration k is `level` + k."""
         begun = self.came if self.start is None else self.start
         return begun + self.output_tokens, request_id, self.prompt_tokens - begun
 
@@ -82,7 +82,7 @@ _NONE: Ranked = SortedTuple()
 
 
 class Believed(msgspec.Struct, frozen=True):
-    """One worker: its clock, its members, and what is asked of them again and again.
+    """One worker: its clock, its members, and sums and ranks over them.
 
     `ends` is (end, id, level), `deadlines` (deadline, id) of those without a first token, `saved` (`saved_from`, id) of
     those with one, and `starts` the sum of their starts.  `fresh` had their first token in the step under way.
@@ -102,17 +102,22 @@ class Believed(msgspec.Struct, frozen=True):
     ghosts: SortedTuple[Ghost] = SortedTuple()
 
     @property
+    def total(self) -> Sums:
+        """Sums over all members."""
+        return self.everybody
+
+    @property
     def entries(self) -> list[tuple[int, int]]:
-        """(end, level) of everybody, ends ascending: what `profile_of` takes."""
+        """(end, level) of all members, ends ascending: what `profile_of` takes."""
         return [(end, level) for end, _, level in self.ends]
 
 
-NOBODY = Believed()
+EMPTY_WORKER = Believed()
 """A worker that has had no request yet."""
 
 
 def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Believed:
-    """The request is at the worker; `saves` ranks it among those that have saved time, once it has begun."""
+    """Return the worker with the request; `saves` ranks it among those that have saved time, once it has begun."""
     deadlines, saved = worker.deadlines, worker.saved
     if member.start is not None:
         saved = saved.add((saves, request_id))
@@ -122,7 +127,7 @@ def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Bel
     return replace(
         worker,
         members=worker.members.set(request_id, member),
-        everybody=worker.everybody.plus(*size),
+        everybody=worker.total.plus(*size),
         over=worker.over.plus(*size) if member.over else worker.over,
         new_tokens=worker.new_tokens + (member.prompt_tokens if member.start is None else 0),
         ends=worker.ends.add(member.ranked(request_id)),
@@ -133,7 +138,7 @@ def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Bel
 
 
 def left(worker: Believed, request_id: int, saves: int) -> Believed:
-    """The worker without the request."""
+    """Return the worker without the request."""
     member = worker.members[request_id]
     deadlines, saved = worker.deadlines, worker.saved
     if member.start is not None:
@@ -144,7 +149,7 @@ def left(worker: Believed, request_id: int, saves: int) -> Believed:
     return replace(
         worker,
         members=worker.members.delete(request_id),
-        everybody=worker.everybody.plus(*size),
+        everybody=worker.total.plus(*size),
         over=worker.over.plus(*size) if member.over else worker.over,
         new_tokens=worker.new_tokens - (member.prompt_tokens if member.start is None else 0),
         ends=worker.ends.remove(member.ranked(request_id)),
@@ -155,8 +160,8 @@ def left(worker: Believed, request_id: int, saves: int) -> Believed:
     )
 
 
-def haunted(worker: Believed, request_id: int, member: Member) -> Believed:
-    """A request that ended stays in the plan if its end was foreseen for later."""
+def with_ghost(worker: Believed, request_id: int, member: Member) -> Believed:
+    """Return the worker with a ghost of a request that ended before its foreseen end."""
     if member.end <= worker.clock or member.over:
         return worker
     ghost = Ghost(member.end, request_id, member.prompt_tokens, member.output_tokens)
@@ -164,8 +169,8 @@ def haunted(worker: Believed, request_id: int, member: Member) -> Believed:
     return replace(worker, ghosts=worker.ghosts.add(ghost), ghost=worker.ghost.plus(*size))
 
 
-def laid(worker: Believed) -> Believed:
-    """Without the ghosts whose end has come."""
+def without_ended_ghosts(worker: Believed) -> Believed:
+    """Return the worker without the ghosts whose end has come."""
     ghosts, sums = worker.ghosts, worker.ghost
     while ghosts.size and ghosts.first().end <= worker.clock:
         ghost = ghosts.first()
@@ -174,20 +179,20 @@ def laid(worker: Believed) -> Believed:
     return worker if ghosts is worker.ghosts else replace(worker, ghosts=ghosts, ghost=sums)
 
 
-def checked(worker: Believed) -> None:
+def check_worker(worker: Believed) -> None:
     """Raise `AssertionError` unless all that is summed and ranked is what the members say."""
     members = worker.members
-    everybody, over = Sums(), Sums()
+    total, over = Sums(), Sums()
     for member in members.values():
         size = (1, member.prompt_tokens, member.output_tokens)
-        everybody = everybody.plus(*size)
+        total = total.plus(*size)
         over = over.plus(*size) if member.over else over
         assert member.output_tokens >= 1
         assert member.start is None or member.start <= worker.clock
     ghost = Sums()
     for each in worker.ghosts:
         ghost = ghost.plus(1, each.prompt_tokens, each.output_tokens)
-    assert (everybody, over, ghost) == (worker.everybody, worker.over, worker.ghost)
+    assert (total, over, ghost) == (worker.total, worker.over, worker.ghost)
     assert worker.new_tokens == sum(m.prompt_tokens for m in members.values() if m.start is None)
     assert set(worker.ends) == {m.ranked(i) for i, m in members.items()}
     due = {(m.deadline_ns, i) for i, m in members.items() if m.start is None and m.deadline_ns is not None}

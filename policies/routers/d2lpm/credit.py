@@ -9,7 +9,12 @@ of workers is true for any number of clients.  This gate shares nothing out betw
 What it bounds is how unevenly one client may use the workers, which is the price of locality.
 """
 
-from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
+from collections.abc import Iterable
+
+import msgspec
+from immutables import Map
+
+from fairsched.model.algebra import Algebra, Mask, NumpyAlgebra, Point, Scalar, Vector
 from fairsched.model.theorem import (
     BACKLOGGED_EVERYWHERE,
     BOTH_SERVE,
@@ -61,14 +66,14 @@ D2_51 = Theorem(
     "D2-5.1",
     "f and g backlogged at every worker over [t1, t2): |W_f - W_g| <= the sum over workers of 2(Q_w + U_w - 1), where "
     "W_f is what the deficit gates of all workers charged to f",
-    "D2LPM, theorem 5.1 (reconstructed): 2m(U + Q); its lemma that who is backlogged is so at every worker is false",
+    "D2LPM, theorem 5.1 (reconstructed): 2m(U + Q); its lemma that a backlogged client is so at every worker is false",
     (BACKLOGGED_EVERYWHERE,),
     bound="sum over w of 2(Q_w + U_w - 1)",
     rests_on=("D-4.1",),
 )
 D2_52 = Theorem(
     "D2-5.2",
-    "f backlogged at every worker over [t1, t2), g anybody: W_f >= W_g - the sum over workers of 2(Q_w + U_w - 1)",
+    "f backlogged at every worker over [t1, t2), g any client: W_f >= W_g - the sum over workers of 2(Q_w + U_w - 1)",
     "D2LPM, theorem 5.2 (reconstructed)",
     (BACKLOGGED_EVERYWHERE,),
     bound="sum over w of 2(Q_w + U_w - 1)",
@@ -85,8 +90,8 @@ D2_A4 = Theorem(
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
-# Vectors over workers: d the client's deficits, here who takes requests, quantum credit a round, holds who has the most
-# of the prompt, queue how long it is.
+# Vectors over workers: d the client's deficits, here the workers that take requests, quantum credit a round, holds the
+# workers that have the most of the prompt, queue how long it is.
 
 
 def in_credit(o: Algebra, d: Vector, here: Mask) -> Mask:
@@ -143,3 +148,52 @@ ROUTER_THEOREMS = (D2_GATE, D2_ROUND, D2_REFILL, D2_RANGE, D2_SPREAD)
 """About the text above, for any number of workers."""
 CLUSTER_THEOREMS = (D2_51, D2_52, D2_A4)
 """About workers with a deficit gate each, whatever sends them requests."""
+
+
+# --- sparse vectors ---------------------------------------------------------------------------------------------------
+
+
+class Sparse(msgspec.Struct, frozen=True, gc=False):
+    """A vector whose entry is `entries[p]`, or `default` where there is none; no entry equals the default.
+
+    With 10,000 clients and 1,000 workers a table of all pairs would have ten million entries; few are ever used.
+    """
+
+    entries: Map[int, int]
+    default: int
+
+    def __getitem__(self, p: int) -> int:
+        return self.entries.get(p, self.default)
+
+    def with_entries(self, values: Iterable[tuple[int, int]]) -> "Sparse":
+        """The vector with these entries.  O(entries)."""
+        draft = self.entries.mutate()
+        for p, value in values:
+            if value != self.default:
+                draft[p] = value
+            elif p in draft:
+                del draft[p]
+        return Sparse(draft.finish(), self.default)
+
+
+class SparseAlgebra(NumpyAlgebra):
+    """The words for points, each O(log entries), on sparse vectors; points are ints, and those for scalars as ever."""
+
+    def __init__(self) -> None:
+        super().__init__(owned=False)
+
+    def pick(self, v: Sparse, p: int, default: int) -> int:  # type: ignore[override]
+        return v[p] if p >= 0 else default
+
+    def bump(self, v: Sparse, p: int, x: int) -> Sparse:  # type: ignore[override]
+        return self.put(v, p, v[p] + x)
+
+    def put(self, v: Sparse, p: int, x: int) -> Sparse:  # type: ignore[override]
+        if p < 0:
+            return v
+        if x != v.default:
+            return Sparse(v.entries.set(p, x), v.default)
+        return Sparse(v.entries.delete(p), v.default) if p in v.entries else v
+
+
+SPARSE = SparseAlgebra()

@@ -1,20 +1,20 @@
 """D2LPM: requests go where their prompt is cached, as long as their client has credit there.
 
 Paper: "Locality-aware Fair Scheduling in LLM Serving", reconstructed as far as its listings were not available to us.
-The workers run DLPM (`fairsched.policies.dlpm`), or VTC.
+The workers run DLPM (`fairsched.policies.catalog.DLPM`), or VTC.
 
 State: `d[i][w]`, a deficit for each client and worker.  A client is charged at the worker that its request is sent to:
 the tokens that are not cached there when it is sent, the output when it finishes.  Without credit anywhere it gets a
 quantum at every worker, as often as it takes to have some (the paper: once).
 
-Credit nobody has used is not written down: a client that is not known, and one at a worker that it was never sent to,
+Unused credit is not stored: an unknown client, and a client at a worker that it was never sent to,
 has the whole quantum, as the first refill gives it.  So a state holds what was used, for any number of workers.
 
 What a worker caches is known from what it was sent and from its `Cached` and `Evicted` reports.
 """
 
 from collections import Counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import msgspec
@@ -35,26 +35,26 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_draft import ROOT
-from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
-from fairsched.policies.d2lpm_credit import (
+from fairsched.policies.gates import DeficitGate
+from fairsched.policies.routers.d2lpm.credit import (
     CLUSTER_THEOREMS,
     ROUTER_THEOREMS,
+    SPARSE,
+    Sparse,
     charge,
     choose,
     refill_due,
     refill_rounds,
     refund,
 )
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.prefix_copy import cached_tokens, followed, shareable_blocks, trimmed
-from fairsched.policies.router import MEASURES, Measure
-from fairsched.policies.sparse import SPARSE, Sparse
+from fairsched.policies.routers.load_based import MEASURES, Measure
+from fairsched.policies.routers.prefix_based import cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.validators import not_negative, one_of, positive
 
 ACTIVE = -1
@@ -75,8 +75,8 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """A request under way: whose, where, the input that was charged, how many blocks were thought cached there, and
-    where the prompt ends in the index."""
+    """A request under way: its client and worker, the input that was charged, how many blocks counted as cached there,
+    and where the prompt ends in the index."""
 
     client: int
     worker: int
@@ -107,12 +107,12 @@ EMPTY: Map[int, int] = Map()
 class D2LPM(Router[D2LPMState]):
     """The shortest queue where the request's client has credit, of those with most of its prompt if it has it there.
 
-    O(blocks) by memcmp for the match, O(workers) for the choice, O(log) for the books; `WorkerLeft` costs O(clients
+    O(blocks) by memcmp for the match, O(workers) for the choice, O(log) for the accounts; `WorkerLeft` costs O(clients
     and requests).
     """
 
     name: ClassVar[str] = "d2lpm"
-    state_type: ClassVar[Any] = D2LPMState
+    state_type: ClassVar[type[D2LPMState]] = D2LPMState
     follows_decoding: ClassVar[bool] = False
     theorems: ClassVar[tuple[Theorem, ...]] = (*ROUTER_THEOREMS, *_WORKERS, *CLUSTER_THEOREMS)
 
@@ -121,6 +121,7 @@ class D2LPM(Router[D2LPMState]):
     measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
     """How long a queue is."""
     input_rate: int = attrs.field(default=Rates().input, validator=positive)
+    """Cost units of a computed token; the workers' gates have rates of their own."""
     output_rate: int = attrs.field(default=Rates().output, validator=positive)
     """Cost units for a token; the workers' own gates have rates of their own."""
     match_percent_min: int = attrs.field(default=50, validator=not_negative)
@@ -172,7 +173,7 @@ class D2LPM(Router[D2LPMState]):
         here = np.ones(len(workers), np.bool_)
         holds = np.zeros(len(workers), np.bool_)
         for level in match.levels:
-            # Of those that take requests, whoever holds most.
+            # The workers that hold most, of those that take requests.
             if level.blocks < blocks_min:
                 break
             mask = level.workers
@@ -185,7 +186,7 @@ class D2LPM(Router[D2LPMState]):
             d = d.with_entries((load.worker, topped_up[i]) for i, load in enumerate(workers))
         return workers[choose(NUMPY, dense, here, holds, queue)], d
 
-    # --- what is learnt ---------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
         if isinstance(event, Finished):
@@ -244,7 +245,7 @@ class D2LPM(Router[D2LPMState]):
         return D2LPMState(index, accounts, state.sent.delete(request_id), state.weights, idle, stamp, oldest)
 
     def _without(self, state: D2LPMState, worker: int) -> D2LPMState:
-        """The worker has nothing, nobody was ever charged there, and what it had comes again.  O(clients, requests)."""
+        """Forget the worker and all charges there; its requests arrive again.  O(clients, requests)."""
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == worker):
             state = self._ended(state, request_id, TOKENS_MAX, 0, cached=False)
         accounts = state.accounts.mutate()
@@ -277,7 +278,7 @@ class D2LPM(Router[D2LPMState]):
             # A client is idle exactly if nothing of it is under way.
             assert (account.under_way == 0) == (account.idle_since != ACTIVE)
             assert account.idle_since == ACTIVE or state.idle[account.idle_since] == client
-        # Accounts count what is under way, and whoever has none of it is in the line of the idle, which is bounded.
+        # Accounts count what is under way; clients without any are in the queue of the idle, which is bounded.
         under_way = Counter(sent.client for sent in state.sent.values())
         assert all(state.accounts[client].under_way == count for client, count in under_way.items())
         assert sum(account.under_way for account in state.accounts.values()) == len(state.sent)

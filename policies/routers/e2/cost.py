@@ -7,16 +7,62 @@ from collections.abc import Sequence
 from operator import add
 from typing import Literal
 
+import attrs
 import msgspec
 
-from fairsched.model.prefix_draft import ROOT
-from fairsched.model.prefix_index import Match, PrefixIndex
+from fairsched.model.latency import LatencyModel
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.e2_choice import cheapest
-from fairsched.policies.e2_history import NO_SUMS, History
-from fairsched.policies.e2_prices import Prices
-from fairsched.policies.prefix_copy import cached_tokens
+from fairsched.policies.routers.e2.choice import cheapest
+from fairsched.policies.routers.e2.history import NO_SUMS, History
+from fairsched.policies.routers.prefix_based import cached_tokens
+
+# --- prices of work ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Prices:
+    """What work costs E2, in integer nanoseconds: the prefill of some tokens, and the decoding of outputs.
+
+    Preble prices work by regressions over profiles of one request at a time.  Here the workers' own latency model
+    serves, which is such a regression.  The batch shares a decode step, so an output token is charged the step's share
+    of one of `decode_batch` requests.  The paper's figure is a request that decodes alone, `decode_batch` = 1: it makes
+    a worker of short prompts look busier than it is, since the constant is paid once a step and not once a request.
+
+    Coefficients: a prefill of n tokens after x takes constant + token n + attention n (x + n) / 1000 (rounded down),
+    an output token of each of b = `decode_batch` requests `step_ns` + b `context_ns` times its context, divided by b.
+    """
+
+    prefill_constant_ns: int
+    prefill_token_ns: int
+    prefill_attention_ps: int
+    decode_batch: int
+    step_ns: int
+    context_ns: int
+
+    @classmethod
+    def of(cls, latency: LatencyModel, decode_batch: int) -> "Prices":
+        """The prices of a worker with this latency model."""
+        step_ns = latency.decode_ns(decode_batch, 0)
+        context_ns = latency.decode_ns(decode_batch, 1) - step_ns
+        prefill = latency.prefill_constant_ns, latency.prefill_token_ns, latency.prefill_attention_ps
+        return cls(*prefill, decode_batch, step_ns, context_ns)
+
+    def prefill_ns(self, tokens: int, context_tokens: int) -> int:
+        """A prefill of `tokens` tokens after `context_tokens`; nothing to compute costs nothing.  O(1)."""
+        if not tokens:
+            return 0
+        attention = self.prefill_attention_ps * tokens * (context_tokens + tokens) // 1000
+        return self.prefill_constant_ns + self.prefill_token_ns * tokens + attention
+
+    def decode_ns(self, requests: int, prompt_tokens: int, output_tokens: int, outputs: int) -> int:
+        """Decoding `requests` requests with `prompt_tokens` of prompts in all, with outputs as long as the mean of
+        `outputs` outputs with `output_tokens` in all.  Rounded down.  O(1)."""
+        batch = self.decode_batch
+        token_ns = requests * self.step_ns + batch * self.context_ns * prompt_tokens
+        return token_ns * output_tokens // (batch * outputs)
+
 
 LoadMode = Literal["window", "outstanding"]
 """Whether L is of all requests sent in H, ended or not, or of those that have not ended."""

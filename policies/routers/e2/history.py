@@ -1,8 +1,12 @@
-"""The requests that E2 sent: those of the last H nanoseconds and those under way, summed per worker.
+"""The requests that E2 sent, summed per worker, and how long requests of each prefix waited.
 
-A request is written down when it is sent and gets its output when it ends.  It leaves the window when it is H old, and
-the sums with it, so each request costs O(1) (the log of their number, for the maps) and no decision looks at more than
-the sums.  What was sent to a worker that left is forgotten at once: nobody waits there any more.
+**Sent.**  A request is recorded when it is sent and gets its output when it ends.  It leaves the window when it is H
+old, and the sums with it.  So each request costs O(1) (the log of their number, for the maps), and a decision reads
+only the sums.  Requests sent to a worker that left are forgotten at once: none waits there any more.
+
+**Waits.**  They tell E2 when one worker for a prefix is no longer enough.  Time is cut into halves of the window, and
+the mean wait of the current half is compared with that of the half before it.  A prefix is a node of the index; it is
+forgotten when it brought no request of the window to a worker.
 """
 
 from collections import Counter
@@ -147,11 +151,11 @@ class History(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise `AssertionError` unless every representation invariant holds.  O(all requests)."""
-        # Whoever is in the window has a number that was given and has not left it, and later ones were sent later.
+        # Requests of the window have numbers that were given and have not left it; later numbers were sent later.
         assert all(self.oldest <= n < self.next_number and s.number == n for n, s in self.window.items())
         times = [self.window[n].sent_ns for n in sorted(self.window)]
         assert times == sorted(times)
-        # Sums are the sums of what is there, and there is none of nothing.
+        # Sums are the sums of what is there, and no worker without requests has any.
         assert dict(self.sums) == _summed(self.window)
         assert dict(self.open_sums) == _summed(self.open)
         # Requests are under way under their own id, without an output.
@@ -171,3 +175,69 @@ def _summed(requests: Map[int, Sent]) -> dict[int, Sums]:
             total["outputs"] += 1
             total["output_tokens"] += sent.output_tokens
     return {worker: Sums(**total) for worker, total in totals.items()}
+
+
+# --- queueing times by prefix -----------------------------------------------------------------------------------------
+
+
+class Waits(msgspec.Struct, frozen=True, gc=False):
+    """How long requests of one prefix waited in half `half` and the half before; it has `requests` in the window."""
+
+    requests: int = 0
+    half: int = 0
+    count: int = 0
+    wait_ns: int = 0
+    count_before: int = 0
+    wait_before_ns: int = 0
+
+    def at(self, half: int) -> "Waits":
+        """The same in a later half.  O(1)."""
+        if half <= self.half:
+            return self
+        if half == self.half + 1:
+            return Waits(self.requests, half, 0, 0, self.count, self.wait_ns)
+        return Waits(self.requests, half)
+
+    def doubled(self, half: int, floor_ns: int) -> bool:
+        """Whether the mean wait of this half is at least twice that of the half before, and at least `floor_ns`.
+
+        Both halves must have seen an admission; means are compared exactly.  O(1).
+        """
+        now = self.at(half)
+        if not now.count or not now.count_before:
+            return False
+        doubled = now.wait_ns * now.count_before >= 2 * now.wait_before_ns * now.count
+        return doubled and now.wait_ns >= floor_ns * now.count
+
+
+NO_WAITS = Waits()
+WaitsByPrefix = Map[int, Waits]
+
+
+def wait_sent(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
+    """With a request more that the prefix brought to a worker.  O(log n)."""
+    old = waits.get(prefix, NO_WAITS)
+    return waits.set(prefix, msgspec.structs.replace(old, requests=old.requests + 1))
+
+
+def wait_gone(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
+    """With one less in the window; a prefix without any is forgotten.  O(log n)."""
+    old = waits[prefix]
+    if old.requests == 1:
+        return waits.delete(prefix)
+    return waits.set(prefix, msgspec.structs.replace(old, requests=old.requests - 1))
+
+
+def waited(waits: WaitsByPrefix, prefix: int, half: int, wait_ns: int) -> WaitsByPrefix:
+    """With a request that was admitted in this half after `wait_ns`.  O(log n)."""
+    old = waits.get(prefix)
+    if old is None:
+        return waits
+    now = old.at(half)
+    count, total = now.count + 1, now.wait_ns + wait_ns
+    return waits.set(prefix, Waits(now.requests, now.half, count, total, now.count_before, now.wait_before_ns))
+
+
+def wait_restarted(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
+    """The prefix has a worker more: what was measured without it no longer counts.  O(log n)."""
+    return waits.set(prefix, Waits(waits[prefix].requests)) if prefix in waits else waits

@@ -21,7 +21,7 @@ A worker that could not hold the request in all its memory is none of those ment
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import attrs
 import msgspec
@@ -40,23 +40,39 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.latency import LatencyModel
+from fairsched.model.latency import PRESETS, LatencyModel
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_draft import ROOT
-from fairsched.model.prefix_index import Match, PrefixIndex
-from fairsched.model.presets import PRESETS
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies import e2_waits
 from fairsched.policies.base import Router
-from fairsched.policies.e2_choice import Rebalancing, decode_heaviest, exploits, lightest, rebalanced
-from fairsched.policies.e2_cost import Case, LoadMode
-from fairsched.policies.e2_history import History, Sent
-from fairsched.policies.e2_prices import Prices
-from fairsched.policies.e2_theorems import THEOREMS
-from fairsched.policies.e2_waits import NO_WAITS, ByPrefix
-from fairsched.policies.prefix_copy import EXPIRE_AT_MOST, cached_tokens, followed, shareable_blocks, trimmed
+from fairsched.policies.routers.e2.choice import (
+    THEOREMS,
+    Rebalancing,
+    decode_heaviest,
+    exploits,
+    lightest,
+    rebalanced,
+)
+from fairsched.policies.routers.e2.cost import Case, LoadMode, Prices
+from fairsched.policies.routers.e2.history import (
+    NO_WAITS,
+    History,
+    Sent,
+    WaitsByPrefix,
+    wait_gone,
+    wait_restarted,
+    wait_sent,
+    waited,
+)
+from fairsched.policies.routers.prefix_based import (
+    EXPIRE_AT_MOST,
+    cached_tokens,
+    followed,
+    shareable_blocks,
+    trimmed,
+)
 from fairsched.policies.validators import not_negative, one_of, positive
 
 Target = Literal["longest-prefix", "longest-node"]
@@ -72,14 +88,14 @@ class E2State(msgspec.Struct, frozen=True):
 
     index: PrefixIndex
     history: History = History()
-    waits: ByPrefix = Map()
+    waits: WaitsByPrefix = Map()
     ends: Map[int, int] = Map()
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """The worker for a request, and why; it holds `cached_tokens` of the prompt.
 
-    The best worker holds `blocks` blocks, and `prefix` is the node where these end (the root: nobody holds any).
+    The best worker holds `blocks` blocks, and `prefix` is the node where these end (the root: no worker holds any).
     """
 
     worker: int
@@ -97,23 +113,26 @@ class E2(Router[E2State]):
     """
 
     name: ClassVar[str] = "e2"
-    state_type: ClassVar[Any] = E2State
+    state_type: ClassVar[type[E2State]] = E2State
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
     follows_decoding: ClassVar[bool] = False
 
     window_us: int = attrs.field(default=180_000_000, validator=positive)
     """H."""
     load_mode: LoadMode = attrs.field(default="window", validator=one_of("window", "outstanding"))
+    """Whose work L counts: that of all requests of H, or of those not yet ended."""
     exploit_percent: int = attrs.field(default=50, validator=not_negative)
     """A request exploits if more than this share of it is cached; 50: if less is missed than is cached."""
     load_knob_percent: int = attrs.field(default=0, validator=not_negative)
     """That share is so much larger where workers were idle through H, and so much smaller where they were busy."""
     target: Target = attrs.field(default="longest-prefix", validator=one_of("longest-prefix", "longest-node"))
-    """Whom to exploit: those with the longest prefix; as printed, those with the longest node of the path."""
+    """Which workers to exploit: those with the longest prefix; as printed, those with the longest node of the path."""
     rebalancing: Rebalancing = attrs.field(default="per-source", validator=one_of("per-source", "heaviest", "off"))
+    """Which workers give prefixes away: each heavy one, the heaviest alone as printed, or none."""
     threshold_percent: int = attrs.field(default=150, validator=positive)
     """Th_bal: a load of more than this share of the lightest is heavy."""
     scaling: Switch = attrs.field(default="on", validator=one_of("on", "off"))
+    """Whether the lightest worker gets a copy of a prefix for which requests wait twice as long as before."""
     decode_share_percent: int = attrs.field(default=70, validator=not_negative)
     """IMBALR: what explores goes to a worker with more than this share of decoding; from 100 on there is none."""
     prior_output_tokens: int = attrs.field(default=211, validator=positive)
@@ -137,13 +156,13 @@ class E2(Router[E2State]):
         return E2State(PrefixIndex.empty(self.window_us * 1_000))
 
     def check(self, state: E2State) -> None:
-        """Its parts are sound, and a prefix is known as long as it brought somebody of the window to a worker."""
+        """Check its parts, and that a prefix is known as long as it brought a request of the window to a worker."""
         state.index.check()
         state.history.check()
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
 
-    # --- what it learns ---------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: E2State, event: Event) -> E2State:
         """Ends of requests, caches filled and emptied, workers gone, and how long requests waited."""
@@ -173,13 +192,13 @@ class E2(Router[E2State]):
             return state
         waits = state.waits
         if sent.prefix != ROOT:
-            waits = e2_waits.waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
+            waits = waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
         return E2State(state.index, state.history.admitted(sent), waits, state.ends)
 
     def _half(self, now_ns: int) -> int:
         return now_ns // (self.window_us * 500)
 
-    # --- how it decides -----------------------------------------------------------------------------------------------
+    # --- decisions -----------------------------------------------------------------------------------------------
 
     def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
         now_ns = max(view.now_ns, state.index.now_ns)
@@ -216,7 +235,7 @@ class E2(Router[E2State]):
         return Choice(workers[target].worker, why, case.cached[target], blocks, prefix)
 
     def _target(self, case: Case) -> tuple[int, Why]:
-        """Who holds the prefix, at the least cost; or the worker that decodes most, or the least cost of all."""
+        """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
         holders = self._holders(case)
         if holders:
             return case.cheapest(holders), "exploit"
@@ -230,14 +249,14 @@ class E2(Router[E2State]):
         return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
     def _holders(self, case: Case) -> list[int]:
-        """Whom to exploit; nobody if the request explores."""
+        """Return the workers to exploit; none if the request explores."""
         prompt, percent = case.prompt, self._percent(case)
         if self.target == "longest-prefix":
             best = max(case.cached)
             if not exploits(best, prompt.tokens, percent):
                 return []
             return [i for i, cached in enumerate(case.cached) if cached == best]
-        # As printed: what the tree knows counts, whether or not somebody still holds it.
+        # As printed: what the tree knows counts, whether or not a worker still holds it.
         if not exploits(cached_tokens(prompt, case.match.blocks), prompt.tokens, percent):
             return []
         mask = _longest_node(case.index, case.match)
@@ -258,7 +277,7 @@ class E2(Router[E2State]):
         waits = state.waits.get(prefix, NO_WAITS)
         return waits.doubled(self._half(state.index.now_ns), self.prices.prefill_ns(tokens, 0))
 
-    # --- what it writes down ------------------------------------------------------------------------------------------
+    # --- what it records ------------------------------------------------------------------------------------------
 
     def _sent(self, state: E2State, request: Request, match: Match, choice: Choice, capacity: int) -> E2State:
         index, history, waits, prompt = state.index, state.history, state.waits, request.prompt
@@ -281,9 +300,9 @@ class E2(Router[E2State]):
         )
         history = history.sent(sent)
         if choice.why == "replicate":
-            waits = e2_waits.begun_anew(waits, choice.prefix)
+            waits = wait_restarted(waits, choice.prefix)
         if prefix != ROOT:
-            waits = e2_waits.sent(waits, prefix)
+            waits = wait_sent(waits, prefix)
         index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
         return E2State(index, history, waits, state.ends.set(request.id, node))
 
@@ -295,7 +314,7 @@ def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
     waits, ends = state.waits, state.ends
     for sent in gone:
         if sent.prefix != ROOT:
-            waits = e2_waits.gone(waits, sent.prefix)
+            waits = wait_gone(waits, sent.prefix)
         if sent.request_id in ends:
             ends = ends.delete(sent.request_id)
     return E2State(state.index, state.history, waits, ends)
@@ -310,7 +329,7 @@ def _best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:
 
 
 def _longest_node(index: PrefixIndex, match: Match) -> int:
-    """Who holds the longest node of the path, the deepest of equals, as a bit mask."""
+    """Return the holders of the longest node of the path, the deepest of equals, as a bit mask."""
     at, end = match.node, match.blocks
     longest, mask = 0, 0
     while at != ROOT:
@@ -323,8 +342,11 @@ def _longest_node(index: PrefixIndex, match: Match) -> int:
 
 @attrs.frozen
 class E2Printed(E2):
-    """E2 with what we take for errors of the paper, for comparison: it exploits whom holds the longest *node* of what
-    the tree knows, and takes requests from the heaviest worker only."""
+    """E2 with what we take for errors of the paper, for comparison.
+
+    It exploits the holders of the longest *node* of what the tree knows, and takes requests from the heaviest worker
+    only.
+    """
 
     name: ClassVar[str] = "e2-printed"
     theorems: ClassVar[tuple[Theorem, ...]] = ()

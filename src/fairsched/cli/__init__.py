@@ -1,42 +1,63 @@
-"""The command line: what a serving team types.
+"""The command line `fairsched`: a command parses its arguments, calls the library, and prints.
+
+Read `compare.py` first.  `arguments.py` has what several commands take, `output.py` how they show progress and write
+files.  A command's module is imported when the command is run, so that help and errors come at once.
 
 Bad arguments or input give exit status 2 and one clear line on standard error, never a traceback.  An interrupted
 comparison keeps what was computed and exits with 130.
 """
 
+import importlib
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from fairsched import __version__
-from fairsched.cli_audit import add_audit
-from fairsched.cli_batch import add_batch
-from fairsched.cli_calibrate import add_calibrate
-from fairsched.cli_compare import add_compare
-from fairsched.cli_endpoint_picker import add_endpoint_picker
-from fairsched.cli_fidelity import add_fidelity
-from fairsched.cli_gateway import add_gateway
-from fairsched.cli_load import add_load
-from fairsched.cli_logs import add_explain, add_replay
-from fairsched.cli_plan import add_plan
-from fairsched.cli_policies import add_policies
-from fairsched.cli_reproduce import add_reproduce
-from fairsched.cli_scale import add_scale
-from fairsched.cli_trace import add_trace
-from fairsched.cli_tune import add_tune
-from fairsched.cli_verify import add_certificate, add_verify
+
+__all__ = ["main", "parser"]
 
 INTERRUPTED = 130
 """Exit status after an interrupt from the keyboard."""
+COMMANDS = {
+    "compare": ("compare", "run policies over a workload and compare them"),
+    "policies": ("policies", "list policies, routers and their parameters"),
+    "trace": ("trace", "look at a trace or a generated workload, or save one"),
+    "replay": ("logs", "rebuild every state of a logged run, or run a counterexample again, and compare"),
+    "explain": ("logs", "why a request of a logged run waited"),
+    "verify": ("verify", "prove the bounds of policies, for your configuration"),
+    "certificate": ("verify", "check a certificate again"),
+    "calibrate": ("calibrate", "time the torch engine here and fit a latency model"),
+    "validate": ("calibrate", "hold the simulator against the torch engine"),
+    "reproduce": ("reproduce", "run results of papers again"),
+    "scale": ("plan", "grow workers and clients: decisions a second, memory, fairness"),
+    "batch": ("batch", "order a batch of offline jobs so that shared prefixes are computed once"),
+    "plan": ("plan", "how many workers of which size keep the targets"),
+    "gateway": ("gateway", "stand before OpenAI-compatible servers and share them fairly"),
+    "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
+    "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
+    "audit": ("logs", "which clients waited, starved and gained, in a log of yours"),
+    "tune": ("tune", "choose the quantum and in-flight cap for a longest wait"),
+}
+"""Every command with its module and its line in the help."""
+RENAMED = {"fidelity": "validate", "load": "loadtest"}
+"""Old names of commands, which work for one release more."""
+EXTRAS = {
+    "cli": ("rich", "matplotlib", "jinja2"),
+    "verify": ("z3", "cvc5", "hypothesis"),
+    "cli,torch": ("torch", "scipy", "safetensors"),
+    "gateway": ("httpx", "starlette", "uvicorn"),
+    "endpoint-picker": ("envoy", "google", "grpc", "grpc_health"),
+}
+"""The extra that brings a module."""
 
 
 class Parser(ArgumentParser):
     """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is, and exit with status 2."""
+        """Print what is wrong and where help is, and exit with status 2."""
         _fail(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
@@ -45,46 +66,43 @@ def _fail(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def parser() -> Parser:
-    """The whole command line."""
+def parser(declared: Collection[str] = tuple(COMMANDS)) -> Parser:
+    """Return the command line, with the arguments of the commands `declared` and the names of all."""
     whole = Parser(
         prog="fairsched",
         description="Scheduling policies for LLM serving with proved bounds: compare them on your traffic.",
     )
     whole.add_argument("--version", action="version", version=f"fairsched {__version__}")
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for add in (
-        *(add_compare, add_policies, add_trace, add_replay, add_explain, add_verify, add_certificate),
-        *(add_calibrate, add_fidelity, add_reproduce, add_scale, add_batch, add_plan),
-        add_gateway,
-        add_endpoint_picker,
-        add_load,
-        add_audit,
-        add_tune,
-    ):
-        add(commands)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if name in declared:
+            add = getattr(importlib.import_module(f"fairsched.cli.{module}"), f"add_{name.replace('-', '_')}")
+            add(command)
     return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    arguments = parser().parse_args(argv)
+    # A module of your own, named as module:attribute, lies in the current folder more often than on the path.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    words = list(sys.argv[1:] if argv is None else argv)
+    place = next((i for i, word in enumerate(words) if not word.startswith("-")), None)
+    if place is not None and words[place] in RENAMED:
+        old, words[place] = words[place], RENAMED[words[place]]
+        print(f"fairsched {old} is now called fairsched {words[place]}", file=sys.stderr)
+    arguments = parser([] if place is None else [words[place]]).parse_args(words)
     try:
         status: int = arguments.run(arguments)
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in ("rich", "matplotlib", "jinja2"):
-            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli]'")
-        if error.name and error.name.split(".")[0] in ("z3", "cvc5", "hypothesis"):
-            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[verify]'")
-        if error.name and error.name.split(".")[0] in ("torch", "scipy", "safetensors"):
-            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[cli,torch]'")
-        if error.name and error.name.split(".")[0] in ("httpx", "starlette", "uvicorn"):
-            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[gateway]'")
-        if error.name and error.name.split(".")[0] in ("envoy", "google", "grpc", "grpc_health"):
-            _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[endpoint-picker]'")
+        missing = (error.name or "").partition(".")[0]
+        for extra, modules in EXTRAS.items():
+            if missing in modules:
+                _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[{extra}]'")
         raise
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python must not complain at exit either.
+        # The reader of the output has seen enough; Python must not complain at exit either.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
     except (ValueError, OSError) as error:
@@ -92,7 +110,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

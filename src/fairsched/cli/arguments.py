@@ -1,37 +1,45 @@
-"""What several commands share: how a workload, a cluster and a policy are named in arguments."""
+"""What several commands take: how workloads, clusters, policies and lengths of time are named in arguments.
 
-import importlib
-import os
+--worker MODEL[:KV]         a worker of its own kind (repeat it; instead of --workers)
+--fail WORKER@S[+DOWN]      the worker dies at S seconds, and comes back empty after DOWN (never without)
+--restart WORKER@S[+DOWN]   it loses its memory and keeps its queue
+--drain WORKER@S            it takes no more requests, and leaves when it is done
+--join S[:KV]               another worker like the first, or with so much KV
+"""
+
+import math
 import re
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from fairsched.engines.changes import WorkerSpec
-from fairsched.engines.predictors import Predictor, predictor
-from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
-from fairsched.engines.workloads.generate import WORKLOADS, generate
-from fairsched.engines.workloads.load import load_trace
-from fairsched.engines.workloads.saturation import ONE_WORKER
-from fairsched.model.latency import LatencyModel
-from fairsched.model.preset_document import PresetError, decoded
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
-from fairsched.model.workload import Workload
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import local_policy, unknown, with_parameters
+import attrs
+
+from fairsched.engines.fleet import (
+    Change,
+    Crash,
+    Drain,
+    Join,
+    Restart,
+    WorkerSpec,
+    checked_changes,
+    checked_workers,
+)
+from fairsched.engines.simulation import Cluster, Predictor, Reports, latency_model, predictor
+from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, generate, load_trace
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.request import Workload
 
 DEFAULT_WORKLOAD = "demo"
+EVERY_US = Reports().every_us
 
-
+_AT = re.compile(r"(?P<worker>\d+)@(?P<at>[^+]+)(\+(?P<down>.+))?")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)?")
 _NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _NS_MAX = 2**62
 
 
 def positive_int(text: str) -> int:
-    """A positive whole number."""
+    """Return a positive whole number."""
     try:
         value = int(text)
     except ValueError:
@@ -42,7 +50,7 @@ def positive_int(text: str) -> int:
 
 
 def names(text: str) -> list[str]:
-    """Names separated by commas."""
+    """Return names separated by commas."""
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found:
         raise ArgumentTypeError("expected names separated by commas")
@@ -52,12 +60,12 @@ def names(text: str) -> list[str]:
 
 
 def output_limit(text: str) -> str | int:
-    """`trace-max`, `oracle` or a positive whole number."""
+    """Return `trace-max`, `oracle` or a positive whole number."""
     return text if text in ("trace-max", "oracle") else positive_int(text)
 
 
 def rate_scales(text: str) -> list[float]:
-    """Positive numbers separated by commas."""
+    """Return numbers separated by commas, each once."""
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
@@ -68,7 +76,7 @@ def rate_scales(text: str) -> list[float]:
 
 
 def span_ns(text: str) -> int:
-    """A length of time, as 5s, 500ms, 2min or a number of seconds; in nanoseconds."""
+    """Return a length of time in nanoseconds, given as 5s, 500ms, 2min or a number of seconds."""
     found = _TIME.fullmatch(text.strip())
     value = float(found[1]) * _NS[found[2] or "s"] if found else 0.0
     if not 1 <= value <= _NS_MAX:
@@ -76,8 +84,27 @@ def span_ns(text: str) -> int:
     return round(value)
 
 
+def positive_number(text: str) -> float:
+    """Return a positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise ArgumentTypeError(f"expected a positive number, found {text!r}")
+    return value
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Return the parameter and the value of `PARAM=VALUE`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise ArgumentTypeError(f"expected PARAM=VALUE, found {text!r}")
+    return name, value
+
+
 def add_model_arguments(command: ArgumentParser) -> None:
-    """The arguments that say what a worker is like."""
+    """Declare the arguments that say what a worker is like."""
     command.add_argument(
         "--latency-model",
         default=DEFAULT_PRESET,
@@ -90,7 +117,7 @@ def add_model_arguments(command: ArgumentParser) -> None:
 
 
 def add_workload_arguments(command: ArgumentParser, several_rates: bool = False) -> None:
-    """The arguments that name a workload; with `several_rates`, `rate_scale` is a list."""
+    """Declare the arguments that name a workload; with `several_rates`, `rate_scale` is a list."""
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--trace",
@@ -127,13 +154,13 @@ def add_workload_arguments(command: ArgumentParser, several_rates: bool = False)
         metavar="trace-max|N|oracle",
         help="declared output limit of a trace's requests; every bound rests on it (default: %(default)s)",
     )
-    command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of whatever is drawn (default: 0)")
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all random draws (default: 0)")
 
 
 def workload_of(
     arguments: Namespace, workers: Sequence[WorkerSpec] = ONE_WORKER, rate_scale: float | None = None
 ) -> Workload:
-    """The workload that the arguments name, at a rate that suits `workers` where it is `auto`.
+    """Return the workload that the arguments name, at a rate that suits `workers` where it is `auto`.
 
     `rate_scale` is one of the arguments' where there are several.  Raises `ValueError` on anything that does not fit.
     """
@@ -166,33 +193,8 @@ def workload_of(
     )
 
 
-def writable(**targets: Path | None) -> None:
-    """Raise `ValueError` for a file, by its option's name, that cannot be written since its folder is not there: to be
-    asked before long work."""
-    for option, file in targets.items():
-        if file is not None and not file.parent.is_dir():
-            raise ValueError(f"--{option}: there is no folder {file.parent}")
-
-
-def apart(source: Path, **targets: Path | None) -> None:
-    """Raise `ValueError` for a file that would be written over what is read; by its option's name."""
-    for option, file in targets.items():
-        if file is not None and file.exists() and file.samefile(source):
-            raise ValueError(f"{option}: {file} is what is read, and would be lost")
-
-
-def folders(**targets: Path | None) -> None:
-    """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made."""
-    for option, folder in targets.items():
-        if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ValueError(f"--{option}: {folder} cannot be made: {error.strerror}") from None
-
-
 def pairs(text: str) -> dict[str, str]:
-    """The parameters behind a workload's name, `PARAM=VALUE,...`."""
+    """Return the parameters behind a workload's name, `PARAM=VALUE,...`."""
     found: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -204,7 +206,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def predictor_of(text: str) -> Predictor:
-    """A length predictor, as NAME or NAME:PARAM=VALUE,..."""
+    """Return a length predictor, given as NAME or NAME:PARAM=VALUE,..."""
     name, _, params = text.partition(":")
     try:
         return predictor(name, pairs(params))
@@ -212,38 +214,134 @@ def predictor_of(text: str) -> Predictor:
         raise ArgumentTypeError(str(error)) from None
 
 
-def latency_of(name: str) -> LatencyModel:
-    """The latency preset of that name, or of a file that `fairsched calibrate` wrote (a name that ends in .json)."""
-    if name.endswith(".json"):
-        try:
-            return decoded(Path(name).read_bytes()).latency
-        except PresetError as error:
-            raise ValueError(f"{name}: {error}") from None
-    if name not in PRESETS:
-        raise unknown("latency model", name, PRESETS)
-    return PRESETS[name]
+def add_cluster_arguments(command: ArgumentParser) -> None:
+    """Declare the arguments that say what the cluster is."""
+    command.add_argument("--workers", type=positive_int, metavar="N", help="number of equal workers (default: 1)")
+    command.add_argument(
+        "--worker",
+        action="append",
+        default=[],
+        metavar="MODEL[:KV]",
+        help="a worker with its own latency model and KV tokens (repeat for more; instead of --workers)",
+    )
+    add_model_arguments(command)
+    command.add_argument(
+        "--host-capacity-tokens",
+        type=positive_int,
+        default=0,
+        metavar="N",
+        help="KV tokens that fit into the host memory of a worker, for policies that swap (default: none)",
+    )
+    for name, kind, what in (
+        ("fail", _crash, "the worker dies at S seconds, and comes back empty after DOWN seconds (without: never)"),
+        ("restart", _restart, "the worker loses its memory at S seconds, and goes on with its queue after DOWN"),
+    ):
+        command.add_argument(
+            f"--{name}", dest="changes", action="append", type=kind, metavar="WORKER@S[+DOWN]", help=f"{what} (repeat)"
+        )
+    command.add_argument(
+        "--drain",
+        dest="changes",
+        action="append",
+        type=_drain,
+        metavar="WORKER@S",
+        help="from S seconds on the worker takes no more requests, and leaves when it is done (repeat)",
+    )
+    command.add_argument(
+        "--join", action="append", default=[], metavar="S[:KV]", help="a worker joins at S seconds (repeat)"
+    )
+    command.add_argument(
+        "--report-every-us",
+        type=positive_int,
+        metavar="N",
+        help=f"routers see what workers report so often (default: all at once; {EVERY_US} with the options below)",
+    )
+    command.add_argument("--report-delay-us", type=_whole, metavar="N", help="reports are heard so much later")
+    command.add_argument("--report-loss", type=float, metavar="P", help="this share of the reports is lost, 0 to 1")
 
 
-def policy_of(name: str, params: Mapping[str, str]) -> ComposedPolicy:
-    """A policy by name, NAME+GATE, or `module:attribute` for one of your own, with parameters set from text."""
-    if ":" in name:
-        policy = imported(name)
-        if not isinstance(policy, ComposedPolicy):
-            raise ValueError(f"policy {name!r} is a {type(policy).__name__}, not a composed local policy")
-    else:
-        policy = local_policy(name)
-    return with_parameters(policy, params)
+def cluster_of(arguments: Namespace) -> Cluster:
+    """Return the cluster that the arguments name; raises `ValueError` on anything that does not fit."""
+    host = arguments.host_capacity_tokens
+    specs = tuple(attrs.evolve(spec, host_capacity_tokens=host) for spec in _specs(arguments))
+    changes = [*(arguments.changes or ()), *(_join(text, specs[0]) for text in arguments.join)]
+    cluster = Cluster(
+        specs[0].latency, specs, changes=checked_changes(changes, len(specs)), reports=_reports(arguments)
+    )
+    checked_workers(cluster.all_specs)
+    return cluster
 
 
-def imported(name: str) -> Any:
-    """What `module:attribute` names; a class of policies is called without arguments."""
-    module, _, attribute = name.partition(":")
-    # A module of one's own lies in the current folder more often than on the path.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+def _specs(arguments: Namespace) -> tuple[WorkerSpec, ...]:
+    model, capacity = arguments.latency_model, arguments.kv_capacity_tokens
+    if not arguments.worker:
+        return (WorkerSpec(latency_model(model), capacity),) * (arguments.workers or 1)
+    for name, given in (("--workers", arguments.workers is not None), ("--latency-model", model != DEFAULT_PRESET)):
+        if given:
+            raise ValueError(f"{name} is for equal workers; with --worker each has its own")
+    return tuple(_spec(text, capacity) for text in arguments.worker)
+
+
+def _spec(text: str, capacity: int | None) -> WorkerSpec:
+    name, colon, tokens = text.rpartition(":")
+    if not colon:
+        return WorkerSpec(latency_model(text), capacity)
+    if not tokens.isdecimal():
+        raise ValueError(f"--worker {text!r}: expected MODEL[:KV], KV a number of tokens")
+    return WorkerSpec(latency_model(name), int(tokens))
+
+
+def _reports(arguments: Namespace) -> Reports | None:
+    every, delay, loss = arguments.report_every_us, arguments.report_delay_us, arguments.report_loss
+    if every is None and delay is None and loss is None:
+        return None
+    return Reports(every or EVERY_US, delay or 0, loss or 0.0, arguments.seed)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"expected a whole number, found {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    """Nanoseconds of so many seconds."""
     try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"policy {name!r} cannot be imported: {error}") from None
-    make: Any = found if isinstance(found, type) and issubclass(found, ComposedPolicy) else None
-    return found if make is None else make()
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(f"expected a time in seconds, found {text!r}")
+    return round(value * 1e9)
+
+
+def _when(text: str, form: str) -> tuple[int, int, int | None]:
+    """Worker, time and how long, in nanoseconds."""
+    found = _AT.fullmatch(text)
+    if found is None or (found["down"] is not None and "DOWN" not in form):
+        raise ArgumentTypeError(f"expected {form}, such as 0@30, found {text!r}")
+    return int(found["worker"]), _seconds(found["at"]), None if found["down"] is None else _seconds(found["down"])
+
+
+def _crash(text: str) -> Change:
+    return Crash(*_when(text, "WORKER@S[+DOWN]"))
+
+
+def _restart(text: str) -> Change:
+    worker, at_ns, down_ns = _when(text, "WORKER@S[+DOWN]")
+    return Restart(worker, at_ns, down_ns or 0)
+
+
+def _drain(text: str) -> Change:
+    return Drain(*_when(text, "WORKER@S")[:2])
+
+
+def _join(text: str, like: WorkerSpec) -> Join:
+    seconds, colon, tokens = text.partition(":")
+    try:
+        at_ns = _seconds(seconds)
+    except ArgumentTypeError as error:
+        raise ValueError(f"--join {text!r}: {error}") from None
+    if colon and not tokens.isdecimal():
+        raise ValueError(f"--join {text!r}: expected S[:KV], KV a number of tokens")
+    return Join(at_ns, attrs.evolve(like, kv_capacity_tokens=int(tokens)) if colon else like)

@@ -1,59 +1,97 @@
-"""`fairsched calibrate`: time the torch engine on this machine, fit its latency model, and write it as a preset.
+"""`fairsched calibrate` and `fairsched validate`: the torch engine's latency model, and the simulator held against it.
 
-torch is loaded by this command and by `fairsched fidelity` only.
+torch is loaded by these commands only.
 """
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import attrs
-import msgspec
+from statistics import median
+from typing import TYPE_CHECKING
 
 from fairsched import __version__
-from fairsched.cli_common import policy_of, positive_int, writable
-from fairsched.model.preset_document import EngineFacts, encoded, preset_document
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.cli.arguments import add_workload_arguments, assignment, positive_int, positive_number, workload_of
+from fairsched.cli.output import folders, percent, progress_bar, writable, write_figures
+from fairsched.model.latency import encoded, preset_document
+from fairsched.policies.registry import LOCAL_POLICIES, local_policy, parameters, with_parameters
 
 if TYPE_CHECKING:
-    from fairsched.engines.calibrate import Calibration, Residual
-    from fairsched.engines.clock import Clock
-    from fairsched.engines.torch_model import Llama
-    from fairsched.engines.torch_spec import TorchSpec
+    from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
 
 DEFAULT_REPEATS = 5
 SCRIPT_BATCH_MIN = 2
+VALIDATED = "multi-turn:sessions=240,turns=1,output_tokens=96,max_output_tokens=384"
+"""The workload that is run unless another is named."""
 
 
-def add_calibrate(commands: Any) -> None:
+def add_calibrate(command: ArgumentParser) -> None:
     """Declare the command."""
-    command: ArgumentParser = commands.add_parser(
-        "calibrate",
-        help="time the torch engine here and fit a latency model",
-        description="Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not "
-        "fitted, and write it as a preset for `compare`, `verify` and `fidelity`.",
+    command.description = (
+        "Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and "
+        "write it as a preset for `compare`, `verify` and `validate`."
     )
-    add_engine_arguments(command)
+    _add_engine_arguments(command)
     command.add_argument(
         "--policy",
         default="fcfs",
         metavar="NAME",
-        help=f"whose decisions are timed: of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: %(default)s)",
+        help=f"the policy whose decisions are timed: of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: "
+        "%(default)s)",
     )
     command.add_argument("--seed", type=int, default=0, metavar="S", help="of weights and lengths (default: 0)")
     command.add_argument("--name", help="the preset's name (default: after the model and the device)")
     command.add_argument("--dated", metavar="TEXT", help="a date that the preset shall say")
     command.add_argument("--out", type=Path, metavar="FILE", help="write the preset, as JSON")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the coefficients and every residual")
-    command.set_defaults(run=calibrate)
+    command.set_defaults(run=run_calibrate)
 
 
-def add_engine_arguments(command: ArgumentParser) -> None:
-    """The arguments that name an engine, and how it is measured."""
+def add_validate(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = (
+        "Run one workload through the torch engine in real time and through the simulator with a calibrated latency "
+        "model, and compare.  Calibrates first if no preset is given."
+    )
+    add_workload_arguments(command)
+    command.set_defaults(workload=VALIDATED)
+    _add_engine_arguments(command)
+    command.add_argument("--preset", type=Path, metavar="FILE", help="what `fairsched calibrate --out` wrote")
+    command.add_argument(
+        "--policy",
+        action="append",
+        metavar="NAME",
+        help=f"of {', '.join(LOCAL_POLICIES)}, or module:attribute (repeat for more; default: fcfs)",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        type=assignment,
+        default=[],
+        metavar="PARAM=VALUE",
+        help="set a parameter of every policy",
+    )
+    command.add_argument(
+        "--load",
+        type=positive_number,
+        default=0.85,
+        metavar="X",
+        help="share of the engine's capacity (default: %(default)s)",
+    )
+    command.add_argument("--runs", type=positive_int, default=3, metavar="N", help="real runs (default: %(default)s)")
+    for name in ("ttft", "tpot"):
+        command.add_argument(
+            f"--slo-{name}-ms",
+            type=positive_number,
+            metavar="MS",
+            help="target (default: 90th percentile simulated)",
+        )
+    command.add_argument("--log", type=Path, metavar="DIR", help="write each real run's event log")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    command.set_defaults(run=run_validate)
+
+
+def _add_engine_arguments(command: ArgumentParser) -> None:
+    """Declare the arguments that name an engine, and how it is measured."""
     command.add_argument(
         "--model", default="small", metavar="SIZE|FOLDER", help="a model's size, or a checkpoint (default: %(default)s)"
     )
@@ -61,7 +99,7 @@ def add_engine_arguments(command: ArgumentParser) -> None:
     command.add_argument("--threads", type=positive_int, default=1, metavar="N", help="threads of torch (default: 1)")
     command.add_argument("--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of the engine")
     command.add_argument(
-        "--batch-max", type=batch_size, default=32, metavar="N", help="most requests that run (default: %(default)s)"
+        "--batch-max", type=_batch_size, default=32, metavar="N", help="most requests that run (default: %(default)s)"
     )
     command.add_argument(
         "--chunk-max",
@@ -81,7 +119,7 @@ def add_engine_arguments(command: ArgumentParser) -> None:
     )
 
 
-def batch_size(text: str) -> int:
+def _batch_size(text: str) -> int:
     """A number of requests of which there are at least two."""
     value = positive_int(text)
     if value < SCRIPT_BATCH_MIN:
@@ -89,122 +127,117 @@ def batch_size(text: str) -> int:
     return value
 
 
-@attrs.frozen
-class Workbench:
-    """A model in memory, and how an engine of it is made and timed."""
+def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
+    """Load the engine that the arguments name."""
+    from fairsched.engines.calibration import Workbench
+    from fairsched.engines.torch import TorchSpec
 
-    spec: "TorchSpec"
-    model: "Llama"
-    kv_capacity_tokens: int
-    chunk_max: int
-    clock: "Callable[[], Clock]"
-
-    def policy(self, name: str, params: Mapping[str, str] | None = None) -> ComposedPolicy:
-        """A policy within the engine's limits, unless `params` say otherwise."""
-        limits = {"max_batched_tokens": str(self.chunk_max), "max_running": str(self.spec.batch_max)}
-        return policy_of(name, limits | dict(params or {}))
-
-
-def workbench(arguments: Namespace, page_tokens: int = 16) -> Workbench:
-    """The engine that the arguments name; raises `ValueError` where there is none."""
-    from fairsched.engines.clock import ThreadClock, WallClock
-    from fairsched.engines.torch_spec import TorchSpec
-
-    if arguments.clock == "thread" and (arguments.device != "cpu" or arguments.threads > 1):
-        raise ValueError("--clock thread counts one thread of the processor: use --device cpu --threads 1")
     spec = TorchSpec(
         arguments.model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed
     )
     print(f"Loading model {arguments.model} ...", file=sys.stderr)
-    model = spec.load()
-    capacity = arguments.kv_capacity_tokens or spec.kv_capacity_tokens(model)
-    if capacity < 8 * arguments.batch_max:
-        raise ValueError(f"--kv-capacity-tokens {capacity} is less than 8 for each of {arguments.batch_max} requests")
-    clock = ThreadClock if arguments.clock == "thread" else WallClock
-    return Workbench(spec, model, capacity, arguments.chunk_max, clock)
-
-
-def measured(bench: Workbench, policy: str, repeats: int, seed: int, name: str, source: str) -> "Calibration":
-    """Run the grid and fit, with progress on standard error."""
-    from fairsched.engines.calibrate import Calibrator, calibrated
-    from fairsched.engines.calibrate_grid import scenarios
-
-    scripts = scenarios(bench.kv_capacity_tokens, bench.spec.batch_max, bench.chunk_max, seed)
-    calibrator = Calibrator(
-        bench.spec.executor(bench.model, bench.kv_capacity_tokens),
-        lambda tokens: bench.policy(policy, {"max_batched_tokens": str(tokens), "reserve": "optimistic"}),
-        bench.clock(),
-        kv_capacity_tokens=bench.kv_capacity_tokens,
-        vocab_size=bench.model.config.vocab_size,
-        page_tokens=bench.spec.page_tokens,
-        seed=seed,
-    )
-    with progress_bar("calibrating", len(scripts) * repeats) as progress:
-        steps = calibrator.measure(scripts, repeats, progress)
-    calibrator.close()
-    return calibrated(steps, name=name, source=source, kv_capacity_tokens=bench.kv_capacity_tokens)
-
-
-@contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that is told how much is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def engine_facts(bench: Workbench, policy: str, clock: str, dated: str | None = None) -> EngineFacts:
-    """What a preset says of the engine."""
-    facts = bench.spec.facts | {"chunk_max": bench.chunk_max, "policy": policy, "clock": clock, "dated": dated}
-    return msgspec.convert(facts, EngineFacts)
-
-
-def source_of(facts: EngineFacts) -> str:
-    """Where the coefficients come from, in a sentence."""
-    threads = f"{facts.threads} thread{'s' * (facts.threads != 1)}"
-    when = f", {facts.dated}" if facts.dated else ""
-    return (
-        f"measured by `fairsched calibrate`: model {facts.model}, {facts.dtype}, torch {facts.torch} on "
-        f"{facts.device} with {threads}, policy {facts.policy}, {facts.clock} clock{when}"
+    return Workbench.load(
+        spec,
+        kv_capacity_tokens=arguments.kv_capacity_tokens,
+        chunk_max=arguments.chunk_max,
+        clock=arguments.clock,
     )
 
 
-def calibrate(arguments: Namespace) -> int:
+def run_calibrate(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     writable(out=arguments.out, json=arguments.json)
-    policy_of(arguments.policy, {})
-    bench = workbench(arguments)
-    facts = engine_facts(bench, arguments.policy, arguments.clock, arguments.dated)
-    name = arguments.name or f"{facts.model}-{facts.device}"
-    found = measured(bench, arguments.policy, arguments.repeats, arguments.seed, name, source_of(facts))
-    document = preset_document(found.latency, facts)
-    show_calibration(found)
+    local_policy(arguments.policy)
+    from fairsched.engines.calibration import calibrate
+
+    bench = _workbench(arguments, 16)
+    with progress_bar() as progress:
+        found = calibrate(
+            bench,
+            arguments.policy,
+            repeats=arguments.repeats,
+            seed=arguments.seed,
+            name=arguments.name,
+            dated=arguments.dated,
+            progress=progress,
+        )
+    document = preset_document(found.latency, bench.facts(arguments.policy, arguments.dated))
+    _show_calibration(found)
     if arguments.out is not None:
         arguments.out.write_bytes(encoded(document))
         print(f"Preset: {arguments.out}")
-    if arguments.json is not None:
-        figures = {
-            "fairsched": __version__,
-            "preset": document,
-            "residuals": [_residual_json(residual) for residual in found.residuals],
-            "scheduler_share": found.scheduler_share,
-            "decide_share": found.decide_share,
-        }
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2))
-        print(f"Figures: {arguments.json}")
+    figures = {
+        "fairsched": __version__,
+        "preset": document,
+        "residuals": [residual.to_dict() for residual in found.residuals],
+        "scheduler_share": found.scheduler_share,
+        "decide_share": found.decide_share,
+    }
+    write_figures(arguments.json, figures)
     return 0
 
 
-def _residual_json(residual: "Residual") -> dict[str, Any]:
-    shape = residual.worst_shape
-    return attrs.asdict(residual) | {"worst_shape": None if shape is None else shape._asdict()}
+def run_validate(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    writable(json=arguments.json)
+    folders(log=arguments.log)
+    workload = workload_of(arguments)
+    names = list(dict.fromkeys(arguments.policy or ["fcfs"]))
+    params = dict(arguments.set)
+    if len(params) < len(arguments.set):
+        raise ValueError("--set: a parameter is set twice")
+    for name in names:
+        running = parameters(with_parameters(local_policy(name), params))["max_running"]
+        if "max_running" in params and running > arguments.batch_max:
+            raise ValueError(f"--set max_running={running}: the engine has room for --batch-max {arguments.batch_max}")
+    from fairsched.engines.calibration import calibrate, page_tokens_of, validate
+
+    bench = _workbench(arguments, page_tokens_of(workload))
+    results = []
+    with progress_bar() as progress:
+        if arguments.preset is None:
+            found = calibrate(bench, names[0], repeats=arguments.repeats, seed=arguments.seed, progress=progress)
+            _show_calibration(found)
+            latency = found.latency
+        else:
+            latency = bench.latency_of(arguments.preset, names[0])
+        for result in validate(
+            bench,
+            latency,
+            workload,
+            names,
+            params=params,
+            load=arguments.load,
+            runs=arguments.runs,
+            ttft_ns=_ns(arguments.slo_ttft_ms),
+            tpot_ns=_ns(arguments.slo_tpot_ms),
+            logs=arguments.log,
+            progress=progress,
+        ):
+            results.append(result)
+            _show_validation(result)
+    if arguments.log is not None:
+        print(f"Logs: {arguments.log}")
+    document = {
+        "fairsched": __version__,
+        "workload": {"name": workload.name, "requests": len(workload.jobs), "notes": workload.notes},
+        "load": arguments.load,
+        "clock": arguments.clock,
+        "preset": preset_document(latency, bench.facts(names[0])),
+        "policies": [result.to_dict() for result in results],
+    }
+    write_figures(arguments.json, document)
+    return 0
 
 
-def show_calibration(found: "Calibration") -> None:
+def _ns(milliseconds: float | None) -> int | None:
+    return None if milliseconds is None else max(round(milliseconds * 1e6), 1)
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+def _show_calibration(found: "Calibration") -> None:
     """Coefficients, residuals and the scheduler's share on the terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -244,12 +277,50 @@ def show_calibration(found: "Calibration") -> None:
     Console(width=120).print(table)
     print(
         f"Scheduler's share of a step: {percent(found.scheduler_share)} "
-        f"(deciding and guarding {percent(found.decide_share)}, books {percent(found.books_share)})"
+        f"(deciding and guarding {percent(found.decide_share)}, accounting {percent(found.books_share)})"
     )
 
 
-def percent(value: float | None, *, sign: bool = False) -> str:
-    """A share as text."""
-    if value is None:
-        return "-"
-    return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
+def _show_validation(result: "Fidelity") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    runs = result.runs
+    print(f"{result.policy}: {result.offered_rps:.3f} requests a second offered, {len(runs)} real runs")
+    table = Table("figure", "simulated", "real", "error", "at speed", "errors of the runs", box=None)
+    at_speed = result.all_errors(at_speed=True)
+    for key, errors in result.all_errors().items():
+        said = _figure(result.simulated, key)
+        real = [value for run in runs if (value := _figure(run.figures, key)) is not None]
+        if said is not None and real and errors:
+            each = ", ".join(percent(error, sign=True) for error in errors)
+            typical, steady = percent(median(errors), sign=True), percent(median(at_speed[key]), sign=True)
+            table.add_row(key.replace("_us", ""), _ms(said), _ms(median(real)), typical, steady, each)
+    attained = [run.figures.slo_attainment for run in runs if run.figures.slo_attainment is not None]
+    points = result.attainment_errors()
+    if points:
+        each = ", ".join(f"{100 * point:+.1f}" for point in points)
+        said_share, real_share = percent(result.simulated.slo_attainment), percent(median(attained))
+        typical, steady = (
+            f"{100 * median(found):+.1f} points" for found in (points, result.attainment_errors(at_speed=True))
+        )
+        table.add_row("SLO attainment", said_share, real_share, typical, steady, each)
+    Console(width=120).print(table)
+    print("  Real figures and errors are medians; at speed: with the machine as fast as it was in each run.")
+    targets = (("TTFT", result.slo_ttft_ns), ("TPOT", result.slo_tpot_ns))
+    print("  SLO: " + " and ".join(f"{name} at most {ns / 1e6:.1f} ms" for name, ns in targets if ns is not None))
+    print(
+        "  step time MAPE "
+        + ", ".join(percent(run.step_mape) for run in runs)
+        + "; of all steps together "
+        + ", ".join(percent(run.step_bias, sign=True) for run in runs)
+    )
+    print("  scheduler's share of a step " + ", ".join(percent(run.scheduler_share) for run in runs))
+
+
+def _figure(figures: "Figures", key: str) -> float | None:
+    return figures.makespan_us if key == "makespan_us" else figures.latencies[key]
+
+
+def _ms(microseconds: float) -> str:
+    return f"{microseconds / 1e3:,.2f} ms"

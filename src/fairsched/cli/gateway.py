@@ -1,27 +1,31 @@
-"""`fairsched gateway`: a fair queue before OpenAI-compatible servers."""
+"""`fairsched gateway`, `endpoint-picker` and `loadtest`: a fair queue before servers that stay as they are, and a load
+to try it with."""
 
+import asyncio
 import importlib
 import logging
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fairsched.cli_common import writable
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
-from fairsched.integrations.window_policy import window_policy
-from fairsched.policies.hierarchical import HierarchicalGate
-from fairsched.policies.local import ComposedPolicy
+from fairsched import __version__
+from fairsched.cli.arguments import add_workload_arguments, workload_of
+from fairsched.cli.output import writable, write_figures
+from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
+from fairsched.engines.adapters.endpoint_picker import Picker
+from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
+from fairsched.engines.gateway import ConfigError, bound_text, gateway_policy, read_config
+from fairsched.model.request import Client
 from fairsched.policies.registry import ROUTERS, parameters, unknown
 
 
-def add_gateway(commands: Any) -> None:
+def add_gateway(command: ArgumentParser) -> None:
     """Declare the command."""
-    command: ArgumentParser = commands.add_parser(
-        "gateway",
-        help="stand before OpenAI-compatible servers and share them fairly",
-        description="Queue calls before OpenAI-compatible servers and forward them under a deficit gate with a proved "
-        "bound.  SIGHUP reads clients, weights and limits again; SIGTERM drains.",
+    command.description = (
+        "Queue calls before OpenAI-compatible servers and forward them under a deficit gate with a proved bound.  "
+        "SIGHUP reads clients, weights and limits again; SIGTERM drains."
     )
     command.add_argument("config", type=Path, metavar="CONFIG.toml", help="servers, clients, limits")
     command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
@@ -35,28 +39,59 @@ def add_gateway(commands: Any) -> None:
     command.add_argument(
         "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
     )
-    command.set_defaults(run=gateway)
+    command.set_defaults(run=run_gateway)
 
 
-def gateway(arguments: Namespace) -> int:
+def add_endpoint_picker(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = (
+        "Serve Envoy's external processing by the endpoint picker protocol of the Gateway API Inference Extension.  "
+        "SIGHUP reads endpoints, clients and limits again; SIGTERM drains."
+    )
+    command.add_argument("config", type=Path, metavar="CONFIG.toml", help="endpoints, clients, limits")
+    command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
+    command.add_argument("--report", type=Path, metavar="FILE", help="write the status as JSON at the end")
+    command.set_defaults(run=run_endpoint_picker)
+
+
+def add_loadtest(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = (
+        "Send every request of a workload at its time to URL/v1/completions and report latencies, rates and what each "
+        "client got."
+    )
+    command.add_argument("url", metavar="URL", help="the server's address, without /v1")
+    add_workload_arguments(command)
+    command.add_argument("--model", help="the model's name (default: the first that the server lists)")
+    command.add_argument(
+        "--client-header", default="x-client", metavar="NAME", help="the header that names a client (default: x-client)"
+    )
+    command.add_argument("--key", metavar="KEY", help="an API key for all requests")
+    command.add_argument(
+        "--ignore-eos", action="store_true", help="ask for outputs of exactly the trace's length (vLLM, SGLang)"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    command.set_defaults(run=run_loadtest)
+
+
+def run_gateway(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     config = read_config(arguments.config)
-    policy, router = policy_of(config, arguments.config), ROUTERS.get(config.router)
+    policy, router = gateway_policy(config, arguments.config), ROUTERS.get(config.router)
     if router is None:
         raise ConfigError(f"{arguments.config}: {unknown('router', config.router, ROUTERS)}")
     writable(report=arguments.report, log=arguments.log)
     if config.state is not None and not Path(config.state).parent.is_dir():
         raise ConfigError(f"{arguments.config}: state: there is no folder {Path(config.state).parent}")
     if arguments.shadow and (config.mode == "priority" or config.state is not None):
-        raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges nobody")
+        raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges no client")
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
     if arguments.check:
-        print(_bound_text(config, policy))
+        print(bound_text(config, policy))
         return 0
     # Only here, so that everything above works without the extra.
-    from fairsched.engines.gateway.keep import alone
-    from fairsched.engines.gateway.server import build, listening, serve
-    from fairsched.engines.serving_log import ServingLog
+    from fairsched.engines.gateway import alone, build, listening, serve
+    from fairsched.engines.serving import ServingLog
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("fairsched").setLevel(logging.INFO)
@@ -91,47 +126,7 @@ def gateway(arguments: Namespace) -> int:
     return 0
 
 
-def policy_of(config: GatewayConfig, path: Path) -> ComposedPolicy:
-    """The configuration's policy as a gateway needs it: outputs reserved, one request a decision.
-
-    Raises `ConfigError` for one that cannot be used here.
-    """
-    try:
-        policy = window_policy("fcfs" if config.mode == "priority" else config.policy, config.quantum)
-    except ValueError as error:
-        raise ConfigError(f"{path}: policy: {error}") from None
-    if config.organisations and not isinstance(policy.gate, HierarchicalGate):
-        raise ConfigError(f'{path}: organisation: only a hierarchical gate knows any: policy = "fcfs+hierarchical"')
-    return policy
-
-
-def _bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
-    from fairsched.model.request import Client
-
-    if config.mode == "priority":
-        return "mode priority: servers order calls by their field priority, and nothing is promised"
-    tokens = sum(server.window_tokens or 0 for server in config.servers)
-    families: dict[str, list[Client]] = {"": []}
-    for name, client in config.clients.items():
-        place = config.groups(name)
-        path = "/".join(group for group, _ in place)
-        families.setdefault(path, []).append(Client(len(families[path]), name, client.weight, place))
-    lines = []
-    for path, found in families.items():
-        clients = tuple(found) if len(found) > 1 else (Client(0, "a"), Client(1, "b"))
-        bound = policy.service_gap_bound(clients, policy.limits(tokens, tokens))
-        who = f"two clients of {path}" if path else "two clients" if len(families) == 1 else "two clients in none"
-        if bound is not None and (path == "" or len(found) > 1):
-            lines.append(f"{who} that wait differ by at most {bound:,} cost units (an output token costs 2)")
-    groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))
-    if len(groups) > 1:
-        bound = policy.gate.group_gap_bound(groups, policy.limits(tokens, tokens))
-        lines.append(f"two organisations that wait differ by at most {bound:,} cost units")
-    text = f"window {tokens:,} tokens, policy {policy.name}: "
-    return text + ("\n".join(lines) or "promises nothing")
-
-
-def _imported(name: str) -> Any:
+def _imported(name: str) -> Callable[[str], int]:
     module, colon, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function) if colon else None
@@ -139,4 +134,63 @@ def _imported(name: str) -> Any:
         raise ValueError(f"--tokenizer: {error}") from None
     if not callable(found):
         raise ValueError(f"--tokenizer is MODULE:FUNCTION, not {name!r}")
-    return found
+    tokenizer: Callable[[str], int] = found
+    return tokenizer
+
+
+def run_endpoint_picker(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    config = read_picker_config(arguments.config)
+    try:
+        picker = Picker(config)
+    except ValueError as error:
+        raise PickerConfigError(f"{arguments.config}: {error}") from None
+    writable(report=arguments.report)
+    if arguments.check:
+        policy, count = picker.window.policy, max(len(config.pool.endpoints), 1)
+        tokens = count * config.pool.window_tokens
+        clients = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.client.items()))
+        clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
+        bound = policy.guarantee.service_gap_bound(clients, policy.guarantee.limits(tokens, tokens))
+        promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
+        print(f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}")
+        return 0
+    # Only here, so that everything above works without the extra.
+    from fairsched.engines.adapters.endpoint_picker import serve
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("fairsched").setLevel(logging.INFO)
+    serve(picker, arguments.config, report=arguments.report, say=lambda text: print(text, flush=True))
+    return 0
+
+
+def run_loadtest(arguments: Namespace) -> int:
+    """Run the command; returns the exit status: 1 if nothing finished."""
+    if not arguments.url.startswith(("http://", "https://")):
+        raise ValueError(f"a URL starts with http:// or https://, not {arguments.url!r}")
+    writable(json=arguments.json)
+    workload = workload_of(arguments)
+    # Only here, so that everything above works without the extra.
+    from fairsched.engines.analysis import rate, time
+    from fairsched.engines.gateway import Replay, Target
+
+    target = Target(
+        arguments.url.rstrip("/"), arguments.model, arguments.client_header, arguments.key, arguments.ignore_eos
+    )
+    replayed = asyncio.run(Replay(workload, target).run())
+    for name, measures in {"all": replayed.measures, **replayed.clients}.items():
+        print(
+            f"{name}: {measures.finished} of {measures.requests} finished, "
+            f"TTFT p50 {time(measures.ttft_us.p50)} p99 {time(measures.ttft_us.p99)}, "
+            f"latency p50 {time(measures.latency_us.p50)} p99 {time(measures.latency_us.p99)}, "
+            f"{rate(measures.output_tokens_per_s)} output tokens/s"
+        )
+    for reason, count in replayed.errors.items():
+        print(f"{reason}: {count}")
+    document = {
+        "fairsched": __version__,
+        "trace": {"name": workload.name, "requests": len(workload.jobs), "notes": list(workload.notes)},
+        "runs": [{"policy": target.url, "rate_scale": arguments.rate_scale} | replayed.to_json()],
+    }
+    write_figures(arguments.json, document)
+    return 0 if replayed.measures.finished else 1

@@ -1,41 +1,53 @@
-"""`fairsched audit`: who waited, who starved and who gained, in a log that exists."""
+"""`fairsched replay`, `explain` and `audit`: run a log or a saved counterexample again, say why a request of it waited,
+and which clients waited, starved and gained."""
 
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import msgspec
+from fairsched.cli.arguments import span_ns
+from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
+from fairsched.engines.analysis import FIELDS, Columns, read_map
+from fairsched.engines.workloads import ClientSpec
 
-from fairsched.cli_common import apart, folders, policy_of, span_ns, writable
-from fairsched.engines.audit.access_log import AccessLog, read_access_log
-from fairsched.engines.audit.columns import FIELDS, read_map
-from fairsched.engines.audit.convert import workload_of_log
-from fairsched.engines.audit.evidence import Evidence
-from fairsched.engines.audit.findings import audit
-from fairsched.engines.audit.reconstruct import evidence_of
-from fairsched.engines.audit.run_log import read_run_log
-from fairsched.engines.log_file import LogHeader
-from fairsched.engines.workloads.clients import ClientSpec
-from fairsched.model.workload import Workload
-from fairsched.policies.base import LocalPolicy
-from fairsched.policies.registry import unknown
+if TYPE_CHECKING:
+    from fairsched.verify.logic import Replay, WorldReplay
 
-WIDTH = 120
-"""Columns of the output where it is no terminal, which has a width of its own."""
+DIFFERENT = 1
+"""Exit status when a replay is not equal to its log."""
 
 
-def add_audit(commands: Any) -> None:
+def add_replay(command: ArgumentParser) -> None:
     """Declare the command."""
-    command: ArgumentParser = commands.add_parser(
-        "audit",
-        help="who waited, who starved and who gained, in a log of yours",
-        description="Audit a log: an event log of `compare --log` or of a live engine, or an access log of your own "
-        "(JSON lines or CSV, a line for each request that ended): service of each client, the largest gap and its "
-        "bound, who starved, who gained, and which assumptions failed.",
+    command.description = (
+        "Replay a log of `compare --log`: every state is rebuilt, every hash compared.  Or replay a counterexample "
+        "that `verify` saved, on the kernel as it is now.  Exits with 1 if anything differs."
+    )
+    command.add_argument("log", type=Path, metavar="FILE", help="a log, or a counterexample")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.set_defaults(run=run_replay)
+
+
+def add_explain(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = (
+        "The life of one request: what kept it waiting (gate, memory, order, ...), how long each, and which requests "
+        "went first."
+    )
+    command.add_argument("log", type=Path, metavar="LOG", help="a log file")
+    command.add_argument("--request", type=int, required=True, metavar="ID", help="the request's id")
+    command.add_argument("--json", action="store_true", help="print it as JSON")
+    command.set_defaults(run=run_explain)
+
+
+def add_audit(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = (
+        "Audit a log: an event log of `compare --log` or of a live engine, or an access log of your own (JSON lines "
+        "or CSV, a line for each request that ended): service of each client, the largest gap and its bound, which "
+        "clients starved, which gained, and which assumptions failed."
     )
     command.add_argument("log", type=Path, metavar="LOG", help="the log")
     add_reading_arguments(command)
@@ -45,7 +57,7 @@ def add_audit(commands: Any) -> None:
         type=span_ns,
         default="10s",
         metavar="TIME",
-        help="a client starves that waits so long for nothing while others are served (default: %(default)s)",
+        help="a client starves that waits so long without service while others are served (default: %(default)s)",
     )
     command.add_argument(
         "--window",
@@ -61,7 +73,7 @@ def add_audit(commands: Any) -> None:
 
 
 def add_reading_arguments(command: ArgumentParser) -> None:
-    """How an access log is read."""
+    """Declare how an access log is read."""
     command.add_argument(
         "--map",
         type=Path,
@@ -73,102 +85,82 @@ def add_reading_arguments(command: ArgumentParser) -> None:
     )
 
 
+def columns_of(arguments: Namespace) -> Columns | None:
+    """Return the columns that `--map` names."""
+    return None if arguments.map is None else read_map(arguments.map)
+
+
+def run_replay(arguments: Namespace) -> int:
+    """Replay; returns the exit status."""
+    from fairsched.engines.analysis import replay
+
+    found = _counterexample(arguments.log)
+    if found is not None:
+        print(as_json(found.to_json()) if arguments.json else found.text())
+        return 0 if found.confirmed else DIFFERENT
+    report = replay(arguments.log)
+    print(as_json(report.to_json()) if arguments.json else report.text())
+    return DIFFERENT if report.difference is not None else 0
+
+
+def _counterexample(path: Path) -> "Replay | WorldReplay | None":
+    """A saved counterexample, run again; None for a log."""
+    from fairsched.verify.logic import is_counterexample, is_world, read_counterexample, replay_counterexample
+
+    if is_counterexample(path):
+        return replay_counterexample(read_counterexample(path))
+    if is_world(path):
+        from fairsched.verify.logic import read_world, replay_world
+
+        return replay_world(read_world(path))
+    return None
+
+
+def run_explain(arguments: Namespace) -> int:
+    """Explain; returns the exit status."""
+    from fairsched.engines.analysis import explain
+
+    explanation = explain(arguments.log, arguments.request)
+    print(as_json(explanation.to_json()) if arguments.json else explanation.text())
+    return 0
+
+
 def run_audit(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    from fairsched.engines.audit.text import print_audit
+    """Audit; returns the exit status."""
+    from fairsched.engines.analysis import audit_log, print_audit
 
     writable(json=arguments.json)
     folders(report=arguments.report)
     apart(arguments.log, json=arguments.json)
-    found = audit(_evidence(arguments), starved_after_ns=arguments.starved_after, window_ns=arguments.window)
+    with progress_bar() as progress:
+        found = audit_log(
+            arguments.log,
+            weights=_weights(arguments.clients),
+            columns=columns_of(arguments),
+            skip_malformed=arguments.skip_malformed,
+            starved_after_ns=arguments.starved_after,
+            window_ns=arguments.window,
+            progress=lambda done, total: progress(f"reading {arguments.log.name}", done, total),
+        )
     print_audit(found, width=None if sys.stdout.isatty() else WIDTH)
     if found.evidence.kind == "access log":
         print(
             f"\nWhat policies would have done: fairsched trace convert {shlex.quote(str(arguments.log))} trace.jsonl, "
             "then fairsched compare --trace trace.jsonl --policies fcfs,dlpm"
         )
-    if arguments.json is not None:
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(found.to_json()), indent=2))
-        print(f"Figures: {arguments.json}")
+    write_figures(arguments.json, found.to_json())
     if arguments.report is not None:
-        from fairsched.engines.audit.page import write_audit
+        from fairsched.engines.analysis import write_audit
 
-        print(f"Report: {write_audit(arguments.report, found, shlex.join(['fairsched', *sys.argv[1:]]))}")
+        print(f"Report: {write_audit(arguments.report, found, command_line())}")
     return 0
 
 
-def is_run_log(path: Path) -> bool:
-    """Whether the file is one of our own event logs; raises `OSError` if it cannot be read."""
-    with path.open("rb") as file:
-        return file.read(64).lstrip().startswith(b'{"fairsched_log"')
-
-
-def _evidence(arguments: Namespace) -> Evidence:
-    """What the log shows, whichever kind it is."""
-    if is_run_log(arguments.log):
-        if arguments.clients is not None:
-            raise ValueError("--clients is for access logs; an event log says who its clients are itself")
-        return _run_log(arguments)[0]
-    log = _access_log(arguments)
-    return evidence_of(log, _weights(arguments.clients, log.clients))
-
-
-def workload_of_any(arguments: Namespace) -> Workload:
-    """What was asked for in a log of either kind."""
-    return _run_log(arguments)[1] if is_run_log(arguments.log) else workload_of_log(_access_log(arguments))
-
-
-def _run_log(arguments: Namespace) -> tuple[Evidence, Workload]:
-    path: Path = arguments.log
-    if arguments.map is not None or arguments.skip_malformed:
-        raise ValueError("--map and --skip-malformed are for access logs; an event log is read as it is")
-    with reading(path, _lines(path)) as progress:
-        return read_run_log(path, policy_if_there, progress)
-
-
-def _access_log(arguments: Namespace) -> AccessLog:
-    path: Path = arguments.log
-    columns = None if arguments.map is None else read_map(arguments.map)
-    with reading(path, path.stat().st_size) as progress:
-        return read_access_log(path, columns, skip=arguments.skip_malformed, progress=progress)
-
-
-def policy_if_there(header: LogHeader) -> LocalPolicy[Any] | None:
-    """The policy that a log names, if it can be had here."""
-    try:
-        return policy_of(header.run.policy, header.run.params)
-    except ValueError:
-        return None
-
-
-def _weights(text: str | None, names: tuple[str, ...]) -> list[int]:
-    """The weights of an access log's clients."""
+def _weights(text: str | None) -> dict[str, int] | None:
+    """The weights that `--clients` gives to an access log's clients."""
     if text is None:
-        return [1] * len(names)
+        return None
     spec = ClientSpec.parse(text)
     if not spec.names_trace or spec.paths:
         raise ValueError("--clients sets weights of the log's own clients, as weights:gold=4,free=1")
-    for name in spec.names:
-        if name not in names:
-            raise unknown("client", name, names)
-    given = dict(zip(spec.names, spec.weights, strict=True))
-    return [given.get(name, 1) for name in names]
-
-
-def _lines(path: Path) -> int:
-    """How many lines the file has."""
-    with path.open("rb") as file:
-        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
-
-
-@contextmanager
-def reading(path: Path, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error while a log is read."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"reading {path.name}"[:40], total=max(total, 1))
-        yield lambda done: bar.update(task, completed=done)
+    return dict(zip(spec.names, spec.weights, strict=True))

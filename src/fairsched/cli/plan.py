@@ -1,55 +1,43 @@
-"""`fairsched plan`: how many workers of which size keep the targets, and how many other routers would need."""
+"""`fairsched plan` and `fairsched scale`: how many workers of which size keep the targets, and what a growing cluster
+costs its scheduler."""
 
 import re
-import shlex
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 import attrs
-import msgspec
 
-from fairsched.cli_common import (
+from fairsched.cli.arguments import (
+    add_model_arguments,
     add_workload_arguments,
-    folders,
-    latency_of,
     names,
-    policy_of,
+    pairs,
     positive_int,
     predictor_of,
     workload_of,
-    writable,
 )
-from fairsched.engines.changes import WorkerSpec
-from fairsched.engines.compare import Cluster, Run
-from fairsched.engines.fidelity import with_slo
-from fairsched.engines.figures import share, time
-from fairsched.engines.performance_fit import PerformanceFit, asked, fit_performance, scaled_latency
-from fairsched.engines.sizing import Sizing, fewest, measured
-from fairsched.model.latency import LatencyModel
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
+from fairsched.engines.analysis import count, index, rate, share, time
+from fairsched.engines.capacity import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
+from fairsched.engines.simulation import SIZED, Cluster, ScaleRow, latency_model, scale
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Slo
-from fairsched.model.workload import Workload
-from fairsched.policies.aladdin import Aladdin
-from fairsched.policies.aladdin_size import Demand, Size, SizeFigures, size_figures
-from fairsched.policies.base import ClusterPolicy
-from fairsched.policies.registry import CLUSTER_POLICIES, router_with, unknown
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, ROUTERS, unknown
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
-WIDTH = 110
-"""Columns of the output where it is no terminal, which has a width of its own."""
-_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 EVERY = "all"
 """In place of routers: every one that there is."""
-BESIDE = ("join-shortest-queue", "power-of-two")
-"""Routers that are compared with Aladdin unless others are asked for."""
-_GPUS = re.compile(r"-tp(\d+)$")
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
+_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+LEGEND = (
+    "Decisions/s: one over the mean time that the router, and a worker's policy, takes to decide and to learn events.",
+    "CPU s: seconds of one core that the whole simulation took here. Peak: memory of this process so far.",
+    "Imbalance: the most work of a worker over the mean. Jain's index: of client service while all clients are active.",
+    "Gap: the largest service gap between two clients at one worker; above 256 clients, between the busiest 256.",
+)
 
 
-def slo_of(text: str) -> Slo:
+def _slo(text: str) -> Slo:
     """`ttft=2s,tpot=50ms`: both targets."""
     found: dict[str, int] = {}
     for part in text.split(","):
@@ -63,7 +51,7 @@ def slo_of(text: str) -> Slo:
     return Slo(ttft_ns=found["ttft"], tpot_ns=found["tpot"])
 
 
-def attainment_of(text: str) -> float:
+def _attainment(text: str) -> float:
     """A share above 0, at most 1."""
     try:
         value = float(text)
@@ -74,7 +62,7 @@ def attainment_of(text: str) -> float:
     return value
 
 
-def gpu_counts(text: str) -> list[int]:
+def _gpu_counts(text: str) -> list[int]:
     """`4,8`: numbers of GPUs."""
     counts = names(text)
     if not all(count.isdecimal() and int(count) > 0 for count in counts):
@@ -82,25 +70,23 @@ def gpu_counts(text: str) -> list[int]:
     return [int(count) for count in counts]
 
 
-def add_plan(commands: Any) -> None:
+def add_plan(command: ArgumentParser) -> None:
     """Declare the command."""
-    command: ArgumentParser = commands.add_parser(
-        "plan",
-        help="how many workers of which size keep the targets",
-        description="Choose a worker size by Aladdin's equations, then simulate ever more workers of it until enough "
-        "requests keep their targets, with Aladdin's placement and with other routers.",
+    command.description = (
+        "Choose a worker size by Aladdin's equations, then simulate ever more workers of it until enough requests keep "
+        "their targets, with Aladdin's placement and with other routers."
     )
     add_workload_arguments(command)
     command.add_argument(
         "--slo",
-        type=slo_of,
+        type=_slo,
         required=True,
         metavar="ttft=TIME,tpot=TIME",
         help="targets of every request that names none, as ttft=2s,tpot=50ms",
     )
     command.add_argument(
         "--attainment",
-        type=attainment_of,
+        type=_attainment,
         default=0.99,
         metavar="X",
         help="share of requests that shall keep them (default: %(default)s)",
@@ -116,10 +102,10 @@ def add_plan(commands: Any) -> None:
     )
     command.add_argument(
         "--scaled-to",
-        type=gpu_counts,
+        type=_gpu_counts,
         default=[],
         metavar="GPUS,...",
-        help="weigh workers of so many GPUs too, which nobody timed, by equation 5 through the sizes given",
+        help="weigh workers of so many GPUs too, which were not timed, by equation 5 through the sizes given",
     )
     command.add_argument(
         "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
@@ -144,7 +130,7 @@ def add_plan(commands: Any) -> None:
         type=predictor_of,
         default="bucketed",
         metavar="NAME[:PARAM=VALUE,...]",
-        help="who predicts outputs: oracle, bucketed, history or none (default: %(default)s)",
+        help="what predicts outputs: oracle, bucketed, history or none (default: %(default)s)",
     )
     command.add_argument(
         "--policy", default="fcfs", metavar="NAME", help="the workers' own policy (default: %(default)s)"
@@ -160,174 +146,52 @@ def add_plan(commands: Any) -> None:
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with a plot")
-    command.set_defaults(run=plan)
+    command.set_defaults(run=run_plan)
 
 
-@attrs.frozen
-class Option:
-    """A worker size: its model, accelerators, Aladdin's lines, and what equation 6 says (None: it serves nobody)."""
-
-    name: str
-    spec: WorkerSpec
-    gpus: int
-    fit: PerformanceFit
-    figures: SizeFigures | None
-
-
-def plan(arguments: Namespace) -> int:
+def run_plan(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    if arguments.routers == [EVERY]:
-        arguments.routers = [name for name in CLUSTER_POLICIES if name != "aladdin"]
-    for name in arguments.routers:
-        if name not in CLUSTER_POLICIES:
-            raise unknown("router", name, CLUSTER_POLICIES)
-    settings = _settings(arguments)
+    routers = arguments.routers
+    if routers == [EVERY]:
+        routers = [name for name in CLUSTER_POLICIES if name != "aladdin"]
+    settings = _settings(arguments.set, ["aladdin", *routers])
     writable(json=arguments.json)
     folders(report=arguments.report)
-    sizes = [_size(text, arguments) for text in arguments.sizes]
-    sizes += _scaled(sizes, arguments)
-    workload = with_slo(workload_of(arguments, [sizes[0][1]]), arguments.slo)
-    if not workload.jobs:
-        raise ValueError("the workload has no requests")
-    options = [_option(*size, workload, arguments.slo) for size in sizes]
-    serving = [option for option in options if option.figures is not None]
-    if not serving:
-        raise ValueError(
-            f"no size keeps {_slo_text(arguments.slo)} even for one request; a step that decodes one takes "
-            + ", ".join(f"{time(option.spec.latency.decode_ns(1, 1) / 1e3)} on {option.name}" for option in options)
+    sizes = worker_sizes(
+        arguments.sizes, scaled_to=arguments.scaled_to, kv_capacity_tokens=arguments.kv_capacity_tokens
+    )
+    workload = workload_of(arguments, [sizes[0].spec])
+    with progress_bar() as progress:
+        found = plan(
+            workload,
+            arguments.slo,
+            sizes=sizes,
+            attainment=arguments.attainment,
+            routers=routers,
+            settings=settings,
+            predictor=arguments.predictor,
+            policy=arguments.policy,
+            batching=arguments.batching,
+            workers_max=arguments.workers_max,
+            progress=progress,
         )
-    chosen = max(serving, key=lambda option: (option.figures.tokens_per_s if option.figures else 0, -option.gpus))
-    sizings = _sizings(workload, chosen, arguments, settings)
-    _show(arguments, workload, options, chosen, sizings)
+    _show_plan(found, arguments.report)
+    write_figures(arguments.json, found.to_dict())
     return 0
 
 
-def _size(text: str, arguments: Namespace) -> tuple[str, WorkerSpec, int]:
-    """A size as it is given: its name, the worker, and its accelerators."""
-    name, colon, gpus = text.rpartition(":")
-    if not colon or not gpus.isdecimal():
-        name, gpus = text, ""
-    latency = latency_of(name)
-    told = _GPUS.search(latency.name)
-    count = int(gpus) if gpus else int(told[1]) if told else 1
-    if count < 1:
-        raise ValueError(f"--latency-model {text!r}: a worker has at least one GPU")
-    return name, WorkerSpec(latency, arguments.kv_capacity_tokens), count
-
-
-def _option(name: str, spec: WorkerSpec, gpus: int, workload: Workload, slo: Slo) -> Option:
-    fit = fit_performance(asked(spec.latency))
-    kv = mean(job.request.prompt.tokens + job.output_tokens / 2 for job in workload.jobs)
-    demand = Demand(kv=max(round(kv), 1), context_tokens=max(round(kv), 1))
-    assert slo.tpot_ns is not None
-    figures = size_figures(Size(gpus, fit.performance, spec.capacity), demand, slo.tpot_ns)
-    return Option(name, spec, gpus, fit, figures)
-
-
-def _settings(arguments: Namespace) -> dict[str, dict[str, str]]:
+def _settings(texts: list[str], known: list[str]) -> dict[str, dict[str, str]]:
     """The parameters of `--set`, by router."""
     settings: dict[str, dict[str, str]] = {}
-    for text in arguments.set:
+    for text in texts:
         target, equals, value = text.partition("=")
         router, dot, param = target.rpartition(".")
         if not equals or not dot:
             raise ValueError(f"--set {text!r}: expected ROUTER.PARAM=VALUE")
-        if router not in ("aladdin", *arguments.routers):
-            raise unknown("router in --set (it is not among --routers)", router, ["aladdin", *arguments.routers])
+        if router not in known:
+            raise unknown("router in --set (it is not among --routers)", router, known)
         settings.setdefault(router, {})[param] = value
     return settings
-
-
-def _scaled(sizes: list[tuple[str, WorkerSpec, int]], arguments: Namespace) -> list[tuple[str, WorkerSpec, int]]:
-    """The sizes that nobody timed."""
-    if not arguments.scaled_to:
-        return []
-    timed = {gpus: spec.latency for _, spec, gpus in sizes}
-    if len(timed) < len(sizes) or len(timed) < 2:
-        raise ValueError(
-            "--scaled-to goes by two or more sizes in --latency-model, each with another number of GPUs, not by "
-            + ", ".join(f"{name} ({gpus})" for name, _, gpus in sizes)
-        )
-    for gpus in arguments.scaled_to:
-        if gpus in timed:
-            raise ValueError(f"--scaled-to {gpus}: {timed[gpus].name} has {gpus} GPUs, and was timed")
-    found = [(scaled_latency(timed, gpus), gpus) for gpus in arguments.scaled_to]
-    return [(latency.name, WorkerSpec(latency, arguments.kv_capacity_tokens), gpus) for latency, gpus in found]
-
-
-def placing_for(
-    name: str, workload: Workload, latency: LatencyModel, slo: Slo, settings: Mapping[str, str]
-) -> ClusterPolicy[Any]:
-    """The router of that name; Aladdin and its variants with these targets, and lines that cover the longest prompt."""
-    router = CLUSTER_POLICIES[name]
-    if isinstance(router, Aladdin):
-        assert slo.ttft_ns is not None
-        assert slo.tpot_ns is not None
-        longest = max(job.request.prompt.tokens for job in workload.jobs)
-        router = attrs.evolve(
-            router, ttft_us=slo.ttft_ns // 1_000, tpot_us=slo.tpot_ns // 1_000, prompt_tokens_max=longest
-        )
-        router = router_with(router, settings).fitted(latency)
-        return router
-    return router_with(router, settings)
-
-
-def _sizings(
-    workload: Workload, chosen: Option, arguments: Namespace, settings: Mapping[str, Mapping[str, str]]
-) -> dict[str, Sizing]:
-    """For aladdin and each router, the fewest workers; and each router beside aladdin with aladdin's number."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    local = policy_of(arguments.policy, {"batching": arguments.batching, "reserve": "optimistic"})
-    placing: dict[str, ClusterPolicy[Any]] = {
-        name: placing_for(name, workload, chosen.spec.latency, arguments.slo, settings.get(name, {}))
-        for name in dict.fromkeys(("aladdin", *arguments.routers))
-    }
-    cluster = Cluster(chosen.spec.latency, kv_capacity_tokens=arguments.kv_capacity_tokens)
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn())
-    found: dict[str, Sizing] = {}
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        for name, router in placing.items():
-            task = bar.add_task(name, total=len(workload.jobs))
-            run = Run(local, arguments.policy, {}, router, predictor=arguments.predictor)
-            simulated = measured(workload, run, cluster, lambda ended, task=task: bar.update(task, completed=ended))  # type: ignore[misc]
-
-            def measure(workers: int, simulated: Any = simulated, task: Any = task, name: str = name) -> Any:
-                bar.update(task, description=f"{name}, {workers} workers", completed=0)
-                return simulated(workers)
-
-            sizing = fewest(measure, arguments.attainment, at_most=arguments.workers_max)
-            common = found["aladdin"].workers if found else None
-            if common is not None and common not in sizing.tried:
-                sizing = attrs.evolve(sizing, tried=dict(sorted({**sizing.tried, common: measure(common)}.items())))
-            found[name] = sizing
-            bar.remove_task(task)
-    return found
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
-
-
-def _slo_text(slo: Slo) -> str:
-    return f"ttft={time((slo.ttft_ns or 0) / 1e3)}, tpot={time((slo.tpot_ns or 0) / 1e3)}"
-
-
-def _rows_of_sizes(options: list[Option], chosen: Option) -> list[list[str]]:
-    rows = []
-    for option in options:
-        said = option.figures
-        rows.append(
-            [
-                option.name + (" (chosen)" if option is chosen and len(options) > 1 else ""),
-                f"{option.gpus}",
-                "none" if said is None else f"{float(said.tokens_per_s):,.0f}",
-                "" if said is None else ("memory" if said.by_memory <= said.by_target else "tpot"),
-                f"{share(option.fit.prefill.mean)}, {share(abs(option.fit.prefill.worst))}",
-                f"{share(option.fit.decode.mean)}, {share(abs(option.fit.decode.worst))}",
-            ]
-        )
-    return rows
 
 
 _SIZE_COLUMNS = (
@@ -341,47 +205,58 @@ _SIZE_COLUMNS = (
 _ROUTER_COLUMNS = ("placement", "workers", "attains", "TTFT\np99", "TPOT\np99", "with aladdin's\nnumber")
 
 
-def _rows_of_placements(sizings: dict[str, Sizing], workers_max: int) -> list[list[str]]:
-    common = sizings["aladdin"].workers
+def _size_rows(found: CapacityPlan) -> list[list[str]]:
     rows = []
-    for name, sizing in sizings.items():
-        at = workers_max if sizing.workers is None else sizing.workers
-        measures = sizing.tried[at]
+    for option in found.options:
+        figures, chosen = option.figures, option is found.chosen and len(found.options) > 1
         rows.append(
             [
-                name,
-                f"more than {workers_max}" if sizing.workers is None else f"{sizing.workers}",
-                share(sizing.attainment(at)),
-                time(measures.ttft_us.p99),
-                time(measures.tpot_us.p99),
-                "" if common is None else share(sizing.attainment(common)),
+                option.size.name + (" (chosen)" if chosen else ""),
+                f"{option.size.gpus}",
+                "none" if figures is None else f"{float(figures.tokens_per_s):,.0f}",
+                "" if figures is None else ("memory" if figures.by_memory <= figures.by_target else "tpot"),
+                f"{share(option.fit.prefill.mean)}, {share(abs(option.fit.prefill.worst))}",
+                f"{share(option.fit.decode.mean)}, {share(abs(option.fit.decode.worst))}",
             ]
         )
     return rows
 
 
-def _show(
-    arguments: Namespace, workload: Workload, options: list[Option], chosen: Option, sizings: dict[str, Sizing]
-) -> None:
-    from rich.console import Console
+def _placement_rows(found: CapacityPlan) -> list[list[str]]:
+    rows = []
+    for name, sizing in found.placements.items():
+        at = found.workers_max if sizing.workers is None else sizing.workers
+        measures = sizing.tried[at]
+        rows.append(
+            [
+                name,
+                f"more than {at}" if sizing.workers is None else f"{at}",
+                share(sizing.attainment(at)),
+                time(measures.ttft_us.p99),
+                time(measures.tpot_us.p99),
+                "" if found.workers is None else share(sizing.attainment(found.workers)),
+            ]
+        )
+    return rows
+
+
+def _show_plan(found: CapacityPlan, report: Path | None) -> None:
     from rich.table import Table
 
-    aim, found = arguments.attainment, sizings["aladdin"].workers
-    with_gpus = "" if found is None else f" ({found * chosen.gpus} GPUs)" if chosen.gpus > 1 else ""
-    number = f"more than {arguments.workers_max} workers" if found is None else f"{found} workers{with_gpus}"
+    workload, chosen, workers = found.workload, found.chosen.size, found.workers
+    with_gpus = f" ({workers * chosen.gpus} GPUs)" if workers is not None and chosen.gpus > 1 else ""
+    number = f"more than {found.workers_max} workers" if workers is None else f"{workers} workers{with_gpus}"
     lines = [
-        f"{workload.name}, {len(workload.jobs):,} requests: {number} of {chosen.name} keep {_slo_text(arguments.slo)} "
-        f"for {share(aim)} of the requests.",
+        f"{workload.name}, {len(workload.jobs):,} requests: {number} of {chosen.name} keep {slo_text(found.slo)} "
+        f"for {share(found.attainment)} of the requests.",
         *workload.notes,
-        f"Outputs are foreseen by {arguments.predictor.title}; workers run {arguments.policy} with "
-        f"{arguments.batching}.",
+        f"Outputs are foreseen by {found.predictor.title}; workers run {found.policy} with {found.batching}.",
     ]
     tables = [
-        ("Worker sizes", _SIZE_COLUMNS, _rows_of_sizes(options, chosen)),
-        ("Placements", _ROUTER_COLUMNS, _rows_of_placements(sizings, arguments.workers_max)),
+        ("Worker sizes", _SIZE_COLUMNS, _size_rows(found)),
+        ("Placements", _ROUTER_COLUMNS, _placement_rows(found)),
     ]
-    # No terminal has a width of its own.
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = terminal()
     for line in lines:
         console.print(line, highlight=False, markup=False)
     for title, columns, rows in tables:
@@ -389,46 +264,128 @@ def _show(
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    if arguments.json is not None:
-        document = _document(arguments, workload, options, chosen, sizings)
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2))
-        print(f"Figures: {arguments.json}")
-    if arguments.report is not None:
-        from fairsched.engines.report.plan_page import attainment_plot, write_plan
+    if report is not None:
+        from fairsched.engines.capacity import attainment_plot, write_plan
 
-        command = shlex.join(["fairsched", *sys.argv[1:]])
-        plot = attainment_plot(sizings, aim)
-        print(f"Report: {write_plan(arguments.report, command=command, lines=lines, tables=tables, plot=plot)}")
+        plot = attainment_plot(found.placements, found.attainment)
+        print(f"Report: {write_plan(report, command=command_line(), lines=lines, tables=tables, plot=plot)}")
 
 
-def _document(
-    arguments: Namespace, workload: Workload, options: list[Option], chosen: Option, sizings: dict[str, Sizing]
-) -> dict[str, Any]:
-    """Every figure, as plain values."""
-    return {
-        "workload": workload.name,
-        "requests": len(workload.jobs),
-        "slo": {"ttft_us": arguments.slo.ttft_ns / 1e3, "tpot_us": arguments.slo.tpot_ns / 1e3},
-        "attainment": arguments.attainment,
-        "predictor": arguments.predictor.title,
-        "size": chosen.name,
-        "gpus_per_worker": chosen.gpus,
-        "workers": sizings["aladdin"].workers,
-        "sizes": [
-            {
-                "name": option.name,
-                "gpus": option.gpus,
-                "tokens_per_s_per_gpu": None if option.figures is None else float(option.figures.tokens_per_s),
-                "lines": attrs.asdict(option.fit.performance),
-                "errors": {"prefill": attrs.asdict(option.fit.prefill), "decode": attrs.asdict(option.fit.decode)},
-            }
-            for option in options
-        ],
-        "placements": {
-            name: {
-                "workers": sizing.workers,
-                "tried": {str(n): attrs.asdict(measures) for n, measures in sizing.tried.items()},
-            }
-            for name, sizing in sizings.items()
-        },
-    }
+# --- scale ------------------------------------------------------------------------------------------------------------
+
+
+def _sizes(text: str) -> list[int]:
+    """Positive whole numbers separated by commas, each once, in order."""
+    found = sorted({positive_int(part.strip()) for part in text.split(",")})
+    if not found:
+        raise ArgumentTypeError(f"expected whole numbers separated by commas, found {text!r}")
+    return found
+
+
+def add_scale(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = "Simulate every number of workers with every number of clients, in this one process."
+    command.add_argument(
+        "--workers", type=_sizes, default=[4, 16, 64], metavar="N,N,...", help="numbers of workers (default: 4,16,64)"
+    )
+    command.add_argument(
+        "--clients", type=_sizes, default=[10, 100], metavar="N,N,...", help="numbers of clients (default: 10,100)"
+    )
+    command.add_argument(
+        "--router", default="e2", metavar="NAME", help=f"of {', '.join(ROUTERS)} (default: %(default)s)"
+    )
+    command.add_argument(
+        "--policy",
+        default="dlpm",
+        metavar="NAME",
+        help=f"of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: %(default)s)",
+    )
+    command.add_argument(
+        "--workload",
+        default="toolbench",
+        metavar="NAME[:PARAM=VALUE,...]",
+        help=f"of {', '.join(SIZED)} (default: %(default)s)",
+    )
+    command.add_argument(
+        "--requests-per-worker", type=positive_int, default=20, metavar="N", help="at least so many (default: 20)"
+    )
+    command.add_argument(
+        "--requests-per-client", type=positive_int, default=2, metavar="N", help="at least so many (default: 2)"
+    )
+    command.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the arrival rate by X")
+    add_model_arguments(command)
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all random draws (default: 0)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    command.set_defaults(run=run_scale)
+
+
+def run_scale(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    writable(json=arguments.json)
+    name, _, params = arguments.workload.partition(":")
+    rows: list[ScaleRow] = []
+    complete = True
+    with progress_bar() as progress:
+        try:
+            for row in scale(
+                arguments.workers,
+                arguments.clients,
+                policy=arguments.policy,
+                router=arguments.router,
+                workload=name,
+                params=pairs(params),
+                requests_per_worker=arguments.requests_per_worker,
+                requests_per_client=arguments.requests_per_client,
+                rate_scale=arguments.rate_scale,
+                cluster=Cluster(
+                    latency_model(arguments.latency_model), kv_capacity_tokens=arguments.kv_capacity_tokens
+                ),
+                seed=arguments.seed,
+                progress=progress,
+            ):
+                rows.append(row)
+        except KeyboardInterrupt:
+            complete = False
+    _show_scale(rows, f"{arguments.policy} behind {arguments.router}")
+    write_figures(arguments.json, [attrs.asdict(row) | {"gap_over_bound": row.gap_over_bound} for row in rows])
+    if not complete:
+        print(f"Interrupted after {len(rows)} sizes.", file=sys.stderr)
+    return 0 if complete else 130
+
+
+def _show_scale(rows: list[ScaleRow], title: str) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), title=title, title_justify="left")
+    for column in _SCALE_COLUMNS:
+        table.add_column(column, justify="right", vertical="bottom")
+    for row in rows:
+        table.add_row(*_cells(row))
+    console = terminal()
+    console.print(table)
+    for line in LEGEND:
+        console.print(f"[dim]{line}[/]", highlight=False)
+
+
+_SCALE_COLUMNS = (
+    *("workers", "clients", "requests", "CPU\ns", "router\ndecisions/s", "local\ndecisions/s", "peak\nMB"),
+    *("served\nreq/s", "imbalance", "Jain", "gap", "gap /\nbound"),
+)
+
+
+def _cells(row: ScaleRow) -> tuple[str, ...]:
+    """A row of the table."""
+    return (
+        f"{row.workers:,}",
+        f"{row.clients:,}",
+        f"{row.requests:,}",
+        rate(row.cpu_s),
+        count(row.router_decisions_per_s),
+        count(row.local_decisions_per_s),
+        f"{row.peak_rss_bytes / 1e6:,.0f}",
+        rate(row.throughput_rps),
+        rate(row.imbalance),
+        index(row.jain),
+        count(row.gap),
+        share(row.gap_over_bound),
+    )

@@ -4,34 +4,33 @@ import inspect
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from textwrap import fill
-from typing import Any
 
-from fairsched.model.presets import PRESETS
+from fairsched.model.latency import PRESETS
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters
 
 WIDTH = 110
 
 
-def add_policies(commands: Any) -> None:
+def add_policies(command: ArgumentParser) -> None:
     """Declare the command."""
-    command: ArgumentParser = commands.add_parser("policies", help="list policies, routers and their parameters")
-    command.set_defaults(run=policies)
+    command.set_defaults(run=run_policies)
 
 
-def policies(arguments: Namespace) -> int:
+def run_policies(arguments: Namespace) -> int:
     """Print every policy with its promise and parameters, then the other names that commands take."""
     print("Policies (compare --policies; set a parameter with --set POLICY.PARAM=VALUE)\n")
     for name, policy in LOCAL_POLICIES.items():
         promise = "promises a bound" if policy.promises_bound else "promises nothing"
         _entry(name, f"{_summary(policy)}  Order {policy.order.name}, gate {policy.gate.name}; {promise}.")
         _entry("", _values(parameters(policy)))
-    print("\nGates (compare --policies NAME+GATE: a policy's order and batching rule under that gate)\n")
-    for name, gate in GATES.items():
-        _entry(name, _summary(gate))
-    print("\nBatching rules (a policy's parameter `batching`)\n")
-    for name, rule in BATCHINGS.items():
-        _entry(name, _summary(rule))
+    for title, things in (
+        ("Gates (compare --policies NAME+GATE: a policy's order and batching rule under that gate)", GATES),
+        ("Batching rules (a policy's parameter `batching`)", BATCHINGS),
+    ):
+        print(f"\n{title}\n")
+        for name, thing in things.items():
+            _entry(name, _summary(thing))
     print("\nRouters (compare --routers; set a parameter with --set ROUTER.PARAM=VALUE)\n")
     for name, router in CLUSTER_POLICIES.items():
         _entry(name, _summary(router))
@@ -43,7 +42,7 @@ def policies(arguments: Namespace) -> int:
     return 0
 
 
-def _values(values: Mapping[str, Any]) -> str:
+def _values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={'none' if value is None else value}" for key, value in values.items())
 
 

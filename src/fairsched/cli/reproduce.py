@@ -1,43 +1,39 @@
-"""`fairsched reproduce`: run results of papers again, and say which come out."""
+"""`fairsched reproduce`: run results of papers again, and print which come out."""
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from fairsched.cli_common import writable
+from fairsched.cli.output import as_json, writable
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from fairsched.reproduce.row import Row
+    from fairsched.reproduce import Row
 
 WIDTH = 110
 MISSED = 1
 """Exit status when a row lies outside its band."""
 
 
-def add_reproduce(commands: Any) -> None:
+def add_reproduce(command: ArgumentParser) -> None:
     """Declare the command."""
-    command: ArgumentParser = commands.add_parser(
-        "reproduce",
-        help="run results of papers again",
-        description="Run results of papers again and say which come out here, with the paper's figure, ours, the band "
-        "and why they differ.  Exits with 1 if a row lies outside its band.",
+    command.description = (
+        "Run results of papers again and print which come out here, with the paper's figure, ours, the band and why "
+        "they differ.  Exits with 1 if a row lies outside its band."
     )
     command.add_argument("ids", nargs="*", metavar="ID", help="rows to run (default: all)")
     command.add_argument("--list", action="store_true", help="list the rows and about how long each takes, run none")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    command.set_defaults(run=reproduce)
+    command.set_defaults(run=run_reproduce)
 
 
-def reproduce(arguments: Namespace) -> int:
+def run_reproduce(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    from fairsched.reproduce.rows import ROWS
+    from fairsched.reproduce import ROWS
 
     for name in arguments.ids:
         if name not in ROWS:
@@ -64,8 +60,8 @@ def reproduce(arguments: Namespace) -> int:
         entries.append(row.to_json(ours))
         if arguments.json is not None:
             # After each row, so that an interrupted run keeps what it has.
-            arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode({"rows": entries}), indent=2))
-    held = sum(entry["held"] for entry in entries)
+            arguments.json.write_text(as_json({"rows": entries}), encoding="utf-8")
+    held = sum(bool(entry["held"]) for entry in entries)
     print(f"{held} of {len(entries)} rows lie in their bands.")
     return 0 if held == len(entries) else MISSED
 

@@ -1,4 +1,4 @@
-"""`fairsched verify` and `fairsched certificate`: which bounds are proved, about your configuration, and the evidence.
+"""`fairsched verify` and `fairsched certificate`: which bounds are proved, for your configuration, and the evidence.
 
 Solvers are loaded by these commands only.
 """
@@ -7,33 +7,23 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from fairsched import __version__
-from fairsched.cli_common import imported, policy_of, positive_int, writable
-from fairsched.policies.base import ClusterPolicy
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, local_policy, router_with, unknown
+from fairsched.cli.arguments import positive_int
+from fairsched.cli.output import writable
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 
-if TYPE_CHECKING:
-    from fairsched.verify.deployment import Deployment
-    from fairsched.verify.subject import Subject
-
+KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
 NOT_PROVED = 1
 """Exit status when something that is claimed was not proved."""
-KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
-"""The names of shipped policies and routers."""
 COUNTEREXAMPLES = Path("out", "counterexamples")
-"""Where worlds that break a claim are kept."""
+"""The folder for worlds that break a claim."""
 
 
-def add_verify(commands: Any) -> None:
+def add_verify(command: ArgumentParser) -> None:
     """Declare the command."""
-    command: ArgumentParser = commands.add_parser(
-        "verify",
-        help="prove the bounds of policies, for your configuration",
-        description="Decide every theorem of the policies with two solvers and say what each bound is worth in your "
-        "configuration.  Exits with 1 if anything that is claimed is not proved.",
+    command.description = (
+        "Decide every theorem of the policies with two solvers and print what each bound is worth in your "
+        "configuration.  Exits with 1 if anything that is claimed is not proved."
     )
     command.add_argument(
         "--policy",
@@ -48,69 +38,66 @@ def add_verify(commands: Any) -> None:
     command.add_argument(
         "--jobs", type=positive_int, default=_cpus(), metavar="N", help="processes (default: %(default)s)"
     )
-    command.set_defaults(run=verify)
+    command.set_defaults(run=run_verify)
 
 
-def add_certificate(commands: Any) -> None:
+def add_certificate(command: ArgumentParser) -> None:
     """Declare the command."""
-    certificate: ArgumentParser = commands.add_parser("certificate", help="re-check a certificate")
-    actions = certificate.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser(
         "check",
-        help="re-check a certificate of `verify --certificate`",
-        description="Re-check every hash, every answer with both solvers, and that the certificate is about the code "
-        "that is installed.  Exits with 1 if anything differs.",
+        help="check a certificate of `verify --certificate` again",
+        description="Check every hash, every answer with both solvers, and that the certificate is about the code that "
+        "is installed.  Exits with 1 if anything differs.",
     )
     check.add_argument("directory", type=Path, metavar="DIR", help="the certificate")
-    check.set_defaults(run=check_certificate)
+    check.set_defaults(run=run_check, jobs=_cpus())
 
 
-def verify(arguments: Namespace) -> int:
+def run_verify(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     if arguments.quick and arguments.certificate is not None:
         raise ValueError("--certificate needs both solvers, and --quick asks one")
     writable(json=arguments.json)
-    deployment = _deployment(arguments.config)
-    names = _names(arguments.policy, deployment)
-    from fairsched.verify import certificate, report, report_text
-    from fairsched.verify.subject import SUITE, pricing, variants, window
-
-    subjects = [_subject(name, deployment) for name in names]
-    if any(subject.source == SUITE and subject.policy and subject.theorems for subject in subjects):
-        subjects.append(pricing())
-    if arguments.policy is None:
-        subjects += [window(), variants()]
-    if arguments.certificate is not None:
-        certificate.check_free(arguments.certificate)
-    outcome = report.run(
-        __version__,
-        subjects,
-        deployment,
-        jobs=arguments.jobs,
-        quick=arguments.quick,
-        self_checks=arguments.policy is None,
-        worlds=COUNTEREXAMPLES,
+    from fairsched.verify.report import (
+        Deployment,
+        as_text,
+        check_free,
+        load,
+        outcome_of,
+        ungated,
+        unstated,
+        write_certificate,
     )
-    print(report_text.text(outcome, deployment), end="")
-    ungated = list(report.ungated(subjects))
-    if ungated:
-        print(f"About fairness there is no theorem for {', '.join(ungated)}: an open gate promises nothing.")
-    unstated = list(report.unstated(subjects))
-    if unstated:
-        print(f"No theorem is about {', '.join(unstated)}.")
+
+    deployment = Deployment() if arguments.config is None else load(arguments.config)
+    if arguments.certificate is not None:
+        check_free(arguments.certificate)
+    outcome = outcome_of(
+        arguments.policy or (),
+        deployment,
+        quick=arguments.quick,
+        jobs=arguments.jobs,
+        counterexamples=COUNTEREXAMPLES,
+    )
+    print(as_text(outcome, deployment), end="")
+    if without := list(ungated(outcome.subjects)):
+        print(f"About fairness there is no theorem for {', '.join(without)}: an open gate promises nothing.")
+    if without := list(unstated(outcome.subjects)):
+        print(f"No theorem is about {', '.join(without)}.")
     if arguments.json is not None:
         arguments.json.write_bytes(outcome.report.to_json())
     if arguments.certificate is not None:
-        count = certificate.write(arguments.certificate, outcome, deployment)
+        count = write_certificate(arguments.certificate, outcome, deployment)
         print(f"{count} questions to ask again: sh {arguments.certificate / 'check.sh'} SOLVER")
     return NOT_PROVED if outcome.failures else 0
 
 
-def check_certificate(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    from fairsched.verify import certificate_check
+def run_check(arguments: Namespace) -> int:
+    """Check a certificate again; returns the exit status."""
+    from fairsched.verify.report import check_certificate, scope_of
 
-    found = certificate_check.check(arguments.directory, _subject, jobs=_cpus())
+    found = check_certificate(arguments.directory, scope_of, jobs=arguments.jobs)
     for problem in found.problems:
         print(problem, file=sys.stderr)
     count = len(found.problems)
@@ -120,35 +107,3 @@ def check_certificate(arguments: Namespace) -> int:
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _deployment(path: Path | None) -> "Deployment":
-    from fairsched.verify.deployment import Deployment, load
-
-    return Deployment() if path is None else load(path)
-
-
-def _names(given: list[str] | None, deployment: "Deployment") -> list[str]:
-    """The policies to verify; raises `ValueError` for a name that is not there, in the configuration too."""
-    configured = [name for name, _ in deployment.policies]
-    for name in (*(given or ()), *configured):
-        if ":" not in name and name not in KNOWN:
-            if "+" not in name:
-                raise unknown("policy", name, KNOWN)
-            local_policy(name)
-    return list(dict.fromkeys(given or configured or KNOWN))
-
-
-def _subject(name: str, deployment: "Deployment") -> "Subject":
-    from fairsched.verify.subject import subject
-
-    params = deployment.parameters(name)
-    if name in CLUSTER_POLICIES:
-        return subject(name, router_with(CLUSTER_POLICIES[name], params))
-    if ":" in name and not isinstance(found := imported(name), ComposedPolicy):
-        if params:
-            raise ValueError(f"{name} is no composed policy, and has no parameters to set")
-        if isinstance(found, type) and issubclass(found, ClusterPolicy) and not hasattr(found, "claims"):
-            found = found()
-        return subject(name, found)
-    return subject(name, policy_of(name, params))

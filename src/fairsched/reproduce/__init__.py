@@ -1,5 +1,29 @@
+# written by hand
 """Results of papers, each run again with our code: what the paper says, what comes out here, and why where it differs.
 
-A row is a figure of a paper with a band in which ours should lie.  Rows are grouped in files by what they are about;
-`rows.ROWS` holds all of them.
+A row (`row.py`, read it first) is a figure of a paper with a band in which ours should lie.  Rows are grouped in files
+by paper or subject; `ROWS` holds all of them.
 """
+
+import re
+
+from fairsched.reproduce import aladdin, batchllm, d2lpm, dlpm, floods, larry, preble, sal
+from fairsched.reproduce.row import Ours, Row, Say
+
+__all__ = ["ROWS", "Ours", "Row", "Say"]
+
+
+def _place(row: Row) -> tuple[int, str]:
+    """Ids are numbers, some with a letter."""
+    number, letter = re.fullmatch(r"(\d+)([a-z]?)", row.id).groups()  # type: ignore[union-attr]
+    return int(number), letter
+
+
+ROWS: dict[str, Row] = {
+    row.id: row
+    for row in sorted(
+        (*aladdin.ROWS, *batchllm.ROWS, *d2lpm.ROWS, *dlpm.ROWS, *floods.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS),
+        key=_place,
+    )
+}
+"""In the order of their ids."""

@@ -4,21 +4,18 @@ Source: the Aladdin paper, evaluation.
 """
 
 from functools import cache
-from typing import Any
 
 import attrs
 
-from fairsched.engines.compare import Cluster, Run
-from fairsched.engines.fidelity import with_slo
-from fairsched.engines.predictors import Bucketed
-from fairsched.engines.sizing import Sizing, fewest, line, measured
-from fairsched.model.presets import PRESETS
-from fairsched.model.request import Slo
-from fairsched.model.workload import Workload
-from fairsched.policies.aladdin import Aladdin
-from fairsched.policies.base import ClusterPolicy
+from fairsched.engines.calibration import with_slo
+from fairsched.engines.capacity import Sizing, fewest, line, measured
+from fairsched.engines.simulation import Bucketed, Cluster, RunSpec
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Slo, Workload
+from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.batching import EagerPrefill
-from fairsched.policies.fcfs import FCFS
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.placement import Aladdin
 from fairsched.policies.registry import ROUTERS
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import workload
@@ -47,8 +44,8 @@ def _aladdin() -> Aladdin:
 @cache
 def _sized(name: str, rate_rps: int) -> Sizing:
     """The fewest workers that keep the aim, for `aladdin` or a router."""
-    router: ClusterPolicy[Any] = _aladdin() if name == "aladdin" else ROUTERS[name]
-    run = Run(LOCAL, LOCAL.name, {}, router, predictor=Bucketed())
+    router: AnyClusterPolicy = _aladdin() if name == "aladdin" else ROUTERS[name]
+    run = RunSpec(LOCAL, LOCAL.name, {}, router, predictor=Bucketed())
     return fewest(measured(_jobs(rate_rps), run, Cluster(PRESETS[MODEL])), AIM, at_least=2)
 
 
@@ -95,7 +92,7 @@ def rebalancing(say: Say) -> Ours:
     for mode in ("rebalance", "ignore", "follow"):
         say(mode)
         router = attrs.evolve(_aladdin(), errors=mode)
-        run = Run(LOCAL, LOCAL.name, {}, router, predictor=Bucketed())
+        run = RunSpec(LOCAL, LOCAL.name, {}, router, predictor=Bucketed())
         missed[mode] = sum(
             round((1 - measured_share) * REQUESTS)
             for rate_rps, numbers in ABLATION.items()
@@ -109,7 +106,7 @@ def rebalancing(say: Say) -> Ours:
     )
 
 
-def _shares(jobs: Workload, run: Run, numbers: tuple[int, ...]) -> list[float]:
+def _shares(jobs: Workload, run: RunSpec, numbers: tuple[int, ...]) -> list[float]:
     measure = measured(jobs, run, Cluster(PRESETS[MODEL]))
     return [measure(workers).slo_attainment or 0.0 for workers in numbers]
 

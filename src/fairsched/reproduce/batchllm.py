@@ -4,22 +4,18 @@ Source: "BatchLLM: Optimizing Large Batched LLM Inference with Global Prefix Sha
 Batching".  Prompts come all at once; outputs of the micro-benchmarks are not stated and are 100 tokens here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from fairsched.cli_common import policy_of
-from fairsched.engines.simulator import Simulator
-from fairsched.engines.workloads.tokens import TokenSource, prompt_of
+from fairsched.engines.simulation import RunSpec, Simulator
+from fairsched.engines.workloads import TokenSource, prompt_of
+from fairsched.model.algebra import Ints
 from fairsched.model.events import Decoded, Event, Prefilled
-from fairsched.model.presets import PRESETS
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.batch_tree import tree_of
-from fairsched.policies.prefix_groups_greedy import Grouping, groups_by
-from fairsched.policies.registry import ROUTERS
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.policies.offline import Grouping, groups_by, tree_of
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import A100, measured, rate, run
 
@@ -28,7 +24,7 @@ VLLM = {"reserve": "optimistic"}
 CAPACITIES = (100_000, 200_000, 300_000, 427_000, 600_000, 800_000)
 """KV tokens; 427,000 is an A100 of 80 GB with a model of 8B."""
 STEP_TOKENS = 2_048
-Outputs = Callable[[np.random.Generator, int], Any]
+Outputs = Callable[[np.random.Generator, int], Ints]
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -59,7 +55,7 @@ def one_level(say: Say) -> Ours:
 
 def two_levels(say: Say) -> Ours:
     """Row 2: 50 documents, 64 parts of each, 2 prompts about each part, of 1,000 tokens."""
-    figures: dict[str, Any] = {}
+    figures: dict[str, dict[str, float]] = {}
     for setting, document, part in (("A", 490, 11), ("B", 400, 101)):
         say(f"setting {setting}")
         own = 1_000 - document - part
@@ -108,7 +104,7 @@ def shared(
     return Workload("batch", tuple(jobs), (Client(0, "batch"),))
 
 
-def _hits(jobs: Workload, policy: str, params: dict[str, Any], capacity: int | None = None) -> float:
+def _hits(jobs: Workload, policy: str, params: Mapping[str, object], capacity: int | None = None) -> float:
     """Share of the prompt tokens that came from the cache, in per cent."""
     found = run(jobs, policy, latency=A100, params=params, kv_capacity_tokens=capacity)
     return 100 * measured(found.measures.prefix_hit_ratio, "a share of cached tokens")
@@ -175,12 +171,13 @@ def _steps(jobs: Workload, params: dict[str, str]) -> tuple[float, float]:
                 tokens[event.time_ns] = tokens.get(event.time_ns, 0) + sum(event.tokens) / event.steps
                 steps[event.time_ns] = event.steps
 
-    Simulator(jobs, policy_of("batchllm", params), ROUTERS["round-robin"], PRESETS[A100], on_events=seen).run()
+    grouped = RunSpec.of("batchllm", params=params)
+    Simulator(jobs, grouped.policy, grouped.router, PRESETS[A100], on_events=seen).run()
     low = sum(steps.get(at, 1) for at, count in tokens.items() if count < STEP_TOKENS / 2)
     return len(jobs.jobs) / (max(tokens) / 1e9), low / sum(steps.get(at, 1) for at in tokens)
 
 
-def _spread(rng: np.random.Generator, count: int) -> Any:
+def _spread(rng: np.random.Generator, count: int) -> Ints:
     """Outputs of 400 tokens in the mean, of any length."""
     return rng.geometric(1 / 400, count).clip(1, 2_000)
 
@@ -206,7 +203,7 @@ def token_batching(say: Say) -> Ours:
     )
 
 
-def _heavy_tail(rng: np.random.Generator, count: int) -> Any:
+def _heavy_tail(rng: np.random.Generator, count: int) -> Ints:
     """10 + 25 Lomax(1.5), cut at 512: mean 50, median 25."""
     return np.minimum(10 + 25 * rng.pareto(1.5, count), 512).astype(np.int64)
 

@@ -3,10 +3,8 @@
 Source: Cao et al., "Locality-aware Fair Scheduling in LLM Serving" (DLPM), evaluation.
 """
 
-from typing import Any
-
-from fairsched.engines.metrics import RunResult
-from fairsched.model.workload import Workload
+from fairsched.engines.analysis import Run
+from fairsched.model.request import Workload
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import A100, falls, measured, p99_s, rate, run, well_behaved, workload
 
@@ -19,7 +17,7 @@ SYSTEMS = {
     "e2": ("lpm", "e2"),
 }
 """The paper's systems: a local policy and a router each."""
-CELLS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+CELLS: tuple[tuple[str, str, str, dict[str, object]], ...] = (
     ("trees S1", "tree-of-thoughts", "more-requests", {"rate": 1.0, "trees": 10}),
     ("trees S2", "tree-of-thoughts", "longer-prefix", {"rate": 16.0, "trees": 16}),
     ("judge S1", "llm-judge", "more-requests", {}),
@@ -49,7 +47,7 @@ def quantum(say: Say) -> Ours:
     )
 
 
-def _ttft_s(found: RunResult, jobs: Workload) -> float:
+def _ttft_s(found: Run, jobs: Workload) -> float:
     return max(measured(found.clients[name].ttft_us.p99, "p99") for name in well_behaved(jobs)) / 1e6
 
 

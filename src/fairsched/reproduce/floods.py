@@ -9,14 +9,11 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.cli_common import policy_of
-from fairsched.engines.simulator import Simulator
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.simulation import RunSpec, Simulator
+from fairsched.engines.workloads import generate
 from fairsched.model.events import Arrived, Event, Prefilled
-from fairsched.model.presets import PRESETS
-from fairsched.model.request import Client
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.registry import ROUTERS
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Client, Job, Workload
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import A10G
 
@@ -79,12 +76,13 @@ def waits(policy: str, router: str) -> dict[str, float]:
                 name, time_ns = arrived[event.request_id]
                 waited.setdefault(name, []).append((event.time_ns - time_ns) / 1e9)
 
-    Simulator(jobs, policy_of(policy, {}), ROUTERS[router], PRESETS[A10G], workers=WORKERS, on_events=note).run()
+    run = RunSpec.of(policy, router)
+    Simulator(jobs, run.policy, run.router, PRESETS[A10G], workers=WORKERS, on_events=note).run()
     return {name: float(np.percentile(found, 99)) for name, found in sorted(waited.items())}
 
 
 def floods(say: Say) -> Ours:
-    """Row 39: who waits how long."""
+    """Row 39: how long clients wait."""
     found: dict[str, dict[str, float]] = {}
     for policy, router in SYSTEMS.items():
         say(f"{policy}, {router}")

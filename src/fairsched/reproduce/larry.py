@@ -3,8 +3,8 @@
 Source: the LARRY paper, evaluation.
 """
 
-from fairsched.engines.outcomes import Summary
-from fairsched.engines.predictors import Bucketed, Oracle, Predictor
+from fairsched.engines.analysis import Summary
+from fairsched.engines.simulation import Bucketed, Oracle, Predictor
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import A100, falls, measured, run, workload
 
@@ -22,7 +22,7 @@ BASELINES: tuple[tuple[str, Predictor | None], ...] = (
 """The paper's: first come first served as vLLM has it and without preemption, and those that read predictions, from a
 classifier that is right three times in four."""
 TRAIL_PLUS = ("trail", Oracle())
-"""TRAIL that is told the truth, which nobody has."""
+"""TRAIL with true predictions, which no server has."""
 ALPHAS = (1, 500, 1_000, 2_000, 5_000, 20_000)
 """The paper's three, and larger ones, in blocks a second."""
 
@@ -98,7 +98,7 @@ ROWS = (
         band="p50 at least 1.5 times and p95 at least 1.1 times better; equation 1 as printed worse than FCFS",
         tier="B",
         why="lengths of Azure's conversations on our stand-in for Azure's Functions arrivals, at 6 requests a second "
-        "on an A100.  There only bursts queue: p50 is 0.24 s, and 0.14 s where hardly anybody waits (4 requests a "
+        "on an A100.  There only bursts queue: p50 is 0.24 s, and 0.14 s where hardly a request waits (4 requests a "
         "second), so little is left to gain at p50, and TRAIL, the next best, gains most of it; at p95 LARRY gains "
         "more than in the paper.  Over first come first served alone p50 is 1.9 times better.  At 7 requests a second, "
         "where first come first served has a p50 of 4.6 s, both ratios lie in the band",

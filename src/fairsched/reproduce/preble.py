@@ -4,21 +4,20 @@ Source: Srivatsa et al., "Preble: Efficient Distributed Prompt Scheduling for LL
 """
 
 from collections.abc import Iterable
-from typing import Any
 
-from fairsched.engines.outcomes import Summary
+from fairsched.engines.analysis import Summary
 from fairsched.reproduce.row import Ours, Row, Say
 from fairsched.reproduce.runs import falls, measured, rate, run, workload
 
 SEEDS = (0, 1, 2)
-ABLATION: tuple[tuple[str, str, dict[str, Any]], ...] = (
+ABLATION: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("E2", "fcfs", {"rebalancing": "off", "decode_share_percent": 100}),
     ("with rebalancing", "fcfs", {"decode_share_percent": 100}),
     ("with prefill-decode balancing", "fcfs", {}),
     ("with priority groups", "preble", {}),
 )
 """Each part beside those before it."""
-SCALED: dict[str, dict[str, Any]] = {
+SCALED: dict[str, dict[str, object]] = {
     "toolbench": {"documents": 120, "requests": 5_000},
     "video-qa": {"documents": 400, "live": 64},
 }

@@ -1,7 +1,7 @@
 """A row: one result of a paper, how it is run again, and the verdict."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -10,7 +10,7 @@ Tier = Literal["A", "B", "C"]
 depends on GPUs and kernels, and only its direction is looked at."""
 
 Say = Callable[[str], None]
-"""Told what is being run now, for whoever waits."""
+"""Called with what is being run now."""
 
 
 @attrs.frozen
@@ -19,7 +19,7 @@ class Ours:
 
     text: str
     held: bool
-    figures: Mapping[str, Any] = attrs.field(factory=dict)
+    figures: Mapping[str, object] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class Row:
     seconds: int
     measure: Callable[[Say], Ours]
 
-    def to_json(self, ours: Ours) -> dict[str, Any]:
+    def to_json(self, ours: Ours) -> dict[str, object]:
         """The row's entry of `fairsched reproduce --json`."""
         return {
             "id": self.id,

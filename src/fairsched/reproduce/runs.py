@@ -4,15 +4,12 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from fairsched.cli_common import policy_of
-from fairsched.engines.changes import WorkerSpec
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.metrics import RunResult
-from fairsched.engines.predictors import Predictor
-from fairsched.engines.workloads.generate import generate
-from fairsched.model.presets import PRESETS
-from fairsched.model.workload import Workload
-from fairsched.policies.registry import ROUTERS, router_with
+from fairsched.engines.analysis import Run
+from fairsched.engines.fleet import WorkerSpec
+from fairsched.engines.simulation import NOTHING, Cluster, Predictor, simulate
+from fairsched.engines.workloads import generate
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Workload
 
 A10G, A100 = "llama-3.2-3b-a10g", "llama-3.1-8b-a100"
 """The two workers of the DLPM paper's evaluation, as latency presets."""
@@ -20,7 +17,7 @@ A10G, A100 = "llama-3.2-3b-a10g", "llama-3.1-8b-a100"
 
 @cache
 def workload(
-    name: str, misbehave: Any = None, *, workers: int = 1, latency: str = A10G, seed: int = 0, **params: Any
+    name: str, misbehave: str | None = None, *, workers: int = 1, latency: str = A10G, seed: int = 0, **params: Any
 ) -> Workload:
     """A generated workload, made once; a rate of `auto` is near what so many workers can do."""
     specs = (WorkerSpec(PRESETS[latency]),) * workers
@@ -35,26 +32,21 @@ def run(
     workers: int = 1,
     latency: str = A10G,
     kv_capacity_tokens: int | None = None,
-    params: Mapping[str, object] | None = None,
-    routing: Mapping[str, object] | None = None,
+    params: Mapping[str, object] = NOTHING,
+    routing: Mapping[str, object] = NOTHING,
     predictor: Predictor | None = None,
-) -> RunResult:
-    """One simulated run, with parameters of the policy and of the router as on the command line."""
-    given = {name: str(value) for name, value in (params or {}).items()}
-    routed = {name: str(value) for name, value in (routing or {}).items()}
-    chosen = Run(policy_of(policy, given), policy, given, router_with(ROUTERS[router], routed), routed, predictor)
-    result, _, complete = run_one(jobs, chosen, Cluster(PRESETS[latency], workers, kv_capacity_tokens))
-    if not complete:
-        raise KeyboardInterrupt
-    return result
+) -> Run:
+    """Return the figures of a simulated run, with parameters of the policy and of the router as on the command line."""
+    cluster = Cluster(latency, workers, kv_capacity_tokens)
+    return simulate(jobs, policy, router, cluster=cluster, params=params, router_params=routing, predictor=predictor)
 
 
-def rate(result: RunResult) -> float:
+def rate(result: Run) -> float:
     """Requests finished a second."""
     return measured(result.measures.throughput_rps, "a throughput")
 
 
-def p99_s(result: RunResult, clients: Iterable[str]) -> float:
+def p99_s(result: Run, clients: Iterable[str]) -> float:
     """The worst of the clients' p99 program latency, in seconds."""
     return max(measured(result.clients[name].program_latency_us.p99, "a p99") for name in clients) / 1e6
 

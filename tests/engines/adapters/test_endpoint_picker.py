@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.endpoint_picker.config import ConfigError, PickerConfig, Pool, read_config, reloaded
-from fairsched.engines.endpoint_picker.picker import Picked, Picker
-from fairsched.engines.gateway.answer import Usage
-from fairsched.engines.gateway.request import CallError
-from fairsched.integrations.endpoint_picker import picker_of
+from fairsched.engines.adapters.endpoint_picker import ConfigError, Picker, read_config
+from fairsched.engines.adapters.endpoint_picker.config import PickerConfig, Pool, reloaded
+from fairsched.engines.adapters.endpoint_picker.picker import Picked
+from fairsched.engines.gateway import CallError, Usage
+from tests.support.adapters.loops import in_loop
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "[::1]:80"
 
@@ -37,7 +37,7 @@ def configured(tmp_path: Path, text: str = FILE) -> PickerConfig:
 
 def picker(tmp_path: Path, text: str = FILE) -> Picker:
     """A picker that sees its endpoints."""
-    made = picker_of(configured(tmp_path, text))
+    made = Picker(configured(tmp_path, text))
     made.see(made.config.pool.endpoints)
     return made
 
@@ -55,179 +55,155 @@ async def refused(work: Awaitable[Picked]) -> tuple[int, int | None]:
     return caught.value.status, caught.value.retry_after_seconds
 
 
-def test_calls_are_booked_at_the_emptiest_endpoint_and_wait_for_room(tmp_path: Path) -> None:
+@in_loop
+async def test_calls_are_booked_at_the_emptiest_endpoint_and_wait_for_room(tmp_path: Path) -> None:
     """Two windows take two calls; the third waits until one ends, and goes there."""
-
-    async def work() -> None:
-        made = picker(tmp_path)
-        first, second = await made.pick("a", 20, 20), await made.pick("a", 20, 20)
-        assert {first.endpoint, second.endpoint} == {A, B}
-        third = asyncio.create_task(made.pick("a", 20, 20))
-        await asyncio.sleep(0)
-        assert not third.done()
-        made.finish(second, Usage(20, 5))
-        assert (await third).endpoint == second.endpoint
-        made.leave(await third)
-        made.give_back(first)
-        assert empty(made)
-        clients = made.status()["clients"]
-        assert (clients["a"]["prompt_tokens"], clients["a"]["output_tokens"]) == (40, 5)
-
-    asyncio.run(work())
+    made = picker(tmp_path)
+    first, second = await made.pick("a", 20, 20), await made.pick("a", 20, 20)
+    assert {first.endpoint, second.endpoint} == {A, B}
+    third = asyncio.create_task(made.pick("a", 20, 20))
+    await asyncio.sleep(0)
+    assert not third.done()
+    made.finish(second, Usage(20, 5))
+    assert (await third).endpoint == second.endpoint
+    made.leave(await third)
+    made.give_back(first)
+    assert empty(made)
+    clients = made.status()["clients"]
+    assert (clients["a"]["prompt_tokens"], clients["a"]["output_tokens"]) == (40, 5)
 
 
-def test_what_is_over_a_limit_is_told_so(tmp_path: Path) -> None:
+@in_loop
+async def test_what_is_over_a_limit_is_told_so(tmp_path: Path) -> None:
     """413 for what fits nowhere, 429 for too many that wait, of one client or in all, 503 after too long a wait."""
-
-    async def work() -> None:
-        made = picker(tmp_path)
-        assert await refused(made.pick("a", 30, 11)) == (413, None)
-        held = [await made.pick("a", 20, 20) for _ in range(2)]
-        waits = [asyncio.create_task(refused(made.pick("a", 20, 20))) for _ in range(2)]
-        await asyncio.sleep(0)
-        assert await refused(made.pick("a", 20, 20)) == (429, 1)
-        waits.append(asyncio.create_task(refused(made.pick("b", 20, 20))))
-        await asyncio.sleep(0)
-        assert await refused(made.pick("c", 20, 20)) == (429, 1)
-        assert await asyncio.gather(*waits) == [(503, 1)] * 3
-        for each in held:
-            made.finish(each, Usage())
-        assert empty(made)
-        assert made.outcomes == {"too large": 1, "limited": 2, "waited too long": 3, "finished": 2}
-
-    asyncio.run(work())
+    made = picker(tmp_path)
+    assert await refused(made.pick("a", 30, 11)) == (413, None)
+    held = [await made.pick("a", 20, 20) for _ in range(2)]
+    waits = [asyncio.create_task(refused(made.pick("a", 20, 20))) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert await refused(made.pick("a", 20, 20)) == (429, 1)
+    waits.append(asyncio.create_task(refused(made.pick("b", 20, 20))))
+    await asyncio.sleep(0)
+    assert await refused(made.pick("c", 20, 20)) == (429, 1)
+    assert await asyncio.gather(*waits) == [(503, 1)] * 3
+    for each in held:
+        made.finish(each, Usage())
+    assert empty(made)
+    assert made.outcomes == {"too large": 1, "limited": 2, "waited too long": 3, "finished": 2}
 
 
-def test_a_caller_that_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
+@in_loop
+async def test_a_caller_that_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     """While it waits, and in the moment in which it is let in."""
-
-    async def work() -> None:
-        made = picker(tmp_path, FILE.replace('endpoints = ["10.0.0.1:80", ', "endpoints = ["))
-        first = await made.pick("a", 20, 20)
-        second, third = (asyncio.create_task(made.pick("a", 20, 20)) for _ in range(2))
-        await asyncio.sleep(0)
-        second.cancel()
-        await asyncio.sleep(0)
-        assert made.status()["waiting"] == 1
-        made.finish(first, Usage())
-        third.cancel()  # Its place is there, and it has not heard of it.
-        with pytest.raises(asyncio.CancelledError):
-            await third
-        assert empty(made)
-
-    asyncio.run(work())
+    made = picker(tmp_path, FILE.replace('endpoints = ["10.0.0.1:80", ', "endpoints = ["))
+    first = await made.pick("a", 20, 20)
+    second, third = (asyncio.create_task(made.pick("a", 20, 20)) for _ in range(2))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.sleep(0)
+    assert made.status()["waiting"] == 1
+    made.finish(first, Usage())
+    third.cancel()  # Its place is there, and it has not heard of it.
+    with pytest.raises(asyncio.CancelledError):
+        await third
+    assert empty(made)
 
 
-def test_a_subset_is_kept_to_and_never_more_is_in_flight_than_all_windows_hold(tmp_path: Path) -> None:
+@in_loop
+async def test_a_subset_is_kept_to_and_never_more_is_in_flight_than_all_windows_hold(tmp_path: Path) -> None:
     """A call that may go to one endpoint only goes there, also when that is full; then others wait, since the windows
     together hold no more.  A subset of which nothing is there is refused with 503."""
-
-    async def work() -> None:
-        made = picker(tmp_path)
-        picked = [await made.pick("a", 10, 10, [B, "10.9.9.9:80"]) for _ in range(3)]
-        assert {each.endpoint for each in picked} == {B}
-        fourth = await made.pick("a", 10, 10, [A, B])
-        assert fourth.endpoint == A
-        waits = asyncio.create_task(made.pick("a", 10, 10))
-        await asyncio.sleep(0)
-        assert not waits.done()
-        assert made.window.in_flight_tokens == made.window.tokens == 80
-        for nothing in ([], ["10.9.9.9:80"]):
-            assert await refused(made.pick("a", 1, 1, nothing)) == (503, None)
-        only = asyncio.create_task(refused(made.pick("a", 10, 10, [B])))
-        await asyncio.sleep(0)
-        made.see([A])
-        assert await only == (503, None)
-        for each in (*picked, fourth):
-            made.finish(each, Usage())
-        made.finish(await waits, Usage())
-        assert empty(made)
-
-    asyncio.run(work())
+    made = picker(tmp_path)
+    picked = [await made.pick("a", 10, 10, [B, "10.9.9.9:80"]) for _ in range(3)]
+    assert {each.endpoint for each in picked} == {B}
+    fourth = await made.pick("a", 10, 10, [A, B])
+    assert fourth.endpoint == A
+    waits = asyncio.create_task(made.pick("a", 10, 10))
+    await asyncio.sleep(0)
+    assert not waits.done()
+    assert made.window.in_flight_tokens == made.window.tokens == 80
+    for nothing in ([], ["10.9.9.9:80"]):
+        assert await refused(made.pick("a", 1, 1, nothing)) == (503, None)
+    only = asyncio.create_task(refused(made.pick("a", 10, 10, [B])))
+    await asyncio.sleep(0)
+    made.see([A])
+    assert await only == (503, None)
+    for each in (*picked, fourth):
+        made.finish(each, Usage())
+    made.finish(await waits, Usage())
+    assert empty(made)
 
 
-def test_endpoints_come_and_go(tmp_path: Path) -> None:
+@in_loop
+async def test_endpoints_come_and_go(tmp_path: Path) -> None:
     """Without any a call is refused at once; one that comes takes what waits, one that goes keeps what it has."""
-
-    async def work() -> None:
-        made = picker_of(configured(tmp_path))
-        assert await refused(made.pick("a", 1, 1)) == (503, None)
-        made.see([A])
-        first = await made.pick("a", 20, 20)
-        waits = asyncio.create_task(made.pick("a", 20, 20))
-        await asyncio.sleep(0)
-        made.see([C])
-        assert (await waits).endpoint == C
-        assert made.endpoints == (C,)
-        made.produced(first, 3)
-        made.finish(first, Usage(None, 7))
-        made.finish(await waits, Usage())
-        assert empty(made)
-        assert made.status()["promise"]["bound_violations"] == 0
-        assert made.around(None) == C
-
-    asyncio.run(work())
+    made = Picker(configured(tmp_path))
+    assert await refused(made.pick("a", 1, 1)) == (503, None)
+    made.see([A])
+    first = await made.pick("a", 20, 20)
+    waits = asyncio.create_task(made.pick("a", 20, 20))
+    await asyncio.sleep(0)
+    made.see([C])
+    assert (await waits).endpoint == C
+    assert made.endpoints == (C,)
+    made.produced(first, 3)
+    made.finish(first, Usage(None, 7))
+    made.finish(await waits, Usage())
+    assert empty(made)
+    assert made.status()["promise"]["bound_violations"] == 0
+    assert made.around(None) == C
 
 
-def test_what_is_beyond_the_window_of_one_that_leaves_is_not_free_elsewhere(tmp_path: Path) -> None:
+@in_loop
+async def test_what_is_beyond_the_window_of_one_that_leaves_is_not_free_elsewhere(tmp_path: Path) -> None:
     """A call for one endpoint alone may exceed its window within that of all.  When the endpoint leaves, what is in
     flight there still counts: never more than M is."""
-
-    async def work() -> None:
-        made = picker(tmp_path)
-        picked = [await made.pick("a", 10, 10, [B]) for _ in range(4)]
-        made.see([A])
-        assert (made.window.in_flight_tokens, made.window.tokens) == (80, 80)
-        waits = asyncio.create_task(made.pick("a", 10, 10))
-        await asyncio.sleep(0)
-        assert not waits.done()
-        for each in picked:
-            made.finish(each, Usage())
-            assert made.window.in_flight_tokens <= made.window.tokens
-        made.finish(await waits, Usage())
-        assert empty(made)
-
-    asyncio.run(work())
+    made = picker(tmp_path)
+    picked = [await made.pick("a", 10, 10, [B]) for _ in range(4)]
+    made.see([A])
+    assert (made.window.in_flight_tokens, made.window.tokens) == (80, 80)
+    waits = asyncio.create_task(made.pick("a", 10, 10))
+    await asyncio.sleep(0)
+    assert not waits.done()
+    for each in picked:
+        made.finish(each, Usage())
+        assert made.window.in_flight_tokens <= made.window.tokens
+    made.finish(await waits, Usage())
+    assert empty(made)
 
 
-def test_a_window_that_shrinks_refuses_what_fits_no_more(tmp_path: Path) -> None:
+@in_loop
+async def test_a_window_that_shrinks_refuses_what_fits_no_more(tmp_path: Path) -> None:
     """A call that waits and is larger than the new window gets 413 at once, and the next ones go on; so does one that
     comes, though an endpoint that is gone had a larger window."""
-
-    async def work() -> None:
-        made = picker(tmp_path, FILE.replace("wait_seconds = 0.2", "wait_seconds = 9"))
-        picked = [await made.pick("a", 20, 20) for _ in range(2)]
-        large = asyncio.create_task(refused(made.pick("a", 20, 20)))
-        small = asyncio.create_task(made.pick("b", 5, 5))
-        await asyncio.sleep(0)
-        made.see([A])
-        made.configure(configured(tmp_path, FILE.replace("= 40", "= 10")))
-        assert await large == (413, None)
-        for each in picked:
-            made.finish(each, Usage())
-        async with asyncio.timeout(1):
-            made.finish(await small, Usage())
-        assert await refused(made.pick("a", 20, 20)) == (413, None)
-        assert empty(made)
-
-    asyncio.run(work())
+    made = picker(tmp_path, FILE.replace("wait_seconds = 0.2", "wait_seconds = 9"))
+    picked = [await made.pick("a", 20, 20) for _ in range(2)]
+    large = asyncio.create_task(refused(made.pick("a", 20, 20)))
+    small = asyncio.create_task(made.pick("b", 5, 5))
+    await asyncio.sleep(0)
+    made.see([A])
+    made.configure(configured(tmp_path, FILE.replace("= 40", "= 10")))
+    assert await large == (413, None)
+    for each in picked:
+        made.finish(each, Usage())
+    async with asyncio.timeout(1):
+        made.finish(await small, Usage())
+    assert await refused(made.pick("a", 20, 20)) == (413, None)
+    assert empty(made)
 
 
-def test_who_gets_a_weight_when_all_names_are_taken_has_a_name(tmp_path: Path) -> None:
+@in_loop
+async def test_who_gets_a_weight_when_all_names_are_taken_has_a_name(tmp_path: Path) -> None:
     """A client that the file names later has its own number and weight, and `others` keep theirs."""
-
-    async def work() -> None:
-        text = FILE.replace("[limits]", "[limits]\nclients = 1")
-        made = picker(tmp_path, text)
-        for name in ("a", "b", "c"):
-            made.finish(await made.pick(name, 1, 1), Usage())
-        made.configure(configured(tmp_path, text + "[client.x]\nweight = 7"))
-        weights = {client.name: client.weight for client in made.clients.all}
-        assert weights["x"] == 7
-        assert weights["others"] == 1
-        assert made.clients.id("x") != made.clients.id("others") == made.clients.id("never-seen")
-
-    asyncio.run(work())
+    text = FILE.replace("[limits]", "[limits]\nclients = 1")
+    made = picker(tmp_path, text)
+    for name in ("a", "b", "c"):
+        made.finish(await made.pick(name, 1, 1), Usage())
+    made.configure(configured(tmp_path, text + "[client.x]\nweight = 7"))
+    weights = {client.name: client.weight for client in made.clients.all}
+    assert weights["x"] == 7
+    assert weights["others"] == 1
+    assert made.clients.id("x") != made.clients.id("others") == made.clients.resolve("never-seen")[0].id
 
 
 def test_weights_share_a_busy_pool(tmp_path: Path) -> None:
@@ -298,8 +274,8 @@ def test_the_command_checks_a_file_and_prints_the_bound(tmp_path: Path, capsys: 
 
 
 def test_the_file_on_the_page_is_one(tmp_path: Path) -> None:
-    """docs/endpoint-picker.md begins with a file that can be used."""
-    page = (Path(__file__).parents[2] / "docs" / "endpoint-picker.md").read_text()
+    """The page begins with a file that can be used."""
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "integrate" / "endpoint-picker.md").read_text()
     config = configured(tmp_path, page.partition("```toml\n")[2].partition("```")[0])
     assert (config.weights, len(config.pool.endpoints)) == ({"gold": 4}, 2)
 

@@ -13,13 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.inside.settings import SettingsError
-from fairsched.engines.sglang.settings import VARIABLE, Settings
-from fairsched.engines.sglang.shim import Chosen, Place, Shim
+from fairsched.engines.adapters.common import Chosen, SettingsError
+from fairsched.engines.adapters.common.settings import own_file
+from fairsched.engines.adapters.sglang import shim
+from fairsched.engines.adapters.sglang.settings import VARIABLE, Settings
+from fairsched.engines.adapters.sglang.shim import Place, Shim
+from fairsched.engines.adapters.sglang.tracker import ROOM_TOKENS
+from fairsched.engines.serving import empty_worker
 from fairsched.integrations import sglang as integration
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Preempted, Prefilled
-from tests.engines.misbehaving import faulty
-from tests.engines.sglang_stand_in import StandIn, StandInPolicy, StandInReq, requests
+from tests.support.adapters.sglang_stand_in import StandIn, StandInPolicy, StandInReq, requests
+from tests.support.misbehaving import faulty
 
 POLICIES: list[tuple[str, dict[str, str | int]]] = [
     ("fcfs", {}),
@@ -58,19 +62,19 @@ class Again:
             self.state = self.policy.observe(self.state, event)
         self.told = len(self.engine.events)
         self.policy.check(self.state)
-        desk = self.engine.shim.desk
-        call = {c.known.id: c for c in desk.waiting.values()}
-        left = {each.known.id: each for each in desk.calls(self.own)}
+        tracker = self.engine.shim.tracker
+        call = {c.known.id: c for c in tracker.waiting.values()}
+        left = {each.known.id: each for each in tracker.calls(self.own)}
         state, order = self.state, []
         while left:
-            plan, after = self.policy.decide(state, desk.decider._view(desk.now_ns))
+            plan, after = self.policy.decide(state, empty_worker(tracker.now_ns, ROOM_TOKENS, ROOM_TOKENS))
             (admission,) = plan.admit
             first = call[admission.request_id]
             if self.within == "sglang":
                 first = next(each for each in left.values() if each.known.client == first.known.client)
             order.append(first.request)
             del left[first.known.id]
-            event = first.admission(desk.now_ns, first.request.num_matched_prefix_tokens)
+            event = first.admission(tracker.now_ns, first.request.num_matched_prefix_tokens)
             planned = (admission.request_id, admission.extend_tokens, admission.cached_prefix_tokens)
             same = planned == (event.request_id, event.extend_tokens, event.cached_prefix_tokens)
             # Where the plan is what SGLang would do, the policy's own next state says the same.
@@ -106,10 +110,10 @@ def test_whatever_happens_the_queue_is_ordered_and_the_books_are_true(
             engine.abort(rng.choice(known).rid)
         engine.step()
     engine.order()
-    desk, events = engine.shim.desk, engine.events
-    assert not desk.waiting
-    assert not desk.running
-    assert not desk.decider.interventions
+    tracker, events = engine.shim.tracker, engine.events
+    assert not tracker.waiting
+    assert not tracker.running
+    assert not tracker.guard.interventions
     ends = Counter(event.request_id for event in events if isinstance(event, Finished | Cancelled))
     came = {event.request.id for event in events if isinstance(event, Arrived)}
     assert set(ends) == came
@@ -210,19 +214,19 @@ def test_a_policy_that_fails_leaves_sglangs_order(fault: str, caplog: pytest.Log
 
     engine = StandIn(settings_of("vtc"), seats=1)
     good: Any = engine.chosen.policy
-    engine.shim.desk.decider.policy = faulty(good, fault)
+    engine.shim.tracker.guard.policy = faulty(good, fault)
     for i in range(12):
         engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 8 else "b", 2, 2))
     with caplog.at_level(logging.WARNING):
         engine.run()
-    decider = engine.shim.desk.decider
+    guard = engine.shim.tracker.guard
     own = [f"r{i}" for i in range(12)]
     assert engine.let_in == own or fault == "observe"
     assert sorted(engine.let_in) == sorted(own)
     assert sum(isinstance(event, Finished) for event in engine.events) == 12
-    assert decider.set_aside is not None
+    assert guard.set_aside is not None
     cause = {"raises": "exception", "unknown": "infeasible", "nobody": "stalled", "observe": "observe"}[fault]
-    assert set(decider.interventions) == {cause}
+    assert set(guard.interventions) == {cause}
     assert len([record for record in caplog.records if "SGLang's own order holds" in record.message]) <= 2
 
 
@@ -233,7 +237,7 @@ def test_after_a_failure_sglang_finds_its_queue_as_it_left_it() -> None:
     engine.waiting_queue.extend(StandInReq(rid, client, 4, 1) for rid, client in names)
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "b2", "a1"]
-    engine.shim.desk.decider.set_aside = "for a test"
+    engine.shim.tracker.guard.set_aside = "for a test"
     engine.waiting_queue.append(StandInReq("a3", "a", 4, 1))
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "a1", "b2", "a3"]
@@ -258,20 +262,20 @@ def test_books_that_meet_the_unforeseen_stop_and_sglang_goes_on(caplog: pytest.L
         ({"policy": "dlpm"}, "within_client"),
         ({"policy": "nothing"}, "unknown policy"),
         ({"policy": "vtc", "parameters": {"reserve": "static"}}, "reserve is SGLang's"),
-        ({"policy": "fcfs+deficit", "parameters": {"in_flight_cap_tokens": 9}}, "holds nobody back"),
+        ({"policy": "fcfs+deficit", "parameters": {"in_flight_cap_tokens": 9}}, "holds no request back"),
         ({"policy": "fastserve"}, "preempts"),
     ],
 )
 def test_what_an_order_cannot_do_is_refused(policy: dict[str, Any], match: str) -> None:
     """Policies that preempt, look at the cache or hold clients back; names that are not there."""
     with pytest.raises(SettingsError, match=match):
-        integration.chosen(Settings(**policy))
+        shim.chosen(Settings(**policy))
 
 
 def test_modes_of_sglang_that_are_not_covered_are_refused() -> None:
     """SGLang's priorities would sort before the policy does; disaggregated schedulers have other queues."""
     settings, scheduling = settings_of("vtc"), StandInPolicy("fcfs", 10, 1)
-    policy = integration.chosen(settings)
+    policy = shim.chosen(settings)
     with pytest.raises(SettingsError, match="disaggregated decode"):
         Shim(settings, policy, scheduling, Place(refused="disaggregated decode"))
     scheduling.enable_priority_scheduling = True
@@ -297,9 +301,9 @@ def test_a_request_names_its_client(client_from: Any, said: Any, key: str | None
     request.sampling_params.custom_params, request.routing_key = said, key
     engine.waiting_queue.append(request)
     engine.order()
-    desk = engine.shim.desk
-    (call,) = desk.waiting.values()
-    assert desk.names.clients.all[call.known.client].name == name
+    tracker = engine.shim.tracker
+    (call,) = tracker.waiting.values()
+    assert tracker.clients.all[call.known.client].name == name
 
 
 def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
@@ -309,8 +313,8 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
     for i in range(6):
         engine.waiting_queue.append(StandInReq(f"r{i}", "ab"[i % 2], 8, 4))
     engine.run()
-    engine.shim._report()
-    written: Any = engine.shim.desk.audience.log
+    engine.shim._outputs.report()
+    written: Any = engine.shim.tracker.bus.log
     written.close()
     said = json.loads(report.read_bytes())
     assert said["clients"]["b"] == {"weight": 2, "prefill_tokens": 24, "decode_tokens": 12, "cached_tokens": 0}
@@ -323,7 +327,7 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
 
 def test_each_data_parallel_rank_has_files_of_its_own() -> None:
     """So that none overwrites another's."""
-    assert [str(Place(worker).own("out/run.jsonl")) for worker in (0, 3)] == ["out/run.jsonl", "out/run.3.jsonl"]
+    assert [str(own_file("out/run.jsonl", worker)) for worker in (0, 3)] == ["out/run.jsonl", "out/run.3.jsonl"]
 
 
 class Registry:
@@ -366,7 +370,7 @@ def test_asked_it_hooks_the_policy_and_its_order(
     file = tmp_path / "fair.toml"
     file.write_text('policy = "vtc"\n')
     monkeypatch.setenv(VARIABLE, str(file))
-    monkeypatch.setattr(integration, "_place", Place)
+    monkeypatch.setattr(shim, "_place", Place)
     integration.register()
     (made_at, made, after), (ordered_at, ordered, around) = sglang.hooks
     assert (made_at.rsplit(".", 1)[1], after) == ("__init__", "after")
@@ -421,6 +425,6 @@ def test_an_untested_version_may_be_accepted(
 
 def test_chosen_is_what_the_shim_takes() -> None:
     """With all parameters, for the log."""
-    chosen = integration.chosen(Settings())
+    chosen = shim.chosen(Settings())
     assert isinstance(chosen, Chosen)
     assert chosen.parameters["reserve"] == "optimistic"

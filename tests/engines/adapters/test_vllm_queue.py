@@ -12,42 +12,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.inside.settings import SettingsError
-from fairsched.engines.inside.status import Status as Report
-from fairsched.engines.inside.version import VersionError
-from fairsched.engines.vllm.memory import KvMemory
-from fairsched.engines.vllm.names import Names
-from fairsched.engines.vllm.prefixes import Prefixes
-from fairsched.engines.vllm.settings import VARIABLE, Settings, read_settings
-from fairsched.engines.vllm.version import TESTED
+from fairsched.engines.adapters.common import SettingsError, TrackerStatus
+from fairsched.engines.adapters.common.settings import VersionError
+from fairsched.engines.adapters.vllm.memory import KvMemory
+from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.settings import TESTED, VARIABLE, Settings, read_settings
+from fairsched.engines.serving import client_name, empty_worker
 from fairsched.model.events import Admitted, Cached, Cancelled, Decoded, Evicted, Finished, Preempted, Prefilled
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import KEY_BYTES, Client
-from tests.engines.misbehaving import faulty
-from tests.engines.vllm_stand_in import BLOCK, StandIn, StandInRequest, Status, policy_of, requests
+from tests.support.adapters.vllm_stand_in import BLOCK, StandIn, StandInRequest, Status, policy_of, requests
+from tests.support.misbehaving import faulty
 
 POLICIES = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 16}), ("shortest-prompt+deficit", {"quantum": 3})]
 
 
 def monitor_of(engine: StandIn) -> Monitor | None:
     """The promise of the engine's policy, to be held to its events."""
-    policy = engine.desk.decider.policy
-    limits = attrs.evolve(policy.limits(engine.desk.memory.capacity_tokens, 30), running_max=4)
-    promise = policy.promise((Client(0, "a"), Client(1, "b")), limits)
-    return None if promise is None else Monitor(promise, policy.gate_check())
+    policy = engine.tracker.guard.policy
+    limits = attrs.evolve(policy.guarantee.limits(engine.tracker.memory.capacity_tokens, 30), running_max=4)
+    promise = policy.guarantee.promise((Client(0, "a"), Client(1, "b")), limits)
+    return None if promise is None else Monitor(promise, policy.guarantee.gate_monitor())
 
 
 def decisions_differ(engine: StandIn) -> list[str]:
     """Admissions that the pure policy, told the same events, would not have decided."""
-    policy, wrong = engine.desk.decider.policy, []
+    policy, wrong = engine.tracker.guard.policy, []
     state = policy.init()
     for event in engine.events:
         if isinstance(event, Admitted):
-            plan, _ = policy.decide(state, engine.desk.decider._view(event.time_ns))
+            plan, _ = policy.decide(state, empty_worker(event.time_ns, *[engine.tracker.memory.capacity_tokens] * 2))
             if [admission.request_id for admission in plan.admit] != [event.request_id]:
                 wrong.append(f"{event} where the policy says {plan}")
         state = policy.observe(state, event)
-    assert policy.state_to_json(state) == policy.state_to_json(engine.desk.decider.state)
+    assert policy.state_to_json(state) == policy.state_to_json(engine.tracker.guard.state)
     return wrong
 
 
@@ -77,14 +75,14 @@ def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
         engine.ready = set(engine.known) if rng.random() < 0.5 else engine.ready
         engine.run(1, ahead)
         late = set(engine.waiting._unready)
-        run = {call.request.request_id for call in engine.desk.running.values()}
+        run = {call.request.request_id for call in engine.tracker.running.values()}
         assert run | late == {request.request_id for request in engine.running} | late
-        assert len(engine.waiting) == len(list(engine.waiting)) == len(engine.desk.waiting) + len(late)
-        engine.desk.decider.policy.check(engine.desk.decider.state)
+        assert len(engine.waiting) == len(list(engine.waiting)) == len(engine.tracker.waiting) + len(late)
+        engine.tracker.guard.policy.check(engine.tracker.guard.state)
     ends = Counter(event.request_id for event in engine.events if isinstance(event, Finished | Cancelled))
     assert set(ends.values()) == {1}
     assert engine.pool.free == 16
-    assert not engine.desk.decider.interventions
+    assert not engine.tracker.guard.interventions
     assert decisions_differ(engine) == []
     if reserve:
         assert not any(isinstance(event, Preempted) for event in engine.events)
@@ -142,10 +140,10 @@ def test_a_chunk_of_an_earlier_stint_is_not_one_of_this() -> None:
     engine.running.clear()
     engine.pool.release("r")
     request.status, request.num_computed_tokens = Status.PREEMPTED, 0
-    engine.desk.requeue(request)
+    engine.tracker.requeue(request)
     engine.waiting.prepend_requests([request])
     engine.schedule()
-    engine.desk.delivered(id(first), first)
+    engine.tracker.delivered(id(first), first)
     assert not any(isinstance(event, Prefilled) for event in engine.events)
 
 
@@ -202,12 +200,12 @@ def test_a_policy_that_fails_is_not_followed_and_everybody_is_served(fault: str)
     for i in range(12):
         engine.add(StandInRequest(f"r{i}", "a" if i < 8 else "b", 2, 2, 2))
     engine.run()
-    decider = engine.desk.decider
+    guard = engine.tracker.guard
     assert engine.let_in == [f"r{i}" for i in range(12)]
     assert sum(isinstance(event, Finished) for event in engine.events) == 12
-    assert decider.set_aside is not None
+    assert guard.set_aside is not None
     cause = {"raises": "exception", "unknown": "infeasible", "nobody": "stalled", "observe": "observe"}[fault]
-    assert set(decider.interventions) == {cause}
+    assert set(guard.interventions) == {cause}
 
 
 def test_what_the_books_cannot_describe_is_served_first_and_counted() -> None:
@@ -286,17 +284,16 @@ def test_a_policy_is_told_of_what_it_believes_to_be_cached_and_is_not() -> None:
 )
 def test_a_request_names_its_client(client: object, name: str) -> None:
     """By a string or a number; anything else is the default client."""
-    names = Names(Settings(clients={"gold": 3}))
-    found, new = names.of(StandInRequest("r", client, 1, 1, 1))
+    found, new = Settings(clients={"gold": 3}).registry().resolve(client_name(client))
     assert found.name == name
     assert new == (name not in ("gold", "default"))
     assert found.weight == (3 if name == "gold" else 1)
 
 
-def test_strangers_beyond_the_limit_share_the_default_client() -> None:
-    """So that nobody can make the tables grow without end."""
-    names = Names(Settings(clients={"gold": 3}, clients_max=2))
-    found = [names.of(StandInRequest("r", f"c{i}", 1, 1, 1))[0].name for i in range(4)]
+def test_unknown_clients_beyond_the_limit_share_the_default_client() -> None:
+    """So that no caller can make the tables grow without end."""
+    registry = Settings(clients={"gold": 3}, clients_max=2).registry()
+    found = [registry.resolve(f"c{i}")[0].name for i in range(4)]
     assert found == ["c0", "c1", "default", "default"]
 
 
@@ -346,8 +343,8 @@ def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:
     for i in range(6):
         engine.add(StandInRequest(f"r{i}", "ab"[i % 2], 8, 4, 4))
     engine.run()
-    report = Report(monitor_of(engine))
-    report.desk = engine.desk
+    report = TrackerStatus(monitor_of(engine))
+    report.tracker = engine.tracker
     report.record(engine.events)
     report.write(tmp_path / "report.json")
     said = json.loads((tmp_path / "report.json").read_bytes())

@@ -6,38 +6,36 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.cli_audit import policy_if_there
-from fairsched.engines.audit.access_log import read_access_log
-from fairsched.engines.audit.columns import Columns, read_map
-from fairsched.engines.audit.convert import workload_of_log
-from fairsched.engines.audit.findings import Audit, audit
-from fairsched.engines.audit.reconstruct import evidence_of
-from fairsched.engines.audit.run_log import read_run_log
-from fairsched.engines.audit.shares import fair_division
-from fairsched.engines.audit.starvation import without_service
-from fairsched.engines.compare import Cluster, charging_of, limits_of
-from fairsched.engines.log_file import LogHeader
-from fairsched.engines.metrics import Recorder
-from fairsched.engines.workloads.errors import TraceError
-from fairsched.model.workload import Workload
+from fairsched.engines.analysis import Audit, Columns, Recorder, read_map, run_charging, without_service
+from fairsched.engines.analysis.audit.access_log import read_access_log
+from fairsched.engines.analysis.audit.findings import findings
+from fairsched.engines.analysis.audit.logs import policy_if_there, workload_of_log
+from fairsched.engines.analysis.audit.reconstruct import evidence_of
+from fairsched.engines.analysis.audit.run_log import read_run_log
+from fairsched.engines.analysis.audit.shares import fair_division
+from fairsched.engines.logs import LogHeader
+from fairsched.engines.simulation import Cluster, limits_of
+from fairsched.engines.workloads import TraceError
+from fairsched.model.request import Workload
 from fairsched.policies.local import ComposedPolicy
-from tests.engines.access_logs import LINES, MS, Line, Slow, write
-from tests.engines.logs import RUNS, Case, build
-from tests.engines.logs import write as write_run
-from tests.engines.test_gateway_keep import STEPS, World
-from tests.engines.test_serving import SENT, composed
-from tests.engines.test_serving_log import FAILS, serve
+from tests.engines.gateway.test_state_store import STEPS, World
+from tests.engines.serving.test_log import FAILS, serve
+from tests.engines.serving.test_loop import SENT, composed
+from tests.support.access_logs import LINES, MS, Line, Slow, write
+from tests.support.logs import RUNS, Case, build
+from tests.support.logs import write as write_run
 
 
 def audited(path: Path, starved_ms: int = 5, window_ms: int = 10, **options: Any) -> Audit:
     """An audit of an access log."""
     log = read_access_log(path)
-    return audit(evidence_of(log, **options), starved_after_ns=starved_ms * MS, window_ns=window_ms * MS)
+    return findings(evidence_of(log, **options), starved_after_ns=starved_ms * MS, window_ns=window_ms * MS)
 
 
 # --- logs of ours -----------------------------------------------------------------------------------------------------
@@ -45,7 +43,11 @@ def audited(path: Path, starved_ms: int = 5, window_ms: int = 10, **options: Any
 
 @given(run=RUNS)
 def test_a_run_logs_audit_is_what_was_compared(run: tuple[Workload, Case]) -> None:
-    """Gap, bound, scope and each client's outcomes are those that `compare` reports for the run."""
+    """Gap, bound, scope and each client's outcomes are those that `compare` reports for the run.
+
+    A log sums up decode runs.  So of equally large gaps one that starts later may be named, and it does not say in
+    which order the decode steps of several workers came, on which the gap over all workers depends.
+    """
     workload, case = run
     with TemporaryDirectory() as folder:
         written = write_run(Path(folder) / "log.jsonl", workload, case)
@@ -54,11 +56,12 @@ def test_a_run_logs_audit_is_what_was_compared(run: tuple[Workload, Case]) -> No
     recorder.record(written.events)
     policy = case.build()
     cluster = Cluster(case.latency, case.workers, case.kv_capacity_tokens)
-    bound = policy.service_gap_bound(workload.clients, limits_of(workload, cluster, policy))
-    result = recorder.result(policy=case.policy, charging=charging_of(workload, policy), workers=case.workers)
-    found = audit(evidence)
-    assert found.gap == result.gap
-    assert found.cluster_gap == result.cluster_gap
+    bound = policy.guarantee.service_gap_bound(workload.clients, limits_of(workload, cluster, policy))
+    result = recorder.result(policy=case.policy, charging=run_charging(policy, workload.clients), workers=case.workers)
+    found = findings(evidence)
+    assert attrs.evolve(found.gap, start_ns=0) == attrs.evolve(result.gap, start_ns=0)
+    if case.workers == 1:
+        assert found.cluster_gap == result.cluster_gap
     assert evidence.bound == bound
     for client in found.clients:
         measures = result.clients[client.name]
@@ -84,7 +87,7 @@ def test_a_live_engines_log_is_audited(
         serve(path, policy, sent, gone, fails)
         evidence, workload = read_run_log(path, build)
         configured = b'["ClientConfigured"' in path.read_bytes()
-    found = audit(evidence)
+    found = findings(evidence)
     assert sum(client.requests for client in found.clients) == len(sent) == len(workload.jobs)
     assert all(client.finished + client.failed == client.requests for client in found.clients)
     asked = np.zeros(len(found.clients), dtype=np.int64)
@@ -105,7 +108,7 @@ def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: st
             world.recorded.close(world.window)
             world.kill()
             evidence, _ = read_run_log(world.log, policy_if_there)
-            found = audit(evidence)
+            found = findings(evidence)
             assert sum(client.requests for client in found.clients) == world.count
             asked = np.zeros(len(found.clients), dtype=np.int64)
             np.add.at(asked, evidence.calls.client, evidence.calls.cost)
@@ -119,11 +122,11 @@ def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: st
 def test_a_policy_that_is_not_there_costs_only_the_bound(tmp_path: Path) -> None:
     """A log of a policy that cannot be had is audited all the same, and says what is missing."""
 
-    def nobody(header: LogHeader) -> None:
+    def no_policy(header: LogHeader) -> None:
         return None
 
     path = _run(tmp_path, "dlpm", {"quantum": "30"})
-    with_policy, without = (audit(read_run_log(path, made)[0]) for made in (build, nobody))
+    with_policy, without = (findings(read_run_log(path, made)[0]) for made in (build, no_policy))
     assert with_policy.evidence.bound is not None
     assert without.evidence.bound is None
     assert without.within_bound is None
@@ -134,13 +137,13 @@ def test_a_policy_that_is_not_there_costs_only_the_bound(tmp_path: Path) -> None
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     """A log without its last line is audited as far as it goes, with a note."""
     path = _run(tmp_path, "fcfs", {}, complete=False)
-    found = audit(read_run_log(path, build)[0])
+    found = findings(read_run_log(path, build)[0])
     assert any("no last line" in note for note in found.notes)
 
 
 def _run(folder: Path, policy: str, params: dict[str, str], complete: bool = True) -> Path:
-    from fairsched.engines.workloads.generate import generate
-    from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+    from fairsched.engines.workloads import generate
+    from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 
     case = Case(policy, params, kv_capacity_tokens=132_000, latency=PRESETS[DEFAULT_PRESET])
     return write_run(folder / "log.jsonl", generate("demo", limit=60), case, complete).path
@@ -232,7 +235,7 @@ def test_waits_are_cut_where_somebody_was_served(waits: list[tuple[int, int]], s
 
 @given(data=st.data())
 def test_a_fair_division_is_max_min(data: st.DataObject) -> None:
-    """Nobody gets more than asked for, all is given out, and who gets less than asked for gets the most by weight."""
+    """No client gets more than it asked for, all is given out, and a client with less gets the most by weight."""
     count = data.draw(st.integers(1, 6))
     asked = np.array(data.draw(st.lists(st.integers(0, 50), min_size=count, max_size=count)), dtype=np.float64)
     weights = np.array(data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count)), dtype=np.float64)

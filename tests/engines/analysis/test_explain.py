@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.explain import ExplainError, explain
-from fairsched.engines.explanation import COLUMNS, Explanation
-from fairsched.engines.lane import Lane
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.analysis import explain
+from fairsched.engines.analysis.explainer import ExplainError
+from fairsched.engines.analysis.explanation import COLUMNS, Explanation
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Preempted, Prefilled, Rejected
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.registry import ROUTERS
-from tests.engines.logs import LATENCY, RUNS, Case, Written, build, write
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from tests.support.logs import RUNS, Case, Written, before_decisions, build, write
 
 
 def job(request_id: int, client: int, arrival_ns: int, prompt: Prompt | int, output_tokens: int) -> Job:
-    """A request whose output is as long as it may be; a number is a prompt that nobody shares."""
+    """A request whose output is as long as it may be; a number is a prompt that no other shares."""
     whole = Prompt(prompt) if isinstance(prompt, int) else prompt
     return Job(Request(request_id, client, arrival_ns, whole, output_tokens), output_tokens)
 
@@ -47,22 +44,13 @@ def of_request(events: list[Event], request_id: int) -> list[Event]:
 # --- every nanosecond -----------------------------------------------------------------------------------------------
 
 
-class Clocked(Simulator):
-    """A simulator that notes when each worker decides."""
-
-    decided: set[tuple[int, int]]
-
-    def _decide(self, lane: Lane) -> None:
-        self.decided.add((lane.state.worker, self.now_ns))
-        super()._decide(lane)
-
-
 def decision_times(workload: Workload, case: Case) -> set[tuple[int, int]]:
     """(worker, time) of all decisions when every step is taken by itself."""
-    simulator = Clocked(workload, case.build(), ROUTERS[case.router], LATENCY, workers=case.workers, leap=False)
-    simulator.decided = set()
+    decided: set[tuple[int, int]] = set()
+    simulator = case.simulator(workload, leap=False)
+    before_decisions(simulator, lambda worker: decided.add((worker.state.worker, simulator.loop.now_ns)))
     simulator.run()
-    return simulator.decided
+    return decided
 
 
 @given(RUNS)
@@ -156,7 +144,7 @@ def test_waits_for_the_budget(params: dict[str, str]) -> None:
 def test_waits_for_credit() -> None:
     """Under a deficit gate a client in debt waits while the other has credit, and then only for a seat."""
     # Client 0 pays 11 of a quantum of 4 and is in debt while client 1 is served twice.  The quantum after that goes to
-    # both, and client 1 is served again; then nobody else waits, and only the batch of one is in the way.
+    # both, and client 1 is served again; then no other request waits, and only the batch of one is in the way.
     jobs = [job(0, 0, 0, 10, 1), job(1, 0, 0, 10, 1), *(job(i, 1, 0, 1, 1) for i in (2, 3, 4))]
     life = explained(1, jobs, Case("dlpm", {"quantum": "4", "max_running": "1"}))
     assert life.waited == {"gate": 20 + 11 + 11, "budget": 11}

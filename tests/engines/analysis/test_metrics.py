@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.comparison import Comparison
-from fairsched.engines.metrics import Recorder, RunResult, jain
-from fairsched.engines.outcomes import Summary, summary
-from fairsched.engines.series import POINTS_MAX, KvSamples, cumulative, responses, thinned
+from fairsched.engines.analysis import Comparison, Recorder, Run, Summary, summary
+from fairsched.engines.analysis.metrics import jain
+from fairsched.engines.analysis.series import POINTS_MAX, KvSamples, cumulative, responses, thinned
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -27,9 +26,8 @@ from fairsched.model.events import (
     Settled,
 )
 from fairsched.model.pricing import Rates
-from fairsched.model.request import Client, Prompt, Request, Slo
+from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 from fairsched.model.service import Charging
-from fairsched.model.workload import Job, Workload
 
 US = 1_000
 KEYS = {
@@ -142,7 +140,7 @@ EVENTS: list[Event] = [
 ]
 
 
-def hand_made(charging: Charging | None = None, bound: int | None = None) -> RunResult:
+def hand_made(charging: Charging | None = None, bound: int | None = None) -> Run:
     """The result of the run above."""
     recorder = recorded(workload(*JOBS), EVENTS)
     return recorder.result(policy="fcfs", charging=charging, service_gap_bound=bound, wall_s=0.5, log_sha256="f00")
@@ -275,7 +273,7 @@ def test_every_cut_of_a_run_can_be_reported() -> None:
 def test_document_has_exactly_the_promised_keys() -> None:
     """The JSON document is what the command line promises; targets are reported only where there are some."""
     comparison = Comparison("1.0", "fairsched compare", {"name": "hand-made"}, [hand_made(bound=9)])
-    document = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
+    document = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert document.keys() == {"fairsched", "trace", "runs"}
     (run,) = document["runs"]
     assert run.keys() == KEYS | {"slo_attainment"}

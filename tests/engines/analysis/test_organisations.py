@@ -9,29 +9,26 @@ import msgspec
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.figures import share, time
-from fairsched.engines.metrics import RunResult
-from fairsched.engines.organisations import organisations
+from fairsched.engines.analysis import Run, organisations, share, time
 from fairsched.engines.serving import Engine
-from fairsched.engines.workloads.clients import ClientSpec, assign
-from fairsched.engines.workloads.errors import WorkloadError
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.rows import TraceRow
-from fairsched.model.presets import PRESETS
-from fairsched.model.request import Client, Groups, Prompt
-from fairsched.model.workload import Workload
-from fairsched.policies.dlpm_hierarchical import DLPMHierarchical
+from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import ClientSpec, WorkloadError, generate
+from fairsched.engines.workloads.clients import assign
+from fairsched.engines.workloads.readers.rows import TraceRow
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Client, Groups, Prompt, Workload
+from fairsched.policies.catalog import DLPMHierarchical
 from fairsched.policies.registry import local_policy, with_parameters
-from fairsched.policies.router import RoundRobin
-from tests.engines.fake_executor import FakeExecutor
+from fairsched.policies.routers import RoundRobin
+from tests.support.fake_executor import FakeExecutor
 
 SPLIT = generate("split", keys=4, others=2, duration_s=6, many_rate=12, rate=8, seed=3)
 
 
-def ran(workload: Workload, policy: str) -> RunResult:
+def ran(workload: Workload, policy: str) -> Run:
     """The figures of a run on one worker."""
-    run = Run(with_parameters(local_policy(policy), {}), policy, {}, RoundRobin())
+    run = RunSpec(with_parameters(local_policy(policy), {}), policy, {}, RoundRobin())
     return run_one(workload, run, Cluster(PRESETS["llama-3.2-3b-a10g"], kv_capacity_tokens=8_000))[0]
 
 
@@ -132,7 +129,7 @@ def test_names_of_clients_may_be_paths() -> None:
     ],
 )
 def test_paths_that_cannot_be_are_refused(names: tuple[str | None, ...], spec: str, problem: str) -> None:
-    """Too deep, without a name, of groups that nobody is in, of a trace without clients."""
+    """Too deep, without a name, of groups without clients, of a trace without clients."""
     with pytest.raises(WorkloadError, match=problem):
         assign(_rows(*names), ClientSpec.parse(spec), 0)
 

@@ -1,6 +1,7 @@
 """Replaying a log gives every state and hash of the run again, and finds whatever was changed in the file."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,23 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.assumptions import assumption_monitor
-from fairsched.engines.log import CanonicalLog, line_of
-from fairsched.engines.log_reader import read_log
-from fairsched.engines.replay import ReplayReport, replay
-from fairsched.engines.simulator import Simulator
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.analysis import assumption_monitor, replay
+from fairsched.engines.analysis.log_replay import ReplayReport
+from fairsched.engines.logs import CanonicalLog, read_log
+from fairsched.engines.logs.log import line_of
+from fairsched.engines.simulation import Simulator
+from fairsched.engines.workloads import generate
 from fairsched.model.events import Event, Preempted
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.monitor import together
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
-from fairsched.model.serial import digest
-from fairsched.model.workload import Workload
-from tests.engines.logs import RUNS, Case, Stopping, Written, build, write
+from fairsched.model.request import Workload
+from fairsched.model.serialization import digest
+from tests.support.logs import RUNS, Case, Written, build, stop_early, write
+
+Prepare = Callable[[Simulator], None]
 
 
-@given(RUNS, st.sampled_from([Simulator, Simulator, Stopping]))
+def _unchanged(_: Simulator) -> None:
+    """A run as it is."""
+
+
+@given(RUNS, st.sampled_from([_unchanged, _unchanged, stop_early]))
 @settings(max_examples=150)
-def test_replay_equals_the_run(run: tuple[Workload, Case], kind: type[Simulator]) -> None:
+def test_replay_equals_the_run(run: tuple[Workload, Case], prepare: Prepare) -> None:
     """For every policy, batching and reservation rule, observing the events gives the states that deciding gave.
 
     Worker by worker: what waits and runs, the hash of all events and the digest of the policy's state.  Workers fail,
@@ -33,32 +40,32 @@ def test_replay_equals_the_run(run: tuple[Workload, Case], kind: type[Simulator]
     """
     workload, case = run
     with TemporaryDirectory() as folder:
-        written = write(Path(folder) / "log", workload, case, kind=kind)
+        written = write(Path(folder) / "log", workload, case, prepare=prepare)
         report = replay(written.path, build)
     assert report.difference is None
     assert report.equal
     assert report.log_sha256 == written.log_sha256
-    for worker, lane in zip(report.workers, written.simulator.lanes, strict=True):
+    for worker, simulated in zip(report.workers, written.simulator.workers, strict=True):
         if report.states_compared:
-            assert worker.state_digest == digest(lane.policy_state)
-        assert worker.running_requests == len(lane.state.in_flight)
-        assert worker.cached_tokens == lane.state.cache.tree.cached_tokens
+            assert worker.state_digest == digest(simulated.policy_state)
+        assert worker.running_requests == len(simulated.state.in_flight)
+        assert worker.cached_tokens == simulated.state.cache.tree.cached_tokens
 
 
-@given(RUNS, st.sampled_from([Simulator, Stopping]))
+@given(RUNS, st.sampled_from([_unchanged, stop_early]))
 @settings(max_examples=50)
-def test_a_log_tells_the_assumptions_of_its_run(run: tuple[Workload, Case], kind: type[Simulator]) -> None:
+def test_a_log_tells_the_assumptions_of_its_run(run: tuple[Workload, Case], prepare: Prepare) -> None:
     """A monitor of the log, whose decode runs are summed, finds broken what one of the run itself finds."""
     workload, case = run
     with TemporaryDirectory() as folder:
-        written = write(Path(folder) / "log", workload, case, kind=kind)
+        written = write(Path(folder) / "log", workload, case, prepare=prepare)
         report = replay(written.path, build)
     if not report.states_compared:
         assert not report.assumptions
         return
     policy = case.build()
     declared = max(job.request.max_output_tokens for job in workload.jobs)
-    monitor = assumption_monitor(policy, workload.clients, policy.limits(case.kv_capacity_tokens, declared))
+    monitor = assumption_monitor(policy, workload.clients, policy.guarantee.limits(case.kv_capacity_tokens, declared))
     if monitor is None:
         assert report.assumptions == {}
         return
@@ -174,6 +181,17 @@ def test_swapped_hash_and_state_are_found(demo: Written) -> None:
     assert "log_sha256 is 000" in (replay_of(raw.replace(last, other_hash)).difference or "")
     other_state = msgspec.json.encode(footer | {"states": footer["states"][::-1]})
     assert "policy state of worker 0" in (replay_of(raw.replace(last, other_state)).difference or "")
+
+
+def test_states_of_an_older_library_are_left_out(demo: Written) -> None:
+    """The log of a library whose states had other documents replays: events and hash are compared, and it says so."""
+    raw = demo.path.read_bytes()
+    *_, last = raw.splitlines()
+    footer = msgspec.json.decode(last)
+    footer.pop("states_schema")
+    report = replay_of(raw.replace(last, msgspec.json.encode(footer | {"states": footer["states"][::-1]})))
+    assert report.equal
+    assert "its policy states are of schema 1" in report.text()
 
 
 def test_another_policy_is_found(demo: Written) -> None:

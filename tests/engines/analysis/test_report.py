@@ -8,20 +8,20 @@ import attrs
 import pytest
 from rich.console import Console
 
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.comparison import Comparison
-from fairsched.engines.figures import broken, count, standing, time, who, worst
-from fairsched.engines.metrics import Recorder, RunResult
-from fairsched.engines.report import render, write_report
-from fairsched.engines.report.canvas import COLOURS, GREY, TEXT
-from fairsched.engines.report.plots import plots
-from fairsched.engines.table import LEGEND, print_comparison
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.analysis import COLOURS, GREY, Comparison, Recorder, Run, count, print_comparison, time
+from fairsched.engines.analysis.figures import broken, standing, who, worst
+from fairsched.engines.analysis.report.canvas import TEXT
+from fairsched.engines.analysis.report.plots import plots
+from fairsched.engines.analysis.report.report import render, write_report
+from fairsched.engines.analysis.table import LEGEND
+from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import generate
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Prefilled, Rejected
-from fairsched.model.monitor_promise import Breach, Finding
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.monitor import Finding
+from fairsched.model.monitor.guarantee import Breach
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 POLICY = LOCAL_POLICIES["lpm"]
@@ -38,8 +38,8 @@ def a_run(
     bound: int | None = None,
     rounds: int = 6,
     favourite: int = 0,
-) -> RunResult:
-    """A run in which everybody waits all the time and `favourite` is served in every second step."""
+) -> Run:
+    """A run in which all clients wait all the time and `favourite` is served in every second step."""
     names = ["<b>&amp; co</b>", "$\\x$ 日本", *(f"client-{i}" for i in range(2, clients))]
     jobs = [Job(Request(i, i % clients, i * MS, Prompt(10 + i % 3), 2), 2) for i in range(2 * clients * rounds)]
     workload = Workload("made", jobs, tuple(Client(i, name) for i, name in enumerate(names[:clients])))
@@ -63,7 +63,7 @@ def a_run(
     return recorder.result(policy=policy, router=router, params=params, service_gap_bound=bound, wall_s=0.25)
 
 
-def compared(*runs: RunResult) -> Comparison:
+def compared(*runs: Run) -> Comparison:
     """A comparison of these runs."""
     facts = {
         "name": "made",
@@ -139,7 +139,7 @@ def test_a_cluster_s_report_plots_its_workers(workers: int, named: str) -> None:
     """With several workers come five plots of them in place of the one of KV memory; each has a panel or row a run."""
     workload = generate("toolbench", documents=4, sharers=10, rate=60)
     runs = [
-        run_one(workload, Run(POLICY, "lpm", {}, ROUTERS[router]), Cluster(PRESETS[DEFAULT_PRESET], workers))[0]
+        run_one(workload, RunSpec(POLICY, "lpm", {}, ROUTERS[router]), Cluster(PRESETS[DEFAULT_PRESET], workers))[0]
         for router in ("round-robin", "random")
     ]
     found = {plot.title: plot.svg for plot in plots(compared(*runs))}

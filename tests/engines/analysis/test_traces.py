@@ -13,16 +13,16 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.simulator import Simulator
-from fairsched.engines.workloads.load import load_trace
+from fairsched.engines.logs import CanonicalLog
+from fairsched.engines.simulation import Cluster, RunSpec, Simulator
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import load_trace
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Rejected
-from fairsched.model.presets import PRESETS
-from fairsched.model.workload import Workload
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Workload
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
-FOLDER = Path(__file__).parents[3] / "shared" / "traces"
+FOLDER = Path(__file__).parents[4] / "shared" / "traces"
 POLICIES = ["fcfs", "lpm", "vtc", "dlpm"]
 SOME = 300
 """Requests of each trace without the full budget."""
@@ -66,7 +66,9 @@ def hashes(case: Case, limit: int | None) -> dict[str, str]:
     """The log's hash of every policy's run."""
     workload = case.workload(limit)
     return {
-        name: run_one(workload, Run(LOCAL_POLICIES[name], name, {}, ROUTERS["round-robin"]), case.cluster)[0].log_sha256
+        name: run_one(workload, RunSpec(LOCAL_POLICIES[name], name, {}, ROUTERS["round-robin"]), case.cluster)[
+            0
+        ].log_sha256
         for name in POLICIES
     }
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.changes import Change, Crash, Drain, Join
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.simulator import simulate
-from fairsched.engines.worker_figures import WORKERS_NAMED, WORKERS_SHOWN, imbalance, worker_figures
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.analysis.worker_figures import WORKERS_NAMED, WORKERS_SHOWN, imbalance, worker_figures
+from fairsched.engines.fleet import Change, Crash, Drain, Join
+from fairsched.engines.simulation import Cluster, RunSpec, simulate_events
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import generate
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -27,8 +27,8 @@ from fairsched.model.events import (
     Rejected,
     WorkerLeft,
 )
-from fairsched.model.presets import PRESETS
-from fairsched.model.trace import concatenate, tables
+from fairsched.model.latency import PRESETS
+from fairsched.model.service import concatenate, tables
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 PRESET = PRESETS["llama-3.2-3b-a10g"]
@@ -100,7 +100,7 @@ def test_figures_are_those_of_who_follows_every_event(
 ) -> None:
     """Busy shares, mean queues, work and queues over time, also of workers that crash, drain and join."""
     workload = generate("toolbench", seed=seed, documents=5, sharers=12, rate=8, question_tokens=60)
-    events = simulate(
+    events = simulate_events(
         workload,
         LOCAL_POLICIES["dlpm"],
         ROUTERS[router],
@@ -132,7 +132,7 @@ def test_figures_are_those_of_who_follows_every_event(
 def test_the_workers_of_a_run_add_up_to_it() -> None:
     """Requests, output tokens and hits over all workers are the run's, and the document lists every worker."""
     workload = generate("toolbench", documents=8, sharers=20, rate=30)
-    run = Run(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["longest-prefix"])
+    run = RunSpec(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["longest-prefix"])
     result, _, _ = run_one(workload, run, Cluster(PRESET, workers=4))
     measures, workers = result.measures, result.workers
     assert [each.worker for each in workers] == [0, 1, 2, 3]
@@ -140,7 +140,7 @@ def test_the_workers_of_a_run_add_up_to_it() -> None:
     assert sum(each.finished for each in workers) == measures.finished
     seconds = measures.makespan_us / 1e6
     assert sum(each.output_tokens for each in workers) == pytest.approx((measures.output_tokens_per_s or 0) * seconds)
-    # Whoever follows prefixes alone, all of which begin with one system prompt, uses one worker.
+    # A router that follows prefixes alone, all of which begin with one system prompt, uses one worker.
     assert [each.prefix_hit_ratio is None for each in workers] == [False, True, True, True]
     assert workers[0].prefix_hit_ratio == measures.prefix_hit_ratio
     assert result.imbalance == 4
@@ -154,7 +154,7 @@ def test_of_many_workers_the_busiest_the_idlest_and_those_between_are_shown() ->
     """Up to the limit all are named in order; above, the chosen are in order of their work, its ends among them."""
     workload = generate("toolbench", documents=20, sharers=10, rate=200)
     for count in (WORKERS_NAMED, WORKERS_SHOWN + 20):
-        run = Run(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["random"])
+        run = RunSpec(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["random"])
         result, _, _ = run_one(workload, run, Cluster(PRESET, workers=count))
         work = [each.work for each in result.workers]
         assert len(work) == count

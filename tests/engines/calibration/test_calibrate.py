@@ -5,16 +5,16 @@ import random
 import attrs
 import pytest
 
-from fairsched.engines.calibrate import Calibration, Calibrator, Measured, UnsteadyError, calibrated
-from fairsched.engines.calibrate_grid import Run, Scenario, Submit, scenarios
-from fairsched.engines.fit import FitError, Point, fit
-from fairsched.engines.meter import KINDS, StepSample, StepShape
-from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.presets import PRESETS
+from fairsched.engines.calibration import Calibration
+from fairsched.engines.calibration.calibrator import Calibrator, Measured, UnsteadyError, calibrated
+from fairsched.engines.calibration.fit import FitError, Point, fit
+from fairsched.engines.calibration.grid import Run, Scenario, Submit, scenarios
+from fairsched.engines.calibration.meter import KINDS, StepSample, StepShape
+from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from tests.engines.fake_executor import VOCABULARY
-from tests.engines.fake_time import FakeClock, PricedExecutor
+from tests.support.fake_executor import VOCABULARY
+from tests.support.fake_time import FakeClock, PricedExecutor
 
 CAPACITY, BATCH_MAX, CHUNK_MAX = 1024, 8, 64
 TRUE = LatencyModel(

@@ -9,22 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.packing_optimum import Packing, fewest_workers, fits_in
-from fairsched.engines.performance_fit import (
-    Iteration,
-    TooFewError,
-    asked,
-    fit_performance,
-    fit_scaling,
-    scaled_latency,
-)
-from fairsched.engines.sizing import fewest, line
-from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.performance import Performance
-from fairsched.model.presets import PRESETS
-from fairsched.policies.aladdin_draft import Rules, Wanted
-from fairsched.policies.aladdin_limits import context_cost, decode_slack
-from fairsched.policies.aladdin_pack import pack
+from fairsched.engines.calibration import asked, fit_performance, scaled_latency
+from fairsched.engines.calibration.performance_fit import Iteration, TooFewError, fit_scaling
+from fairsched.engines.capacity import fewest, line
+from fairsched.engines.capacity.packing_optimum import Packing, fewest_workers, fits_in
+from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel, Performance
+from fairsched.policies.placement import Rules, Wanted, pack
+from fairsched.policies.placement.aladdin.limits import context_cost, decode_slack
 
 lines = st.builds(
     Performance,

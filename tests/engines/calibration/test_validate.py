@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from fairsched.engines.clock import Clock
-from fairsched.engines.drive import tokens_of
-from fairsched.engines.fidelity import (
+from fairsched.engines.calibration import Fidelity, with_slo
+from fairsched.engines.calibration.clock import Clock
+from fairsched.engines.calibration.drive import tokens_of
+from fairsched.engines.calibration.validation import (
     START_NS,
-    Fidelity,
     TooFewError,
     at_rate,
     capacity_rps,
@@ -17,21 +17,19 @@ from fairsched.engines.fidelity import (
     real_run,
     slowed,
     typical_slo,
-    with_slo,
 )
-from fairsched.engines.simulator import simulate
+from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Arrived, Prefilled
 from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.request import Client, Prompt, Request, Slo
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.fcfs import FCFS
+from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
+from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from fairsched.policies.router import RoundRobin
-from fairsched.verify.strategies import workloads
-from tests.engines.fake_executor import VOCABULARY
-from tests.engines.fake_time import FakeClock, PricedExecutor
-from tests.engines.logs import LATENCY
+from fairsched.policies.routers import RoundRobin
+from fairsched.verify.conformance.strategies import workloads
+from tests.support.fake_executor import VOCABULARY
+from tests.support.fake_time import FakeClock, PricedExecutor
+from tests.support.logs import LATENCY
 
 CALIBRATED = attrs.evolve(
     LATENCY,
@@ -67,7 +65,7 @@ class GuardedError(Exception):
 
 def held(workload: Workload, policy: ComposedPolicy, latency: LatencyModel, slower: float = 1.0) -> Fidelity:
     """A policy simulated, and run on an engine whose steps take `slower` times what the model says."""
-    events = simulate(workload, policy, RoundRobin(), latency, kv_capacity_tokens=CAPACITY)
+    events = simulate_events(workload, policy, RoundRobin(), latency, kv_capacity_tokens=CAPACITY)
     clock = FakeClock()
 
     def start() -> Clock:
@@ -79,7 +77,7 @@ def held(workload: Workload, policy: ComposedPolicy, latency: LatencyModel, slow
     if engine.guard.interventions:
         raise GuardedError
     as_fast = slowed(latency, 1 / (1 + run.step_bias))
-    at_speed = simulate(workload, policy, RoundRobin(), as_fast, kv_capacity_tokens=CAPACITY)
+    at_speed = simulate_events(workload, policy, RoundRobin(), as_fast, kv_capacity_tokens=CAPACITY)
     return Fidelity(policy.name, None, None, 1.0, figures(workload, events), (figures(workload, at_speed),), (run,))
 
 
@@ -155,7 +153,7 @@ def test_arrivals_come_at_the_rate_that_is_asked_for() -> None:
 def test_typical_targets_are_met_by_nine_in_ten() -> None:
     """The default targets are the 90th percentiles of the run that they are taken from."""
     workload = jobs(*[(30 * i, 4, 1 + i % 3) for i in range(10)])
-    events = simulate(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=CAPACITY)
+    events = simulate_events(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=CAPACITY)
     slo = typical_slo(workload, events)
     assert slo.ttft_ns is not None
     first = {e.request_id: e.time_ns for e in events if isinstance(e, Prefilled)}

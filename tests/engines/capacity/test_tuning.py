@@ -8,27 +8,36 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairsched.engines.compare import Cluster, Run, limits_of
-from fairsched.engines.outcomes import Measures, Summary
-from fairsched.engines.simulator import Simulator
-from fairsched.engines.tune import SAME, Point, Tuning, caps_for, quanta_for, search, simulated
-from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Event, Finished, Migrated, Preempted, Rejected
-from fairsched.model.request import Client
-from fairsched.model.workload import Workload
+from fairsched.engines.analysis import Measures, Summary
+from fairsched.engines.capacity import Point, Tuning
+from fairsched.engines.capacity.tuning import SAME, caps_for, quanta_for, search, simulated
+from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Rejected,
+)
+from fairsched.model.request import Client, Workload
+from fairsched.policies.guarantees import wait_bound_cost
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
-from fairsched.policies.wait_bound import wait_bound_cost
-from fairsched.verify.strategies import workloads
-from tests.engines.logs import LATENCY
+from fairsched.verify.conformance.strategies import workloads
+from tests.support.logs import LATENCY
 
 # --- waits and what is proved of them ---------------------------------------------------------------------------------
 
 CAPACITY = 40
 
 
-def played(workload: Workload, params: dict[str, str], workers: int = 1) -> tuple[Run, Cluster, list[Event]]:
+def played(workload: Workload, params: dict[str, str], workers: int = 1) -> tuple[RunSpec, Cluster, list[Event]]:
     """A run of DLPM on one worker or several, and its events."""
     policy = with_parameters(LOCAL_POLICIES["dlpm"], params)
-    run = Run(policy, "dlpm", params, ROUTERS["round-robin"])
+    run = RunSpec(policy, "dlpm", params, ROUTERS["round-robin"])
     cluster = Cluster(LATENCY, workers, CAPACITY)
     events: list[Event] = []
     Simulator(
@@ -38,7 +47,7 @@ def played(workload: Workload, params: dict[str, str], workers: int = 1) -> tupl
 
 
 def let_in(events: list[Event]) -> dict[int, list[tuple[int, int]]]:
-    """For each client its waits until it was let in, as (length, what everybody was charged meanwhile)."""
+    """For each client its waits until it was let in, as (length, what all were charged meanwhile)."""
     waiting: dict[int, int] = {}
     since: dict[int, tuple[int, int]] = {}
     queued: set[int] = set()
@@ -124,7 +133,7 @@ def test_measured_waits_are_those_of_the_definition(workload: Workload, params: 
         lengths = sorted(length for length, _ in waits)
         worst = max(worst, lengths[(99 * len(lengths) + 99) // 100 - 1])
     given_up = any(isinstance(event, Cancelled) and not event.was_running for event in events)
-    if not given_up:  # who gives up ends a wait that counts, but let nobody in
+    if not given_up:  # giving up ends a wait that counts, but is no admission
         assert (found.wait_us.p99 or 0.0) == worst / 1e3
     assert found.rate == pytest.approx(charged_while_busy(events))
 
@@ -142,7 +151,7 @@ def test_the_slowest_of_several_workers_sets_the_rate(workload: Workload) -> Non
 def test_the_bound_by_hand() -> None:
     """Three equal clients: R_f and the debt are at most U - 1, and each other gets 2Q + U - 1 and the debt."""
     policy: Any = with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "10"})
-    limits = policy.limits(100, 20)
+    limits = policy.guarantee.limits(100, 20)
     charge_max = policy.gate.charge_max(limits)
     assert charge_max == 199
 
@@ -161,7 +170,7 @@ def test_what_is_not_proved_is_not_promised(policy: str) -> None:
     """Without quanta, or where who comes back is forgiven its debt, there is no bound."""
     local = LOCAL_POLICIES[policy]
     clients = (Client(0, "a"), Client(1, "b"))
-    assert wait_bound_cost(local.gate, clients, local.limits(100, 20)) is None
+    assert wait_bound_cost(local.gate, clients, local.guarantee.limits(100, 20)) is None
 
 
 # --- the search -------------------------------------------------------------------------------------------------------
@@ -186,7 +195,7 @@ class World:
             cap=cap,
             measures=attrs.evolve(EMPTY, throughput_rps=self.throughput(quantum, size)),
             wait_us=Summary(p99=self.wait(quantum, size)),
-            waits_longest="somebody",
+            waits_longest="a client",
             gap=0,
             rate=1.0,
             bound_cost=round(self.bound(quantum, size)),
@@ -199,7 +208,7 @@ QUANTA, CAPS = quanta_for(1, 1 << 10), caps_for(1_000, 100)
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Powers of quantum and cap; small quanta may make everybody wait."""
+    """Powers of quantum and cap; small quanta may make all clients wait."""
     a, b, c, d = (draw(st.sampled_from([0.1, 0.3, 0.6, 1.0])) for _ in range(4))
     slow = draw(st.sampled_from([0.0, 20.0, 200.0]))
     return World(
@@ -241,7 +250,7 @@ def test_what_promises_more_is_chosen_where_nothing_is_lost() -> None:
 
 
 def test_where_nobody_is_served_no_target_is_kept() -> None:
-    """Nobody waits long where everybody is rejected; that is no configuration to choose."""
+    """No client waits long where every request is rejected; that is no configuration to choose."""
     world = World(wait=lambda q, m: 0.0, throughput=lambda q, m: 0.0, bound=lambda q, m: 0.0)
     tuning = search(world.measure, QUANTA, CAPS, 10.0)
     assert tuning.measured is None

@@ -8,8 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.engines.gateway_processes import ask, caller, emptied, gateway, rss_kib, server, servers_text
-from tests.engines.openai_server import LONG
+from tests.support.adapters.gateway_processes import ask, caller, emptied, gateway, rss_kib, server, servers_text
+from tests.support.adapters.loops import in_loop
+from tests.support.adapters.openai_server import LONG
 
 LIMITS = """
 [limits]
@@ -61,50 +62,47 @@ async def _call(http: httpx.AsyncClient, kind: str, client: str, seen: Counter[s
 
 
 @pytest.mark.nightly
-def test_ten_thousand_calls_of_every_kind_end_once_and_memory_is_flat(full_budget: bool, tmp_path: Path) -> None:
+@in_loop
+async def test_ten_thousand_calls_of_every_kind_end_once_and_memory_is_flat(full_budget: bool, tmp_path: Path) -> None:
     """Good calls are answered whole, bad JSON gets 400, what is too large 413, and who leaves is gone: the callers'
     counts, the gateway's and the servers' agree, nothing is left, and the process has not grown."""
+    calls = 10_000 if full_budget else 200
+    seen: Counter[str] = Counter()
+    sizes: list[int] = []
+    with server() as (_, one), server() as (_, two):
+        text = servers_text([one, two], 600, 16) + LIMITS
+        with gateway(tmp_path, text) as (started, url):
+            async with caller(url) as http:
+                turns = asyncio.Semaphore(24)
 
-    async def test() -> None:
-        calls = 10_000 if full_budget else 200
-        seen: Counter[str] = Counter()
-        sizes: list[int] = []
-        with server() as (_, one), server() as (_, two):
-            text = servers_text([one, two], 600, 16) + LIMITS
-            with gateway(tmp_path, text) as (started, url):
-                async with caller(url) as http:
-                    turns = asyncio.Semaphore(24)
+                async def run(i: int) -> None:
+                    async with turns:
+                        await _call(http, KINDS[i % len(KINDS)], "abcde"[i % 5], seen)
 
-                    async def run(i: int) -> None:
-                        async with turns:
-                            await _call(http, KINDS[i % len(KINDS)], "abcde"[i % 5], seen)
-
-                    for fifth in range(5):
-                        first = fifth * calls // 5
-                        await asyncio.gather(*(run(i) for i in range(first, first + calls // 5)))
-                        await emptied(http)
-                        sizes.append(rss_kib(started))
-                    said = await emptied(http)
-                servers: Counter[str] = Counter()
-                for address in (one, two):
-                    async with httpx.AsyncClient(base_url=address, trust_env=False) as http:
-                        counts = (await http.get("/counts")).json()
-                    servers.update({name: counts.get(name, 0) for name in ("asked", "answered", "lost")})
-        each = calls // len(KINDS)
-        assert seen == {"whole": 6 * each, "left": each, "400": each, "413": 2 * each}
-        outcomes = said["outcomes"]
-        retried = sum(count for name, count in outcomes.items() if name.startswith("tried again"))
-        assert outcomes["finished"] == 6 * each
-        assert outcomes["left"] == each
-        assert outcomes["refused"] == each
-        assert outcomes["too large"] == 2 * each
-        assert sum(outcomes.values()) - retried == calls
-        assert servers["asked"] == servers["answered"] + servers["lost"]
-        assert servers["answered"] >= 6 * each
-        assert servers["asked"] <= 7 * each + retried
-        assert (said["waiting"], said["in_flight"], said["in_flight_tokens"], said["overrun_tokens"]) == (0, 0, 0, 0)
-        assert said["promise"]["bound_violations"] == 0
-        if full_budget:
-            assert sizes[-1] <= GROWTH * sizes[0], sizes
-
-    asyncio.run(test())
+                for fifth in range(5):
+                    first = fifth * calls // 5
+                    await asyncio.gather(*(run(i) for i in range(first, first + calls // 5)))
+                    await emptied(http)
+                    sizes.append(rss_kib(started))
+                said = await emptied(http)
+            servers: Counter[str] = Counter()
+            for address in (one, two):
+                async with httpx.AsyncClient(base_url=address, trust_env=False) as http:
+                    counts = (await http.get("/counts")).json()
+                servers.update({name: counts.get(name, 0) for name in ("asked", "answered", "lost")})
+    each = calls // len(KINDS)
+    assert seen == {"whole": 6 * each, "left": each, "400": each, "413": 2 * each}
+    outcomes = said["outcomes"]
+    retried = sum(count for name, count in outcomes.items() if name.startswith("tried again"))
+    assert outcomes["finished"] == 6 * each
+    assert outcomes["left"] == each
+    assert outcomes["refused"] == each
+    assert outcomes["too large"] == 2 * each
+    assert sum(outcomes.values()) - retried == calls
+    assert servers["asked"] == servers["answered"] + servers["lost"]
+    assert servers["answered"] >= 6 * each
+    assert servers["asked"] <= 7 * each + retried
+    assert (said["waiting"], said["in_flight"], said["in_flight_tokens"], said["overrun_tokens"]) == (0, 0, 0, 0)
+    assert said["promise"]["bound_violations"] == 0
+    if full_budget:
+        assert sizes[-1] <= GROWTH * sizes[0], sizes

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.load import Replay, Replayed, Target, prompt_text
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
-from tests.engines.gateway_worlds import Fake, served, world
+from fairsched.engines.gateway import Replay, Target
+from fairsched.engines.gateway.loadtest import Replayed, prompt_text
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from tests.support.adapters.gateway_scenarios import Fake, served, world
+from tests.support.adapters.loops import in_loop
 
 MS = 1_000_000
 
@@ -31,24 +32,21 @@ async def replayed(url: str, *jobs: Job) -> Replayed:
     return await Replay(workload(*jobs), Target(url)).run()
 
 
-def test_every_request_is_sent_at_its_time_and_measured() -> None:
+@in_loop
+async def test_every_request_is_sent_at_its_time_and_measured() -> None:
     """Counts are exact; latencies are at least what the server takes (a pause before each event, in milliseconds)."""
-
-    async def test() -> None:
-        fake = Fake(tokens=3, pause=0.02)
-        async with served(fake.app) as url:
-            found = await replayed(url, *(job(i, 50 * i) for i in range(4)))
-        measures = found.measures
-        assert (measures.requests, measures.finished, measures.rejected, found.errors) == (4, 4, 0, {})
-        assert {name: client.finished for name, client in found.clients.items()} == {"a": 2, "b": 2}
-        assert measures.makespan_us >= 150e3 + 100e3
-        assert measures.ttft_us.p50 is not None
-        assert measures.latency_us.p50 is not None
-        assert 40e3 <= measures.ttft_us.p50 <= measures.latency_us.p50 - 40e3
-        assert [asked["max_tokens"] for asked in fake.asked] == [3] * 4
-        assert {asked["model"] for asked in fake.asked} == {"tiny"}
-
-    asyncio.run(test())
+    fake = Fake(tokens=3, pause=0.02)
+    async with served(fake.app) as url:
+        found = await replayed(url, *(job(i, 50 * i) for i in range(4)))
+    measures = found.measures
+    assert (measures.requests, measures.finished, measures.rejected, found.errors) == (4, 4, 0, {})
+    assert {name: client.finished for name, client in found.clients.items()} == {"a": 2, "b": 2}
+    assert measures.makespan_us >= 150e3 + 100e3
+    assert measures.ttft_us.p50 is not None
+    assert measures.latency_us.p50 is not None
+    assert 40e3 <= measures.ttft_us.p50 <= measures.latency_us.p50 - 40e3
+    assert [asked["max_tokens"] for asked in fake.asked] == [3] * 4
+    assert {asked["model"] for asked in fake.asked} == {"tiny"}
 
 
 def test_equal_blocks_are_equal_text_of_four_bytes_a_token() -> None:
@@ -62,48 +60,39 @@ def test_equal_blocks_are_equal_text_of_four_bytes_a_token() -> None:
     assert texts[0][192:] != texts[2][192:]
 
 
-def test_followers_wait_and_who_is_impatient_leaves() -> None:
+@in_loop
+async def test_followers_wait_and_who_is_impatient_leaves() -> None:
     """A request follows one that finished, is cancelled after one that did not, and leaves when its time is up."""
-
-    async def test() -> None:
-        fake = Fake(tokens=3, pause=0.05)
-        async with served(fake.app) as url:
-            impatient = job(0, cancel_after_ns=120 * MS)
-            found = await replayed(url, impatient, job(1), job(2, after=(1,)), job(3, after=(0,)))
-        assert (found.measures.finished, found.measures.cancelled) == (2, 2)
-        assert len(fake.asked) == 3
-
-    asyncio.run(test())
+    fake = Fake(tokens=3, pause=0.05)
+    async with served(fake.app) as url:
+        impatient = job(0, cancel_after_ns=120 * MS)
+        found = await replayed(url, impatient, job(1), job(2, after=(1,)), job(3, after=(0,)))
+    assert (found.measures.finished, found.measures.cancelled) == (2, 2)
+    assert len(fake.asked) == 3
 
 
-def test_refusals_are_counted_by_reason() -> None:
+@in_loop
+async def test_refusals_are_counted_by_reason() -> None:
     """A status, a connection that is not there, and an answer without a token are rejections."""
-
-    async def test() -> None:
-        for fake, reason in ((Fake(status=429), "HTTP 429"), (Fake(tokens=0), "an answer without a token")):
-            async with served(fake.app) as url:
-                found = await replayed(url, job(0))
-            assert (found.measures.finished, found.measures.rejected, found.errors) == (0, 1, {reason: 1})
-        with pytest.raises(ValueError, match="names no model"):
-            await replayed("http://127.0.0.1:9", job(0))
-
-    asyncio.run(test())
+    for fake, reason in ((Fake(status=429), "HTTP 429"), (Fake(tokens=0), "an answer without a token")):
+        async with served(fake.app) as url:
+            found = await replayed(url, job(0))
+        assert (found.measures.finished, found.measures.rejected, found.errors) == (0, 1, {reason: 1})
+    with pytest.raises(ValueError, match="names no model"):
+        await replayed("http://127.0.0.1:9", job(0))
 
 
-def test_a_gateway_shares_as_weighed_and_load_sees_it() -> None:
+@in_loop
+async def test_a_gateway_shares_as_weighed_and_load_sees_it() -> None:
     """A replay through a gateway names its clients there, and both count the same tokens."""
-
-    async def test() -> None:
-        fake = Fake(tokens=3)
-        async with served(fake.app) as url, world(url) as here:
-            found = await replayed(str(here.http.base_url).rstrip("/"), *(job(i) for i in range(20)))
-            await here.emptied()
-            assert found.measures.finished == 20
-            tokens = sorted(client["output_tokens"] for client in here.status["clients"].values())
-            # The name that asks for the models has no request that counts.
-            assert tokens[-2:] == [30, 30]
-
-    asyncio.run(test())
+    fake = Fake(tokens=3)
+    async with served(fake.app) as url, world(url) as here:
+        found = await replayed(str(here.http.base_url).rstrip("/"), *(job(i) for i in range(20)))
+        await here.emptied()
+        assert found.measures.finished == 20
+        tokens = sorted(client["output_tokens"] for client in here.status["clients"].values())
+        # The name that asks for the models has no request that counts.
+        assert tokens[-2:] == [30, 30]
 
 
 def test_the_command_writes_figures_like_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +102,7 @@ def test_the_command_writes_figures_like_compare(tmp_path: Path, capsys: pytest.
     async def test() -> None:
         fake = Fake(tokens=2)
         async with served(fake.app) as url:
-            arguments = ["load", url, "--limit", "5", "--rate-scale", "1000", "--json", str(figures)]
+            arguments = ["loadtest", url, "--limit", "5", "--rate-scale", "1000", "--json", str(figures)]
             assert await asyncio.to_thread(main, arguments) == 0
 
     asyncio.run(test())
@@ -123,5 +112,5 @@ def test_the_command_writes_figures_like_compare(tmp_path: Path, capsys: pytest.
     assert run["ttft_us"]["p50"] > 0
     assert "all: 5 of 5 finished" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        main(["load", "nowhere"])
+        main(["loadtest", "nowhere"])
     assert "http://" in capsys.readouterr().err

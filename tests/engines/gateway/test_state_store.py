@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.cli_gateway import policy_of
-from fairsched.cli_logs import _policy
-from fairsched.engines.explain import ExplainError, explain
-from fairsched.engines.gateway import keep
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, ServerConfig
-from fairsched.engines.gateway.keep import Kept
+from fairsched.engines.analysis import explain, replay
+from fairsched.engines.analysis.explainer import ExplainError
+from fairsched.engines.gateway import ConfigError, Share, Window, gateway_policy
+from fairsched.engines.gateway import state_store as keep
+from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.priority import Tags, with_priority
-from fairsched.engines.gateway.record import Recorded
-from fairsched.engines.gateway.window import WINDOW, Share, Window
-from fairsched.engines.replay import replay
-from fairsched.engines.serving_log import ServingLog
+from fairsched.engines.gateway.server import Recorded
+from fairsched.engines.gateway.state_store import UsageStore
+from fairsched.engines.gateway.window.window import WINDOW
+from fairsched.engines.logs import logged_policy
+from fairsched.engines.serving import ServingLog
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished, Settled, WorkerLeft
 from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.serial import digest
+from fairsched.model.serialization import digest
 from fairsched.policies.registry import ROUTERS, parameters
 
 SERVERS = (ServerConfig("http://a", 60), ServerConfig("http://b", 40))
@@ -32,7 +32,7 @@ SHARES = (Share(60, 5), Share(40, 3))
 
 def policy(name: str = "fcfs+deficit", quantum: int = 20) -> Any:
     """A policy as the gateway uses it."""
-    return policy_of(GatewayConfig(SERVERS, policy=name, quantum=quantum), Path("test.toml"))
+    return gateway_policy(GatewayConfig(SERVERS, policy=name, quantum=quantum), Path("test.toml"))
 
 
 class World:
@@ -40,7 +40,7 @@ class World:
 
     def __init__(self, folder: Path, name: str = "fcfs+deficit", log: str = "log.jsonl") -> None:
         chosen = policy(name)
-        self.kept = Kept(folder / "debts.json", chosen)
+        self.kept = UsageStore(folder / "debts.json", chosen)
         state = self.kept.state
         header = None if state is None else chosen.state_to_json(state)
         self.log = folder / log
@@ -115,7 +115,7 @@ def test_whenever_it_is_killed_the_next_gateway_goes_on_with_the_debts(
             world = World(Path(folder), name)
             for step in steps:
                 world.step(*step)
-            assert digest(Kept(Path(folder) / "debts.json", policy(name)).state) == world.owed()
+            assert digest(UsageStore(Path(folder) / "debts.json", policy(name)).state) == world.owed()
             world.kill()
 
 
@@ -131,7 +131,7 @@ def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], na
                 world.step(*step)
             world.recorded.close(world.window)
             world.kill()
-            report = replay(world.log, _policy)
+            report = replay(world.log, logged_policy)
             assert report.equal, report.text()
             assert (report.workers[0].waiting_requests, report.workers[0].running_requests) == (
                 world.window.waiting,
@@ -157,11 +157,11 @@ def test_a_log_that_no_window_could_have_written_is_told_from_one(tmp_path: Path
         (b'["Preempted",9,0,0,0,0,0]\n', "a window tells no such thing"),
     ):
         world.log.write_bytes(b"".join([*lines[:-1], wrong]))
-        report = replay(world.log, _policy)
+        report = replay(world.log, logged_policy)
         assert report.difference is not None
         assert why in report.difference
     with pytest.raises(ExplainError, match="a gateway's log"):
-        explain(world.log, 0, _policy)
+        explain(world.log, 0, logged_policy)
 
 
 def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path: Path) -> None:
@@ -172,16 +172,16 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "debts.json"
     for other in (policy("vtc"), policy(quantum=21)):
         with pytest.raises(ConfigError, match="another policy"):
-            Kept(path, other)
+            UsageStore(path, other)
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
     with pytest.raises(ConfigError, match="cannot be read"):
-        Kept(path, policy())
+        UsageStore(path, policy())
     path.write_bytes(whole)
     journal = tmp_path / "debts.json.journal"
     lines = journal.read_bytes()
     journal.write_bytes(lines + b'["events", [["Arri')
-    assert Kept(path, policy()).state is not None
+    assert UsageStore(path, policy()).state is not None
     for line in (
         b'["events", [["Settled", 3, 0, 77, 0, 5]]]',
         b'["events", [["ClientConfigured", 3, 0, 9, 2, []]]]',
@@ -191,7 +191,7 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path: Path) -> None:
     ):
         journal.write_bytes(lines + line + b"\n")
         with pytest.raises(ConfigError, match="cannot be read"):
-            Kept(path, policy())
+            UsageStore(path, policy())
 
 
 def test_a_kill_between_a_snapshot_and_its_journal_charges_nothing_twice(tmp_path: Path) -> None:
@@ -201,11 +201,11 @@ def test_a_kill_between_a_snapshot_and_its_journal_charges_nothing_twice(tmp_pat
         world.step(what, 0, 9, 9)
     journal = tmp_path / "debts.json.journal"
     before = journal.read_bytes()
-    world.kept._snapshot()
+    world.kept._snapshot(world.window)
     journal.write_bytes(before)
     world.kill()
     assert before.count(b"\n") > 5
-    assert digest(Kept(tmp_path / "debts.json", policy()).state) == world.owed()
+    assert digest(UsageStore(tmp_path / "debts.json", policy()).state) == world.owed()
 
 
 def test_a_disk_that_is_full_stops_nobody(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path: Path) ->
     for _ in range(3):
         world.step("a", 0, 5, 5)
     world.kill()
-    assert digest(Kept(tmp_path / "debts.json", policy()).state) == world.owed()
+    assert digest(UsageStore(tmp_path / "debts.json", policy()).state) == world.owed()
 
 
 # --- tags -----------------------------------------------------------------------------------------------------------

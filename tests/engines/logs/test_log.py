@@ -14,16 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.log_file import LogError
-from fairsched.engines.log_reader import read_log
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.logs import CanonicalLog, read_log
+from fairsched.engines.logs.log_file import LogError
+from fairsched.engines.workloads import generate
 from fairsched.model.events import Cancelled, Decoded
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
-from fairsched.model.workload import Workload
-from tests.engines.logs import RUNS, Case, write
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.request import Workload
+from tests.support.logs import RUNS, Case, write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @given(RUNS)
@@ -44,9 +43,9 @@ def test_a_run_has_one_log(run: tuple[Workload, Case]) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from fairsched.engines.workloads.generate import generate
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
-from tests.engines.logs import Case, write
+from fairsched.engines.workloads import generate
+from fairsched.model.latency.presets import DEFAULT_PRESET, PRESETS
+from tests.support.logs import Case, write
 for policy in ("fcfs", "lpm", "vtc", "dlpm"):
     case = Case(policy, {}, 2, kv_capacity_tokens=30_000, latency=PRESETS[DEFAULT_PRESET])
     written = write(Path(sys.argv[1]), generate("demo", limit=80), case)

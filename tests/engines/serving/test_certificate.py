@@ -6,19 +6,18 @@ import attrs
 import msgspec
 import pytest
 
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_certificate import NotCertifiedError, require_certificate
+from fairsched.engines.serving import Engine, require_certificate
+from fairsched.engines.serving.guard.certificate import NotCertifiedError
 from fairsched.model.theorem import Certificate
 from fairsched.policies.batching import Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
+from fairsched.policies.catalog import DLPM, VTC
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.vtc import VTC
-from fairsched.verify import certificate
-from fairsched.verify.deployment import read
-from fairsched.verify.report import run
-from fairsched.verify.subject import subject
-from tests.engines.fake_executor import FakeExecutor
+from fairsched.verify.report import certificate
+from fairsched.verify.report.deployment import read
+from fairsched.verify.report.scope import subject
+from fairsched.verify.report.values import run
+from tests.support.fake_executor import FakeExecutor
 
 CAPACITY = 400
 POLICY = DLPM()
@@ -38,7 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("certificate") / "dlpm"
     whole = subject("dlpm", POLICY)
     few = attrs.evolve(whole, theorems=tuple(each for each in whole.theorems if each.id in ("D-gate", "D-4.1")))
-    certificate.write(directory, run("0", [few], DEPLOYMENT, self_checks=False), DEPLOYMENT)
+    certificate.write_certificate(directory, run("0", [few], DEPLOYMENT, self_checks=False), DEPLOYMENT)
     return directory
 
 
@@ -114,7 +113,7 @@ def test_another_worker_is_refused(written: Path) -> None:
 def test_another_text_is_refused(written: Path) -> None:
     """A kernel that changed since it was proved about, one that is gone, and an edited certificate are all named."""
     (made,) = certificate.read(written).certificates
-    name = "fairsched.policies.deficit.admit"
+    name = "fairsched.policies.gates.deficit.gate.admit"
     assert name in made.kernels
     changed = msgspec.structs.replace(made, kernels={**made.kernels, name: "0" * 64, "fairsched.gone.kernel": "0"})
     with pytest.raises(NotCertifiedError) as refused:

@@ -13,39 +13,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.assumptions import assumption_monitor
-from fairsched.engines.cluster import Cluster, NoWorkerError
-from fairsched.engines.cluster_member import Patience
-from fairsched.engines.cluster_worker import Birth, Command, InProcess, Pace, Recipe, Report
-from fairsched.engines.executor import Sampling
-from fairsched.engines.explain import explain
-from fairsched.engines.log_file import LogError
-from fairsched.engines.replay import replay
-from fairsched.engines.serving_answers import Answer
-from fairsched.engines.serving_log import ServingLog
-from fairsched.engines.serving_request import BlockKeys
-from fairsched.engines.serving_thread import ServingThread
+from fairsched.engines.analysis import assumption_monitor, explain, replay
+from fairsched.engines.logs.log_file import LogError
+from fairsched.engines.serving import Answer, BlockKeys, Sampling, ServingLog
+from fairsched.engines.serving.cluster.cluster import Cluster, NoWorkerError
+from fairsched.engines.serving.cluster.member import Timeouts
+from fairsched.engines.serving.cluster.worker import Command, InProcess, Pace, Recipe, Report, WorkerConfig
+from fairsched.engines.serving.thread import ServingThread
 from fairsched.model.events import Arrived, Event, Finished, WorkerDraining, WorkerJoined, WorkerLeft
 from fairsched.model.plan import Dispatch, StepPlan
 from fairsched.model.request import Client, Request
-from fairsched.model.serial import digest
+from fairsched.model.serialization import digest
 from fairsched.model.theorem import GATE_RESPECTED, MEM_RESERVE, OUTPUTS_BOUNDED
 from fairsched.model.view import ClusterView
 from fairsched.policies.batching import Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
-from fairsched.policies.fcfs import FCFS
+from fairsched.policies.catalog import DLPM, FCFS
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, parameters
-from fairsched.policies.router import JoinShortestQueue, RoundRobin, TurnState
-from tests.engines.fake_executor import FakeExecutor, answer_of
-from tests.engines.flaky_workers import Death, FlakyWorker, FlakyWorkers
-from tests.engines.logs import build
-from tests.engines.test_serving import CAPACITY, SENT, Ends, composed, wanted
+from fairsched.policies.routers import JoinShortestQueue, RoundRobin, TurnState
+from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed, wanted
+from tests.support.fake_executor import FakeExecutor, answer_of
+from tests.support.flaky_workers import Death, FlakyWorker, FlakyWorkers
+from tests.support.logs import build
 
 KEYS = BlockKeys(1)
 DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 4))
-FOREVER = Patience(silent_s=0.0, start_s=0.0, restarts_max=1000, deaths_max=1000)
+FOREVER = Timeouts(silent_s=0.0, start_s=0.0, restarts_max=1000, deaths_max=1000)
 """Nothing is given up for dying often; a worker that serves within the call and does not answer is dead."""
 
 
@@ -57,7 +51,7 @@ def recipe(policy: ComposedPolicy) -> Recipe:
 def clustered(policy: ComposedPolicy, deaths: list[Death | None], **options: Any) -> tuple[Cluster, FlakyWorkers]:
     """A cluster whose workers die so."""
     start = FlakyWorkers(recipe(policy), deaths)
-    options = {"router": RoundRobin(), "patience": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 2), **options}
+    options = {"router": RoundRobin(), "timeouts": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 2), **options}
     return Cluster(policy, options.pop("router"), start, kv_capacity_tokens=CAPACITY, **options), start
 
 
@@ -205,14 +199,14 @@ def _one_step(cluster: Cluster, start: FlakyWorkers, ahead: int) -> bool:
     if ahead == 1 or not goes_on:
         for worker in start.alive:
             engine = worker.host.engine
-            assert digest(engine.policy_state) == digest(cluster.policy_states[worker.birth.worker])
+            assert digest(engine.policy_state) == digest(cluster.policy_states[worker.config.worker])
     return goes_on
 
 
 def gate_passed(policy: ComposedPolicy, events: list[Event], capacity: int = CAPACITY) -> None:
     """Whoever watches the merged events sees that no gate was passed by, and no reservation exceeded."""
     clients = tuple(Client(i, f"client-{i}") for i in range(3))
-    monitor = assumption_monitor(policy, clients, policy.limits(capacity, capacity))
+    monitor = assumption_monitor(policy, clients, policy.guarantee.limits(capacity, capacity))
     if monitor is not None:
         monitor.observe_all(events)
         for report in monitor.reports():
@@ -304,7 +298,7 @@ def test_requests_end_when_no_worker_is_left() -> None:
     """Workers that never come: after so many tries whoever waits is rejected with the reason, and so are those who come
     later, until there is a worker again."""
     never = Death(1, "stillborn")
-    cluster, start = clustered(FCFS(), [never] * 3, workers=1, patience=Patience(restarts_max=2))
+    cluster, start = clustered(FCFS(), [never] * 3, workers=1, timeouts=Timeouts(restarts_max=2))
     early = _asked(cluster, 2)
     cluster.run_until_idle()
     late = cluster.ask("client-0", [1], 1)
@@ -378,7 +372,7 @@ def test_a_router_that_fails_loses_no_request() -> None:
     answers = _asked(cluster, 8)
     cluster.run_until_idle()
     _all_finished(answers)
-    assert cluster.router_failures >= 8
+    assert cluster.router.failures >= 8
     assert {event.worker for event in ends.events if isinstance(event, Arrived)} == {0, 1}
 
 
@@ -446,7 +440,7 @@ class Meddler(FlakyWorker):
     def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
         honest = super().serve(commands, pace).result()
         future: Future[Report] = Future()
-        said = [Finished(1, self.birth.worker, request_id, 0, 1) for request_id in range(4)]
+        said = [Finished(1, self.config.worker, request_id, 0, 1) for request_id in range(4)]
         tokens = {request_id: [5] for request_id in range(4)} | honest.tokens
         future.set_result(msgspec.structs.replace(honest, events=[*honest.events, *said], tokens=tokens))
         return future
@@ -456,8 +450,8 @@ def test_a_worker_that_lies_ends_nothing_that_it_does_not_have() -> None:
     """Ends and tokens of requests that other workers have are not believed."""
     plain = recipe(FCFS())
 
-    def start(birth: Birth) -> FlakyWorker:
-        return (Meddler if birth.worker else FlakyWorker)(plain, birth, None)
+    def start(config: WorkerConfig) -> FlakyWorker:
+        return (Meddler if config.worker else FlakyWorker)(plain, config, None)
 
     ends: list[Answer] = []
     cluster = Cluster(FCFS(), RoundRobin(), start, kv_capacity_tokens=CAPACITY, pace=Pace(60.0, 1))

@@ -9,17 +9,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fairsched.engines.executor import Executor
-from fairsched.engines.prometheus import monitor_of
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_request import BlockKeys
-from fairsched.engines.torch_executor import TorchExecutor
+from fairsched.engines.serving import BlockKeys, Engine, Executor
+from fairsched.engines.serving.metrics import monitor_of
+from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.model.monitor import Monitor
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from tests.engines.fake_executor import FakeExecutor
-from tests.engines.test_serving import Ticks
-from tests.engines.torch_worlds import MODEL
+from tests.engines.serving.test_loop import Ticks
+from tests.support.fake_executor import FakeExecutor
+from tests.support.torch.scenarios import MODEL
 
 # Tests run beside each other: a second thread waits at every barrier for a core that another test has.
 torch.set_num_threads(1)

@@ -8,31 +8,29 @@ import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
-from fairsched.engines.guard import Cause, from_history
-from fairsched.engines.guard_history import history
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_answers import Answer
+from fairsched.engines.serving import Answer, Engine
+from fairsched.engines.serving.guard.guard import Cause, from_history
+from fairsched.engines.serving.guard.history import history
 from fairsched.model.events import Admitted, Arrived, Decoded, Finished
-from fairsched.model.serial import digest
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.serialization import digest
+from fairsched.model.worker import WorkerState
+from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.batching import Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
-from fairsched.policies.fcfs import FCFS
+from fairsched.policies.catalog import DLPM, FCFS, VTC
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.rebuild import keep_debts
+from fairsched.policies.local.state_transfer import keep_debts
+from fairsched.policies.orders import Promotes, Regroups
 from fairsched.policies.registry import LOCAL_POLICIES
-from fairsched.policies.vtc import VTC
-from fairsched.verify import worker_invariants
-from fairsched.verify.strategies_worker import worker_states
-from tests.engines import misbehaving
-from tests.engines.fake_executor import FakeExecutor, answer_of
-from tests.engines.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
-from tests.engines.test_serving import CAPACITY, SENT, Ends, Ticks, composed, send, timeless, wanted
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.strategies import worker_states
+from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, Ticks, composed, send, timeless, wanted
+from tests.support import misbehaving
+from tests.support.fake_executor import FakeExecutor, answer_of
+from tests.support.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
 
 
-def serve(policy: LocalPolicy[Any], requests: int = 12, **options: Any) -> tuple[Engine, Ends]:
+def serve(policy: AnyLocalPolicy, requests: int = 12, **options: Any) -> tuple[Engine, Ends]:
     """Serve some requests of three clients, and check that each got its tokens and ended once."""
     ends, executor = Ends(), FakeExecutor()
     options.setdefault("fallback", FCFS())
@@ -202,12 +200,12 @@ def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], st
     policy.check(told)
     worker_invariants.check_copy(told.cache, engine.state.cache)
     known = engine.policy_state
-    assert {i: e.generated_tokens for i, e in told.waiting.entries.items()} == {
-        i: e.generated_tokens for i, e in known.waiting.entries.items()
+    assert {i: e.generated_tokens for i, e in told.queue.entries.items()} == {
+        i: e.generated_tokens for i, e in known.queue.entries.items()
     }
     flights = {i: (f.extend_tokens, f.kv_tokens) for i, f in known.flights.items()}
     assert {i: (f.extend_tokens, f.kv_tokens) for i, f in told.flights.items()} == flights
-    if not policy.gate.grouped and policy.order.promote_steps is None:
+    if not policy.gate.grouped and not isinstance(policy.order, Promotes):
         view = engine.state.view(10**6)
         assert policy.decide(told, view)[0] == policy.decide(known, view)[0]
 
@@ -221,7 +219,7 @@ def test_a_history_tells_what_was_preempted(state: WorkerState, policy: Composed
     queued = {i: waiting.generated_tokens for i, waiting in state.queue.items()}
     running = {i: run.waiting.generated_tokens for i, run in state.running.items()}
     target(float(sum(queued.values()) + sum(running.values())))
-    assert {i: entry.generated_tokens for i, entry in told.waiting.entries.items()} == queued
+    assert {i: entry.generated_tokens for i, entry in told.queue.entries.items()} == queued
     assert {i: flight.entry.generated_tokens for i, flight in told.flights.items()} == running
 
 
@@ -231,7 +229,7 @@ def test_debts_are_kept_when_a_policy_lost_track(
     policy: ComposedPolicy, sent: list[Any], steps: int, capped: bool
 ) -> None:
     """A state made anew with `keep_debts` knows the worker's present, and its gate is the one that was lost; where an
-    order counts how long each waits, that begins anew."""
+    order counts how long each waits, or ranks together what has come, that begins anew."""
     if capped and isinstance(policy.gate, DeficitGate):
         policy = attrs.evolve(policy, gate=attrs.evolve(policy.gate, quantum=9, in_flight_cap_tokens=25))
     engine = Engine(policy, FakeExecutor(), kv_capacity_tokens=CAPACITY, now_ns=Ticks())
@@ -246,7 +244,7 @@ def test_debts_are_kept_when_a_policy_lost_track(
     policy.check(told)
     assert digest(told.gate) == digest(last.gate)
     view = engine.state.view(10**6)
-    if policy.order.promote_steps is None:
+    if not isinstance(policy.order, Promotes | Regroups):
         assert policy.decide(told, view)[0] == policy.decide(last, view)[0]
 
 
@@ -263,7 +261,7 @@ def test_an_engine_keeps_debts_when_its_policy_lost_track(policy: ComposedPolicy
     assert engine.guard.interventions == {"observe": 1}
     known = engine.policy_state.inner
     inner.check(known)
-    assert not known.waiting.entries
+    assert not known.queue.entries
     assert not known.flights
 
 

@@ -10,27 +10,26 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.lane import Lane
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.simulation import Simulator
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.model.events import Admitted, ClientConfigured, Decoded, Event, Finished
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.worker_state import WorkerState
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
-from fairsched.policies.counter import CounterGate, CounterState
-from fairsched.policies.deficit import DeficitGate, DeficitState
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.migrate import gap_to_counter_cost, gap_to_deficit_cost, migrate
-from fairsched.policies.order import Arrival, LongestPrefix
-from fairsched.policies.router import RoundRobin
-from fairsched.verify.strategies import requests
-from tests.engines.worlds import UNIT
+from fairsched.policies.gates import CounterGate, CounterState, DeficitGate, DeficitState
+from fairsched.policies.local import ComposedPolicy, gap_to_counter_cost, gap_to_deficit_cost
+from fairsched.policies.local.state_transfer import migrate
+from fairsched.policies.orders import Arrival, LongestPrefix
+from fairsched.policies.routers import RoundRobin
+from fairsched.verify.conformance.strategies import requests
+from tests.support.logs import before_decisions
+from tests.support.scenarios import UNIT
 
 CAPACITY = 24
 CLIENTS = 3
 SMALL = Chunked(max_batched_tokens=8, max_running=8)
 
-Change = Callable[["Changing", Lane], None]
+Change = Callable[["Changing", SimulatedWorker], None]
 
 
 def deficit(quantum: int, cap: int | None = None) -> ComposedPolicy:
@@ -46,13 +45,13 @@ def counter() -> ComposedPolicy:
 def weight(client: int, value: int) -> Change:
     """A client's weight is set."""
 
-    def change(run: "Changing", lane: Lane) -> None:
+    def change(run: "Changing", worker: SimulatedWorker) -> None:
         run.lowest[client] = min(run.lowest[client], value)
         run.weights[client] = value
-        if isinstance(lane.policy_state.gate, DeficitState):
+        if isinstance(worker.policy_state.gate, DeficitState):
             assert isinstance(run.gate, DeficitGate)
-            run.cut(lane, client, value * run.gate.quantum)
-        run._publish(lane, [ClientConfigured(run.now_ns, 0, client, value)])
+            run.cut(worker, client, value * run.gate.quantum)
+        run.publish(worker, [ClientConfigured(run.simulator.loop.now_ns, 0, client, value)])
 
     return change
 
@@ -60,19 +59,19 @@ def weight(client: int, value: int) -> Change:
 def swap(to: ComposedPolicy) -> Change:
     """Another policy, or the same with another quantum, takes over."""
 
-    def change(run: "Changing", lane: Lane) -> None:
+    def change(run: "Changing", worker: SimulatedWorker) -> None:
         if isinstance(run.gate, DeficitGate) and isinstance(to.gate, DeficitGate):
             for client, weight in enumerate(run.weights):
-                run.cut(lane, client, weight * to.gate.quantum)
+                run.cut(worker, client, weight * to.gate.quantum)
                 run.quantum_max = max(run.quantum_max, weight * to.gate.quantum)
-        lane.policy_state = migrate(run.policy, lane.policy_state, to)
-        to.check(lane.policy_state)
-        run.policy, run._observe = to, to.observe
+        worker.policy_state = migrate(run.policy, worker.policy_state, to)
+        to.check(worker.policy_state)
+        run.simulator.pool.policy = run.policy = to
 
     return change
 
 
-class Changing(Simulator):
+class Changing:
     """A run of one worker with changes at given times, watched after every event.
 
     `service` is charged service as the gate of the time charges it, divided by the weight of the time; `lost` is the
@@ -80,7 +79,11 @@ class Changing(Simulator):
     """
 
     def __init__(self, workload: Workload, policy: ComposedPolicy, changes: list[tuple[int, Change]]) -> None:
-        super().__init__(workload, policy, RoundRobin(), UNIT, kv_capacity_tokens=CAPACITY)
+        self.simulator = Simulator(workload, policy, RoundRobin(), UNIT, kv_capacity_tokens=CAPACITY)
+        self.policy = policy
+        self._publish = self.simulator.pool.publish
+        vars(self.simulator.pool)["publish"] = self.publish
+        before_decisions(self.simulator, self._change)
         self.changes = sorted(changes, key=lambda change: change[0])
         self.weights, self.lowest = [1] * CLIENTS, [1] * CLIENTS
         self.service = [Fraction(0)] * CLIENTS
@@ -93,22 +96,21 @@ class Changing(Simulator):
     @property
     def gate(self) -> Any:
         """The gate of the policy that decides now."""
-        assert isinstance(self.policy, ComposedPolicy)
         return self.policy.gate
 
-    def cut(self, lane: Lane, client: int, quantum: int) -> None:
+    def cut(self, worker: SimulatedWorker, client: int, quantum: int) -> None:
         """A quantum becomes another: credit above it will be gone."""
-        q = lane.policy_state.gate.q
+        q = worker.policy_state.gate.q
         if client < len(q):
             self.lost[client] += max(int(q[client]) - quantum, 0)
 
-    def _decide(self, lane: Lane) -> None:
-        while self.changes and self.changes[0][0] <= self.now_ns:
-            self.changes.pop(0)[1](self, lane)
-            self.watch(lane)
-        super()._decide(lane)
+    def _change(self, worker: SimulatedWorker) -> None:
+        while self.changes and self.changes[0][0] <= self.simulator.loop.now_ns:
+            self.changes.pop(0)[1](self, worker)
+            self.watch(worker)
 
-    def _publish(self, lane: Lane, events: list[Event], decided: bool = False) -> None:
+    def publish(self, worker: SimulatedWorker, events: list[Event], decided: bool = False) -> None:
+        """Count service, let the simulator publish the events, and watch."""
         for event in events:
             if isinstance(event, Admitted):
                 whole = event.cached_prefix_tokens if self.gate.charge_rule == "prompt" else 0
@@ -118,24 +120,24 @@ class Changing(Simulator):
                     self._serve(client, tokens * self.gate.rates.output)
             elif isinstance(event, Finished):
                 self.finished.append(event.request_id)
-        super()._publish(lane, events, decided)
-        self.watch(lane)
+        self._publish(worker, events, decided)
+        self.watch(worker)
 
     def _serve(self, client: int, cost: int) -> None:
         self.service[client] += Fraction(cost, self.weights[client])
 
-    def watch(self, lane: Lane) -> None:
+    def watch(self, worker: SimulatedWorker) -> None:
         """D-range or V-4.3, with today's quanta and the dearest prices; and the gaps."""
-        charge_max = self.gate.charge_max(self.policy.limits(CAPACITY, CAPACITY))
-        reserved = _reserved(lane.state)
-        state = lane.policy_state.gate
+        charge_max = self.gate.charge_max(self.policy.guarantee.limits(CAPACITY, CAPACITY))
+        reserved = _reserved(worker.state)
+        state = worker.policy_state.gate
         if isinstance(state, DeficitState):
             for i, q in enumerate(state.q.tolist()):
                 assert 1 - charge_max <= q - reserved[i] * self.gate.rates.output
                 assert q <= self.weights[i] * self.gate.quantum == state.quantum[i]
         else:
-            self._watch_counters(lane, state, charge_max, reserved)
-        waiting = {waiting.request.client for waiting in lane.state.queue.values()}
+            self._watch_counters(worker, state, charge_max, reserved)
+        waiting = {waiting.request.client for waiting in worker.state.queue.values()}
         for f, g in combinations(range(CLIENTS), 2):
             if not {f, g} <= waiting:
                 self._since.pop((f, g), None)
@@ -147,8 +149,10 @@ class Changing(Simulator):
             gap = max(abs(ahead - start) - (lost - lost_then) for start, lost_then in starts)
             self.excess[f, g] = max(self.excess.get((f, g), Fraction(0)), gap)
 
-    def _watch_counters(self, lane: Lane, state: CounterState, charge_max: int, reserved: list[int]) -> None:
-        waiting = {waiting.request.client for waiting in lane.state.queue.values()}
+    def _watch_counters(
+        self, worker: SimulatedWorker, state: CounterState, charge_max: int, reserved: list[int]
+    ) -> None:
+        waiting = {waiting.request.client for waiting in worker.state.queue.values()}
         for i, c in enumerate(state.c.tolist()):
             dearest = state.common // self.lowest[i]
             for j in waiting:
@@ -186,7 +190,7 @@ POLICIES = st.one_of(st.builds(deficit, QUANTA), st.builds(counter))
 
 def _run(load: Workload, policy: ComposedPolicy, changes: list[tuple[int, Change]]) -> Changing:
     run = Changing(load, policy, changes)
-    run.run()
+    run.simulator.run()
     # Every request ended once.
     assert sorted(run.finished) == list(range(len(load.jobs)))
     return run
@@ -197,7 +201,7 @@ def test_a_gap_survives_changes_of_the_quantum(load: Workload, first: int, quant
     """D-change: D-range for today's quantum at every step, and the gap is D-4.1's for the largest one beside the credit
     that changes cut."""
     run = _run(load, deficit(first), [(at, swap(deficit(quantum))) for at, quantum in quanta])
-    charge_max = run.gate.charge_max(run.policy.limits(CAPACITY, CAPACITY))
+    charge_max = run.gate.charge_max(run.policy.guarantee.limits(CAPACITY, CAPACITY))
     assert all(excess <= 2 * (run.quantum_max + charge_max - 1) for excess in run.excess.values())
 
 
@@ -214,7 +218,7 @@ def test_a_gap_of_counters_survives_changes_of_weights(load: Workload, changes: 
     """V-change: V-4.3 and V-4.4 with U at the dearest price that a client ever paid, service at the prices of its
     time."""
     run = _run(load, counter(), changes)
-    charge_max = run.gate.charge_max(run.policy.limits(CAPACITY, CAPACITY))
+    charge_max = run.gate.charge_max(run.policy.guarantee.limits(CAPACITY, CAPACITY))
     for (f, g), excess in run.excess.items():
         assert excess <= Fraction(charge_max, run.lowest[f]) + Fraction(charge_max, run.lowest[g])
 
@@ -234,15 +238,15 @@ def test_the_gap_of_an_interval_with_a_swap_in_it(load: Workload, quantum: int, 
     to_counter = _run(load, deficit(quantum), [(at, swap(counter()))])
     to_deficit = _run(load, counter(), [(at, swap(deficit(quantum)))])
     for run, cost in ((to_counter, gap_to_counter_cost), (to_deficit, gap_to_deficit_cost)):
-        charge_max = run.gate.charge_max(run.policy.limits(CAPACITY, CAPACITY))
+        charge_max = run.gate.charge_max(run.policy.guarantee.limits(CAPACITY, CAPACITY))
         assert all(excess <= cost(quantum, charge_max, quantum, charge_max) for excess in run.excess.values())
 
 
-def _forget(run: Changing, lane: Lane) -> None:
+def _forget(run: Changing, worker: SimulatedWorker) -> None:
     """What a swap must not do: every debt is forgiven."""
-    state = lane.policy_state
+    state = worker.policy_state
     gate = msgspec.structs.replace(state.gate, q=np.minimum(state.gate.q * 0, state.gate.quantum))
-    lane.policy_state = msgspec.structs.replace(state, gate=gate)
+    worker.policy_state = msgspec.structs.replace(state, gate=gate)
 
 
 def test_a_swap_that_forgets_debts_is_found_out() -> None:
@@ -253,5 +257,5 @@ def test_a_swap_that_forgets_debts_is_found_out() -> None:
     load = Workload("two", tuple(jobs), tuple(Client(i, f"client-{i}") for i in range(CLIENTS)))
     kept = _run(load, deficit(4), [(at, swap(deficit(4))) for at in range(400)])
     forgotten = _run(load, deficit(4), [(at, _forget) for at in range(400)])
-    charge_max = kept.gate.charge_max(kept.policy.limits(CAPACITY, CAPACITY))
+    charge_max = kept.gate.charge_max(kept.policy.guarantee.limits(CAPACITY, CAPACITY))
     assert 0 < kept.excess[0, 1] <= 2 * (4 + charge_max - 1) < forgotten.excess[0, 1]

@@ -8,20 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.cli import main
-from fairsched.engines.explain import explain
-from fairsched.engines.replay import replay
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_log import ServingLog
-from fairsched.model.serial import digest
-from fairsched.policies.fcfs import FCFS
+from fairsched.engines.analysis import explain, replay
+from fairsched.engines.serving import Engine, ServingLog
+from fairsched.model.serialization import digest
+from fairsched.policies.catalog import FCFS, VTC
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
-from fairsched.policies.vtc import VTC
-from tests.engines import misbehaving
-from tests.engines.fake_executor import FailingExecutor, FakeExecutor
-from tests.engines.logs import build
-from tests.engines.misbehaving import Misbehaving
-from tests.engines.test_serving import CAPACITY, SENT, Ends, Ticks, composed, send
+from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, Ticks, composed, send
+from tests.support import misbehaving
+from tests.support.fake_executor import FailingExecutor, FakeExecutor
+from tests.support.logs import build
+from tests.support.misbehaving import Misbehaving
 
 FAILS = st.lists(st.integers(1, 30), max_size=2).map(sorted)
 
@@ -112,4 +109,4 @@ def test_a_log_that_fails_does_not_stop_the_engine(tmp_path: Path) -> None:
     answer = engine.ask("a", [1, 2, 3], 5)
     engine.run_until_idle()
     assert answer.outcome == "finished"
-    assert engine.audience.log is None
+    assert engine.bus.log is None

@@ -9,20 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_answers import Answer
-from fairsched.engines.serving_request import BlockKeys
+from fairsched.engines.serving import Answer, BlockKeys, Engine, Sampling
 from fairsched.model.events import Cancelled, Event, Finished, Rejected
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.fcfs import FCFS
+from fairsched.policies.catalog import FCFS, VTC
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
-from fairsched.policies.vtc import VTC
-from tests.engines.fake_executor import VOCABULARY, ExecutorDiedError, FailingExecutor, FakeExecutor, answer_of
+from tests.support.fake_executor import VOCABULARY, ExecutorDiedError, FailingExecutor, FakeExecutor, answer_of
 
 CAPACITY = 40
 

@@ -7,15 +7,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairsched.engines.prometheus import EngineMetrics, monitor_of
-from fairsched.engines.serving import Engine
+from fairsched.engines.serving import Engine, monitor_of
+from fairsched.engines.serving.metrics import EngineMetrics
 from fairsched.model.events import Admitted, Decoded, Prefilled
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.vtc import VTC
-from tests.engines import misbehaving
-from tests.engines.fake_executor import FakeExecutor
-from tests.engines.misbehaving import Misbehaving
-from tests.engines.test_serving import Ends, Ticks
+from fairsched.policies.catalog import FCFS, VTC
+from tests.engines.serving.test_loop import Ends, Ticks
+from tests.support import misbehaving
+from tests.support.fake_executor import FakeExecutor
+from tests.support.misbehaving import Misbehaving
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 

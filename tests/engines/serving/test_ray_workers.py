@@ -14,24 +14,20 @@ from typing import Any
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.cluster import Cluster
-from fairsched.engines.cluster_member import Patience
-from fairsched.engines.cluster_worker import Pace, Recipe
-from fairsched.engines.executor import Sampling
-from fairsched.engines.serving_answers import Answer
-from fairsched.engines.serving_log import ServingLog
-from fairsched.engines.serving_request import BlockKeys
+from fairsched.engines.serving import Answer, BlockKeys, Sampling, ServingLog
+from fairsched.engines.serving.cluster.cluster import Cluster
+from fairsched.engines.serving.cluster.member import Timeouts
+from fairsched.engines.serving.cluster.worker import Pace, Recipe
 from fairsched.model.events import Arrived, WorkerJoined, WorkerLeft
 from fairsched.policies.batching import Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
-from fairsched.policies.fcfs import FCFS
+from fairsched.policies.catalog import DLPM, FCFS
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.registry import parameters
-from fairsched.policies.router import JoinShortestQueue
-from tests.engines.ray_parts import CAPACITY, SPEC, make_torch
-from tests.engines.test_cluster import gate_passed
-from tests.engines.test_serving import Ends
-from tests.engines.torch_plain import ties_of
+from fairsched.policies.routers import JoinShortestQueue
+from tests.engines.serving.test_cluster import gate_passed
+from tests.engines.serving.test_loop import Ends
+from tests.support.adapters.ray_parts import CAPACITY, SPEC, make_torch
+from tests.support.torch.plain import ties_of
 
 ray = pytest.importorskip("ray")
 
@@ -58,7 +54,7 @@ def started() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        root = Path(__file__).parents[2]
+        root = Path(__file__).parents[3]
         paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
         ray.init(
             num_cpus=2,
@@ -98,7 +94,7 @@ def test_one_of_three_actors_is_killed_and_each_request_ends_once(
 
     Afterwards a worker comes in the middle of another load, and serves its share.
     """
-    from fairsched.engines.ray_workers import RayWorkers
+    from fairsched.engines.serving.cluster.ray_workers import RayWorkers
 
     ends, path = Ends(), tmp_path / "cluster.jsonl"
     options: dict[str, Any] = {"kv_capacity_tokens": CAPACITY, "workers": 3, "listeners": [ends]}
@@ -114,7 +110,7 @@ def test_one_of_three_actors_is_killed_and_each_request_ends_once(
             log=log,
             pace=Pace(60.0, 3),
             ahead=2,
-            patience=Patience(silent_s=30.0, start_s=DEADLINE_S),
+            timeouts=Timeouts(silent_s=30.0, start_s=DEADLINE_S),
             **options,
         )
         cluster.configure_client("client-1", 2)

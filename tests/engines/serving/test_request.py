@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.serving_request import BlockKeys, Clients, UsedIds
-from fairsched.model.prefix_tree import PrefixTree
+from fairsched.engines.serving import BlockKeys, ClientRegistry
+from fairsched.engines.serving.request import UsedIds
+from fairsched.model.prefix_cache import PrefixTree
 from fairsched.model.request import KEY_BYTES, Client, Prompt
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=20)
@@ -49,7 +50,7 @@ def test_a_prompt_of_no_tokens_is_none() -> None:
 
 def test_clients_are_dense() -> None:
     """Names get the next number, a client may change its weight, and a wrong number is named."""
-    clients = Clients()
+    clients = ClientRegistry()
     clients.put(Client(0, "a"))
     clients.put(Client(1, "b", 2))
     clients.put(Client(0, "a", 3))

@@ -16,23 +16,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.journal import JournalError, read_journal
-from fairsched.engines.keeper import Keeper
-from fairsched.engines.restart import Recovery, caught_up, kept, resume
-from fairsched.engines.serving import Engine
-from fairsched.engines.serving_request import BlockKeys
-from fairsched.engines.snapshot import OtherPolicyError, Saved, SnapshotError, restore, snapshot, unpacked, write_whole
+from fairsched.engines.serving import BlockKeys, Engine, JournalError, Sampling, read_journal, write_whole
+from fairsched.engines.serving.state.restart import Recovery, caught_up, kept, resume
+from fairsched.engines.serving.state.snapshot import (
+    OtherPolicyError,
+    Saved,
+    SnapshotError,
+    restore,
+    snapshot,
+    unpacked,
+)
+from fairsched.engines.serving.state.state_store import EngineStore
 from fairsched.model.events import Cancelled, Finished, Rejected
-from fairsched.model.serial import digest
+from fairsched.model.serialization import digest
 from fairsched.policies.batching import Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
+from fairsched.policies.catalog import DLPM, VTC
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.migrate import migrate
-from fairsched.policies.vtc import VTC
-from tests.engines.fake_executor import FailingExecutor, FakeExecutor, answer_of
-from tests.engines.test_serving import CAPACITY, SENT, Ends, Ticks, composed, send
+from fairsched.policies.local.state_transfer import migrate
+from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, Ticks, composed, send
+from tests.support.fake_executor import FailingExecutor, FakeExecutor, answer_of
 
 DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 8))
 KEYS = BlockKeys(1)
@@ -45,34 +48,34 @@ class Life:
     policy: ComposedPolicy
     folder: Path
     ends: Ends = attrs.field(factory=Ends)
-    keeper: Keeper | None = None
+    store: EngineStore | None = None
 
     def __enter__(self) -> "Life":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.keeper is not None:
-            self.keeper.close()
+        if self.store is not None:
+            self.store.close()
 
-    def begin(self, executor: FakeExecutor | None = None) -> tuple[Keeper, Engine, Recovery | None]:
+    def begin(self, executor: FakeExecutor | None = None) -> tuple[EngineStore, Engine, Recovery | None]:
         """A new process: from what the folder keeps, if it keeps something."""
         self.__exit__()
-        keeper = self.keeper = Keeper(self.folder)
-        recovery = keeper.recover(self.policy)
+        store = self.store = EngineStore(self.folder)
+        recovery = store.recover(self.policy)
         options: dict[str, Any] = {
-            "log": keeper,
+            "log": store,
             "block_keys": KEYS,
             "listeners": [self.ends],
-            "make_executor": lambda: keeper.executor(FakeExecutor()),
+            "make_executor": lambda: store.executor(FakeExecutor()),
         }
-        recorded = keeper.executor(executor or FakeExecutor())
+        recorded = store.executor(executor or FakeExecutor())
         if recovery is None:
             engine = Engine(self.policy, recorded, kv_capacity_tokens=CAPACITY, now_ns=Ticks(), **options)
         else:
             engine = resume(recovery.saved, self.policy, recorded, **options)
             self.policy.check(engine.policy_state)
-        keeper.snapshot(engine)
-        return keeper, engine, recovery
+        store.snapshot(engine)
+        return store, engine, recovery
 
 
 @given(composed(), SENT, st.data())
@@ -87,14 +90,14 @@ def test_whenever_the_process_dies_nothing_is_forgiven_or_ends_twice(
         promised: dict[int, tuple[list[int], int, bool]] = {}
         for _ in range(data.draw(st.integers(1, 3), label="lives")):
             after = data.draw(st.sampled_from([3, 1000]), label="executor")
-            keeper, engine, recovery = life.begin(FailingExecutor(after))
+            store, engine, recovery = life.begin(FailingExecutor(after))
             if recovery is not None:
                 assert set(engine.answers) == set(promised) - set(life.ends.ended)
             for _ in range(data.draw(st.integers(0, 12), label="steps")):
-                _act(data.draw(st.integers(0, 5), label="act"), keeper, engine, waiting, promised)
+                _act(data.draw(st.integers(0, 5), label="act"), store, engine, waiting, promised)
             truth, ended = kept(engine), set(life.ends.ended)
-            keeper.close()
-            again = Keeper(life.folder).recover(policy)
+            store.close()
+            again = EngineStore(life.folder).recover(policy)
             assert again is not None
             _same_debts(policy, life.folder, truth)
             assert {each.request_id for each in again.ended} <= ended
@@ -112,9 +115,9 @@ def test_whenever_the_process_dies_nothing_is_forgiven_or_ends_twice(
                 assert answer.tokens == answer_of(prompt, output)
 
 
-def _act(act: int, keeper: Keeper, engine: Engine, waiting: list[Any], promised: dict[int, Any]) -> None:
+def _act(act: int, store: EngineStore, engine: Engine, waiting: list[Any], promised: dict[int, Any]) -> None:
     if act == 0:
-        keeper.snapshot(engine)
+        store.snapshot(engine)
     elif act == 1 and engine.clients.all:
         engine.configure_client(engine.clients.all[-1].name, len(waiting) % 3 + 1)
     elif act == 2 and engine.answers:
@@ -188,12 +191,12 @@ def outputs(request_id: int) -> int:
 def serve_and_die(policy: ComposedPolicy, folder: Path) -> None:
     """In a process of its own: serve a load with two snapshots, tell debts and ends, and be killed."""
     life = Life(policy, folder / "kept")
-    keeper, engine, _ = life.begin()
+    store, engine, _ = life.begin()
     for i in range(SERVED):
         engine.ask(f"client-{i % 2}", [i % 3, 1, 2, i % 7], outputs(i))
     for step in range(25):
         if step == 10:
-            keeper.snapshot(engine)
+            store.snapshot(engine)
         engine.step()
     gate = engine.policy_state.gate
     debts = [int(value) for value in (gate.q if isinstance(policy.gate, DeficitGate) else gate.c)]
@@ -204,10 +207,10 @@ def serve_and_die(policy: ComposedPolicy, folder: Path) -> None:
 def _die(policy: ComposedPolicy, folder: Path) -> Any:
     name = "DEFICIT" if policy is DEFICIT else "VTC(batching=Chunked(8, 8))"
     code = (
-        "from pathlib import Path; from tests.engines.test_restart import *; "
+        "from pathlib import Path; from tests.engines.serving.test_restart import *; "
         f"serve_and_die({name}, Path({str(folder)!r}))"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root / "src"), str(root)])
     died = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False, capture_output=True
@@ -278,7 +281,7 @@ def test_the_snapshot_of_another_policy_is_migrated_and_not_forgotten() -> None:
     with pytest.raises(OtherPolicyError, match=r"gate\.quantum is 5 there and 9 here.*migrate") as found:
         restore(data, larger)
     assert found.value.configuration["gate"]["quantum"] == 5
-    with pytest.raises(OtherPolicyError, match=r"policy is fairsched\.policies\.dlpm\.DLPM there and .*VTC here"):
+    with pytest.raises(OtherPolicyError, match=r"policy is fairsched\.policies\.catalog\.DLPM there and .*VTC here"):
         restore(data, VTC())
     saved = restore(data, DEFICIT)
     taken = migrate(DEFICIT, saved.policy_state, larger)
@@ -289,7 +292,7 @@ def test_the_snapshot_of_another_policy_is_migrated_and_not_forgotten() -> None:
 def test_an_engine_swaps_policies_and_goes_on() -> None:
     """`replace_policy` with a migrated state: everybody who waited and ran ends once under the new one."""
     engine, ends = _served(DEFICIT), Ends()
-    engine.audience.listeners.append(ends)
+    engine.bus.listeners.append(ends)
     opened = set(engine.answers)
     engine.replace_policy(VTC(), migrate(DEFICIT, engine.policy_state, VTC()))
     assert max(engine.policy_state.gate.c) > 0
@@ -300,42 +303,42 @@ def test_an_engine_swaps_policies_and_goes_on() -> None:
 
 def test_a_torn_last_line_is_left_out_and_any_other_is_an_error(life: Life) -> None:
     """A journal cut anywhere leads to a state that the engine had; one changed in its middle is refused."""
-    keeper, engine, _ = life.begin()
+    store, engine, _ = life.begin()
     path = next(life.folder.glob("journal-*.jsonl"))
     had = {digest(engine.policy_state)}
-    engine.audience.listeners.append(lambda events: had.add(digest(engine.policy_state)))
+    engine.bus.listeners.append(lambda events: had.add(digest(engine.policy_state)))
     for i in range(6):
         engine.ask(f"client-{i % 2}", [1, 2, i], 5)
         engine.step()
-    keeper.close()
+    store.close()
     whole, data = path.read_bytes(), next(life.folder.glob("snapshot-*.json")).read_bytes()
     saved = restore(data, DEFICIT)
     for end in range(len(whole) - 400, len(whole) + 1, 37):
         path.write_bytes(whole[:end])
         assert digest(caught_up(DEFICIT, saved, read_journal(path)).policy_state) in had
-        assert keeper.recover(DEFICIT) is not None
+        assert store.recover(DEFICIT) is not None
     path.write_bytes(whole.replace(b'["events"', b'["event"', 1))
     with pytest.raises(JournalError, match="line 5: no line begins so"):
-        keeper.recover(DEFICIT)
+        store.recover(DEFICIT)
     path.write_bytes(whole.replace(b'"Prefilled"', b'"Unfilled"', 1))
     with pytest.raises(JournalError, match="line "):
-        keeper.recover(DEFICIT)
+        store.recover(DEFICIT)
 
 
 def test_a_journal_of_another_snapshot_is_refused(life: Life) -> None:
     """Events are not told to a state that they did not happen to."""
-    keeper, engine, _ = life.begin()
+    store, engine, _ = life.begin()
     old = next(life.folder.glob("journal-*.jsonl")).read_bytes()
     engine.ask("a", [1, 2], 3)
-    keeper.snapshot(engine)
+    store.snapshot(engine)
     next(life.folder.glob("journal-*.jsonl")).write_bytes(old)
     with pytest.raises(JournalError, match="goes on from another snapshot than snapshot-000002"):
-        keeper.recover(DEFICIT)
+        store.recover(DEFICIT)
 
 
 def test_a_stop_token_that_was_on_record_ends_the_request(life: Life) -> None:
     """Killed between the step that made a stop token and the end of its request: the request has ended with it."""
-    keeper, engine, _ = life.begin()
+    store, engine, _ = life.begin()
     tokens = answer_of([1, 2, 3], 9)
     engine.ask("a", [1, 2, 3], 9, sampling=Sampling(stop_tokens=frozenset(tokens[2:3])))
     for _ in range(3):
@@ -345,7 +348,7 @@ def test_a_stop_token_that_was_on_record_ends_the_request(life: Life) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     assert b"Finished" in lines[-1]
     path.write_bytes(b"".join(lines[:-1]))
-    again = keeper.recover(DEFICIT)
+    again = store.recover(DEFICIT)
     assert again is not None
     assert again.saved.open == ()
     assert [(each.request_id, each.outcome, each.tokens) for each in again.ended] == [(0, "finished", tokens[:3])]
@@ -368,33 +371,33 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_journal_that_cannot_be_written_does_not_stop_the_engine(life: Life, caplog: Any) -> None:
     """The engine serves on and says so; the next snapshot begins a new journal."""
-    keeper, engine, _ = life.begin()
-    keeper._journal._file.close()  # type: ignore[union-attr]
+    store, engine, _ = life.begin()
+    store._journal._file.close()  # type: ignore[union-attr]
     with open(os.devnull, "rb", buffering=0) as readonly:
-        keeper._journal._file = readonly  # type: ignore[union-attr]
+        store._journal._file = readonly  # type: ignore[union-attr]
         engine.ask("a", [1, 2, 3], 3)
-    assert keeper.failure is not None
+    assert store.failure is not None
     assert "cannot be written any more" in caplog.text
     engine.run_until_idle()
     assert life.ends.ended == Counter([0])
-    keeper.snapshot(engine)
-    assert keeper.failure is None
-    again = keeper.recover(DEFICIT)
+    store.snapshot(engine)
+    assert store.failure is None
+    again = store.recover(DEFICIT)
     assert again is not None
     assert again.saved.open == ()
 
 
 def test_the_state_of_a_policy_that_is_set_aside_replaces_no_good_one(life: Life) -> None:
     """It knows nothing of what came since; the snapshot before it and its journal have it all."""
-    keeper, engine, _ = life.begin()
+    store, engine, _ = life.begin()
     engine.ask("a", [1, 2, 3], 9)
     engine.step()
     engine.guard.set_aside = "late: it sleeps"
     engine.step()
     with pytest.raises(SnapshotError, match=r"set aside \(late: it sleeps\) and knows nothing of what came since"):
-        keeper.snapshot(engine)
+        store.snapshot(engine)
     engine.step()
-    again = keeper.recover(DEFICIT)
+    again = store.recover(DEFICIT)
     assert again is not None
     assert again.saved.worker.queue[0].generated_tokens == len(engine.answers[0].tokens) > 1
 

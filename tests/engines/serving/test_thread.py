@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fairsched.engines.serving import Engine
-from fairsched.engines.serving_thread import EngineStoppedError, ServingThread
+from fairsched.engines.serving.thread import EngineStoppedError, ServingThread
 from fairsched.model.plan import StepPlan
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.vtc import VTC
-from tests.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of
+from fairsched.policies.catalog import FCFS, VTC
+from tests.support.adapters.loops import in_loop
+from tests.support.fake_executor import VOCABULARY, FakeExecutor, answer_of
 
 
 def front(executor: FakeExecutor | None = None, **options: Any) -> ServingThread[Engine]:
@@ -36,7 +36,8 @@ def test_many_threads_read_their_own_tokens() -> None:
             done.result()
 
 
-def test_coroutines_read_their_own_tokens() -> None:
+@in_loop
+async def test_coroutines_read_their_own_tokens() -> None:
     """Ten coroutines at once on one loop."""
 
     async def caller(serving: ServingThread[Engine], i: int) -> None:
@@ -49,11 +50,8 @@ def test_coroutines_read_their_own_tokens() -> None:
         with pytest.raises(ValueError, match="tokens are 0 to 96"):
             await serving.ask_async("a", [VOCABULARY], 5)
 
-    async def all_of_them() -> None:
-        with front() as serving:
-            await asyncio.gather(*(caller(serving, i) for i in range(10)))
-
-    asyncio.run(all_of_them())
+    with front() as serving:
+        await asyncio.gather(*(caller(serving, i) for i in range(10)))
 
 
 class Gated(FakeExecutor):
@@ -84,25 +82,22 @@ def test_tokens_come_while_the_request_runs() -> None:
     serving.close()
 
 
-def test_a_coroutine_gives_up() -> None:
+@in_loop
+async def test_a_coroutine_gives_up() -> None:
     """What was produced by then is read, and the answer says that it was cancelled."""
-
-    async def caller() -> None:
-        executor = Gated()
-        serving = front(executor)
-        stream = await serving.ask_async("a", [1, 2, 3], 50)
-        executor.let.release()
-        assert await anext(stream) == answer_of([1, 2, 3], 1)[0]
-        stream.cancel()
-        executor.let.release()
-        # A step may have begun before the call.
-        rest = [token async for token in stream]
-        assert rest in ([], answer_of([1, 2, 3], 2)[1:])
-        assert stream.answer is not None
-        assert stream.answer.outcome == "cancelled"
-        serving.close()
-
-    asyncio.run(caller())
+    executor = Gated()
+    serving = front(executor)
+    stream = await serving.ask_async("a", [1, 2, 3], 50)
+    executor.let.release()
+    assert await anext(stream) == answer_of([1, 2, 3], 1)[0]
+    stream.cancel()
+    executor.let.release()
+    # A step may have begun before the call.
+    rest = [token async for token in stream]
+    assert rest in ([], answer_of([1, 2, 3], 2)[1:])
+    assert stream.answer is not None
+    assert stream.answer.outcome == "cancelled"
+    serving.close()
 
 
 def test_bad_requests_and_calls_raise_in_their_thread() -> None:

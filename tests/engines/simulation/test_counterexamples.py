@@ -11,28 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.simulator import Simulator
-from fairsched.engines.workloads.ce1 import KV_CAPACITY_TOKENS, QUANTUM
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.simulation import Simulator
+from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.generators.demonstrations import CE1_KV_TOKENS, CE1_QUANTUM
 from fairsched.model.algebra import NUMPY, Ints, Mask
 from fairsched.model.events import Admitted, Finished, Rejected
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt
-from fairsched.policies.deficit import (
-    DeficitGate,
-    DeficitState,
-    DeficitTurn,
-    choose,
-    in_credit,
-    refill,
-    refill_due,
-    refill_rounds,
-)
-from fairsched.policies.gate import Turn
+from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState, refill_due, refill_rounds
+from fairsched.policies.gates.deficit.gate import DeficitAdmissions, choose, in_credit, refill
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Arrival
-from fairsched.policies.router import RoundRobin
-from tests.engines.worlds import (
+from fairsched.policies.orders import Arrival
+from fairsched.policies.routers import RoundRobin
+from tests.support.scenarios import (
     REPLAYS,
     UNIT,
     admitted,
@@ -53,7 +44,7 @@ PAPER_BOUND = 20
 def lead_of_g(name: str, quantum: int, steps: int) -> dict[int, int]:
     """The largest W_g - W_f over intervals in which f waits, by the step (from 1) that raised it, in `ce1`."""
     workload, chosen = generate("ce1", steps=steps), policy(name, quantum=quantum)
-    rows = lag(workload, chosen, run(workload, chosen, KV_CAPACITY_TOKENS), ahead=1, behind=0)
+    rows = lag(workload, chosen, run(workload, chosen, CE1_KV_TOKENS), ahead=1, behind=0)
     return {step: cost for step, cost in rows if step <= steps}
 
 
@@ -62,14 +53,14 @@ def test_ce1_the_printed_rejoin_rule_breaks_d_4_2() -> None:
 
     Theorem D-4.2 as printed says 20 at most.  The step that passes it is number 17, counted from 0.
     """
-    lead = lead_of_g("dlpm-printed", QUANTUM, 400)
+    lead = lead_of_g("dlpm-printed", CE1_QUANTUM, 400)
     assert min(step for step, cost in lead.items() if cost > PAPER_BOUND) == 18
     assert max(lead.values()) == 403
 
 
 def test_ce1_the_printed_rule_s_lead_has_no_bound() -> None:
     """Every four steps g gains four more: twice the steps, twice the lead."""
-    leads = [max(lead_of_g("dlpm-printed", QUANTUM, steps).values()) for steps in (200, 400, 800)]
+    leads = [max(lead_of_g("dlpm-printed", CE1_QUANTUM, steps).values()) for steps in (200, 400, 800)]
     assert leads == [203, 403, 803]
 
 
@@ -77,15 +68,17 @@ def test_ce1_the_printed_rule_s_lead_has_no_bound() -> None:
 def test_ce1_the_shipped_rule_keeps_d_4_2(quantum: int, steps: int) -> None:
     """Where debt is kept, g never leads a waiting f by more than 2(Q + U - 1), however long it plays this."""
     chosen = policy("dlpm", quantum=quantum)
-    bound = chosen.service_gap_bound(generate("ce1", steps=steps).clients, chosen.limits(KV_CAPACITY_TOKENS, 3))
+    bound = chosen.guarantee.service_gap_bound(
+        generate("ce1", steps=steps).clients, chosen.guarantee.limits(CE1_KV_TOKENS, 3)
+    )
     assert bound == 2 * (quantum + 7 - 1)
     assert max(lead_of_g("dlpm", quantum, steps).values()) <= bound
 
 
 def test_ce1_nothing_shows_in_the_gap_between_backlogged_clients() -> None:
     """D-4.1 speaks of two clients that both wait: g hardly ever does, so that gap stays small while the lead grows."""
-    workload, chosen = generate("ce1", steps=400), policy("dlpm-printed", quantum=QUANTUM)
-    assert gap(workload, chosen, run(workload, chosen, KV_CAPACITY_TOKENS)) <= 2 * (QUANTUM + 7 - 1)
+    workload, chosen = generate("ce1", steps=400), policy("dlpm-printed", quantum=CE1_QUANTUM)
+    assert gap(workload, chosen, run(workload, chosen, CE1_KV_TOKENS)) <= 2 * (CE1_QUANTUM + 7 - 1)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in REPLAYS.glob("*.json")))
@@ -128,8 +121,8 @@ def test_ce2_strong_work_conservation_is_false() -> None:
     assert admitted(run(alone, chosen, replay.kv_capacity_tokens))[g.id] == g.arrival_ns + 1
 
 
-class _CountsRunning(DeficitTurn):
-    """A refill waits for everybody who is active: who only runs counts too."""
+class _CountsRunning(DeficitAdmissions):
+    """A refill waits for all active clients: those that only run count too."""
 
     def choose(self, heads: Ints) -> int:
         q, active = self.q, self.queued | (self.in_flight > 0)
@@ -143,7 +136,7 @@ class _CountsRunning(DeficitTurn):
 class CountsRunning(DeficitGate):
     """The deficit gate with rule 2 changed: "active" means queued or running."""
 
-    def turn(self, state: DeficitState, heads: Ints) -> Turn:
+    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
         return _CountsRunning(self, state, heads)
 
 
@@ -152,7 +145,7 @@ def test_ce3_active_must_mean_queued(gate: type[DeficitGate], waited: int) -> No
     """If a client that only runs could block the refill, f's request would wait 20 of 20 steps though it fits; with
     queued clients only it waits for the step under way.
     """
-    # The cap is the whole memory: it limits nothing, and makes the gate remember who runs.
+    # The cap is the whole memory: it limits nothing, and makes the gate remember the running clients.
     chosen = ComposedPolicy("ce3", Arrival(), gate(quantum=100, in_flight_cap_tokens=30))
     runs_long, fits = job(0, 1, 0, 1, 21), job(1, 0, 1, 1, 1)
     events = run(world([runs_long, fits]), chosen, 30)
@@ -160,8 +153,8 @@ def test_ce3_active_must_mean_queued(gate: type[DeficitGate], waited: int) -> No
     assert [event.time_ns for event in events if isinstance(event, Finished) and event.request_id == 0] == [21]
 
 
-class _OneRound(DeficitTurn):
-    """A refill is one round, whether that makes anybody eligible or not."""
+class _OneRound(DeficitAdmissions):
+    """A refill is one round, whether that makes a client eligible or not."""
 
     def choose(self, heads: Ints) -> int:
         self.refilled = refill(NUMPY, self.q, self.queued, self.state.known, self.state.quantum)
@@ -172,7 +165,7 @@ class _OneRound(DeficitTurn):
 class OneRound(DeficitGate):
     """The deficit gate with rule 2 changed: one round a decision."""
 
-    def turn(self, state: DeficitState, heads: Ints) -> Turn:
+    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
         return _OneRound(self, state, heads)
 
 
@@ -192,7 +185,7 @@ class Ce4:
         """The gate's state when the first request is over."""
         simulator = Simulator(self.first_only, self.policy, RoundRobin(), UNIT, kv_capacity_tokens=self.KV)
         simulator.run()
-        state: DeficitState = simulator.lanes[0].policy_state.gate
+        state: DeficitState = simulator.workers[0].policy_state.gate
         return state
 
 
@@ -204,7 +197,7 @@ def test_ce4_one_refill_round_idles() -> None:
     in which memory is free.
     """
     ce4 = Ce4(DeficitGate)
-    assert ce4.gate.charge_max(ce4.policy.limits(ce4.KV, 11)) == 24
+    assert ce4.gate.charge_max(ce4.policy.guarantee.limits(ce4.KV, 11)) == 24
     state = ce4.debt_after_first()
     queued: Mask = state.known
     q, rounds = state.q, 0
@@ -245,7 +238,7 @@ def test_cv3_without_the_lift_v_4_4_is_false(lift: str, breaks: bool) -> None:
     together = 3 * alone - 2
     both = [job(alone + i, i % 2, together, 1, 3) for i in range(400)]
     workload, chosen = world([*history, *both], "fg"), policy("vtc", lift=lift)
-    bound = policy("vtc").service_gap_bound(workload.clients, chosen.limits(4, 3))
+    bound = policy("vtc").guarantee.service_gap_bound(workload.clients, chosen.guarantee.limits(4, 3))
     assert bound == 2 * (2 * 4 - 1)
     seen = gap(workload, chosen, run(workload, chosen, 4))
     assert (seen > 600) == breaks

@@ -10,17 +10,17 @@ lambda, and q0 + g t wait, so the large one goes first when alpha (mu t - q0) / 
 import attrs
 import pytest
 
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.simulation import Simulator
 from fairsched.model.events import Admitted, Event
 from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import RequestLevel
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.larry import LARRY, FairLARRY, LarryOrder
+from fairsched.policies.catalog import LARRY, FairLARRY
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.router import RoundRobin
+from fairsched.policies.orders import LarryOrder
+from fairsched.policies.routers import RoundRobin
 
 SERVED_RPS, COMING_RPS, WAITING, DIFFERENCE = 100, 125, 200, 100
 SURPLUS = COMING_RPS - SERVED_RPS
@@ -91,7 +91,7 @@ def test_under_the_gate_the_large_prompt_is_served_within_its_bound() -> None:
     seen = admissions(FairLARRY(order=larry(alpha).order, gate=gate), seconds=10)
     place = [event.request_id for event in seen].index(LARGE)
     limits = Limits(4 * DIFFERENCE, 4 * DIFFERENCE - 1, 1, 1, True)
-    bound = 2 * gate.quantum + gate.stakes((Client(0, "small"), Client(1, "large")), limits)[0].charge_max
+    bound = 2 * gate.quantum + gate.bound_terms((Client(0, "small"), Client(1, "large")), limits)[0].charge_max
     received = sum(event.extend_tokens * gate.rates.input + gate.rates.output for event in seen[:place])
     assert 0 < received <= bound
     assert seen[place].time_ns < 10**10

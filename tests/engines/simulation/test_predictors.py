@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.log_file import LogWriter, RunInfo
-from fairsched.engines.predictors import PREDICTORS, Bucketed, History, NoPredictor, Oracle, Predictor, predictor
-from fairsched.engines.simulator import simulate
-from fairsched.engines.workloads.errors import WorkloadError
+from fairsched.engines.logs import LogWriter, RunInfo
+from fairsched.engines.simulation import PREDICTORS, Bucketed, Oracle, Predictor, predictor, simulate_events
+from fairsched.engines.simulation.predictors import History, NoPredictor
+from fairsched.engines.workloads import WorkloadError
 from fairsched.model.events import Arrived, Finished
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.router import RoundRobin
-from tests.engines.logs import LATENCY
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.routers import RoundRobin
+from tests.support.logs import LATENCY
 
 LIMIT = 1_000
 OUTPUTS = st.integers(1, LIMIT)
@@ -31,7 +30,7 @@ def job(i: int, output: int, prompt: int = 4, at_ns: int = 0) -> Job:
 def predicted(jobs: Sequence[Job], by: Predictor | None) -> dict[int, int | None]:
     """What policies were told of each request, in a run on one worker."""
     workload = Workload("by hand", tuple(jobs), (Client(0, "a"),))
-    events = simulate(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=by)
+    events = simulate_events(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=by)
     return {event.request.id: event.request.predicted_output_tokens for event in events if isinstance(event, Arrived)}
 
 
@@ -82,7 +81,7 @@ def test_outputs_beyond_the_buckets() -> None:
 
 @given(outputs=st.lists(OUTPUTS, min_size=1, max_size=6), others=st.lists(OUTPUTS, min_size=6, max_size=6))
 def test_only_an_oracle_tells_the_truth_of_what_has_not_finished(outputs: list[int], others: list[int]) -> None:
-    """Of requests that come together nobody but the oracle says anything that depends on their outputs beyond their
+    """Of requests that come together only the oracle says anything that depends on their outputs beyond their
     buckets: history and none say the same whatever the outputs will be."""
     jobs = [job(i, output) for i, output in enumerate(outputs)]
     changed = [job(i, output) for i, output in zip(range(len(outputs)), others, strict=False)]
@@ -102,7 +101,7 @@ def test_history_knows_what_has_finished_and_no_more(rows: list[tuple[int, int, 
     rows = sorted(rows)
     jobs = [job(i, output, prompt, 10**6 * at_ms) for i, (at_ms, prompt, output) in enumerate(rows)]
     workload = Workload("by hand", tuple(jobs), (Client(0, "a"),))
-    events = simulate(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=History())
+    events = simulate_events(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=History())
     done: list[tuple[int, int]] = []
     for event in events:
         if isinstance(event, Finished):
@@ -129,7 +128,9 @@ def test_a_log_has_the_predictions(tmp_path: Any) -> None:
     workload = Workload("by hand", tuple(jobs), (Client(0, "a"),))
     info = RunInfo("fcfs", {}, "round-robin", 1, 4_000, LATENCY, "by hand")
     with LogWriter(tmp_path / "log.jsonl", "0", info, workload) as writer:
-        for event in simulate(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=History()):
+        for event in simulate_events(
+            workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=History()
+        ):
             writer(event, b"[]")
     text = (tmp_path / "log.jsonl").read_text()
     assert text.count('"predicted_output_tokens":5') == 1

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.scale import measure, metered
-from fairsched.engines.simulator import simulate
-from fairsched.engines.workloads.generate import generate
-from fairsched.model.presets import DEFAULT_PRESET, PRESETS
+from fairsched.engines.simulation import Cluster, RunSpec, simulate_events
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.simulation.scaling import measure, metered
+from fairsched.engines.workloads import generate
+from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 PRESET = PRESETS[DEFAULT_PRESET]
@@ -17,10 +17,10 @@ PRESET = PRESETS[DEFAULT_PRESET]
 def test_metering_changes_nothing(router: str, policy: str) -> None:
     """The same events, one decision of the router a request, and at least one of a worker's policy an admission."""
     workload = generate("toolbench", documents=4, sharers=15, rate=40)
-    plain = simulate(workload, LOCAL_POLICIES[policy], ROUTERS[router], PRESET, workers=3)
+    plain = simulate_events(workload, LOCAL_POLICIES[policy], ROUTERS[router], PRESET, workers=3)
     cluster, routed = metered(ROUTERS[router], "route")
     local, decided = metered(LOCAL_POLICIES[policy], "decide")
-    assert simulate(workload, local, cluster, PRESET, workers=3) == plain
+    assert simulate_events(workload, local, cluster, PRESET, workers=3) == plain
     assert (cluster.name, local.name) == (ROUTERS[router].name, LOCAL_POLICIES[policy].name)
     assert routed.calls == len(workload.jobs)
     assert decided.calls > 0
@@ -31,7 +31,7 @@ def test_metering_changes_nothing(router: str, policy: str) -> None:
 def test_a_row_holds_the_figures_of_the_run() -> None:
     """Served requests, fairness, gap and bound are those of a comparison; rates are calls over time."""
     workload = generate("toolbench", documents=4, sharers=30, rate=40, clients=5)
-    run = Run(LOCAL_POLICIES["dlpm"], "dlpm", {}, ROUTERS["join-shortest-queue"])
+    run = RunSpec(LOCAL_POLICIES["dlpm"], "dlpm", {}, ROUTERS["join-shortest-queue"])
     seen: list[int] = []
     row = measure(workload, run, Cluster(PRESET, 3), seen.append)
     compared, _, _ = run_one(workload, run, Cluster(PRESET, 3))

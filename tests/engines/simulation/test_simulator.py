@@ -1,17 +1,19 @@
 """The simulator's time, order and endings: a run worked out by hand, and what every run must satisfy."""
 
 from collections import defaultdict
+from copy import copy
+from functools import partial
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.changes import Change, Crash, Drain, Join, Restart, WorkerSpec
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.simulator import PolicyStallError, Simulator, simulate
-from fairsched.engines.timeline import ENDS
+from fairsched.engines.fleet import Change, Crash, Drain, Join, Restart, WorkerSpec
+from fairsched.engines.simulation import Simulator, simulate_events
+from fairsched.engines.simulation.simulated_worker import ENDS
+from fairsched.engines.simulation.simulator import PolicyStallError
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -27,18 +29,16 @@ from fairsched.model.events import (
 )
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.serial import digest
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.serialization import digest
 from fairsched.model.view import WorkerView
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.base import Router
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.base import AnyRouter
+from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import ROUTERS
-from fairsched.policies.router import JoinShortestQueue, RoundRobin
-from fairsched.verify import worker_invariants
-from fairsched.verify.event_invariants import Ledger
-from tests.engines.logs import LATENCY, RUNS, Case
+from fairsched.policies.routers import JoinShortestQueue, RoundRobin
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.event_invariants import Ledger
+from tests.support.logs import LATENCY, RUNS, Case, recorded
 
 STEPPED = attrs.evolve(
     LATENCY, name="stepped", decode=(DecodePiece(1, 10, 1, 2), DecodePiece(2, 5, 2, 7), DecodePiece(4, 30, 0, 1))
@@ -60,37 +60,20 @@ def world(*jobs: Job) -> Workload:
 
 
 def run(
-    workload: Workload, case: Case, router: Router[Any], latency: LatencyModel, leap: bool = True
+    workload: Workload, case: Case, router: AnyRouter, latency: LatencyModel, leap: bool = True
 ) -> tuple[Simulator, list[Event], str]:
     """The simulator after the run, its events, and the hash of its log."""
-    events: list[Event] = []
-    log = CanonicalLog()
-
-    def listen(happened: list[Event]) -> None:
-        events.extend(happened)
-        log.record(happened)
-
-    simulator = Simulator(
-        workload,
-        case.build(),
-        router,
-        latency,
-        workers=case.workers,
-        kv_capacity_tokens=case.kv_capacity_tokens,
-        on_events=listen,
-        leap=leap,
-        changes=case.changes,
-    )
-    simulator.run()
-    return simulator, events, log.sha256()
+    return recorded(partial(case.simulator, workload, router=router, latency=latency, leap=leap))
 
 
 @given(RUNS)
 def test_routers_see_what_workers_have_now(drawn: tuple[Workload, Case]) -> None:
-    """Whoever joins the shortest queue goes where the fewest requests are, by all that has happened until then."""
+    """The shortest queue is where the fewest requests are, by all that has happened until then, if no worker is down:
+    no router sees one that is."""
     workload, case = drawn
+    assume(not any(isinstance(change, Restart) and change.down_ns for change in case.changes))
     simulator, events, _ = run(workload, case, JoinShortestQueue(), LATENCY)
-    there: list[set[int]] = [set() for _ in simulator.lanes]
+    there: list[set[int]] = [set() for _ in simulator.workers]
     for event in events:
         if isinstance(event, Arrived):
             assert len(there[event.worker]) == min(map(len, there))
@@ -104,7 +87,7 @@ def test_two_requests_to_the_nanosecond() -> None:
 
     The second request comes in the middle of a leap of two steps, which ends after its first.
     """
-    events = simulate(world(job(0, 5, 4, 3), job(1, 30, 2, 1)), FCFS(), RoundRobin(), LATENCY)
+    events = simulate_events(world(job(0, 5, 4, 3), job(1, 30, 2, 1)), FCFS(), RoundRobin(), LATENCY)
     requests = [job(0, 5, 4, 3).request, job(1, 30, 2, 1).request]
     assert events == [
         WorkerJoined(0, 0, 40),
@@ -124,15 +107,16 @@ def test_two_requests_to_the_nanosecond() -> None:
 
 @pytest.mark.nightly
 @given(RUNS, ANY_ROUTER, st.sampled_from([LATENCY, STEPPED]))
-def test_leaps_are_steps(drawn: tuple[Workload, Case], router: Router[Any], latency: LatencyModel) -> None:
+def test_leaps_are_steps(drawn: tuple[Workload, Case], router: AnyRouter, latency: LatencyModel) -> None:
     """Leaping and stepping give one log and the same final states, whatever the router sees of the workers."""
     workload, case = drawn
     leaping, _, log = run(workload, case, router, latency)
     stepping, _, other = run(workload, case, router, latency, leap=False)
     assert log == other
-    for one, two in zip(leaping.lanes, stepping.lanes, strict=True):
+    to_json = leaping.pool.policy.state_to_json
+    for one, two in zip(leaping.workers, stepping.workers, strict=True):
         assert one.state == two.state
-        assert leaping.policy.state_to_json(one.policy_state) == stepping.policy.state_to_json(two.policy_state)
+        assert to_json(one.policy_state) == to_json(two.policy_state)
 
 
 def test_router_sees_growth_inside_a_leap() -> None:
@@ -153,7 +137,7 @@ def test_an_eviction_ends_a_leap() -> None:
 
 
 @given(RUNS, ANY_ROUTER)
-def test_every_request_ends_once(drawn: tuple[Workload, Case], router: Router[Any]) -> None:
+def test_every_request_ends_once(drawn: tuple[Workload, Case], router: AnyRouter) -> None:
     """Nothing is lost, made up or served twice, on any worker; and at the end every worker is empty and in order."""
     workload, case = drawn
     simulator, events, _ = run(workload, case, router, LATENCY)
@@ -169,11 +153,11 @@ def test_every_request_ends_once(drawn: tuple[Workload, Case], router: Router[An
         ledger.check_over(ledger.ended)
     outputs = {j.request.id: j.output_tokens for j in workload.jobs}
     assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
-    for lane in simulator.lanes:
-        worker_invariants.check(lane.state)
-        simulator.policy.check(lane.policy_state)
-        assert not lane.state.queue
-        assert not lane.state.running
+    for worker in simulator.workers:
+        worker_invariants.check(worker.state)
+        simulator.pool.policy.check(worker.policy_state)
+        assert not worker.state.queue
+        assert not worker.state.running
 
 
 @given(RUNS)
@@ -217,7 +201,7 @@ def test_callers_give_up_on_time(drawn: tuple[Workload, Case]) -> None:
 
 def test_simultaneous_arrivals_come_in_order_of_their_ids() -> None:
     """Requests of one instant arrive in order of their ids and are all there when an idle worker decides."""
-    events = simulate(world(job(2, 7), job(0, 7), job(1, 7)), FCFS(), RoundRobin(), LATENCY)
+    events = simulate_events(world(job(2, 7), job(0, 7), job(1, 7)), FCFS(), RoundRobin(), LATENCY)
     kinds = [(type(e), getattr(e, "request_id", None)) for e in events if e.time_ns == 7]
     assert kinds == [(Arrived, None)] * 3 + [(Admitted, i) for i in range(3)]
     assert [e.request.id for e in events if isinstance(e, Arrived)] == [0, 1, 2]
@@ -225,14 +209,14 @@ def test_simultaneous_arrivals_come_in_order_of_their_ids() -> None:
 
 def test_arrival_at_the_end_of_a_step_joins_the_next_but_one() -> None:
     """Steps end before requests come: who comes at that instant finds the next step begun."""
-    events = simulate(world(job(0, 0, 4, 3), job(1, 14, 2, 1)), FCFS(), RoundRobin(), LATENCY)
+    events = simulate_events(world(job(0, 0, 4, 3), job(1, 14, 2, 1)), FCFS(), RoundRobin(), LATENCY)
     # The prefill of request 0 ends at 14, its next decode step at 14 + 17.
     assert [e.time_ns for e in events if isinstance(e, Admitted)] == [0, 31]
 
 
 def test_round_robin_over_three_workers() -> None:
     """Workers are independent lanes: three equal requests at once take as long as one."""
-    events = simulate(world(*(job(i, 0, 4, 3) for i in range(3))), FCFS(), RoundRobin(), LATENCY, workers=3)
+    events = simulate_events(world(*(job(i, 0, 4, 3) for i in range(3))), FCFS(), RoundRobin(), LATENCY, workers=3)
     assert sorted((e.worker, e.request_id, e.time_ns) for e in events if isinstance(e, Finished)) == [
         (0, 0, 49),
         (1, 1, 49),
@@ -242,7 +226,7 @@ def test_round_robin_over_three_workers() -> None:
 
 def test_request_that_fits_nowhere_is_rejected_by_name_and_number() -> None:
     """A request larger than a worker is rejected on arrival, and the reason has the numbers."""
-    events = simulate(world(job(0, 3, 38, 3)), FCFS(), RoundRobin(), LATENCY)
+    events = simulate_events(world(job(0, 3, 38, 3)), FCFS(), RoundRobin(), LATENCY)
     assert events[1:] == [Rejected(3, 0, 0, 0, "request 0 needs 41 tokens, worker 0 holds 40 in all")]
 
 
@@ -289,7 +273,7 @@ def test_a_failure_to_the_nanosecond() -> None:
     computes prompt and both tokens again, and produces the other two.
     """
     failing = (Restart(0, 40, 100),)
-    events = simulate(world(job(0, 5, 4, 4), job(1, 60, 2, 1)), FCFS(), RoundRobin(), LATENCY, changes=failing)
+    events = simulate_events(world(job(0, 5, 4, 4), job(1, 60, 2, 1)), FCFS(), RoundRobin(), LATENCY, changes=failing)
     assert [event for event in events if not isinstance(event, WorkerJoined | Arrived)] == [
         Admitted(5, 0, 0, 0, 4, 0, 4),
         Prefilled(19, 0, 0, 0, 4, 0),
@@ -325,7 +309,7 @@ def test_routers_leave_out_who_is_down() -> None:
     """While one of two workers is down the other gets every request; while both are, each is as good as the other."""
     jobs = [job(i, 10 * i) for i in range(8)]
     failing = (Restart(0, 15, 30), Restart(1, 55, 30), Restart(0, 65, 10))
-    events = simulate(world(*jobs), FCFS(), RoundRobin(), LATENCY, workers=2, changes=failing)
+    events = simulate_events(world(*jobs), FCFS(), RoundRobin(), LATENCY, workers=2, changes=failing)
     placed = {event.request.id: event.worker for event in events if isinstance(event, Arrived)}
     assert [placed[i] for i in (2, 3, 4)] == [1, 1, 1]
     assert placed[6] == 0
@@ -336,14 +320,14 @@ def test_routers_leave_out_who_is_down() -> None:
 def test_no_worker_fails_after_the_run() -> None:
     """When the last request has ended the run is over, whatever would still have happened."""
     late = (Restart(0, 10_000, 5),)
-    assert simulate(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, changes=late) == simulate(
+    assert simulate_events(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, changes=late) == simulate_events(
         world(job(0, 0)), FCFS(), RoundRobin(), LATENCY
     )
 
 
 @attrs.frozen
 class Idle(FCFS):
-    """Never admits anybody."""
+    """Never admits a request."""
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
         """Nothing."""
@@ -352,7 +336,7 @@ class Idle(FCFS):
 
 def test_what_a_policy_leaves_waiting_is_rejected_at_the_end() -> None:
     """A policy that never admits loses no request: each ends as rejected, and its dependents as cancelled."""
-    events = simulate(world(job(0, 4), job(1, 4, after=(0,))), Idle(), RoundRobin(), LATENCY)
+    events = simulate_events(world(job(0, 4), job(1, 4, after=(0,))), Idle(), RoundRobin(), LATENCY)
     assert events[2:] == [
         Rejected(4, 0, 0, 0, "request 0 still waits at worker 0, which is idle"),
         Cancelled(4, -1, 1, 0, False, 0, 0),
@@ -377,7 +361,7 @@ class Restless(FCFS):
 def test_a_policy_that_computes_nothing_for_ever_is_named() -> None:
     """Changing the batch without computing anything is an error, not an endless loop."""
     with pytest.raises(PolicyStallError, match="worker 0"):
-        simulate(world(job(0, 0)), Restless(), RoundRobin(), LATENCY)
+        simulate_events(world(job(0, 0)), Restless(), RoundRobin(), LATENCY)
 
 
 @pytest.mark.parametrize(
@@ -388,18 +372,9 @@ def test_a_policy_that_computes_nothing_for_ever_is_named() -> None:
     ],
 )
 def test_a_workload_that_could_not_end_is_refused(jobs: tuple[Job, ...], said: str) -> None:
-    """Ids that are not unique and dependencies on nobody are errors before anything runs."""
+    """Ids that are not unique and dependencies on unknown requests are errors before anything runs."""
     with pytest.raises(ValueError, match=said):
-        simulate(world(*jobs), FCFS(), RoundRobin(), LATENCY)
-
-
-@attrs.frozen
-class Attentive(ComposedPolicy):
-    """A policy that is told everything."""
-
-    @property
-    def ignored(self) -> frozenset[type]:
-        return frozenset()
+        simulate_events(world(*jobs), FCFS(), RoundRobin(), LATENCY)
 
 
 @given(RUNS)
@@ -409,14 +384,12 @@ def test_what_a_policy_ignores_changes_nothing(drawn: tuple[Workload, Case]) -> 
     workload, case = drawn
     policy = case.build()
     assert not policy.ignored & ENDS
-    if isinstance(policy, ComposedPolicy):
-        attentive = Attentive(policy.name, policy.order, policy.gate, policy.batching)
-        found = []
-        for each in (policy, attentive):
-            log, capacity = CanonicalLog(), case.kv_capacity_tokens
-            simulator = Simulator(
-                workload, each, RoundRobin(), LATENCY, workers=2, kv_capacity_tokens=capacity, on_events=log.record
-            )
-            simulator.run()
-            found.append((log.sha256(), [digest(lane.policy_state) for lane in simulator.lanes]))
-        assert found[0] == found[1]
+    kind, attentive = type(policy), copy(policy)
+    observing = type(kind.__name__, (kind,), {"__slots__": (), "ignored": frozenset()})
+    object.__setattr__(attentive, "__class__", observing)
+    found = []
+    for each in (policy, attentive):
+        run = partial(Simulator, workload, each, RoundRobin(), LATENCY, workers=2)
+        simulator, _, sha256 = recorded(partial(run, kv_capacity_tokens=case.kv_capacity_tokens))
+        found.append((sha256, [digest(worker.policy_state) for worker in simulator.workers]))
+    assert found[0] == found[1]

@@ -1,6 +1,7 @@
 """Workers that differ, crash, drain and join; policies that hold and move requests; reports that are late or lost."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,14 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.changes import Change, Crash, Drain, Join, Restart, WorkerSpec
-from fairsched.engines.explain import ExplainError, explain
-from fairsched.engines.head import Reports
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.log_file import LogWriter, RunInfo, params_of
-from fairsched.engines.moves import KvLink, Move
-from fairsched.engines.replay import replay
-from fairsched.engines.simulator import Simulator, simulate
+from fairsched.engines.analysis import explain, replay
+from fairsched.engines.analysis.explainer import ExplainError
+from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, Restart, WorkerSpec
+from fairsched.engines.logs import LogWriter, RunInfo, params_of
+from fairsched.engines.simulation import Reports, Simulator, simulate_events
 from fairsched.model.events import (
     NOWHERE,
     Admitted,
@@ -36,19 +34,18 @@ from fairsched.model.events import (
 )
 from fairsched.model.monitor import ClusterMonitor, Monitor
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
-from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.base import ClusterPolicy
-from fairsched.policies.fcfs import FCFS
+from fairsched.policies.base import AnyClusterPolicy
+from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, with_parameters
-from fairsched.policies.router import RoundRobin, TurnState
-from fairsched.verify import worker_invariants
-from fairsched.verify.event_invariants import Ledger
-from fairsched.verify.strategies import workloads
-from tests.engines.logs import LATENCY, Case, build, cases
-from tests.engines.restless import Credit, Herder, Hoarder, Nomads
-from tests.engines.test_simulator import job, world
+from fairsched.policies.routers import RoundRobin, TurnState
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.strategies import workloads
+from tests.engines.simulation.test_simulator import job, world
+from tests.support.fuzz_policies import Credit, Herder, Hoarder, Nomads
+from tests.support.logs import LATENCY, Case, build, cases, recorded
 
 SPAN_NS = 600
 SLOWER = attrs.evolve(LATENCY, name="slower", prefill_constant_ns=35, prefill_token_ns=3, kv_capacity_tokens=60)
@@ -63,22 +60,14 @@ class Cluster:
 
     workers: tuple[WorkerSpec, ...]
     changes: tuple[Change, ...]
-    router: ClusterPolicy[Any]
+    router: AnyClusterPolicy
     reports: Reports | None
 
     def simulator(self, workload: Workload, case: Case, **options: Any) -> Simulator:
         """A run of it."""
-        return Simulator(
-            workload,
-            case.build(),
-            self.router,
-            LATENCY,
-            workers=self.workers,
-            changes=self.changes,
-            reports=self.reports,
-            link=LINK,
-            **options,
-        )
+        own = attrs.asdict(self, recurse=False) | {"link": LINK}
+        router = own.pop("router")
+        return Simulator(workload, case.build(), router, LATENCY, **own, **options)
 
 
 @st.composite
@@ -95,7 +84,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         st.builds(Join, times, st.one_of(st.none(), st.sampled_from(SPECS))),
     )
     seeds = st.integers(0, 999)
-    router: st.SearchStrategy[ClusterPolicy[Any]] = st.one_of(
+    router: st.SearchStrategy[AnyClusterPolicy] = st.one_of(
         st.sampled_from(list(ROUTERS.values())),
         st.builds(Nomads, seeds),
         st.builds(Herder, seeds, st.sampled_from([None, None, 1])),
@@ -116,16 +105,7 @@ def simulated(
     workload: Workload, case: Case, cluster: Cluster, leap: bool = True
 ) -> tuple[Simulator, list[Event], str]:
     """The simulator after the run, its events, and the hash of its log."""
-    events: list[Event] = []
-    log = CanonicalLog()
-
-    def listen(happened: list[Event]) -> None:
-        events.extend(happened)
-        log.record(happened)
-
-    simulator = cluster.simulator(workload, case, on_events=listen, leap=leap)
-    simulator.run()
-    return simulator, events, log.sha256()
+    return recorded(partial(cluster.simulator, workload, case, leap=leap))
 
 
 def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> None:
@@ -139,11 +119,11 @@ def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> 
     ledger.check_over(j.request.id for j in workload.jobs)
     outputs = {j.request.id: j.output_tokens for j in workload.jobs}
     assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
-    for lane in simulator.lanes:
-        worker_invariants.check(lane.state)
-        simulator.policy.check(lane.policy_state)
-        assert not lane.state.queue
-        assert not lane.state.running
+    for worker in simulator.workers:
+        worker_invariants.check(worker.state)
+        simulator.pool.policy.check(worker.policy_state)
+        assert not worker.state.queue
+        assert not worker.state.running
 
 
 MANY = settings(max_examples=max(250, settings().max_examples))
@@ -170,9 +150,10 @@ def test_leaps_are_steps_whatever_happens(drawn: tuple[Workload, Case, Cluster])
     leaping, _, log = simulated(workload, case, cluster)
     stepping, _, other = simulated(workload, case, cluster, leap=False)
     assert log == other
-    for one, two in zip(leaping.lanes, stepping.lanes, strict=True):
+    to_json = leaping.pool.policy.state_to_json
+    for one, two in zip(leaping.workers, stepping.workers, strict=True):
         assert one.state == two.state
-        assert leaping.policy.state_to_json(one.policy_state) == stepping.policy.state_to_json(two.policy_state)
+        assert to_json(one.policy_state) == to_json(two.policy_state)
 
 
 def written(path: Path, workload: Workload, case: Case, cluster: Cluster) -> tuple[Path, str]:
@@ -181,11 +162,8 @@ def written(path: Path, workload: Workload, case: Case, cluster: Cluster) -> tup
     joins = sum(isinstance(change, Join) for change in cluster.changes)
     info = RunInfo(case.policy, params, "any", len(cluster.workers) + joins, 60, LATENCY, workload.name)
     with LogWriter(path, "0.0.0", info, workload) as writer:
-        log = CanonicalLog(writer)
-        simulator = cluster.simulator(workload, case, on_events=log.record)
-        simulator.run()
-        sha256 = log.sha256()
-        writer.complete(sha256, [lane.policy_state for lane in simulator.lanes])
+        simulator, _, sha256 = recorded(partial(cluster.simulator, workload, case), writer)
+        writer.complete(sha256, [worker.policy_state for worker in simulator.workers])
     return path, sha256
 
 
@@ -198,7 +176,7 @@ def test_logs_replay_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> 
     Workers that share credit are rebuilt one by one, so their states are not.
     """
     workload, case, cluster = drawn
-    if case.build().credit() is not None:
+    if case.build().shared_credit is not None:
         return
     with TemporaryDirectory() as folder:
         path, sha256 = written(Path(folder) / "log", workload, case, cluster)
@@ -239,19 +217,19 @@ KEPT = ("GateRespected", "ChargesAtLeastOne", "MemReserve", "OutputsBounded", "M
 def test_bounds_hold_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
     """On every worker, dead ones included, no gap exceeds its bound and no lag does without a broken assumption.
 
-    The monitor names what each change breaks: BothServe for a worker that drains or is gone, CapacityFloor if somebody
+    The monitor names what each change breaks: BothServe for a worker that drains or is gone, CapacityFloor if a request
     waited there, NothingRefunded for a request that leaves in the middle of its prefill; nothing else.
     """
     workload, case, cluster = drawn
     chosen = case.build()
-    if not chosen.gate.grouped or chosen.credit() is not None:
+    if not chosen.gate.grouped or chosen.shared_credit is not None:
         return
     _, events, _ = simulated(workload, case, cluster)
     declared = max(each.request.max_output_tokens for each in workload.jobs)
-    promise = chosen.promise(workload.clients, chosen.limits(60, declared))
+    promise = chosen.guarantee.promise(workload.clients, chosen.guarantee.limits(60, declared))
     assert promise is not None
     promise = attrs.evolve(promise, capacity_floor=1e-9)
-    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.gate_check(), worker=worker))
+    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.guarantee.gate_monitor(), worker=worker))
     monitor.observe_all(events)
     for report in monitor.reports():
         here = [event for event in events if event.worker == report.worker]
@@ -273,11 +251,13 @@ def test_a_crash_breaks_what_was_claimed_of_the_rate() -> None:
     chosen = with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "30", "max_running": "1"})
     clients = (Client(0, "a"), Client(1, "b"))
     jobs = tuple(Job(Request(i, i, 0, Prompt(4), 4), 4) for i in range(2))
-    events = simulate(Workload("two", jobs, clients), chosen, First(), LATENCY, workers=2, changes=[Crash(0, 20)])
-    promise = chosen.promise(clients, chosen.limits(40, 4))
+    events = simulate_events(
+        Workload("two", jobs, clients), chosen, First(), LATENCY, workers=2, changes=[Crash(0, 20)]
+    )
+    promise = chosen.guarantee.promise(clients, chosen.guarantee.limits(40, 4))
     assert promise is not None
     promise = attrs.evolve(promise, capacity_floor=1e-9)
-    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.gate_check(), worker=worker))
+    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.guarantee.gate_monitor(), worker=worker))
     monitor.observe_all(events)
     dead, alive = monitor.reports()
     floor = dead.assumptions["CapacityFloor"].first
@@ -301,7 +281,7 @@ class First(RoundRobin):
 
 def test_a_crash_to_the_nanosecond() -> None:
     """Two of four tokens are out when a worker dies in its next step; the other computes prompt and both again."""
-    events = simulate(world(job(0, 5, 4, 4)), FCFS(), First(), LATENCY, workers=2, changes=[Crash(0, 40, 100)])
+    events = simulate_events(world(job(0, 5, 4, 4)), FCFS(), First(), LATENCY, workers=2, changes=[Crash(0, 40, 100)])
     request = job(0, 5, 4, 4).request
     assert events == [
         WorkerJoined(0, 0, 40),
@@ -322,9 +302,9 @@ def test_a_crash_to_the_nanosecond() -> None:
 
 
 def test_requests_wait_for_a_worker_that_comes_back() -> None:
-    """While nobody serves a router's request is held; it is rejected if nobody ever will."""
+    """While no worker serves, a router's request is held; it is rejected if none ever will."""
     jobs = world(job(0, 0, 4, 4), job(1, 60))
-    events = simulate(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40, 100)])
+    events = simulate_events(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40, 100)])
     assert [(e.time_ns, e.worker, e.request.id, e.generated_tokens) for e in events if isinstance(e, Arrived)] == [
         (0, 0, 0, 0),
         (40, NOWHERE, 0, 2),
@@ -333,7 +313,7 @@ def test_requests_wait_for_a_worker_that_comes_back() -> None:
         (140, 0, 1, 0),
     ]
     assert {e.request_id for e in events if isinstance(e, Finished)} == {0, 1}
-    events = simulate(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40)])
+    events = simulate_events(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40)])
     reason = "finds no worker that takes requests, and none is to come"
     assert events[-2:] == [Rejected(t, NOWHERE, i, 0, f"request {i} {reason}") for t, i in ((40, 0), (60, 1))]
 
@@ -342,7 +322,7 @@ def test_a_drain_finishes_what_is_there() -> None:
     """A worker that drains takes nothing new, and leaves when it is done; a worker that joins takes its share."""
     jobs = world(job(0, 0, 4, 4), job(1, 0, 4, 4), job(2, 30), job(3, 60))
     changes = [Drain(0, 25), Join(50, WorkerSpec(SLOWER))]
-    events = simulate(jobs, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes)
+    events = simulate_events(jobs, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes)
     assert [e for e in events if isinstance(e, WorkerJoined | WorkerDraining | WorkerLeft)] == [
         WorkerJoined(0, 0, 40),
         WorkerJoined(0, 1, 40),
@@ -370,7 +350,7 @@ def test_a_migration_to_the_nanosecond(with_kv: bool, lands_ns: int, extend: int
     """The decision falls into the third decode step, which ends at 54; with its KV of six tokens the request lands
     60 ns later and computes one token there, without at once and all seven."""
     jobs = world(job(0, 5, 4, 5), job(1, 45))
-    events = simulate(jobs, FCFS(), Once(with_kv=with_kv), LATENCY, workers=2, link=LINK)
+    events = simulate_events(jobs, FCFS(), Once(with_kv=with_kv), LATENCY, workers=2, link=LINK)
     assert [e for e in events if isinstance(e, Migrated)] == [Migrated(54, 0, 0, 0, True, 0, 3)]
     request = replace(job(0, 5, 4, 5).request, arrival_ns=lands_ns)
     moved = [e for e in events if e.worker == 1 and not isinstance(e, WorkerJoined)]
@@ -385,7 +365,7 @@ def test_a_migration_to_the_nanosecond(with_kv: bool, lands_ns: int, extend: int
 def test_what_is_held_for_ever_is_rejected() -> None:
     """A policy that sends nothing anywhere loses nothing: with and without a rhythm of its own the run ends."""
     for hoarder in (Hoarder(), Hoarder(every_us=5)):
-        events = simulate(world(job(0, 4), job(1, 9, after=(0,))), FCFS(), hoarder, LATENCY)
+        events = simulate_events(world(job(0, 4), job(1, 9, after=(0,))), FCFS(), hoarder, LATENCY)
         reason = "request 0 is held for ever: its policy sends it nowhere"
         assert [e.reason for e in events if isinstance(e, Rejected)] == [reason]
         assert [e.request_id for e in events if isinstance(e, Cancelled)] == [1]
@@ -408,31 +388,24 @@ def test_reports_are_late() -> None:
     for loss, expected in ((0.0, [(0, 0), (0, 0), (0, 0), (1, 0)]), (1.0, [(0, 0)] * 4)):
         seen.clear()
         reports = Reports(every_us=1, delay_us=2, loss=loss)
-        simulate(jobs, FCFS(), Looking(), LATENCY, reports=reports)
+        simulate_events(jobs, FCFS(), Looking(), LATENCY, reports=reports)
         assert seen == expected
 
 
 def test_a_worker_is_chosen_that_the_request_fits() -> None:
     """Of workers that differ a router sees those that can hold the request."""
     specs = [WorkerSpec(LATENCY, 10), WorkerSpec(LATENCY, 40)]
-    events = simulate(world(job(0, 0, 20, 4), job(1, 0)), FCFS(), First(), LATENCY, workers=specs)
+    events = simulate_events(world(job(0, 0, 20, 4), job(1, 0)), FCFS(), First(), LATENCY, workers=specs)
     assert {e.request_id: e.worker for e in events if isinstance(e, Finished)} == {0: 1, 1: 0}
 
 
-class Forgetful(Simulator):
-    """A simulator with a bug: what runs on a worker that dies is not placed again."""
-
-    def _place(self, move: Move) -> None:
-        if not move.generated_tokens:
-            super()._place(move)
-
-
 def test_the_checks_can_fail() -> None:
-    """A simulator that loses the requests of a dead worker is caught."""
+    """A simulator with a bug is caught: requests that ran on a worker that died are not placed again."""
     workload = world(job(0, 5, 4, 4))
     events: list[Event] = []
     changes = [Crash(0, 40, 100)]
-    simulator = Forgetful(workload, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes, on_events=events.extend)
+    simulator = Simulator(workload, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes, on_events=events.extend)
+    vars(simulator.dispatcher)["place_again"] = lambda request_id, generated_tokens: None
     simulator.run()
     with pytest.raises(AssertionError):
         check_run(workload, simulator, events)

@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fairsched.engines.torch_checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from fairsched.engines.torch_model import SIZES, Llama, LlamaConfig, RopeScaling
-from tests.engines.torch_plain import plain_logits
+from fairsched.engines.torch import Llama
+from fairsched.engines.torch.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from fairsched.engines.torch.model import SIZES, LlamaConfig, RopeScaling
+from tests.support.torch.plain import plain_logits
 
 TIED = SIZES["tiny"]
 UNTIED = attrs.evolve(

@@ -9,17 +9,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
-from fairsched.engines import torch_attention, torch_executor, torch_graphs, torch_varlen
-from fairsched.engines.executor import Sampling
-from fairsched.engines.torch_executor import TorchExecutor
-from fairsched.engines.torch_model import SIZES, Llama
+from fairsched.engines.serving import Sampling
+from fairsched.engines.torch import Llama
+from fairsched.engines.torch import attention as torch_attention
+from fairsched.engines.torch import executor as torch_executor
+from fairsched.engines.torch import graphs as torch_graphs
+from fairsched.engines.torch import varlen as torch_varlen
+from fairsched.engines.torch.executor import TorchExecutor
+from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Arrived, Cancelled, Prefilled
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.policies.predicted_batches import PredictedBatches
+from fairsched.policies.local import PredictedBatches
 from fairsched.policies.registry import LOCAL_POLICIES
-from tests.engines.torch_plain import plain_logits, ties_of
-from tests.engines.torch_worlds import CAPACITY, MODEL, Drive, World, executor_for, served, worlds
+from tests.support.torch.plain import plain_logits, ties_of
+from tests.support.torch.scenarios import CAPACITY, MODEL, Drive, World, executor_for, served, worlds
 
 NEAR = 2e-5
 """Scores of float32 nearer than this are a tie: a sum in another order (a batch, a chunk, a padded row) moved logits by

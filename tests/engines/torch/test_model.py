@@ -14,11 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.torch_model import SIZES, Llama
-from fairsched.engines.torch_random import fill_uniform, key_of
-from fairsched.engines.torch_sampling import sample, sampling_key
-from tests.engines.torch_plain import plain_logits, scores_of
+from fairsched.engines.serving import Sampling
+from fairsched.engines.torch import Llama
+from fairsched.engines.torch.executor import sample, sampling_key
+from fairsched.engines.torch.model import SIZES
+from fairsched.engines.torch.random_bits import fill_uniform, key_of
+from tests.support.torch.plain import plain_logits, scores_of
 
 
 def digest(model: Llama) -> str:
@@ -49,7 +50,7 @@ def test_weights_have_the_size_that_they_should() -> None:
 def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor that is filled in pieces is the one that is filled at once."""
     whole = fill_uniform(torch.empty(50, 7), 3, 1.0)
-    monkeypatch.setattr("fairsched.engines.torch_random.PIECE", 64)
+    monkeypatch.setattr("fairsched.engines.torch.random_bits.PIECE", 64)
     assert torch.equal(fill_uniform(torch.empty(50, 7), 3, 1.0), whole)
 
 
@@ -134,10 +135,17 @@ def test_draws_follow_the_distribution() -> None:
 
 def test_other_engines_do_not_import_torch() -> None:
     """Everything in engines outside the torch worker can be imported where torch is not installed."""
-    folder = Path(__file__).parents[2] / "engines"
-    names = [path.stem for path in folder.glob("*.py") if not path.stem.startswith(("torch_", "ray_", "_"))]
-    assert len(names) > 10
-    imports = "\n".join(f"import fairsched.engines.{name}" for name in names)
+    folder = Path(__file__).parents[3] / "engines"
+    own = (
+        *(
+            folder / each
+            for each in ("torch", "adapters", "calibration/workbench.py", "serving/cluster/ray_workers.py")
+        ),
+    )
+    paths = [path for path in folder.rglob("*.py") if not any(path.is_relative_to(each) for each in own)]
+    names = [".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    assert len(names) > 100
+    imports = "\n".join(f"import fairsched.engines.{name}" for name in names if name != "__init__")
     code = f"import sys\nsys.modules['torch'] = sys.modules['safetensors'] = None\n{imports}\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.torch_executor import TorchExecutor
-from fairsched.engines.torch_model import SIZES, Llama
-from fairsched.engines.torch_pages import OutOfPagesError, PagePool, Pages, PrefixPages, pages_needed
-from fairsched.engines.torch_seats import Batch, Ints
+from fairsched.engines.torch import Llama
+from fairsched.engines.torch.executor import TorchExecutor
+from fairsched.engines.torch.model import SIZES
+from fairsched.engines.torch.pages import OutOfPagesError, PagePool, Pages, PrefixPages, pages_needed
+from fairsched.engines.torch.seats import Batch, Ints
 from fairsched.model.request import Prompt
-from tests.engines.torch_worlds import CAPACITY, RUNNING_MAX, Drive, World, worlds
+from tests.support.torch.scenarios import CAPACITY, RUNNING_MAX, Drive, World, worlds
 
 MODEL = Llama.random(SIZES["tiny"])
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.load import load_trace
-from fairsched.model.workload import Workload
+from fairsched.engines.workloads import generate, load_trace
+from fairsched.model.request import Workload
 
 TRACE = Path(__file__).parents[3].parent / "shared" / "traces" / "azure-2023-conv.csv"
 

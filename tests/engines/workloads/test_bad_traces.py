@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.engines.workloads.errors import TraceError, WorkloadError
-from fairsched.engines.workloads.load import load_trace
+from fairsched.engines.workloads import TraceError, WorkloadError, load_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 AZURE_ROW = "2023-11-16 18:15:46.6805900,374,44\n"
@@ -126,14 +125,14 @@ BAD: dict[str, tuple[str, int | None, str | None, str]] = {
     "own: later parent": (own(parent="[1]") + own(), 1, "parent", "earlier row"),
     "own: its own parent": (own() + own(id="1", parent="1"), 2, "parent", "earlier row"),
     "own: one of two parents unknown": (own() + own(parent="[0, 9]"), 2, "parent", "found 9"),
-    "own: thinks after nobody": (own(think_ms="3"), 1, "think_ms", "a parent"),
+    "own: thinks after no parent": (own(think_ms="3"), 1, "think_ms", "a parent"),
     "own: declares too little": (own(max_output_tokens="4"), 1, "max_output_tokens", "at least"),
     "own: client missing": (own() + own(client=""), 2, "client", "a client"),
     "own: client unexpected": (own(client="", session='"s"') + own(), 2, "client", "no client"),
     "own: empty client": (own(client='""'), 1, "client", "''"),
     "own: weight zero": (own(weight="0"), 1, "weight", ">= 1"),
     "own: weights differ": (own(weight="2") + own(weight="3"), 2, "weight", "the client's weight 2"),
-    "own: weight of nobody": (own(client="", weight="2"), 1, "weight", "a client"),
+    "own: weight of no client": (own(client="", weight="2"), 1, "weight", "a client"),
     "own: block of nothing": (own(block_tokens="0"), 1, "block_tokens", ">= 1"),
     "own: cancelled before": (own(cancel_after_ms="-1"), 1, "cancel_after_ms", "-1"),
     "own: negative target": (own(slo='{"ttft_ms": -5}'), 1, "slo", "-5"),

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads.errors import WorkloadError
-from fairsched.engines.workloads.generate import WORKLOADS, generate
-from fairsched.engines.workloads.tokens import BLOCK_TOKENS, TokenSource, prompt_of
-from fairsched.model.request import KEY_BYTES, Prompt
-from fairsched.model.workload import Job, Workload
+from fairsched.engines.workloads import WORKLOADS, TokenSource, WorkloadError, generate, prompt_of
+from fairsched.engines.workloads.sampling.tokens import BLOCK_TOKENS
+from fairsched.model.request import KEY_BYTES, Job, Prompt, Workload
 
 # Parameters that make each workload small enough to draw many.
 SMALL: dict[str, dict[str, Any]] = {
@@ -214,7 +212,7 @@ def test_a_chat_s_history_grows() -> None:
 
 
 def test_the_showcase_scales_with_its_duration() -> None:
-    """Twice the duration is twice the requests of everybody; only the flood shares a prefix."""
+    """Twice the duration is twice the requests of every client; only the flood shares a prefix."""
     short, long = (generate("showcase", duration_s=duration, hot_rate=8, cold_rate=3) for duration in (5, 10))
     count = [Counter(job.request.client for job in made.jobs) for made in (short, long)]
     assert count[0] == {0: 40, 1: 15, 2: 15}
@@ -265,7 +263,7 @@ def test_rate_and_limit_apply_to_generators() -> None:
         ("llm-judge", {"misbehave": "loudly"}, "parameter misbehave"),
         ("llm-judge", {"rate_scale": float("nan")}, "positive finite"),
         ("llm-judge", {"limit": 0}, "at least 1"),
-        ("ce1", {"misbehave": "more-requests"}, "nobody in it can misbehave"),
+        ("ce1", {"misbehave": "more-requests"}, "no client of it can misbehave"),
         ("multi-turn", {"clients": 28}, "Expected int <= 27"),
     ],
 )

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.info import render_info, trace_info
-from fairsched.engines.workloads.load import load_trace
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
+from fairsched.engines.workloads import generate, load_trace, render_info, trace_info
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 
 TRACES = Path(__file__).parents[3].parent / "shared" / "traces"
 

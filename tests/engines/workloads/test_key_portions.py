@@ -38,7 +38,7 @@ def by_definition(chains: list[tuple[int, list[int]]]) -> dict[tuple[int, int, t
 
 @given(chains=CHAINS)
 def test_one_sort_finds_what_the_definition_says(chains: list[tuple[int, list[int]]]) -> None:
-    """The key portion of a prompt is the deepest node longer than all before it; whoever begins with it shares it."""
+    """The key portion of a prompt is the deepest node longer than all before it, shared by prompts that begin so."""
     found = key_portions([prompt(size, keys) for size, keys in chains])
     expected = [
         KeyPortion(

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads.clients import ClientSpec
-from fairsched.engines.workloads.errors import WorkloadError
-from fairsched.engines.workloads.formats import FORMATS, recognise
-from fairsched.engines.workloads.load import load_trace
-from fairsched.engines.workloads.rows import ms_ns, seconds_ns
-from fairsched.engines.workloads.scaling import rate_ratio, scaled_ns
-from fairsched.model.request import Slo
-from fairsched.model.workload import Workload
+from fairsched.engines.workloads import ClientSpec, WorkloadError, load_trace
+from fairsched.engines.workloads.readers.formats import FORMATS, recognise
+from fairsched.engines.workloads.readers.rows import ms_ns, seconds_ns
+from fairsched.engines.workloads.sampling.timing import rate_ratio, scaled_ns
+from fairsched.model.request import Slo, Workload
 
 SOME = Path("some.trace")
 AZURE = """\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r
@@ -133,7 +130,7 @@ def test_optional_keys_say_all_that_a_workload_says(tmp_path: Path) -> None:
     assert (three.request.id, three.after, three.think_ns) == (9, (0, 1), 2_000_000)
     assert (three.request.max_output_tokens, three.cancel_after_ns) == (30, 7_000_000)
     assert (four.request.max_output_tokens, four.request.predicted_output_tokens) == (9, 8)
-    # Linked calls are one program, named after the root; the second root belongs to nobody's program.
+    # Linked calls are one program, named after the root; the second root belongs to no program.
     assert [job.program for job in workload.jobs] == [0, None, 0, 0]
 
 

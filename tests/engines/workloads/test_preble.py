@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.cli import main
-from fairsched.engines.workloads.errors import WorkloadError
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.info import trace_info
-from fairsched.engines.workloads.popularity import spread_lengths, zipf_counts
-from fairsched.model.workload import Workload
+from fairsched.engines.workloads import WorkloadError, generate, trace_info
+from fairsched.engines.workloads.sampling.distributions import spread_lengths, zipf_counts
+from fairsched.model.request import Workload
 
 # Preble, Table 1: prompt mean and standard deviation, output mean, shared prefix, requests sharing a key portion.
 TABLE = {
@@ -178,7 +176,7 @@ def test_mixtures_that_mean_nothing_are_refused(params: dict[str, Any], message:
 
 @given(total=st.integers(1, 3_000), documents=st.integers(1, 200), exponent=st.floats(0, 3))
 def test_requests_are_apportioned_whole(total: int, documents: int, exponent: float) -> None:
-    """Counts sum to the total, fall with the rank, and leave nobody out."""
+    """Counts sum to the total, fall with the rank, and leave none out."""
     if total < documents:
         with pytest.raises(WorkloadError):
             zipf_counts(total, documents, exponent)

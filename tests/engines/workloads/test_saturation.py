@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.changes import WorkerSpec
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.saturation import NEAR, missed_tokens, saturation
-from fairsched.model.presets import PRESETS
+from fairsched.engines.fleet import WorkerSpec
+from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.sampling.auto_rate import NEAR, missed_tokens, saturation
+from fairsched.model.latency import PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 PRESET = PRESETS["llama-3.2-3b-a10g"]
@@ -23,7 +24,7 @@ def test_an_overloaded_worker_does_about_what_is_estimated(name: str, params: di
     """
     worker = WorkerSpec(PRESETS["llama-3.1-8b-a100"])
     made = generate(name, workers=[worker], rate_scale=3, **params)  # type: ignore[arg-type]
-    run = Run(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["round-robin"])
+    run = RunSpec(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["round-robin"])
     result, _, _ = run_one(made, run, Cluster(worker.latency))
     assert result.measures.throughput_rps == pytest.approx(saturation(made, [worker]).rps, rel=0.25)
 

@@ -7,11 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.load import load_trace
-from fairsched.engines.workloads.save import save_workload
-from fairsched.model.request import Client, Prompt, Request, Slo
-from fairsched.model.workload import Job, Workload
+from fairsched.engines.workloads import generate, load_trace, save_workload
+from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 
 TIMES = st.none() | st.integers(0, 10**13)
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from fairsched.model.latency import LatencyModel
-from fairsched.model.preset_document import (
+from fairsched.model.latency import (
+    PRESETS,
     EngineFacts,
+    LatencyModel,
     PresetError,
     as_builtins,
     decoded,
@@ -15,7 +16,6 @@ from fairsched.model.preset_document import (
     from_builtins,
     preset_document,
 )
-from fairsched.model.presets import PRESETS
 
 FACTS = EngineFacts("tiny", "cpu", "float32", "2.13.0", 1, 16, 8, 64, "fcfs", "wall", "November 2026")
 TWO_PIECES = PRESETS["opt-13b-a100"]

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model.events import ClientConfigured, Event
-from fairsched.model.monitor import ClusterMonitor, Monitor
-from fairsched.model.monitor_gap import Lags, PairGaps
-from fairsched.model.monitor_promise import MonitorReport, Promise
-from fairsched.model.service import Charging, backlogs, charges, service_lag
-from fairsched.model.trace import concatenate, tables
+from fairsched.model.monitor import ClusterMonitor, Monitor, MonitorReport, Promise
+from fairsched.model.monitor.gap import Lags, PairGaps
+from fairsched.model.service import Charging, backlogs, charges, concatenate, tables
+from fairsched.model.service.received import service_lag
 from tests.model.test_service import CHARGINGS, CLIENTS, admitted, arrived, decoded, gap_of, runs
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.lane import Lane
-from fairsched.engines.simulator import Simulator
-from fairsched.engines.workloads.ce1 import KV_CAPACITY_TOKENS, QUANTUM
-from fairsched.engines.workloads.generate import generate
+from fairsched.engines.simulation import Simulator
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker
+from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.generators.demonstrations import CE1_KV_TOKENS, CE1_QUANTUM
 from fairsched.model import theorem
 from fairsched.model.events import (
     Admitted,
@@ -28,28 +28,24 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.monitor import ClusterMonitor, Monitor, together
-from fairsched.model.monitor_promise import ASSUMPTIONS, Finding, MonitorReport, Promise
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.service import backlogs, charges, service_gap
-from fairsched.model.theorem import Assumption
-from fairsched.model.trace import concatenate, tables
-from fairsched.model.workload import Workload
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate
-from fairsched.policies.gate_watch import GateWatch
+from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, MonitorReport, Promise, together
+from fairsched.model.request import Client, Prompt, Request, Workload
+from fairsched.model.service import backlogs, charges, concatenate, service_gap, tables
+from fairsched.model.theorem import ASSUMPTIONS, Assumption
+from fairsched.policies.gates import AnyGate, DeficitGate
+from fairsched.policies.guarantees import GateMonitor
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
-from tests.engines.logs import RUNS, Case
-from tests.engines.worlds import job, lag, policy, run, world
-from tests.verify.authors.allowance import Allowance
-from tests.verify.authors.least_served import LeastServed
+from tests.support.authors.allowance import Allowance
+from tests.support.authors.least_served import LeastServed
+from tests.support.logs import RUNS, Case, before_decisions
+from tests.support.scenarios import job, lag, policy, run, world
 
 
 def promise_of(chosen: ComposedPolicy, workload: Workload, capacity: int) -> Promise:
     """What the policy promises to a workload's clients on a worker of this size."""
     declared = max((each.request.max_output_tokens for each in workload.jobs), default=1)
-    held = chosen.promise(workload.clients, chosen.limits(capacity, declared))
+    held = chosen.guarantee.promise(workload.clients, chosen.guarantee.limits(capacity, declared))
     assert held is not None
     return held
 
@@ -57,26 +53,9 @@ def promise_of(chosen: ComposedPolicy, workload: Workload, capacity: int) -> Pro
 def watched(chosen: ComposedPolicy, workload: Workload, capacity: int, events: Iterable[Event]) -> list[MonitorReport]:
     """Each worker's report on a run, held to a policy's promise."""
     held = promise_of(chosen, workload, capacity)
-    monitor = ClusterMonitor(lambda worker: Monitor(held, chosen.gate_check(), worker=worker))
+    monitor = ClusterMonitor(lambda worker: Monitor(held, chosen.guarantee.gate_monitor(), worker=worker))
     monitor.observe_all(events)
     return list(monitor.reports())
-
-
-def simulated(workload: Workload, case: Case, kind: type[Simulator] = Simulator) -> list[Event]:
-    """The events of a case's run."""
-    events: list[Event] = []
-    kind(
-        workload,
-        case.build(),
-        ROUTERS[case.router],
-        case.latency,
-        workers=case.workers,
-        kv_capacity_tokens=case.kv_capacity_tokens,
-        on_events=events.extend,
-        leap=case.leap,
-        changes=case.changes,
-    ).run()
-    return events
 
 
 # --- what ships -----------------------------------------------------------------------------------------------------
@@ -92,9 +71,12 @@ def test_shipped_policies_hold_what_they_promise(drawn: tuple[Workload, Case]) -
     workload, case = drawn
     chosen = case.build()
     if not chosen.gate.grouped:
-        assert (chosen.promise(workload.clients, chosen.limits(40, 1)), chosen.gate_check()) == (None, None)
+        assert (
+            chosen.guarantee.promise(workload.clients, chosen.guarantee.limits(40, 1)),
+            chosen.guarantee.gate_monitor(),
+        ) == (None, None)
         return
-    for report in watched(chosen, workload, case.kv_capacity_tokens, simulated(workload, case)):
+    for report in watched(chosen, workload, case.kv_capacity_tokens, case.events(workload)):
         for name in KEPT:
             assert not report.assumptions[name].violated, report.assumptions[name]
         assert report.gap_violations == 0
@@ -108,7 +90,7 @@ def test_gap_is_that_of_the_figures(drawn: tuple[Workload, Case]) -> None:
     chosen = case.build()
     if not chosen.gate.grouped:
         return
-    events = simulated(workload, case)
+    events = case.events(workload)
     trace = concatenate([tables(events)])
     charging = promise_of(chosen, workload, case.kv_capacity_tokens).charging
     offline = service_gap(charges(trace, charging), backlogs(trace))
@@ -116,13 +98,16 @@ def test_gap_is_that_of_the_figures(drawn: tuple[Workload, Case]) -> None:
     assert max((report.gap.cost for report in reports if report.gap), default=0) == offline.cost
 
 
-class Reweighting(Simulator):
-    """A simulator in which clients' weights change as a run goes on."""
+def reweight(simulator: Simulator) -> None:
+    """Let clients' weights change as a run goes on."""
 
-    def _decide(self, lane: Lane) -> None:
-        client = self.now_ns % len(self.workload.clients)
-        self._publish(lane, [ClientConfigured(self.now_ns, lane.state.worker, client, 1 + self.now_ns // 7 % 3)])
-        super()._decide(lane)
+    def change(worker: SimulatedWorker) -> None:
+        now_ns = simulator.loop.now_ns
+        client = now_ns % len(simulator.workload.clients)
+        event = ClientConfigured(now_ns, worker.state.worker, client, 1 + now_ns // 7 % 3)
+        simulator.pool.publish(worker, [event])
+
+    before_decisions(simulator, change)
 
 
 @given(RUNS)
@@ -133,15 +118,15 @@ def test_weights_that_change(drawn: tuple[Workload, Case]) -> None:
     chosen = case.build()
     if not chosen.gate.grouped:
         return
-    for report in watched(chosen, workload, case.kv_capacity_tokens, simulated(workload, case, Reweighting)):
+    for report in watched(chosen, workload, case.kv_capacity_tokens, case.events(workload, reweight)):
         for name in KEPT:
             assert not report.assumptions[name].violated, report.assumptions[name]
         assert (report.gap_violations, report.lag_violations if not report.violated() else 0) == (0, 0)
 
 
 @given(RUNS, st.sampled_from([Allowance(), LeastServed()]))
-def test_gates_of_authors(drawn: tuple[Workload, Case], gate: Gate[Any]) -> None:
-    """A gate that is nothing but somebody's kernels is watched by these kernels, under every order and batching rule:
+def test_gates_of_authors(drawn: tuple[Workload, Case], gate: AnyGate) -> None:
+    """A gate that is nothing but an author's kernels is watched by these kernels, under every order and batching rule:
     its own run respects it."""
     workload, case = drawn
     chosen = attrs.evolve(case.build(), gate=gate)
@@ -159,8 +144,8 @@ def test_gates_of_authors(drawn: tuple[Workload, Case], gate: Gate[Any]) -> None
 def refused(events: Iterable[Event], quantum: int) -> list[int]:
     """The positions of admissions that a deficit gate would not have let in: its rules, client by client.
 
-    Rates are 1 and 2, weights 1; nobody has more than a quantum of credit, and who waits is topped up when nobody who
-    waits has any.
+    Rates are 1 and 2, weights 1; no client has more than a quantum of credit, and when no waiting client has any all
+    are refilled.
     """
     q: dict[int, int] = {}
     waits: dict[int, int] = {}
@@ -195,7 +180,7 @@ def refused(events: Iterable[Event], quantum: int) -> list[int]:
 
 @given(RUNS, st.sampled_from([1, 5, 30]))
 def test_admissions_past_the_deficit_gate(drawn: tuple[Workload, Case], quantum: int) -> None:
-    """On the run of any policy, the admissions that are told to pass a deficit gate are those that its rules, written
+    """On the run of any policy, the admissions that are reported past a deficit gate are those that its rules, written
     out, do not let in; and a bound is exceeded only on a run with some."""
     workload, case = drawn
     jobs = tuple(each for each in workload.jobs if not each.after)
@@ -204,10 +189,10 @@ def test_admissions_past_the_deficit_gate(drawn: tuple[Workload, Case], quantum:
     gate = DeficitGate(quantum=quantum)
     chosen = attrs.evolve(case.build(), gate=gate)
     for worker in range(case.workers):
-        events = [event for event in simulated(workload, case) if event.worker == worker]
+        events = [event for event in case.events(workload) if event.worker == worker]
         arrived = {event.request.id for event in events if isinstance(event, Arrived)}
         events = [event for event in events if not isinstance(event, Rejected) or event.request_id in arrived]
-        watch = GateWatch(gate, skips=False)
+        watch = GateMonitor(gate, skips=False)
         told = [position for position, event in enumerate(events) if watch.observe(event) is not None]
         assert told == refused(events, quantum)
         for report in watched(chosen, workload, case.kv_capacity_tokens, events):
@@ -225,35 +210,44 @@ def two(**params: object) -> tuple[ComposedPolicy, Workload]:
     return chosen, world([job(i, i % 2, 0, 4, 6) for i in range(8)], "fg")
 
 
-def broken(name: str, chosen: ComposedPolicy, workload: Workload, events: Iterable[Event]) -> Finding:
-    """The finding about one assumption, which must be broken and matter to a theorem; nothing else may be."""
+def broken(name: str, chosen: ComposedPolicy, workload: Workload, events: Iterable[Event], text: str = "") -> Finding:
+    """The finding about one assumption, which must be broken first as `text` says and matter to a theorem; nothing else
+    may be."""
     [report] = watched(chosen, workload, CAPACITY, events)
     assert set(report.violated()) == {name}
     finding = report.violated()[name]
     assert finding.first is not None
     assert finding.first.worker == 0
+    assert text in finding.first.text
     return finding
 
 
-def test_admitted_around_the_gate() -> None:
-    """An engine that serves in order of arrival breaks GateRespected as soon as it serves a client without credit, and
-    the finding names the first such request; the gate's own policy serves the same world without."""
-    chosen = policy("dlpm", quantum=1)
+def first_of(report: MonitorReport, name: str) -> str:
+    """How the assumption was broken first."""
+    first = report.assumptions[name].first
+    assert first is not None
+    return first.text
+
+
+def changed(events: Iterable[Event], request_id: int, **values: int) -> list[Event]:
+    """The events with another admission of a request."""
+    return [
+        replace(event, **values) if isinstance(event, Admitted) and event.request_id == request_id else event
+        for event in events
+    ]
+
+
+@pytest.mark.parametrize(("name", "params"), [("dlpm", {"quantum": 1}), ("vtc", {})])
+def test_admitted_around_the_gate(name: str, params: dict[str, Any]) -> None:
+    """An engine that serves in order of arrival breaks GateRespected as soon as it serves a client without credit, or
+    one charged more than another that waits, and the finding names the first such request; the gate's own policy serves
+    the same world without."""
+    chosen = policy(name, **params)
     workload = world([*(job(i, 0, 0, 9, 9) for i in range(6)), job(6, 1, 0, 9, 9)], "fg")
-    finding = broken("GateRespected", chosen, workload, run(workload, policy("fcfs"), CAPACITY))
-    assert finding.first is not None
-    assert finding.first.text == "request 1 of client 0 is admitted where the gate lets in client 1"
-    assert finding.violated == 5
+    text = "request 1 of client 0 is admitted where the gate lets in client 1"
+    assert broken("GateRespected", chosen, workload, run(workload, policy("fcfs"), CAPACITY), text).violated == 5
     [report] = watched(chosen, workload, CAPACITY, run(workload, chosen, CAPACITY))
     assert report.violated() == {}
-
-
-def test_admitted_while_a_smaller_counter_waits() -> None:
-    """The same engine under VTC's promise: who was charged more is admitted while somebody charged less waits."""
-    workload = world([*(job(i, 0, 0, 9, 9) for i in range(6)), job(6, 1, 0, 9, 9)], "fg")
-    finding = broken("GateRespected", policy("vtc"), workload, run(workload, policy("fcfs"), CAPACITY))
-    assert finding.first is not None
-    assert finding.first.text == "request 1 of client 0 is admitted where the gate lets in client 1"
 
 
 def test_more_decoded_than_reserved() -> None:
@@ -265,63 +259,47 @@ def test_more_decoded_than_reserved() -> None:
     run_on = events[last]
     assert isinstance(run_on, Decoded)
     more = replace(run_on, tokens=tuple(tokens + 7 for tokens in run_on.tokens))
-    finding = broken("MemReserve", chosen, workload, [*events[:last], more])
+    finding = broken("MemReserve", chosen, workload, [*events[:last], more], "7 tokens more than are reserved")
     assert finding.first is not None
     assert (finding.first.position, finding.first.time_ns) == (last, run_on.time_ns)
-    assert "7 tokens more than are reserved" in finding.first.text
 
 
 def test_less_reserved_than_asked_for() -> None:
     """An admission that reserves less than its request may produce breaks MemReserve, whether or not it uses it."""
     chosen, workload = two()
-    events = [
-        replace(event, reserved_output_tokens=5) if isinstance(event, Admitted) and not event.request_id else event
-        for event in run(workload, chosen, CAPACITY)
-        if isinstance(event, Arrived | Admitted)
-    ]
-    finding = broken("MemReserve", chosen, workload, events)
-    assert finding.first is not None
-    assert finding.violated == 1
-    assert finding.first.text == "request 0 may produce 6 tokens and 5 are reserved"
+    queue = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, Arrived | Admitted)]
+    text = "request 0 may produce 6 tokens and 5 are reserved"
+    assert broken("MemReserve", chosen, workload, changed(queue, 0, reserved_output_tokens=5), text).violated == 1
 
 
 def test_more_to_be_charged_than_memory_holds() -> None:
     """Admissions beyond the memory that U was computed from break MemReserve: the promise was made for 20 tokens, and
     the worker has 200."""
     chosen, workload = two()
-    events = run(workload, chosen, 200)
     held = promise_of(chosen, workload, 20)
     assert held.charge_max == 2 * 20 - 1
-    monitor = Monitor(held, chosen.gate_check())
-    monitor.observe_all(events)
-    finding = monitor.report().violated()["MemReserve"]
-    assert finding.first is not None
+    monitor = Monitor(held, chosen.guarantee.gate_monitor())
+    monitor.observe_all(run(workload, chosen, 200))
+    assert "MemReserve" in monitor.report().violated()
     # The prompt of its third request, and three times six reserved tokens at 2 each.
-    assert finding.first.text == "client 0 may be charged 40 after request 4 was admitted, and U is 39"
+    text = "client 0 may be charged 40 after request 4 was admitted, and U is 39"
+    assert first_of(monitor.report(), "MemReserve") == text
 
 
 def test_admitted_for_nothing() -> None:
     """A policy that rounds a charge down to zero breaks ChargesAtLeastOne."""
     chosen, workload = two()
-    events = [
-        replace(event, extend_tokens=0, cached_prefix_tokens=4)
-        if isinstance(event, Admitted) and event.request_id == 1
-        else event
-        for event in run(workload, chosen, CAPACITY)
-    ]
-    finding = broken("ChargesAtLeastOne", chosen, workload, events)
-    assert finding.first is not None
-    assert finding.first.text == "request 1 is admitted for 0 tokens"
+    events = changed(run(workload, chosen, CAPACITY), 1, extend_tokens=0, cached_prefix_tokens=4)
+    broken("ChargesAtLeastOne", chosen, workload, events, "request 1 is admitted for 0 tokens")
 
 
 def test_cancelled_while_it_runs() -> None:
-    """A caller who gives up in the middle of a prefill gets back what was not computed: NothingRefunded."""
+    """A caller that gives up in the middle of a prefill gets back what was not computed: NothingRefunded."""
     chosen = policy("dlpm", max_batched_tokens=2)
     impatient = replace(job(0, 0, 0, 20, 4), cancel_after_ns=3)
     workload = world([impatient, job(1, 1, 0, 4, 4)], "fg")
-    finding = broken("NothingRefunded", chosen, workload, run(workload, chosen, CAPACITY))
-    assert finding.first is not None
-    assert finding.first.text.startswith("request 0 was cancelled while it ran")
+    events = run(workload, chosen, CAPACITY)
+    finding = broken("NothingRefunded", chosen, workload, events, "request 0 was cancelled while it ran")
     assert "D-starvation" in finding.theorems
     assert "D-4.1" not in finding.theorems
 
@@ -333,20 +311,17 @@ def test_settled_for_more_than_planned() -> None:
     events = run(workload, chosen, CAPACITY)
     at = next(i for i, event in enumerate(events) if isinstance(event, Admitted)) + 1
     more, less = (Settled(0, 0, 0, 0, tokens) for tokens in (6, 3))
-    finding = broken("ExtendAsPlanned", chosen, workload, [*events[:at], more])
-    assert finding.theorems == ("D-cap",)
+    assert broken("ExtendAsPlanned", chosen, workload, [*events[:at], more]).theorems == ("D-cap",)
     broken("NothingRefunded", chosen, workload, [*events[:at], less])
 
 
 def test_over_the_cap() -> None:
-    """An engine that ignores the in-flight cap breaks Capped, and says by whom; without a cap nobody watches."""
+    """An engine that ignores the in-flight cap breaks Capped, and says by whom; without a cap it is not watched."""
     capped, workload = two(in_flight_cap_tokens=15)
     free, _ = two()
     events = run(workload, free, CAPACITY)
     [report] = watched(capped, workload, CAPACITY, events)
-    first = report.assumptions["Capped"].first
-    assert first is not None
-    assert first.text == "client 0 has 20 tokens in flight, over the cap of 15"
+    assert first_of(report, "Capped") == "client 0 has 20 tokens in flight, over the cap of 15"
     [report] = watched(free, workload, CAPACITY, events)
     assert report.assumptions["Capped"].violated is None
 
@@ -361,13 +336,10 @@ def test_outputs_that_are_not_reserved() -> None:
     assert "OutputsBounded" in str(report.assumptions["MemReserve"].why)
     assert report.violated() == {}
     longer = [replace(event, output_tokens=9) if isinstance(event, Finished) else event for event in events]
-    finding = broken("OutputsBounded", chosen, workload, longer)
-    assert finding.first is not None
-    assert finding.first.text == "request 0 produced 9 tokens and had declared 6"
+    broken("OutputsBounded", chosen, workload, longer, "request 0 produced 9 tokens and had declared 6")
     wide, _ = two(reserve="optimistic", max_running=16)
-    finding = broken("OutputsBounded", chosen, workload, run(workload, wide, CAPACITY)[:12])
-    assert finding.first is not None
-    assert finding.first.text == "3 requests run, and 2 may"
+    more = run(workload, wide, CAPACITY)[:12]
+    broken("OutputsBounded", chosen, workload, more, "3 requests run, and 2 may")
 
 
 def test_memory_that_two_do_not_share() -> None:
@@ -377,12 +349,11 @@ def test_memory_that_two_do_not_share() -> None:
     arrivals = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, Arrived)]
     held = promise_of(chosen, workload, 14)
     assert held.charge_max == 2 * 14 - 1
-    monitor = Monitor(held, chosen.gate_check())
+    monitor = Monitor(held, chosen.guarantee.gate_monitor())
     monitor.observe_all([*arrivals, Admitted(0, 0, 0, 0, 4, 0, 6), Admitted(0, 0, 1, 1, 4, 0, 6)])
     assert set(monitor.report().violated()) == {"MemShared"}
-    first = monitor.report().assumptions["MemShared"].first
-    assert first is not None
-    assert first.text == "client 1 and client 0 may be charged 28 together, and the largest U is 27"
+    text = "client 1 and client 0 may be charged 28 together, and the largest U is 27"
+    assert first_of(monitor.report(), "MemShared") == text
 
 
 def test_quanta() -> None:
@@ -394,21 +365,18 @@ def test_quanta() -> None:
     assert "D-4.1" in finding.theorems
     assert "D-weighted" not in finding.theorems
     held = attrs.evolve(promise_of(chosen, workload, CAPACITY), quanta=(0, 0))
-    assert set(Monitor(held, chosen.gate_check()).report().violated()) == {"QuantumPositive"}
+    assert set(Monitor(held, chosen.guarantee.gate_monitor()).report().violated()) == {"QuantumPositive"}
 
 
 def test_no_theorem_needs_it() -> None:
     """A request that no empty worker could hold, and input that costs more than output, are counted too, though no
     theorem rests on them as the gates are."""
     chosen, workload = two(input_rate=3)
-    monitor = Monitor(promise_of(chosen, workload, CAPACITY), chosen.gate_check())
+    monitor = Monitor(promise_of(chosen, workload, CAPACITY), chosen.guarantee.gate_monitor())
     monitor.observe_all([WorkerJoined(0, 0, 9), Arrived(1, 0, workload.jobs[0].request)])
     report = monitor.report()
-    fits, ordered = report.assumptions["FitsAlone"].first, report.assumptions["WeightsOrdered"].first
-    assert fits is not None
-    assert ordered is not None
-    assert fits.text == "request 0 needs 10 tokens, and the worker holds 9"
-    assert ordered.text == "an input token costs 3, an output token 2"
+    assert first_of(report, "FitsAlone") == "request 0 needs 10 tokens, and the worker holds 9"
+    assert first_of(report, "WeightsOrdered") == "an input token costs 3, an output token 2"
     assert report.violated() == {}
 
 
@@ -419,7 +387,7 @@ def test_no_theorem_needs_it() -> None:
 def test_configurations_that_break_an_assumption(name: str, params: dict[str, Any], assumption: str) -> None:
     """A variant whose configuration breaks an assumption says so from the start, without any event."""
     held = promise_of(policy(name, **params), world([], "fg"), CAPACITY)
-    assert set(Monitor(held, policy(name, **params).gate_check()).report().violated()) == {assumption}
+    assert set(Monitor(held, policy(name, **params).guarantee.gate_monitor()).report().violated()) == {assumption}
 
 
 def test_a_slow_worker() -> None:
@@ -429,7 +397,7 @@ def test_a_slow_worker() -> None:
     held = promise_of(chosen, workload, 20)
     rates: dict[float | None, Finding] = {}
     for floor in (None, 1e6, 1e12):
-        monitor = Monitor(attrs.evolve(held, capacity_floor=floor), chosen.gate_check())
+        monitor = Monitor(attrs.evolve(held, capacity_floor=floor), chosen.guarantee.gate_monitor())
         monitor.observe_all(events)
         rates[floor] = monitor.report().assumptions["CapacityFloor"]
     assert [finding.violated is None for finding in rates.values()] == [True, False, False]
@@ -444,10 +412,10 @@ def test_the_printed_rule_breaks_its_bound() -> None:
     say, and the assumption that the rule breaks is named; under the shipped rule neither happens."""
     workload = generate("ce1", steps=400)
     for name in ("dlpm-printed", "dlpm"):
-        chosen = policy(name, quantum=QUANTUM)
-        events = run(workload, chosen, KV_CAPACITY_TOKENS)
-        [report] = watched(chosen, workload, KV_CAPACITY_TOKENS, events)
-        bound = 2 * (QUANTUM + 7 - 1)
+        chosen = policy(name, quantum=CE1_QUANTUM)
+        events = run(workload, chosen, CE1_KV_TOKENS)
+        [report] = watched(chosen, workload, CE1_KV_TOKENS, events)
+        bound = 2 * (CE1_QUANTUM + 7 - 1)
         rows = [row for row in lag(workload, chosen, events, ahead=1, behind=0) if row[1] > bound]
         assert report.lag_bound == bound
         if name == "dlpm":
@@ -473,7 +441,7 @@ def test_every_assumption_is_listed(name: str, reserve: str) -> None:
     assert named == {each.name for each in ASSUMPTIONS}
     held = promise_of(chosen, workload, CAPACITY)
     assert set(held.needed_by()) <= named
-    for gate in (chosen.gate_check(), None):
+    for gate in (chosen.guarantee.gate_monitor(), None):
         monitor = Monitor(held, gate)
         monitor.observe_all(run(workload, chosen, CAPACITY))
         findings = monitor.report().assumptions
@@ -523,7 +491,7 @@ def test_a_monitor_may_come_late() -> None:
 
 
 def test_a_worker_that_leaves_takes_what_waits_with_it() -> None:
-    """After a worker left, nobody waits there: who comes later is compared from then on only."""
+    """After a worker left, no client waits there: later ones are compared from then on only."""
     chosen, workload = two()
     held = promise_of(chosen, workload, CAPACITY)
     arrivals: list[Event] = [Arrived(0, 0, each.request) for each in workload.jobs]

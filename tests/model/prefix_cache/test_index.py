@@ -2,39 +2,28 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairsched.model.prefix_draft import ROOT
-from fairsched.model.prefix_index import Level, PrefixIndex, Victim
+from fairsched.model.prefix_cache import ROOT, PrefixIndex
+from fairsched.model.prefix_cache.index import Level, Victim
 from fairsched.model.request import Prompt
-from fairsched.model.serial import StateError, from_json, to_json
+from fairsched.model.serialization import StateError, from_json, to_json
+from tests.support.clusters import KEYS, Keys, keys_of, prefixes, prompt_of
 
-Keys = tuple[int, ...]
 WORKERS = 3
 WINDOW_NS = 10
-# Few keys and short prompts: prefixes meet, diverge inside a node and end inside a node all the time.
-keys_lists = st.lists(st.integers(0, 1), max_size=6).map(tuple)
 workers = st.integers(0, WORKERS - 1)
-
-
-def prompt_of(keys: Keys, block_tokens: int = 1) -> Prompt:
-    """A prompt of the given keys and one token more."""
-    return Prompt.from_keys(keys, block_tokens=block_tokens, tokens=len(keys) * block_tokens + 1)
-
-
-def prefixes(keys: Keys) -> list[Keys]:
-    """Every nonempty prefix, the shortest first."""
-    return [keys[:n] for n in range(1, len(keys) + 1)]
 
 
 def path_of(index: PrefixIndex, node: int) -> Keys:
     """The keys that the path from the root to a node spells."""
     known = index.nodes[node]
-    return tuple(int.from_bytes(known.prompt.keys[8 * i : 8 * i + 8], "little") for i in range(known.end))
+    return keys_of(known.prompt, known.end)
 
 
 def document(index: PrefixIndex) -> str:
@@ -96,7 +85,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         """The same object for the same keys, as events of one process have it."""
         return self.prompts.setdefault(keys, prompt_of(keys, self.block_tokens))
 
-    @rule(keys=keys_lists, worker=workers, later_ns=st.integers(0, 3), hit=st.booleans(), data=st.data())
+    @rule(keys=KEYS, worker=workers, later_ns=st.integers(0, 3), hit=st.booleans(), data=st.data())
     def insert(self, keys: Keys, worker: int, later_ns: int, hit: bool, data: st.DataObject) -> None:
         blocks = data.draw(st.one_of(st.just(len(keys)), st.integers(0, len(keys))))
         self.now_ns += later_ns
@@ -116,7 +105,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.index = self.index.advance(self.now_ns, at_most)
         self.naive.advance(self.now_ns, at_most)
 
-    @rule(keys=keys_lists, worker=workers, data=st.data())
+    @rule(keys=KEYS, worker=workers, data=st.data())
     def evicted(self, keys: Keys, worker: int, data: st.DataObject) -> None:
         keep = data.draw(st.integers(0, len(keys)))
         before = self.index
@@ -153,7 +142,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.index = self.index.without(worker)
         self.naive.latest = {key: stamp for key, stamp in self.naive.latest.items() if key[0] != worker}
 
-    @rule(keys=keys_lists)
+    @rule(keys=KEYS)
     def match(self, keys: Keys) -> None:
         match = self.index.match(self.prompt(keys))
         known = self.naive.known()
@@ -196,7 +185,7 @@ TestPrefixIndexMachine.settings = settings(stateful_step_count=60)
 
 
 def told(*requests: tuple[int, Keys], window_ns: int = 1_000) -> PrefixIndex:
-    """An index that was told of requests (worker, keys), one each nanosecond from 1 on."""
+    """An index of requests (worker, keys), one each nanosecond from 1 on."""
     index = PrefixIndex.empty(window_ns)
     for now_ns, (worker, keys) in enumerate(requests, start=1):
         index, _ = index.insert(prompt_of(keys), len(keys), worker, now_ns)
@@ -313,22 +302,19 @@ def test_a_thousand_workers() -> None:
 def test_bad_input_is_refused() -> None:
     """More blocks than the prompt has, other blocks, a worker below 0, time that goes back: each says by how much."""
     index = told((0, (1, 2, 3)))
-    with pytest.raises(ValueError, match="worker 2: the prompt has 1 whole blocks, not 5"):
-        index.insert(prompt_of((1,)), 5, 2, 1)
-    with pytest.raises(ValueError, match="blocks of 4 tokens do not fit an index of 1"):
-        index.insert(prompt_of((1,), block_tokens=4), 1, 0, 1)
-    with pytest.raises(ValueError, match=r"worker ids are not negative \(-1\)"):
-        index.insert(prompt_of((1,)), 1, -1, 1)
-    with pytest.raises(ValueError, match="told of 0 ns after 1 ns"):
-        index.insert(prompt_of((1,)), 1, 0, 0)
-    with pytest.raises(ValueError, match="told of 0 ns after 1 ns"):
-        index.advance(0)
-    with pytest.raises(ValueError, match="keep_blocks is not negative"):
-        index.evicted(prompt_of((1,)), -1, 0)
-    with pytest.raises(ValueError, match="at least 1 ns"):
-        PrefixIndex.empty(0)
-    with pytest.raises(ValueError, match="schema 9"):
-        PrefixIndex.from_json({"schema": 9})
+    refused: dict[str, Callable[[], object]] = {
+        "worker 2: the prompt has 1 whole blocks, not 5": lambda: index.insert(prompt_of((1,)), 5, 2, 1),
+        "blocks of 4 tokens do not fit an index of 1": lambda: index.insert(prompt_of((1,), block_tokens=4), 1, 0, 1),
+        r"worker ids are not negative \(-1\)": lambda: index.insert(prompt_of((1,)), 1, -1, 1),
+        "worker 0: 0 ns comes after 1 ns": lambda: index.insert(prompt_of((1,)), 1, 0, 0),
+        "^0 ns comes after 1 ns": lambda: index.advance(0),
+        "keep_blocks is not negative": lambda: index.evicted(prompt_of((1,)), -1, 0),
+        "at least 1 ns": lambda: PrefixIndex.empty(0),
+        "schema 9": lambda: PrefixIndex.from_json({"schema": 9}),
+    }
+    for said, refuse in refused.items():
+        with pytest.raises(ValueError, match=said):
+            refuse()
     with pytest.raises(StateError, match=r"not a prefix index \(KeyError"):
         from_json(PrefixIndex, {"schema": 1, "type": "PrefixIndex", "state": {"schema": 1}})
     assert index.match(prompt_of((1, 2), block_tokens=2)).blocks == 0

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.sorted_tuple import CHUNK_MIN, SortedTuple
+from fairsched.model.prefix_cache import SortedTuple
+from fairsched.model.prefix_cache.sorted_tuple import CHUNK_MIN
 
 Item = tuple[int, int]
 

@@ -9,28 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairsched.model.prefix_draft import ROOT, Eviction
-from fairsched.model.prefix_tree import Insertion, Match, PrefixTree
+from fairsched.model.prefix_cache import ROOT, Eviction, Insertion, PrefixTree
+from fairsched.model.prefix_cache.tree import Match
 from fairsched.model.request import Prompt
-
-Keys = tuple[int, ...]
-# Few keys and short prompts: prefixes meet, diverge inside a node and end inside a node all the time.
-keys_lists = st.lists(st.integers(0, 1), max_size=6).map(tuple)
-
-
-def prompt_of(keys: Keys, block_tokens: int = 1) -> Prompt:
-    """A prompt of the given keys and one token more."""
-    return Prompt.from_keys(keys, block_tokens=block_tokens, tokens=len(keys) * block_tokens + 1)
-
-
-def keys_of(prompt: Prompt, blocks: int) -> Keys:
-    """The first `blocks` keys of a prompt."""
-    return tuple(int.from_bytes(prompt.keys[8 * i : 8 * i + 8], "little") for i in range(blocks))
-
-
-def prefixes(keys: Keys) -> list[Keys]:
-    """Every nonempty prefix."""
-    return [keys[:n] for n in range(1, len(keys) + 1)]
+from tests.support.clusters import KEYS, Keys, keys_of, prefixes, prompt_of
 
 
 def cached(tree: PrefixTree) -> set[Keys]:
@@ -87,7 +69,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.stamp += 1
         return self.stamp
 
-    @rule(keys=keys_lists, data=st.data())
+    @rule(keys=KEYS, data=st.data())
     def insert(self, keys: Keys, data: st.DataObject) -> None:
         blocks = data.draw(st.one_of(st.just(len(keys)), st.integers(0, len(keys))))
         prompt, stamp = prompt_of(keys, self.block_tokens), self.tick()
@@ -102,7 +84,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         assert keys_of(end_prompt, end) == keys[:blocks]
         assert (done.matched_blocks, done.new_blocks) == (matched, blocks - matched)
         assert done.leaf is None or (done.leaf == done.node and self.tree.nodes[done.leaf].owner == owner)
-        self.only_matches_at_base_grew(before, done, data.draw(st.lists(keys_lists, max_size=5)))
+        self.only_matches_at_base_grew(before, done, data.draw(st.lists(KEYS, max_size=5)))
 
     def only_matches_at_base_grew(self, before: PrefixTree, done: Insertion, others: list[Keys]) -> None:
         for keys in others:
@@ -146,7 +128,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             self.copy, dropped = self.copy.drop(e.prompt, e.keep_blocks)
             assert sum(d.blocks for d in dropped) == e.blocks
 
-    @rule(keys=keys_lists, data=st.data())
+    @rule(keys=KEYS, data=st.data())
     def drop(self, keys: Keys, data: st.DataObject) -> None:
         keep = data.draw(st.integers(max(len(keys) - 2, 0), len(keys)))
         prompt, before = prompt_of(keys, self.block_tokens), self.tree
@@ -161,7 +143,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         assert sum(d.blocks for d in dropped) == len(gone)
         assert all(d.removed == (d.node not in self.tree.nodes) for d in dropped)
 
-    @rule(keys=keys_lists)
+    @rule(keys=KEYS)
     def match(self, keys: Keys) -> None:
         match = self.tree.match(prompt_of(keys, self.block_tokens))
         assert match.blocks == self.naive.match(keys) == self.copy.match(prompt_of(keys, self.block_tokens)).blocks
@@ -201,7 +183,7 @@ TestPrefixTreeMachine = PrefixTreeMachine.TestCase
 TestPrefixTreeMachine.settings = settings(stateful_step_count=100)
 
 
-steps_of_a_worker = st.tuples(st.sampled_from(("insert", "pin", "unpin", "unpin", "evict")), keys_lists)
+steps_of_a_worker = st.tuples(st.sampled_from(("insert", "pin", "unpin", "unpin", "evict")), KEYS)
 
 
 @given(st.lists(steps_of_a_worker, min_size=60, max_size=120))

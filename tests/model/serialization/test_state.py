@@ -10,17 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from fairsched.engines.simulator import Simulator
 from fairsched.model.algebra import Bools, Ints
-from fairsched.model.events import Event
-from fairsched.model.prefix_tree import PrefixTree
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.serial import StateError, digest, from_json, to_json
-from fairsched.model.sorted_tuple import SortedTuple
-from fairsched.model.worker_state import WorkerState
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
-from tests.engines.logs import LATENCY, RUNS, Case
+from fairsched.model.prefix_cache import PrefixTree, SortedTuple
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.serialization import StateError, digest, from_json, to_json
+from fairsched.model.worker import WorkerState
+from fairsched.policies.registry import LOCAL_POLICIES
+from tests.support.logs import RUNS, Case
 
 
 class Everything(msgspec.Struct, frozen=True):
@@ -83,7 +79,7 @@ def test_policy_states_come_back_and_go_on(run: tuple[Workload, Case], cut: int)
     workload, case = run
     policy = case.build()
     state = restored = policy.init()
-    for i, event in enumerate(events_of(workload, case)):
+    for i, event in enumerate(event for event in case.events(workload) if event.worker == 0):
         state, restored = policy.observe(state, event), policy.observe(restored, event)
         if i == cut:
             text = json.dumps(policy.state_to_json(state))
@@ -99,10 +95,11 @@ def test_policy_states_come_back_and_go_on(run: tuple[Workload, Case], cut: int)
 def test_worker_and_router_states_come_back(run: tuple[Workload, Case]) -> None:
     """After any run the states of workers and of the router survive a round trip."""
     workload, case = run
-    simulator = simulated(workload, case, [])
-    for lane in simulator.lanes:
-        assert from_json(WorkerState, json.loads(json.dumps(to_json(lane.state)))) == lane.state
-    router, state = simulator.router, simulator.router_state
+    simulator = case.simulator(workload)
+    simulator.run()
+    for worker in simulator.workers:
+        assert from_json(WorkerState, json.loads(json.dumps(to_json(worker.state)))) == worker.state
+    router, state = simulator.router, simulator.control.state
     restored = router.state_from_json(json.loads(json.dumps(router.state_to_json(state))))
     router.check(restored)
     # Documents, since a prefix index does not keep what a prompt goes on with beyond its node.
@@ -130,43 +127,13 @@ def test_documents_forget_histories(items: list[int], random: Any) -> None:
 def test_different_states_differ(name: str) -> None:
     """A document says all of a state: an arrival changes it, and it is not another policy's."""
     policy = LOCAL_POLICIES[name]
-    events: list[Event] = []
-    request = Request(0, 0, 0, Prompt.from_keys([1, 2]), 3)
-    workload = one_request(request)
-    simulated(workload, Case(name), events)
+    job = Job(Request(0, 0, 0, Prompt.from_keys([1, 2]), 3), 1)
     digests = [digest(policy.init())]
     state = policy.init()
-    for event in events[:3]:
+    for event in Case(name).events(Workload("one", (job,), (Client(0, "a"),)))[:3]:
         state = policy.observe(state, event)
         digests.append(digest(state))
     assert len(set(digests)) == 3  # A worker that joins changes nothing; an arrival and an admission do.
-
-
-def one_request(request: Request) -> Workload:
-    """A workload of one request that produces a token."""
-    return Workload("one", (Job(request, 1),), (Client(0, "a"),))
-
-
-def simulated(workload: Workload, case: Case, events: list[Event]) -> Simulator:
-    """Run the case, collecting its events."""
-    simulator = Simulator(
-        workload,
-        case.build(),
-        ROUTERS[case.router],
-        LATENCY,
-        workers=case.workers,
-        on_events=events.extend,
-        leap=case.leap,
-    )
-    simulator.run()
-    return simulator
-
-
-def events_of(workload: Workload, case: Case) -> list[Event]:
-    """The events of the run's first worker."""
-    events: list[Event] = []
-    simulated(workload, case, events)
-    return [event for event in events if event.worker == 0]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +184,7 @@ def test_missing_and_unknown_fields_are_named() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, "this library reads schema 1, and the document has 2"),
+        ({"schema": 3}, "this library reads schemas 1 to 2, and the document has 3"),
         ({"type": "Nothing"}, "expected the state of a Everything, and the document holds a 'Nothing'"),
         ({"more": 1}, "a Everything document has the keys schema, type and state"),
     ],

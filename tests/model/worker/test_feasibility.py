@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.feasible import violations
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import InfeasiblePlanError, arrive, begin, step
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
+from fairsched.model.worker.transitions import arrive, begin, step
 
 
 def busy() -> WorkerState:

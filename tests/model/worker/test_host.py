@@ -5,18 +5,15 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 
-from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Event, HostLost, Preempted, SwappedIn, SwappedOut, Transferred
-from fairsched.model.feasible import violations
-from fairsched.model.host import Host
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import InfeasiblePlanError, Step
-from fairsched.model.worker_batch import evict
-from fairsched.model.worker_state import WorkerState
-from fairsched.verify import worker_invariants
-from fairsched.verify.event_invariants import Ledger
-from fairsched.verify.strategies_worker import plays
+from fairsched.model.view import Host
+from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState, transitions, violations
+from fairsched.model.worker.batch import evict
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.strategies import plays
 
 PROMPT = Prompt(10, 4, b"a" * 8 + b"b" * 8)
 """Ten tokens, of which two blocks of four can be cached."""

@@ -8,23 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.model import worker as transitions
 from fairsched.model.events import Event, Evicted, Finished, Preempted, WorkerJoined
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.base import LocalPolicy
+from fairsched.model.worker import WorkerState, transitions
+from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.registry import LOCAL_POLICIES
-from fairsched.verify import worker_invariants
-from fairsched.verify.event_invariants import Ledger
-from fairsched.verify.strategies import requests
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.strategies import requests
 
 
 class Run:
     """A worker that executes whatever its policy plans, and what both have told."""
 
-    def __init__(self, policy: LocalPolicy[Any], capacity: int) -> None:
+    def __init__(self, policy: AnyLocalPolicy, capacity: int) -> None:
         self.policy = policy
         self.worker = WorkerState(0, capacity)
         self.state = policy.observe(policy.init(), WorkerJoined(0, 0, capacity))
@@ -51,10 +50,10 @@ class Run:
         """The policy's queue, batch and cache are the worker's."""
         worker_invariants.check(self.worker)
         self.policy.check(self.state)
-        assert set(self.state.waiting.entries) == set(self.worker.queue)
+        assert set(self.state.queue.entries) == set(self.worker.queue)
         assert set(self.state.flights) == set(self.worker.running)
         for i, waiting in self.worker.queue.items():
-            assert self.state.waiting.entries[i].generated_tokens == waiting.generated_tokens
+            assert self.state.queue.entries[i].generated_tokens == waiting.generated_tokens
         worker_invariants.check_copy(self.state.cache, self.worker.cache)
 
     def serve(self) -> None:

@@ -10,22 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
-from fairsched.model.algebra import NO_SCORE, NOBODY, NUMPY, Ints
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, NUMPY, Ints, SiblingAlgebra
 from fairsched.model.events import ClientConfigured
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Groups
-from fairsched.model.siblings import SiblingAlgebra
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate
-from fairsched.policies.hierarchical import ROOT, HierarchicalGate, HierarchicalState
+from fairsched.policies.gates import ROOT, AnyGate, DeficitGate, HierarchicalGate, HierarchicalState
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.migrate import MigrationError, migrate
+from fairsched.policies.local.state_transfer import MigrationError, migrate
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
-from fairsched.verify.conformance import PolicyMachine, World, check_local_policy
-from fairsched.verify.hierarchical_worlds import split_up
-from tests.policies.play import Play
+from fairsched.verify.conformance.local import PolicyMachine, World, check_local_policy
+from fairsched.verify.proofs.gates.hierarchical_families import split_up
+from tests.support.policy_play import Play
 
 ACME, ANN, BOB = ("acme", 2), ("ann", 1), ("bob", 3)
 PLACES: tuple[Groups, ...] = ((ACME, ANN), (ACME, ANN), (ACME, BOB), (ACME,), (("solo", 1),), ())
@@ -82,21 +79,21 @@ Served = tuple[int, int, int]
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.integers(0, 4)), min_size=1, max_size=40)
 
 
-def opened(gate: Gate[Any], places: tuple[Groups, ...]) -> Any:
+def opened(gate: AnyGate, places: tuple[Groups, ...]) -> Any:
     """The gate's state when one request after the other of every client came."""
     state = gate.init()
     for client, groups in enumerate(places):
-        state = gate.placed(state, client, groups) if groups else state
+        state = gate.configured(state, client, 1, groups) if groups else state
     for client in range(len(places)):
         state = gate.joined(state, client, np.zeros(client + 1, np.int64), False)
     return state
 
 
-def served(gate: Gate[Any], state: Any, preferred: int, inputs: int, outputs: int, clients: int) -> tuple[Any, int]:
+def served(gate: AnyGate, state: Any, preferred: int, inputs: int, outputs: int, clients: int) -> tuple[Any, int]:
     """The state after the gate let somebody in, whom the order prefers as far as the gate lets it, and who that was."""
     heads = np.zeros(clients, np.int64)
     heads[preferred] = 1
-    turn = gate.turn(state, heads)
+    turn = gate.begin(state, heads)
     chosen = turn.choose(heads)
     turn.admit(chosen, inputs, inputs + outputs, False)
     state = gate.after(state, turn)
@@ -124,9 +121,9 @@ def test_siblings_of_every_level_stay_within_the_bound(steps: list[Served], quan
     charge_max, seen = 6 * rates.input + 4 * rates.output, [np.zeros(len(state.q), np.int64)]
     for preferred, inputs, outputs in steps:
         state, chosen = served(gate, state, preferred, inputs, outputs, 6)
-        assert chosen != NOBODY
+        assert chosen != NO_GROUP
         service = seen[-1].copy()
-        service[[node for node in state.path(chosen) if node != NOBODY]] += (
+        service[[node for node in state.path(chosen) if node != NO_GROUP]] += (
             inputs * rates.input + outputs * rates.output
         )
         seen.append(service)
@@ -149,13 +146,13 @@ def test_one_decision_is_decisions_one_after_the_other(steps: list[tuple[int, in
     whose refill an admission makes due are refilled before the next."""
     gate, heads = HierarchicalGate(quantum=quantum), np.zeros(6, np.int64)
     alone = start = opened(gate, PLACES)
-    turn = gate.turn(start, heads)
+    turn = gate.begin(start, heads)
     for preferred, inputs, last in steps:
         scores = np.where((heads != NO_SCORE) & (np.arange(6) == preferred), 1, heads)
-        own = gate.turn(alone, scores)
+        own = gate.begin(alone, scores)
         chosen = turn.choose(scores)
         assert own.choose(scores) == chosen
-        if chosen == NOBODY:
+        if chosen == NO_GROUP:
             break
         for each in (turn, own):
             each.admit(chosen, inputs, inputs, last)
@@ -195,7 +192,7 @@ def test_what_is_given_back_is_the_same_at_every_level() -> None:
     gate = HierarchicalGate(quantum=10)
     state = opened(gate, PLACES)
     state, _ = served(gate, state, 0, 5, 0, 6)
-    path = [node for node in state.path(0) if node != NOBODY]
+    path = [node for node in state.path(0) if node != NO_GROUP]
     before = state.q[path]
     heads = np.zeros(6, np.int64)
     assert (gate.settled(state, 0, -3, heads).q[path] - before).tolist() == [3, 3, 3]
@@ -220,11 +217,11 @@ def test_a_client_that_was_served_stays_where_it_is() -> None:
     """Its charges are its groups'; before its first request it may still be placed, with a weight or without."""
     gate = HierarchicalGate()
     state = gate.configured(gate.init(), 1, 3)
-    state = gate.placed(state, 1, (ACME,))
+    state = gate.configured(state, 1, 3, (ACME,))
     assert state.quantum[state.node[1]] == 3 * gate.quantum
     state = gate.joined(state, 0, np.zeros(0, np.int64), False)
     with pytest.raises(ValueError, match="client 0 was served before it was said to be in acme/ann"):
-        gate.placed(state, 0, (ACME, ANN))
+        gate.configured(state, 0, 1, (ACME, ANN))
     gate.check(state)
 
 
@@ -234,7 +231,7 @@ def test_a_group_that_weighs_less_keeps_its_debt_and_loses_credit() -> None:
     state, _ = served(gate, opened(gate, PLACES), 0, 3, 0, 6)
     acme = state.groups[("acme",)]
     assert state.q[acme] == 17
-    assert gate.placed(state, 0, (("acme", 1), ANN)).q[acme] == 10
+    assert gate.configured(state, 0, 1, (("acme", 1), ANN)).q[acme] == 10
 
 
 def test_a_state_keeps_its_tree_through_json() -> None:
@@ -323,7 +320,7 @@ def test_the_words_said_of_families_are_the_words_of_each(data: st.DataObject) -
         for word in ("argmin", "argmax"):
             chosen: Ints = getattr(families, word)(vector, mask)
             alone = getattr(NUMPY, word)(own, held)
-            expected = NOBODY if alone == NOBODY else int(family[alone])
+            expected = NO_GROUP if alone == NO_GROUP else int(family[alone])
             assert chosen[family].tolist() == [expected] * len(family)
             assert (families.exists(chosen)[family] == NUMPY.exists(alone)).all()
             assert (families.pick(vector, chosen, 7)[family] == NUMPY.pick(own, alone, 7)).all()
@@ -335,8 +332,8 @@ def test_the_root_is_nobodys_and_paths_are_as_told() -> None:
     assert isinstance(state, HierarchicalState)
     paths = [state.path(client) for client in range(6)]
     assert paths[0][1:] == paths[1][1:]
-    assert paths[5][1:] == (NOBODY, NOBODY)
+    assert paths[5][1:] == (NO_GROUP, NO_GROUP)
     assert all(ROOT not in path for path in paths)
-    assert [state.up[path[0]] for path in paths] == [path[1] if path[1] != NOBODY else ROOT for path in paths]
+    assert [state.up[path[0]] for path in paths] == [path[1] if path[1] != NO_GROUP else ROOT for path in paths]
     assert len({path[0] for path in paths}) == 6
     assert all(one != other for one, other in pairwise(paths))

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policies.deficit import DeficitGate, Sharing
-from fairsched.policies.dlpm import DLPM
-from fairsched.policies.lpm import LPM
-from fairsched.policies.prefix_ledger import asked, proportion
+from fairsched.policies.catalog import DLPM, LPM
+from fairsched.policies.gates import DeficitGate, Sharing
+from fairsched.policies.gates.prefix_ledger import asked, proportion
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from fairsched.verify.sharing_worlds import paid, played, riders_shares, victims_charges
+from fairsched.verify.proofs.gates.deficit_sharing import paid, played, riders_shares, victims_charges
 
 AMOUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=6).map(tuple)
 SENDS = st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 1), min_size=1, max_size=6)), max_size=25)
@@ -103,8 +102,8 @@ def test_whoever_is_full_of_credit_takes_no_more_back() -> None:
 def test_the_rule_is_set_by_name() -> None:
     """From a command line, and refused by name."""
     policy = with_parameters(LOCAL_POLICIES["dlpm"], {"sharing": "per-use", "cached_percent": "25"})
-    assert policy.charging is not None
-    assert (policy.charging.cached_percent, policy.charging.splits) == (25, False)
+    assert policy.guarantee.charging is not None
+    assert (policy.guarantee.charging.cached_percent, policy.guarantee.charging.splits) == (25, False)
     with pytest.raises(ValueError, match="sharing is one of first-toucher, equal-split, per-use, not 'even'"):
         with_parameters(LOCAL_POLICIES["dlpm"], {"sharing": "even"})
     with pytest.raises(ValueError, match="cached_percent is a whole number from 0 to 100, not 101"):
@@ -113,4 +112,4 @@ def test_the_rule_is_set_by_name() -> None:
 
 def test_books_are_kept_only_where_they_matter() -> None:
     """An open gate and the default rule keep none."""
-    assert not any(policy.gate.splits for policy in (LPM(), DLPM(), *LOCAL_POLICIES.values()))
+    assert not any(policy.gate.charging.splits for policy in (LPM(), DLPM(), *LOCAL_POLICIES.values()))

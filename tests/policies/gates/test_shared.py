@@ -1,5 +1,7 @@
 """One deficit for all workers: what is kept and what is given up, in runs of small clusters where every step counts."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -8,28 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.assumptions import assumption_monitor
-from fairsched.engines.changes import Change, Crash, Restart
-from fairsched.engines.compare import charging_of
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.analysis import assumption_monitor, run_charging
+from fairsched.engines.fleet import Change, Crash, Restart
+from fairsched.engines.simulation import Simulator
+from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Rejected
 from fairsched.model.monitor import together
-from fairsched.model.request import Client
-from fairsched.model.service import backlogs, charges, service_gap
-from fairsched.model.service_anywhere import anywhere
-from fairsched.model.trace import concatenate, tables
-from fairsched.model.workload import Workload
-from fairsched.policies.base import Router
-from fairsched.policies.credit_ledger import CreditLedger
-from fairsched.policies.global_deficit import GlobalState
+from fairsched.model.request import Client, Workload
+from fairsched.model.service import anywhere, backlogs, charges, concatenate, service_gap, tables
+from fairsched.policies.base import AnyRouter, Router, SharesCredit
+from fairsched.policies.gates import DeficitGate, GlobalDeficitGate, GlobalState
+from fairsched.policies.gates.shared.credit_ledger import CreditLedger
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from fairsched.policies.router import JoinShortestQueue, PerClientRoundRobin, RoundRobin
-from fairsched.policies.router_random import Random
-from fairsched.policies.stealing import Stealing
-from fairsched.policies.vectors import grown
-from tests.engines.worlds import UNIT, job, world
+from fairsched.policies.routers import JoinShortestQueue, PerClientRoundRobin, Random, RoundRobin, Stealing
+from fairsched.policies.vectors import dense, grown
+from tests.support.logs import hash_of
+from tests.support.scenarios import UNIT, job, world
 
 CAPACITY = 12
 ENDS = (Finished, Rejected, Cancelled)
@@ -68,7 +65,7 @@ def made(rows: list[tuple[int, int, int, int]]) -> Workload:
 def play(
     workload: Workload,
     policy: ComposedPolicy,
-    router: Router[Any],
+    router: AnyRouter,
     workers: int,
     changes: tuple[Change, ...] = (),
 ) -> tuple[list[Event], Simulator]:
@@ -90,23 +87,25 @@ def play(
 
 def bound_of(policy: ComposedPolicy, clients: tuple[Client, ...], workers: int) -> int | None:
     """D2-global, or D2-stale, on so many workers."""
-    limits = attrs.evolve(policy.limits(CAPACITY, CAPACITY), workers=workers)
-    return policy.service_gap_bound(clients, limits)
+    limits = attrs.evolve(policy.guarantee.limits(CAPACITY, CAPACITY), workers=workers)
+    return policy.guarantee.service_gap_bound(clients, limits)
 
 
 def cluster_gap(workload: Workload, policy: ComposedPolicy, events: list[Event]) -> int:
     """The largest difference of all workers' service between two clients that waited anywhere."""
     trace = concatenate([tables(events)])
-    charging = charging_of(workload, policy)
+    charging = run_charging(policy, workload.clients)
     assert charging is not None
     return service_gap(*anywhere(charges(trace, charging), backlogs(trace))).cost
 
 
 def check_settled(simulator: Simulator, policy: ComposedPolicy) -> None:
     """When the run is over nobody waits anywhere, and true deficits, less what nobody told, are in range."""
-    state: GlobalState = policy.told(simulator.credit.value)
-    if isinstance(simulator.credit.value, CreditLedger):
-        unsent = sum(grown(each, len(state.places), 0) for each in simulator.credit.value.unsent.values())
+    assert policy.shared_credit is not None
+    credit = simulator.pool.credit.value
+    state: GlobalState = policy.shared_credit.snapshot(credit)
+    if isinstance(credit, CreditLedger):
+        unsent = sum(grown(each, len(state.places), 0) for each in credit.unsent.values())
         state = replace(state, deficit=replace(state.deficit, q=state.deficit.q - unsent))
     policy.gate.check(state)
     assert not state.places.any()
@@ -115,7 +114,7 @@ def check_settled(simulator: Simulator, policy: ComposedPolicy) -> None:
 @given(jobs, st.sampled_from(ROUTERS), st.integers(1, 4), st.sampled_from((0, 3, 20)))
 @settings(max_examples=50)
 def test_gap_over_all_workers_is_bounded(
-    rows: list[tuple[int, int, int, int]], router: Router[Any], workers: int, unsent: int
+    rows: list[tuple[int, int, int, int]], router: AnyRouter, workers: int, unsent: int
 ) -> None:
     """Whatever routes, wherever clients wait, and however late charges are told; everybody ends once, and no admission
     passes the gate."""
@@ -128,7 +127,7 @@ def test_gap_over_all_workers_is_bounded(
     assert not any(isinstance(event, Rejected) for event in events)
     check_settled(simulator, policy)
     monitor = assumption_monitor(
-        policy, workload.clients, attrs.evolve(policy.limits(CAPACITY, CAPACITY), workers=workers)
+        policy, workload.clients, attrs.evolve(policy.guarantee.limits(CAPACITY, CAPACITY), workers=workers)
     )
     assert monitor is not None
     monitor.observe_all(events)
@@ -147,16 +146,14 @@ def test_on_one_worker_it_is_the_deficit_gate(rows: list[tuple[int, int, int, in
         shared(keeps="work" if work else "fairness"),
         with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "5"}),
     ):
-        log = CanonicalLog()
-        log.record(play(workload, policy, RoundRobin(), 1)[0])
-        logs.append(log.sha256())
+        logs.append(hash_of(play(workload, policy, RoundRobin(), 1)[0]))
     assert logs[0] == logs[1]
 
 
 @given(jobs, st.sampled_from(ROUTERS), st.integers(2, 3), st.integers(0, 20), st.booleans())
 @settings(max_examples=30)
 def test_workers_that_fail_take_nobodys_credit(
-    rows: list[tuple[int, int, int, int]], router: Router[Any], workers: int, at_ns: int, crash: bool
+    rows: list[tuple[int, int, int, int]], router: AnyRouter, workers: int, at_ns: int, crash: bool
 ) -> None:
     """After a crash or a restart nobody waits for ever, nobody is counted who is gone, and the bound still holds."""
     change: Change = Crash(0, at_ns, 5) if crash else Restart(0, at_ns, 5)
@@ -234,7 +231,7 @@ def test_the_later_charges_are_told_the_fewer_messages() -> None:
     for unsent in (1, 10, 100, 1_000):
         policy = shared(unsent_max=unsent)
         events, simulator = play(workload, policy, RoundRobin(), 2)
-        ledger = simulator.credit.value
+        ledger = simulator.pool.credit.value
         assert isinstance(ledger, CreditLedger)
         messages.append(ledger.messages)
         bound = bound_of(policy, workload.clients, 2)
@@ -268,7 +265,67 @@ def test_the_shared_state_is_kept_as_json() -> None:
     """A policy's state with the shared credit in it is restored from its document."""
     workload, policy = lopsided(3), shared()
     _, simulator = play(workload, policy, RoundRobin(), 2)
-    state = policy.lent(simulator.lanes[0].policy_state, simulator.credit.value, 0)
+    assert policy.shared_credit is not None
+    state = policy.shared_credit.checkout(simulator.workers[0].policy_state, simulator.pool.credit.value, 0)
     again = policy.state_from_json(policy.state_to_json(state))
     assert (again.gate.places == state.gate.places).all()
     assert (again.gate.deficit.q == state.gate.deficit.q).all()
+
+
+PROMPT, PREMIUM, REGULAR = 512, 0, 1
+
+
+def admitted(gate: DeficitGate, clients_of: list[list[int]], requests: int) -> list[int]:
+    """How many requests of each client two routers admit to one worker that takes one at a time.
+
+    Each router's clients always wait, and the routers are asked in turn."""
+    shares = gate if isinstance(gate, SharesCredit) else None
+    credit = None if shares is None else shares.credit()
+    states: list[Any] = [gate.init(), gate.init()]
+    heads = [dense(2, [0, 1], [int(c in waiting) for c in (0, 1)], 1) for waiting in clients_of]
+    for head in heads:
+        head[head == 0] = NO_SCORE
+    served = [0, 0]
+
+    def act(router: int, what: Callable[[Any], Any]) -> None:
+        nonlocal credit
+        before = states[router] if shares is None else shares.checkout(states[router], credit, router)
+        states[router] = what(before)
+        if shares is not None:
+            credit = shares.commit(credit, states[router], router)
+            credit = shares.idle(credit, router) if states[router] is before else credit
+
+    def take(router: int, state: Any) -> Any:
+        turn = gate.begin(state, heads[router])
+        client = turn.choose(heads[router])
+        if client != NO_GROUP:
+            turn.admit(client, PROMPT, PROMPT, False)
+            served[client] += 1
+        return gate.after(state, turn)
+
+    for router, waiting in enumerate(clients_of):
+        for client, weight in ((PREMIUM, 4), (REGULAR, 1)):
+            act(router, partial(gate.configured, client=client, weight=weight))
+        for client in waiting:
+            act(router, partial(gate.joined, client=client, heads=heads[router], waited=False))
+    router = 0
+    while sum(served) < requests:
+        act(router, partial(take, router))
+        router = 1 - router
+    return served
+
+
+@pytest.mark.parametrize(
+    ("gate", "by_both", "by_its_own"),
+    [
+        (DeficitGate(quantum=PROMPT), [261, 64], [163, 162]),
+        (GlobalDeficitGate(quantum=PROMPT), [260, 65], [260, 65]),
+        (GlobalDeficitGate(quantum=PROMPT, unsent_max=4 * PROMPT), [260, 65], [260, 65]),
+    ],
+)
+def test_two_routers_keep_weights_only_with_one_deficit(
+    gate: DeficitGate, by_both: list[int], by_its_own: list[int]
+) -> None:
+    """Weights of 4:1 become 1:1 with a deficit in each router, as in Dynamo #15187, and stay 4:1 with one deficit."""
+    assert admitted(gate, [[PREMIUM, REGULAR], [PREMIUM, REGULAR]], 325) == by_both
+    assert admitted(gate, [[PREMIUM], [REGULAR]], 325) == by_its_own

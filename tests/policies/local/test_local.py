@@ -10,20 +10,15 @@ from hypothesis import strategies as st
 from fairsched.model.events import Admitted
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Prompt
-from fairsched.model.serial import StateError
+from fairsched.model.serialization import StateError
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS, Batching, Chunked, EagerPrefill, IterationLevel, RequestLevel
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.lpm import LPM
-from fairsched.policies.predicted_batches import PredictedBatches
+from fairsched.policies.catalog import DLPM, FCFS, LPM, VTC, ShortestPromptFirst
+from fairsched.policies.gates import CounterGate, DeficitGate
+from fairsched.policies.local import ComposedPolicy, PredictedBatches
+from fairsched.policies.orders import preempts
 from fairsched.policies.registry import LOCAL_POLICIES
-from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
-from fairsched.policies.vtc import VTC
-from tests.policies.play import Play
+from tests.support.policy_play import Play
 
 
 def keys(*names: int) -> Prompt:
@@ -51,7 +46,7 @@ def test_first_that_does_not_fit_stops_the_line(policy: ComposedPolicy) -> None:
     large, small = [play.arrive(prompt=9, output=4), play.arrive(prompt=10, output=4)], play.arrive(prompt=10, output=1)
     assert play.worker.view(1).kv_free_tokens == 12  # room for the small one
     assert play.admitted() == []
-    reasons = [play.policy.waiting_for(play.state, play.worker.view(1), one) for one in (*large, small)]
+    reasons = [play.policy.wait_reason(play.state, play.worker.view(1), one) for one in (*large, small)]
     assert sorted(reasons) == ["memory", "order", "order"]
     assert reasons[-1] == "order"
 
@@ -146,7 +141,7 @@ def test_fully_cached_prompt_fits_a_worker_that_it_fills() -> None:
 # --- gates ----------------------------------------------------------------------------------------------------------
 
 
-PATIENT = {name: policy for name, policy in LOCAL_POLICIES.items() if not policy.order.displaces}
+PATIENT = {name: policy for name, policy in LOCAL_POLICIES.items() if not preempts(policy.order)}
 """Policies in which nobody takes the place of who runs."""
 
 
@@ -186,7 +181,7 @@ def test_cap_limits_what_a_client_has_in_flight() -> None:
         play.arrive(client, prompt=4, output=2)
     assert play.admitted() == [0, 1, 3]
     play.step()
-    assert play.policy.waiting_for(play.state, play.worker.view(1), 2) == "cap"
+    assert play.policy.wait_reason(play.state, play.worker.view(1), 2) == "cap"
     assert play.policy.refuses(play.worker.queue[2].request) is None
     play.step()
     assert play.admitted() == [2]
@@ -241,7 +236,7 @@ def test_weighted_clients_share_in_proportion(
                 play.arrive(client, prompt, output, output_max=6)
         play.step()
     clients = tuple(Client(i, str(i), weight) for i, weight in enumerate(weights))
-    bound = policy.service_gap_bound(clients, Limits(capacity, 9, 6, 256, True))
+    bound = policy.guarantee.service_gap_bound(clients, Limits(capacity, 9, 6, 256, True))
     assert bound is not None
     service, common = play.service(), weights[0] * weights[1]
     # Both were served far more than the bound allows to differ, so the shares are the weights'.

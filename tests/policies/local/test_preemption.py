@@ -9,22 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.simulator import simulate
+from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Preempted
 from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.request import TOKENS_MAX, Prompt, Request
-from fairsched.model.workload import Workload
+from fairsched.model.request import TOKENS_MAX, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS, Reserve
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.fastserve import FastServe, SkipJoin
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.learning_to_rank import LearningToRank, ShortestPredicted
+from fairsched.policies.catalog import TRAIL, FastServe, LearningToRank
+from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order
-from fairsched.policies.router import RoundRobin
-from fairsched.policies.trail import TRAIL, ShortestRemaining, predicted
-from fairsched.verify.strategies import workloads
-from tests.policies.play import Play
+from fairsched.policies.orders import Order, ShortestPredicted, ShortestRemaining, SkipJoin, predicted, preempts
+from fairsched.policies.routers import RoundRobin
+from fairsched.verify.conformance.strategies import workloads
+from tests.support.policy_play import Play
 
 RESERVES: tuple[Reserve, ...] = ("static", "optimistic")
 LEVELS = SkipJoin(quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0)
@@ -38,7 +34,7 @@ ORDERS: tuple[Order, ...] = (
 LATENCY = LatencyModel("test", "made for tests", 30, 7, 1_500, (DecodePiece(1, 50, 1, 2),), 40)
 
 
-def played(order: Order, gate: Gate[Any] | None = None, capacity: int = 100, **batching: Any) -> Play:
+def played(order: Order, gate: AnyGate | None = None, capacity: int = 100, **batching: Any) -> Play:
     """A worker under the order."""
     rule = BATCHINGS["chunked"](**{"max_batched_tokens": 50, "max_running": 4, **batching})
     return Play(ComposedPolicy("displaces", order, gate or OpenGate(), rule), capacity)
@@ -184,14 +180,14 @@ def test_who_was_served_is_displaced_from_below() -> None:
     promoted_steps=st.none() | st.integers(0, 40),
 )
 def test_who_is_displaced_waits_behind(
-    order: Order, prompt: int, predicted_tokens: int, generated: int, promoted_steps: int | None
+    order: Any, prompt: int, predicted_tokens: int, generated: int, promoted_steps: int | None
 ) -> None:
     """A standing is never below the rank with which the request would wait, and stands as long as it is said to."""
     request = Request(0, 0, 0, Prompt(prompt), 30, predicted_tokens)
-    standing = order.standing(request, generated, promoted_steps)
+    standing = order.preemption_rank(request, generated, promoted_steps)
     assert standing is None or standing >= order.rank_after(request, generated, False)
-    for step in range(min(order.standing_steps(request, generated, promoted_steps) or 40, 40)):
-        later = order.standing(
+    for step in range(min(order.preemption_rank_steps(request, generated, promoted_steps) or 40, 40)):
+        later = order.preemption_rank(
             request, generated + step, promoted_steps if promoted_steps is None else promoted_steps + step
         )
         assert later is None or (standing is not None and later >= standing)
@@ -217,7 +213,7 @@ def test_leaps_are_steps_and_displacing_ends(
     workload = with_predictions(workload, data)
     rule = BATCHINGS["chunked"](max_batched_tokens=16, max_running=2, reserve=reserve)
     policy = ComposedPolicy("displaces", order, OpenGate(), rule)
-    leapt, stepped = (simulate(workload, policy, RoundRobin(), LATENCY, leap=leap) for leap in (True, False))
+    leapt, stepped = (simulate_events(workload, policy, RoundRobin(), LATENCY, leap=leap) for leap in (True, False))
     others = [[event for event in log if not hasattr(event, "steps")] for log in (leapt, stepped)]
     assert others[0] == others[1]
     displaced = Counter(event.request_id for event in leapt if isinstance(event, Preempted))
@@ -228,4 +224,4 @@ def test_leaps_are_steps_and_displacing_ends(
 
 def test_names() -> None:
     """What ships: TRAIL as evaluated does not displace, the others do."""
-    assert [policy.order.displaces for policy in (TRAIL(), LearningToRank(), FastServe())] == [False, True, True]
+    assert [preempts(policy.order) for policy in (TRAIL(), LearningToRank(), FastServe())] == [False, True, True]

@@ -12,16 +12,13 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from fairsched.model.pricing import Rates
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import BATCHINGS, Chunked
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate
-from fairsched.policies.kernel_gate import KernelGate
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, KernelGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.migrate import MigrationError, migrate
-from fairsched.policies.order import LongestPrefix, ShortestPrompt
+from fairsched.policies.local.state_transfer import MigrationError, migrate
+from fairsched.policies.orders import LongestPrefix, ShortestPrompt
 from fairsched.policies.registry import LOCAL_POLICIES
-from fairsched.verify.conformance import PolicyMachine, World
-from tests.policies.play import Play
+from fairsched.verify.conformance.local import PolicyMachine, World
+from tests.support.policy_play import Play
 
 DLPM, VTC, FCFS, LPM = (LOCAL_POLICIES[name] for name in ("dlpm", "vtc", "fcfs", "lpm"))
 
@@ -112,7 +109,7 @@ def test_a_quantum_changes_and_deficits_stay() -> None:
     state = swapped(play, deficit(2))
     assert owed(play) == [min(q, limit) for q, limit in zip(before, [2, 2, 4], strict=True)]
     assert state.gate.quantum.tolist() == [2, 2, 4]
-    assert (state.waiting.entries, state.flights, state.cache) == (old.waiting.entries, old.flights, old.cache)
+    assert (state.queue.entries, state.flights, state.cache) == (old.queue.entries, old.flights, old.cache)
 
 
 def test_debts_become_counters_exactly() -> None:
@@ -135,7 +132,7 @@ def test_counters_become_debts_to_who_waits_least_served() -> None:
         play.arrive(client, prompt=8, output=10)
     play.step(5)
     counters, share = play.state.gate.c, play.state.gate.share
-    assert set(play.state.waiting.queues) == {0, 1}
+    assert set(play.state.queue.queues) == {0, 1}
     lowest = int(counters.min())
     state = swapped(play, deficit(7))
     assert owed(play) == [1 - -(-(int(c) - lowest) // int(s)) for c, s in zip(counters, share, strict=True)]
@@ -229,7 +226,7 @@ class Other(LocalPolicy[Any]):
         """Nothing."""
 
 
-def _with(gate: Gate[Any]) -> ComposedPolicy:
+def _with(gate: AnyGate) -> ComposedPolicy:
     return attrs.evolve(DLPM, gate=gate)
 
 

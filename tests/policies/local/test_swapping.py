@@ -1,6 +1,7 @@
 """Who runs goes to host memory ahead of need and comes back: when, who, that it ends, and what it costs in time."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -8,34 +9,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.changes import Change, Crash, Drain, Restart, WorkerSpec
-from fairsched.engines.log import CanonicalLog
-from fairsched.engines.moves import KvLink, host_link
-from fairsched.engines.simulator import Simulator, simulate
-from fairsched.model import worker as transitions
+from fairsched.engines.fleet import Change, Crash, Drain, KvLink, Restart, WorkerSpec
+from fairsched.engines.fleet.transfer import host_link
+from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.latency import KV_BYTES, PRESETS, DecodePiece, LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration, StepPlan
-from fairsched.model.presets import KV_BYTES, PRESETS
-from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView
-from fairsched.model.workload import Job, Workload
+from fairsched.model.worker import transitions
 from fairsched.policies.batching import BATCHINGS, Reserve
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.fastserve import FastServe, SkipJoin
-from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.catalog import FastServe
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.router import RoundRobin, TurnState
-from fairsched.verify.event_invariants import Ledger
-from fairsched.verify.strategies import workloads
-from tests.policies.play import Play
+from fairsched.policies.orders import SkipJoin
+from fairsched.policies.routers import RoundRobin, TurnState
+from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.strategies import workloads
+from tests.support.logs import hash_of, recorded
+from tests.support.policy_play import Play
 
 LEVELS = SkipJoin(quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0)
 """A prompt token takes 1, a step 2, and level 0 lasts for 2."""
 LATENCY = LatencyModel("test", "made for tests", 30, 7, 1_500, (DecodePiece(1, 50, 1, 2),), 40)
 RESERVES: tuple[Reserve, ...] = ("static", "optimistic")
-GATES: tuple[Gate[Any], ...] = (OpenGate(), DeficitGate(quantum=5), CounterGate())
+GATES: tuple[AnyGate, ...] = (OpenGate(), DeficitGate(quantum=5), CounterGate())
 
 
 def played(capacity: int, host: int, reserve: Reserve = "optimistic", order: SkipJoin = LEVELS, seats: int = 4) -> Play:
@@ -150,34 +148,27 @@ def test_why_it_waits() -> None:
     play.step(2)
     view = play.worker.view(play.now_ns)
     assert view.host.kv.get(long)
-    assert play.policy.waiting_for(play.state, view, long) == "swapped"
+    assert play.policy.wait_reason(play.state, view, long) == "swapped"
     other = play.arrive(prompt=20, output=4)
-    assert play.policy.waiting_for(play.state, view, other) != "swapped"
+    assert play.policy.wait_reason(play.state, view, other) != "swapped"
     assert short in view.in_flight
 
 
 def run(
-    workload: Workload, host: int, gate: Gate[Any], reserve: Reserve = "optimistic", leap: bool = True, **options: Any
+    workload: Workload, host: int, gate: AnyGate, reserve: Reserve = "optimistic", leap: bool = True, **options: Any
 ) -> tuple[str, list[Event]]:
     """The hash of a run's log, and its events."""
-    log, events = CanonicalLog(), list[Event]()
     spec = WorkerSpec(LATENCY, 24, host, KvLink(1_000, 10_000_000_000))
     policy = ComposedPolicy("swaps", LEVELS, gate, BATCHINGS["chunked"](max_running=3, reserve=reserve))
-
-    def on_events(told: list[Event]) -> None:
-        log.record(told)
-        events.extend(told)
-
-    workers = options.pop("workers", 1)
-    Simulator(
-        workload, policy, RoundRobin(), LATENCY, workers=(spec,) * workers, on_events=on_events, leap=leap, **options
-    ).run()
-    return log.sha256(), events
+    workers = (spec,) * options.pop("workers", 1)
+    made = partial(Simulator, workload, policy, RoundRobin(), LATENCY, workers=workers, leap=leap, **options)
+    _, events, sha256 = recorded(made)
+    return sha256, events
 
 
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: str(gate.name))
 @given(data=st.data())
-def test_leaping_equals_stepping(gate: Gate[Any], data: st.DataObject) -> None:
+def test_leaping_equals_stepping(gate: AnyGate, data: st.DataObject) -> None:
     """With host memory too, and every request ends once, with all its tokens."""
     workload = data.draw(workloads(10))
     host, reserve = data.draw(st.sampled_from([10, 40, 200])), data.draw(st.sampled_from(RESERVES))
@@ -225,7 +216,7 @@ def test_a_transfer_takes_the_links_time() -> None:
     for link in (slow, fast):
         spec = WorkerSpec(LATENCY, 40, 100, link)
         policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
-        events = simulate(crowd(), policy, RoundRobin(), LATENCY, workers=(spec,))
+        events = simulate_events(crowd(), policy, RoundRobin(), LATENCY, workers=(spec,))
         begun: dict[int, int] = {}
         for event in events:
             if isinstance(event, SwappedOut | SwappedIn):
@@ -243,7 +234,7 @@ def test_a_transfer_beside_a_longer_step_costs_nothing() -> None:
     ends = []
     for link in (KvLink(2, 1_000_000_000), KvLink(1, 1_000_000_000_000)):
         policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
-        events = simulate(crowd(), policy, RoundRobin(), LATENCY, workers=(WorkerSpec(LATENCY, 40, 100, link),))
+        events = simulate_events(crowd(), policy, RoundRobin(), LATENCY, workers=(WorkerSpec(LATENCY, 40, 100, link),))
         ends.append(next(event for event in events if isinstance(event, Transferred)))
     assert ends == [Transferred(1_208, 0, 21, 0)] * 2
 
@@ -268,7 +259,7 @@ def test_who_is_moved_takes_its_kv_from_the_host_along(at_ns: int, kv_tokens: in
     """Once it is there whole: then it computes one token at its new worker; else nothing comes, and it computes all."""
     spec = WorkerSpec(LATENCY, 40, 100, KvLink(2, 1_000_000_000))
     policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
-    events = simulate(crowd(), policy, SendsAway(at_ns=at_ns), LATENCY, workers=(spec,) * 2)
+    events = simulate_events(crowd(), policy, SendsAway(at_ns=at_ns), LATENCY, workers=(spec,) * 2)
     came = [event for event in events if isinstance(event, Arrived) and event.worker == 1]
     assert [(event.request.id, event.generated_tokens, event.kv_tokens) for event in came] == [(0, 2, kv_tokens)]
     entered = [event for event in events if isinstance(event, Admitted) and event.worker == 1]
@@ -286,9 +277,7 @@ def test_without_host_memory_nothing_changes() -> None:
     logs = set()
     for order in (LEVELS, attrs.evolve(LEVELS, swap_free_percent=50, swap_step_tokens=1)):
         policy = attrs.evolve(FastServe(), order=order)
-        log = CanonicalLog()
-        log.record(simulate(workload, policy, RoundRobin(), LATENCY))
-        logs.add(log.sha256())
+        logs.add(hash_of(simulate_events(workload, policy, RoundRobin(), LATENCY)))
     assert len(logs) == 1
 
 

@@ -6,23 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.compare import Cluster, Run, run_one
-from fairsched.engines.metrics import RunResult
-from fairsched.model.presets import PRESETS
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.batch_tree import tree_of
+from fairsched.engines.analysis import Run
+from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.engines.simulation.runs import run_one
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import MemoryCentric
-from fairsched.policies.batchllm import ALONE_MAX, BatchLLM, HybridBatchLLM, PrefixGroupOrder
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate, OpenGate
+from fairsched.policies.catalog import BatchLLM, HybridBatchLLM
+from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Arrival
-from fairsched.policies.prefix_groups import exact_groups
+from fairsched.policies.offline import PrefixGroupOrder, exact_groups, tree_of
+from fairsched.policies.offline.batchllm import ALONE_MAX
+from fairsched.policies.orders import AGE_BITS, Arrival
 from fairsched.policies.registry import ROUTERS
-from fairsched.policies.waiting import AGE_BITS
-from fairsched.verify.conformance import check_local_policy
-from tests.policies.play import Play
+from fairsched.verify.conformance.local import check_local_policy
+from tests.support.policy_play import Play
 
 ONE = MemoryCentric(max_running=1)
 
@@ -46,7 +44,7 @@ def served(policy: ComposedPolicy, families: str, own: int = 2) -> str:
 
 def ranks(play: Play) -> dict[int, int]:
     """The rank of each that waits."""
-    return {i: score >> AGE_BITS for i, score in play.state.waiting.scores.items()}
+    return {i: score >> AGE_BITS for i, score in play.state.queue.scores.items()}
 
 
 def test_groups_go_together_and_the_dense_ones_first() -> None:
@@ -121,7 +119,7 @@ def test_prefixes_are_computed_once() -> None:
     jobs = tuple(Job(Request(i, 0, 0, each, 10), 10) for i, each in enumerate(prompts))
     saved = {}
     for policy in (BatchLLM(), BatchLLM(order=Arrival())):
-        run = Run(policy, policy.name, {}, ROUTERS["round-robin"])
+        run = RunSpec(policy, policy.name, {}, ROUTERS["round-robin"])
         cluster = Cluster(PRESETS["llama-3.1-8b-a100"], 1, 5_000)
         result, _, _ = run_one(Workload("batch", jobs, (Client(0, "batch"),)), run, cluster)
         ratio = result.measures.prefix_hit_ratio
@@ -145,10 +143,10 @@ def mixed() -> Workload:
     return Workload("mixed", tuple(jobs), (Client(0, "batch"), Client(1, "online")))
 
 
-def ran(policy: ComposedPolicy) -> RunResult:
+def ran(policy: ComposedPolicy) -> Run:
     """The run of that workload on a worker that holds few of the families."""
     cluster = Cluster(PRESETS["llama-3.1-8b-a100"], 1, 6_000)
-    result, _, complete = run_one(mixed(), Run(policy, policy.name, {}, ROUTERS["round-robin"]), cluster)
+    result, _, complete = run_one(mixed(), RunSpec(policy, policy.name, {}, ROUTERS["round-robin"]), cluster)
     assert complete
     return result
 
@@ -173,7 +171,7 @@ def test_the_hybrid_keeps_the_bound_of_its_gate() -> None:
 @pytest.mark.parametrize("gate", [OpenGate(), DeficitGate(quantum=5)], ids=["open", "deficit"])
 @pytest.mark.parametrize("reserve", ["static", "optimistic"])
 @pytest.mark.parametrize("percent", [50, 100])
-def test_groups_of_few_conform(gate: Gate[Any], reserve: Any, percent: int, full_budget: bool) -> None:
+def test_groups_of_few_conform(gate: AnyGate, reserve: Any, percent: int, full_budget: bool) -> None:
     """In small worlds too, where a backlog of two is grouped and the threshold is near, with and without a gate."""
     policy = BatchLLM(
         order=PrefixGroupOrder(saving_min_percent=20, bypass_budget=None if percent > 50 else 2),

@@ -8,11 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model.request import Prompt
-from fairsched.policies.batch_tree import ROOT, BatchTree, batch_tree, tree_of
-from fairsched.policies.group_order import group_places
-from fairsched.policies.prefix_groups import exact_groups
-from fairsched.policies.prefix_groups_greedy import GROUPINGS, Grouping, greedy_groups, groups_by
-from fairsched.verify.prefix_group_proofs import saved_by_partitions
+from fairsched.policies.offline import (
+    GROUPINGS,
+    BatchTree,
+    Grouping,
+    batch_tree,
+    exact_groups,
+    greedy_groups,
+    group_places,
+    groups_by,
+    tree_of,
+)
+from fairsched.policies.offline.tree import ROOT
+from fairsched.verify.proofs.offline.prefix_groups import saved_by_partitions
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 BATCHES = st.lists(TOKENS, max_size=40)

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model import worker as transitions
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
-from fairsched.policies.ageing import Ageing, AgeingOrder
-from fairsched.policies.columns import EXACT_MAX, PRIORITY_MAX, Columns
-from fairsched.policies.deficit import DeficitGate
+from fairsched.model.worker import transitions
+from fairsched.policies.catalog import Ageing
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from tests.policies.play import Play
+from fairsched.policies.orders import AgeingOrder, Columns
+from fairsched.policies.orders.abilities.queue_ranking import EXACT_MAX, PRIORITY_MAX
+from tests.support.policy_play import Play
 
 ROWS = st.lists(
     st.tuples(st.integers(-5, 5) | st.integers(-PRIORITY_MAX, PRIORITY_MAX), st.integers(0, 10**10), st.integers(0, 2)),
@@ -25,7 +26,7 @@ def columns_of(rows: list[tuple[int, int, int]]) -> Columns:
     """Those who wait, in order of arrival: (priority, arrival in microseconds, group)."""
     columns = Columns()
     for age, (priority, arrival_us, group) in enumerate(sorted(rows, key=lambda row: row[1])):
-        columns = columns.joined(age, 1, arrival_us * 1_000, group, priority)
+        columns = columns.added(age, 1, arrival_us * 1_000, group, priority)
     return columns
 
 

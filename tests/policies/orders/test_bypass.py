@@ -12,18 +12,16 @@ from fairsched.model.algebra import NUMPY
 from fairsched.model.events import Admitted, Cancelled, Event, Preempted
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt
-from fairsched.model.serial import StateError
-from fairsched.policies import bypass
+from fairsched.model.serialization import StateError
 from fairsched.policies.batching import Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dlpm import DLPM
+from fairsched.policies.catalog import DLPM, LPM, ShortestPromptFirst
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.lpm import LPM
-from fairsched.policies.migrate import migrate
-from fairsched.policies.order import LongestPrefix, ShortestPrompt
+from fairsched.policies.local.state_transfer import migrate
+from fairsched.policies.orders import LongestPrefix, ShortestPrompt
+from fairsched.policies.orders.abilities import bypass
 from fairsched.policies.registry import LOCAL_POLICIES, parameters, with_parameters
-from fairsched.policies.shortest_prompt_first import ShortestPromptFirst
-from tests.policies.play import Play
+from tests.support.policy_play import Play
 
 ONE_SEAT = Chunked(max_running=1)
 
@@ -257,9 +255,9 @@ def test_a_preempted_request_comes_back_to_its_place() -> None:
     play.step(3)
     entry = play.state.flights[young].entry
     assert play.step().preempt == (young,)
-    assert play.state.waiting.entries[young].place == entry.place == 1
+    assert play.state.queue.entries[young].position == entry.position == 1
     small = [play.arrive(prompt=1, output=1) for _ in range(4)]
-    assert [play.state.waiting.entries[i].place for i in small] == [3, 4, 5, 6]
+    assert [play.state.queue.entries[i].position for i in small] == [3, 4, 5, 6]
     play.step(30)
     assert entered(play).index(young, 2) <= entered(play).index(small[1])
 
@@ -282,13 +280,13 @@ def test_it_says_that_an_older_one_goes_first() -> None:
     play.step()
     large, small = play.arrive(prompt=9), play.arrive(prompt=1)
     view = play.worker.view(1)
-    assert play.policy.waiting_for(play.state, view, small) == "bypass"
-    assert play.policy.waiting_for(play.state, view, large) == "budget"
+    assert play.policy.wait_reason(play.state, view, small) == "bypass"
+    assert play.policy.wait_reason(play.state, view, large) == "budget"
     unlimited = Play(shortest(None, batching=ONE_SEAT))
     unlimited.arrive(prompt=4, output=5)
     unlimited.step()
     large, small = unlimited.arrive(prompt=9), unlimited.arrive(prompt=1)
-    assert unlimited.policy.waiting_for(unlimited.state, view, large) == "order"
+    assert unlimited.policy.wait_reason(unlimited.state, view, large) == "order"
 
 
 # --- states and parameters --------------------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ def test_a_state_is_read_under_another_budget() -> None:
         policy = shortest(budget, batching=ONE_SEAT)
         state = policy.state_from_json(document)
         policy.check(state)
-        assert state.waiting.best(0).request.id == head
+        assert state.queue.best(0).request.id == head
 
 
 @pytest.mark.parametrize(("old", "new"), [(None, 3), (3, None)])
@@ -344,8 +342,8 @@ def test_a_swap_takes_who_waits_along(old: int | None, new: int | None) -> None:
 def test_parameter_is_read_from_text() -> None:
     """A whole number from 0 or none; who orders by arrival has no such parameter."""
     for name in ("lpm", "dlpm", "shortest-prompt", "dlpm-printed"):
-        assert with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "4"}).order.bypass_budget == 4
-        assert with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "none"}).order.bypass_budget is None
+        assert parameters(with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "4"}))["bypass_budget"] == 4
+        assert parameters(with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "none"}))["bypass_budget"] is None
         with pytest.raises(ValueError, match="at least 0, not -1"):
             with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "-1"})
     with pytest.raises(ValueError, match="unknown parameter of policy vtc"):

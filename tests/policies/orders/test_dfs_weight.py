@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model.request import Prompt
-from fairsched.policies import dfs_weight
-from fairsched.policies.columns import Matches
-from fairsched.policies.dfs_weight import DfsWeight, walked
-from fairsched.verify.dfs_weight_proofs import matches_of
-from tests.policies.play import Play
+from fairsched.policies.catalog import DfsWeight
+from fairsched.policies.orders import Matches, dfs_weight, walked
+from fairsched.verify.proofs.orders.dfs_weight import matches_of
+from tests.support.policy_play import Play
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=12)
 

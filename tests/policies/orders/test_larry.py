@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policies.columns import AHEAD, EXACT_MAX, Columns
-from fairsched.policies.larry import LarryOrder, LarryPrintedOrder
+from fairsched.policies.orders import Columns, LarryOrder, LarryPrintedOrder
+from fairsched.policies.orders.abilities.queue_ranking import AHEAD, EXACT_MAX
 
 CAPACITY = 1_000
 ROWS = st.lists(st.tuples(st.integers(1, CAPACITY), st.integers(0, 10**10), st.integers(0, 2)), min_size=1, max_size=90)
@@ -18,7 +18,7 @@ def columns_of(rows: list[tuple[int, int, int]]) -> Columns:
     """Those who wait, in order of arrival: (memory, arrival in microseconds, group)."""
     columns = Columns()
     for age, (memory, arrival_us, group) in enumerate(sorted(rows, key=lambda row: row[1])):
-        columns = columns.joined(age, memory, arrival_us * 1_000, group)
+        columns = columns.added(age, memory, arrival_us * 1_000, group)
     return columns
 
 
@@ -124,9 +124,9 @@ def test_columns_are_what_joined_and_did_not_leave(rows: list[tuple[int, int, in
     columns = columns_of(rows)
     gone %= len(rows)
     before = columns.ages.copy()
-    left = columns.left(gone)
+    left = columns.removed(gone)
     assert left.settled().ages.tolist() == [age for age in range(len(rows)) if age != gone]
-    back = left.joined(gone, int(columns.memory[gone]), int(columns.arrivals_ns[gone]), int(columns.groups[gone]))
+    back = left.added(gone, int(columns.memory[gone]), int(columns.arrivals_ns[gone]), int(columns.groups[gone]))
     assert all(np.array_equal(getattr(back, name), getattr(columns, name)) for name in Columns.__struct_fields__)
     assert np.array_equal(columns.ages, before)
 

@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.predictors import Bucketed, Oracle, Predictor
-from fairsched.engines.simulator import simulate
-from fairsched.model import worker as transitions
+from fairsched.engines.simulation import Bucketed, Oracle, Predictor, simulate_events
 from fairsched.model.events import Admitted, Finished, Preempted
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.fcfs import FCFSOptimistic
-from fairsched.policies.predicted_batches import S3, PiA, reservation
-from fairsched.policies.router import RoundRobin
-from tests.engines.logs import LATENCY
-from tests.policies.play import Play
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.worker import transitions
+from fairsched.policies.catalog import S3, FCFSOptimistic, PiA
+from fairsched.policies.local.predicted_batches import reservation
+from fairsched.policies.routers import RoundRobin
+from tests.support.logs import LATENCY
+from tests.support.policy_play import Play
 
 
 def arrive(play: Play, predicted: int | None, output: int, declared: int = 40, prompt: int = 4) -> int:
@@ -110,7 +108,7 @@ def test_everybody_is_served_and_an_oracle_is_never_overrun(
         for i, (at_ms, prompt, output) in enumerate(sorted(rows))
     ]
     workload = Workload("by hand", tuple(jobs), (Client(0, "a"),))
-    events = simulate(workload, policy, RoundRobin(), LATENCY, kv_capacity_tokens=60, predictor=by)
+    events = simulate_events(workload, policy, RoundRobin(), LATENCY, kv_capacity_tokens=60, predictor=by)
     assert sum(isinstance(event, Finished) for event in events) == len(jobs)
     if not isinstance(by, Bucketed):
         assert not any(isinstance(event, Preempted) for event in events)

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from fairsched.model.algebra import EXACT, ExactVector
 from fairsched.model.events import Arrived, Cached, Cancelled, Evicted, Finished
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.preble import Preble, PreblePrinted
-from fairsched.policies.priority_groups import PriorityGroups
-from fairsched.policies.turns import Turn, chosen, picked
-from fairsched.policies.waiting import AGE_BITS
+from fairsched.policies.catalog import Preble, PreblePrinted
+from fairsched.policies.gates import DeficitGate
+from fairsched.policies.orders import AGE_BITS, PriorityGroups
+from fairsched.policies.orders.abilities.weighted_round_robin import Turn, Turns, chosen, picked
 
 EMPTY = WorkerState(0, 1 << 20).view(0)
 ONE_A_STEP = Chunked(max_running=1)
@@ -27,8 +26,6 @@ ONE_A_STEP = Chunked(max_running=1)
 @attrs.frozen
 class Told(PriorityGroups):
     """Groups as the requests say themselves."""
-
-    follows_cache = False
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return request.priority
@@ -46,9 +43,14 @@ def let_in(policy: Preble, state: Any) -> tuple[int, Any]:
     return admission.request_id, policy.observe(state, Finished(0, 0, admission.request_id, admission.client, 1))
 
 
+def turns_of(state: Any) -> Any:
+    """Where the round of each queue is."""
+    return state.queue.extension(Turns).turns
+
+
 def group_of(state: Any, request_id: int) -> int:
     """The group in which it waits."""
-    return int(state.waiting.scores[request_id]) >> AGE_BITS
+    return int(state.queue.scores[request_id]) >> AGE_BITS
 
 
 @pytest.mark.parametrize(("cached", "group"), [(0, 1), (9, 1), (10, 1), (19, 1), (20, 2), (63, 6), (99, 9)])
@@ -84,7 +86,7 @@ def test_a_round_serves_groups_in_proportion(groups: list[int]) -> None:
         state = policy.observe(state, Arrived(0, 0, told(i, group)))
     left = Counter(groups)
     order: list[int] = []
-    while state.waiting.entries:
+    while state.queue.entries:
         whole = all(left[group] >= group for group in range(1, 5)) and len(order) % 10 == 0
         for _ in range(10 if whole else 1):
             request_id, state = let_in(policy, state)
@@ -107,7 +109,8 @@ def test_the_index_finds_whom_the_kernel_chooses(turn: int, taken: int, groups: 
         state = policy.observe(state, Arrived(0, 0, told(group, group)))
     at: Any = Turn(turn, taken)
     state = msgspec.structs.replace(
-        state, waiting=msgspec.structs.replace(state.waiting, turns=state.waiting.turns.set(0, at))
+        state,
+        queue=msgspec.structs.replace(state.queue, extensions=state.queue.extended(Turns(turns_of(state).set(0, at)))),
     )
     # Whoever joins makes the head be looked for again.
     state = policy.observe(state, Arrived(0, 0, told(9, 0)))
@@ -125,8 +128,8 @@ def test_who_gives_up_takes_no_turn() -> None:
         state = policy.observe(state, Arrived(0, 0, told(i, group)))
     _, state = let_in(policy, state)
     after = policy.observe(state, Cancelled(0, 0, 1, 0, False, 0, 0))
-    assert after.waiting.turns == state.waiting.turns
-    assert state.waiting.turns[0] == picked(Turn(), 3)
+    assert turns_of(after) == turns_of(state)
+    assert turns_of(state)[0] == picked(Turn(), 3)
 
 
 def test_under_a_gate_each_client_takes_turns_of_its_own() -> None:
@@ -153,4 +156,4 @@ def test_turns_are_kept_with_the_state() -> None:
     _, state = let_in(policy, state)
     restored = policy.state_from_json(policy.state_to_json(state))
     assert policy.state_to_json(restored) == policy.state_to_json(state)
-    assert restored.waiting.turns[0] == Turn(3, 1)
+    assert turns_of(restored)[0] == Turn(3, 1)

@@ -3,10 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads.generate import generate
-from fairsched.engines.workloads.programs import Call, downstream_levels
+from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.sampling.programs import Call, downstream_levels
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
-from fairsched.policies.upstream_first import LEVEL, LEVELS_MAX, STEP, DownstreamLevels
+from fairsched.policies.orders import DownstreamLevels
+from fairsched.policies.orders.upstream_first import LEVEL, LEVELS_MAX, STEP
 
 PROMPT = Prompt(8)
 LEVELS = st.integers(0, 80)

@@ -1,63 +1,30 @@
 """Aladdin: each request ends once whatever happens, placements keep the constraints, and variants do what they say."""
 
-import json
 from collections import Counter
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from fairsched.engines.changes import Change, Crash, Drain, Join, Restart
-from fairsched.engines.simulator import simulate
-from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Prefilled, Rejected
-from fairsched.model.latency import DecodePiece, LatencyModel
-from fairsched.model.performance import Performance
-from fairsched.model.plan import ClusterPlan
-from fairsched.model.presets import PRESETS
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.view import ClusterView
-from fairsched.model.workload import Job, Workload
-from fairsched.policies.aladdin import Aladdin, AladdinPrinted
-from fairsched.policies.aladdin_books import AladdinState
-from fairsched.policies.aladdin_grouped import AladdinGrouped, group_of
-from fairsched.policies.aladdin_history import OutputHistory
-from fairsched.policies.aladdin_split import AladdinSplit
+from fairsched.engines.fleet import Change
+from fairsched.engines.simulation import simulate_events
+from fairsched.model.events import Admitted, Decoded, Event, Finished, Prefilled
+from fairsched.model.latency import PRESETS, Performance
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.fcfs import FCFS
-from fairsched.verify.strategies import workloads
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.placement import Aladdin, AladdinGrouped, AladdinPrinted, AladdinSplit
+from fairsched.policies.placement.aladdin.placement_state import OutputHistory
+from fairsched.policies.placement.aladdin.variants import group_of
+from fairsched.verify.conformance.strategies import workloads
+from tests.support.clusters import CHANGES, ends, watched
+from tests.support.scenarios import latency_of
 
-CAPACITY, WORKERS = 30, 2
-UNIT = LatencyModel(
-    name="unit",
-    source="made for tests: a step takes 100 ns, and some more for what is in it",
-    prefill_constant_ns=100,
-    prefill_token_ns=2,
-    prefill_attention_ps=0,
-    decode=(DecodePiece(1, 100, 1, 3),),
-    kv_capacity_tokens=CAPACITY,
-)
+CAPACITY = 30
+UNIT = latency_of(100, prefill_token_ns=2, request_ns=3, context_token_ns=1, kv_capacity_tokens=CAPACITY)
 TIGHT = {"tpot_us": 1, "ttft_us": 1, "heartbeat_us": 1, "patience_us": 5}
-
-
-def watched(kind: type[Aladdin], **parameters: Any) -> Aladdin:
-    """A policy that checks its state at each decision, and that it decides the same from what was written and read."""
-
-    @attrs.frozen
-    class Watched(kind):  # type: ignore[misc, valid-type]
-        def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
-            self.check(state)
-            document = json.loads(json.dumps(self.state_to_json(state)))
-            plan, after = super().decide(state, view)
-            again, after_again = super().decide(self.state_from_json(document), view)
-            assert plan == again
-            assert self.state_to_json(after) == self.state_to_json(after_again)
-            assert self.state_to_json(state) == document
-            self.check(after)
-            return plan, after
-
-    return Watched(**TIGHT | parameters)
 
 
 VARIANTS = st.sampled_from(
@@ -73,45 +40,26 @@ VARIANTS = st.sampled_from(
 LOCAL = st.sampled_from([FCFS(batching=kind(max_batched_tokens=7, max_running=3)) for kind in BATCHINGS.values()])
 
 
-def _ends(events: list[Event]) -> Counter[int]:
-    return Counter(event.request_id for event in events if isinstance(event, Finished | Rejected | Cancelled))
-
-
-def _changes(draw: tuple[int, int, int]) -> Change:
-    kind, worker, at_ns = draw
-    return (Crash(worker, at_ns), Crash(worker, at_ns, 500), Restart(worker, at_ns, 500), Drain(worker, at_ns))[kind]
-
-
-changes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, WORKERS - 1), st.integers(0, 4_000)), max_size=2)
-
-
 @settings(deadline=None, max_examples=60)
-@given(workloads(span_ns=4_000), VARIANTS, LOCAL, changes, st.integers(0, 9))
+@given(workloads(span_ns=4_000), VARIANTS, LOCAL, CHANGES, st.integers(0, 9))
 def test_each_request_ends_once_whatever_happens_to_workers(
     workload: Workload,
     variant: tuple[type[Aladdin], dict[str, Any]],
     local: FCFS,
-    drawn: list[tuple[int, int, int]],
+    changes: list[Change],
     foreseen: int,
 ) -> None:
-    """Workers crash, restart, drain and join, predictions are wrong; nobody is lost, and books stay in order."""
+    """Workers crash, restart, drain and join, predictions are wrong; no request is lost, the state stays in order."""
     jobs = [_predicted(job, foreseen) for job in workload.jobs]
     workload = Workload(workload.name, tuple(jobs), workload.clients)
     kind, parameters = variant
-    happens = [*map(_changes, drawn), Join(4_000)]
-    events = simulate(workload, local, watched(kind, **parameters), UNIT, workers=WORKERS, changes=happens)
-    assert _ends(events) == {job.request.id: 1 for job in workload.jobs}
+    events = simulate_events(workload, local, watched(kind, **TIGHT | parameters), UNIT, workers=2, changes=changes)
+    assert ends(events) == {job.request.id: 1 for job in workload.jobs}
 
 
 def _predicted(job: Job, tokens: int) -> Job:
     """The job with a prediction; 0: with none."""
-    return Job(
-        **{name: getattr(job, name) for name in Job.__struct_fields__ if name != "request"},
-        request=Request(
-            **{n: getattr(job.request, n) for n in Request.__struct_fields__ if n != "predicted_output_tokens"},
-            predicted_output_tokens=tokens or None,
-        ),
-    )
+    return replace(job, request=replace(job.request, predicted_output_tokens=tokens or None))
 
 
 @settings(deadline=None, max_examples=50)
@@ -120,7 +68,7 @@ def test_the_clock_counts_what_every_request_has_produced(workload: Workload, lo
     """At any time, a request that began at s of its worker's clock has produced clock - s tokens, unless it ended."""
     policy, produced = Aladdin(**TIGHT), Counter[int]()  # type: ignore[arg-type]
     state = policy.init()
-    events = simulate(workload, local, Aladdin(**TIGHT), UNIT, workers=1)  # type: ignore[arg-type]
+    events = simulate_events(workload, local, Aladdin(**TIGHT), UNIT, workers=1)  # type: ignore[arg-type]
     for event in events:
         state = policy.observe(state, event)
         policy.check(state)
@@ -152,7 +100,7 @@ def test_tokens_by_the_clock_are_all_tokens(batching: str) -> None:
     jobs = [Job(Request(i, 0, 150 * i, Prompt(3 + i % 4), 9), 1 + i % 9) for i in range(12)]
     workload = Workload("twelve", tuple(jobs), (Client(0, "a"),))
     local = FCFS(batching=BATCHINGS[batching](max_batched_tokens=7, max_running=4))
-    events = simulate(workload, local, Aladdin(heartbeat_us=1), UNIT, workers=1, kv_capacity_tokens=200)
+    events = simulate_events(workload, local, Aladdin(heartbeat_us=1), UNIT, workers=1, kv_capacity_tokens=200)
     assert any(isinstance(event, Prefilled) for event in events)
     _tokens_by_clock(events)
 
@@ -163,7 +111,7 @@ def _arrivals(*lengths: tuple[int, int]) -> Workload:
 
 
 def _workers_of(policy: Aladdin, workload: Workload, workers: int, capacity: int) -> dict[int, int]:
-    events = simulate(workload, FCFS(), policy, UNIT, workers=workers, kv_capacity_tokens=capacity)
+    events = simulate_events(workload, FCFS(), policy, UNIT, workers=workers, kv_capacity_tokens=capacity)
     return {event.request_id: event.worker for event in events if isinstance(event, Admitted)}
 
 
@@ -217,7 +165,7 @@ def test_split_phases_compute_here_and_decode_there() -> None:
     """Prompts are computed by the first worker, and outputs of any length end at another one."""
     jobs = [Job(Request(i, 0, 5_000 * i, Prompt(5), 12), 12) for i in range(4)]
     workload = Workload("split", tuple(jobs), (Client(0, "a"),))
-    events = simulate(workload, FCFS(), AladdinSplit(heartbeat_us=1), UNIT, workers=3, kv_capacity_tokens=200)
+    events = simulate_events(workload, FCFS(), AladdinSplit(heartbeat_us=1), UNIT, workers=3, kv_capacity_tokens=200)
     first = {event.request_id: event.worker for event in reversed(events) if isinstance(event, Prefilled)}
     assert set(first.values()) == {0}
     last = {event.request_id: event.worker for event in events if isinstance(event, Finished)}

@@ -10,15 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Prefilled
-from fairsched.model.performance import Performance
+from fairsched.model.latency import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.aladdin import Aladdin, AladdinPrinted
-from fairsched.policies.aladdin_books import AladdinState
-from fairsched.policies.aladdin_draft import FOREVER_NS, Draft, Row, Rules, Wanted
-from fairsched.policies.aladdin_grouped import AladdinGrouped
-from fairsched.policies.aladdin_hopes import Asked, Hopes
-from fairsched.policies.aladdin_limits import (
+from fairsched.policies.placement import (
+    FOREVER_NS,
+    Aladdin,
+    AladdinGrouped,
+    AladdinPrinted,
+    AladdinSplit,
+    PlacementBatch,
+    Row,
+    Rules,
+    Wanted,
+)
+from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter, Candidates
+from fairsched.policies.placement.aladdin.limits import (
     context_cost,
     decode_slack,
     peak_kv,
@@ -27,10 +34,10 @@ from fairsched.policies.aladdin_limits import (
     profile_slack,
     stall_slack,
 )
-from fairsched.policies.aladdin_memory import Memory
-from fairsched.policies.aladdin_rebalance import Placed
-from fairsched.policies.aladdin_split import AladdinSplit
-from fairsched.policies.aladdin_worker import NOBODY
+from fairsched.policies.placement.aladdin.placement_batch import MemoryTable
+from fairsched.policies.placement.aladdin.placement_state import AladdinState
+from fairsched.policies.placement.aladdin.rebalance import Placed
+from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER
 
 HEARTBEAT_NS = 1_000
 
@@ -40,51 +47,53 @@ def plain(kind: type[Aladdin]) -> type[Aladdin]:
 
     @attrs.frozen
     class Plain(kind):  # type: ignore[misc, valid-type]
-        def _placed(self, state: AladdinState, draft: Draft, now_ns: int, waiting: Sequence[int]) -> tuple[Placed, ...]:
+        def _placed(
+            self, state: AladdinState, batch: PlacementBatch, now_ns: int, waiting: Sequence[int]
+        ) -> tuple[Placed, ...]:
             placed = []
             for request_id in waiting:
                 held = state.held[request_id]
                 late = prefill_slack(self.lines, held.prompt_tokens, now_ns, held.due_ns) < 0
                 counted = held.output_tokens if self.output == "predicted" else 0
                 wanted = Wanted(held.prompt_tokens, held.output_tokens, counted, None if late else held.due_ns)
-                row = chosen(draft, wanted)
-                empty = [i for i, batch in enumerate(draft.batch.tolist()) if not batch]
+                row = chosen(batch, wanted)
+                empty = [i for i, count in enumerate(batch.requests.tolist()) if not count]
                 if row is None and self.opens == "unchecked" and empty:
                     row = empty[0]
                 waited = now_ns - held.request.arrival_ns > 1_000 * self.patience_us
-                if row is None and (waited or not self._alone(draft, wanted)):
-                    row = draft.least(wanted)
+                if row is None and (waited or not self._alone(batch, wanted)):
+                    row = batch.least(wanted)
                 if row is not None:
-                    draft.take(row, wanted)
+                    batch.take(row, wanted)
                     placed.append(Placed(request_id, row, wanted))
             return tuple(placed)
 
-        def _alone(self, draft: Draft, wanted: Wanted) -> bool:
+        def _alone(self, batch: PlacementBatch, wanted: Wanted) -> bool:
             p, context = self.lines, context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.gamma_percent)
             within = decode_slack(p, self.theta_percent, 1_000 * self.tpot_us, 1, context) >= 0
-            return bool(within and peak_kv(p, wanted.prompt_tokens, wanted.output_tokens) <= draft.capacity.max())
+            return bool(within and peak_kv(p, wanted.prompt_tokens, wanted.output_tokens) <= batch.capacity.max())
 
     return Plain
 
 
-def chosen(draft: Draft, wanted: Wanted) -> int | None:
+def chosen(batch: PlacementBatch, wanted: Wanted) -> int | None:
     """The fullest row, the first of equals, that keeps every constraint, one looked at after the other."""
-    rows = sorted(range(len(draft.rows)), key=lambda row: (-draft.norms.item(row), row))
-    return next((row for row in rows if fits(draft, row, wanted)), None)
+    rows = sorted(range(len(batch.rows)), key=lambda row: (-batch.norms.item(row), row))
+    return next((row for row in rows if fits(batch, row, wanted)), None)
 
 
-def fits(draft: Draft, row: int, wanted: Wanted) -> bool:
+def fits(batch: PlacementBatch, row: int, wanted: Wanted) -> bool:
     """(b) to (d) by the functions that theorems are about, and memory."""
-    p, rules = draft.performance, draft.rules
-    context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, rules.gamma_percent) + draft.context.item(row)
-    new_tokens = draft.new_tokens.item(row) + wanted.prompt_tokens
-    due = min(draft.deadline.item(row), FOREVER_NS if wanted.deadline_ns is None else wanted.deadline_ns)
-    batch = draft.batch.item(row) + 1
+    p, rules = batch.performance, batch.rules
+    context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, rules.gamma_percent) + batch.context.item(row)
+    new_tokens = batch.new_tokens.item(row) + wanted.prompt_tokens
+    due = min(batch.deadline.item(row), FOREVER_NS if wanted.deadline_ns is None else wanted.deadline_ns)
+    requests = batch.requests.item(row) + 1
     return (
-        ("b" not in rules.checks or decode_slack(p, rules.theta_percent, rules.tpot_ns, batch, context) >= 0)
-        and ("c" not in rules.checks or prefill_slack(p, new_tokens, draft.begins.item(row), due) >= 0)
-        and ("d" not in rules.checks or stall_slack(p, new_tokens, draft.saved.item(row)) >= 0)
-        and draft.has_memory(row, wanted)
+        ("b" not in rules.checks or decode_slack(p, rules.theta_percent, rules.tpot_ns, requests, context) >= 0)
+        and ("c" not in rules.checks or prefill_slack(p, new_tokens, batch.begins.item(row), due) >= 0)
+        and ("d" not in rules.checks or stall_slack(p, new_tokens, batch.saved.item(row)) >= 0)
+        and batch.has_memory(row, wanted)
     )
 
 
@@ -158,7 +167,9 @@ def test_memory_side_by_side_leaves_out_nobody_who_fits(world: dict[str, Any]) -
     state, workers = _begun(policy, world)
     state = policy._foreseen_anew(state, ClusterView(0, workers))
     rows = policy._rows(state, workers, 0, True)
-    memory = Memory(policy.lines, [row.believed for row in rows], np.array([row.capacity for row in rows], np.int64))
+    memory = MemoryTable(
+        policy.lines, [row.believed for row in rows], np.array([row.capacity for row in rows], np.int64)
+    )
     prompts, outputs = (np.array(column)[:, None] for column in zip(*product(range(1, 13), repeat=2), strict=True))
     together = memory.has_room(prompts, outputs)
     for prompt, output, may in zip(prompts.ravel().tolist(), outputs.ravel().tolist(), together.tolist(), strict=True):
@@ -174,9 +185,13 @@ def test_memory_side_by_side_leaves_out_nobody_who_fits(world: dict[str, Any]) -
 def test_of_many_who_ask_for_the_same_one_is_tried() -> None:
     """Of 256 equal requests that the constraints allow and memory does not, the first speaks for all."""
     rules = Rules(Performance(1, 0, 1, 1, 1), 1_000, 100, 50, "normalised", "lock-step")
-    draft = Draft(rules, [Row(worker, 3, NOBODY, 0, 0, 0, FOREVER_NS, FOREVER_NS) for worker in range(4)])
+    batch = PlacementBatch(
+        rules, [Row(worker, 3, EMPTY_WORKER, 0, 0, 0, FOREVER_NS, FOREVER_NS) for worker in range(4)]
+    )
     alike = np.full(256, 5)
-    hopes = Hopes(draft, Asked(alike, alike, alike, np.full(256, FOREVER_NS)), np.zeros(256, np.bool_))
-    assert hopes.after(0) == 1
-    hopes.failed(0)
-    assert hopes.after(0) == 256
+    candidates = CandidateFilter(
+        batch, Candidates(alike, alike, alike, np.full(256, FOREVER_NS)), np.zeros(256, np.bool_)
+    )
+    assert candidates.after(0) == 1
+    candidates.failed(0)
+    assert candidates.after(0) == 256

@@ -10,28 +10,15 @@ from immutables import Map
 from fairsched.model.algebra import EXACT, NUMPY, ExactVector
 from fairsched.model.events import Cached, Cancelled, ClientConfigured, Evicted, Finished, Rejected, WorkerLeft
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies import d2lpm_credit as kernel
-from fairsched.policies.d2lpm import D2LPM, D2LPMState
-from fairsched.policies.sparse import SPARSE, Sparse
+from fairsched.model.view import ClusterView
+from fairsched.policies.routers import D2LPM
+from fairsched.policies.routers.d2lpm import credit as kernel
+from fairsched.policies.routers.d2lpm.credit import SPARSE, Sparse
+from fairsched.policies.routers.d2lpm.router import D2LPMState
+from tests.support.clusters import request, view_of
 
 WORKERS = 3
 small = st.integers(-4, 4)
-
-
-def load(worker: int, queue: int = 0) -> WorkerLoad:
-    """A worker with so many requests waiting."""
-    return WorkerLoad(worker, queue, 0, queue, 50, 100)
-
-
-def view(*queues: int) -> ClusterView:
-    """Workers 0, 1, ... with these queues."""
-    return ClusterView(0, tuple(load(worker, queue) for worker, queue in enumerate(queues)))
-
-
-def request(i: int, client: int, keys: list[int], tail: int = 1) -> Request:
-    """A request with these blocks of one token and a tail."""
-    return Request(i, client, 0, Prompt.from_keys(keys, tokens=len(keys) + tail), 4)
 
 
 class Table:
@@ -100,7 +87,7 @@ def test_it_does_what_its_rule_says(router: D2LPM, data: st.DataObject) -> None:
         client = data.draw(st.integers(0, 2))
         keys = data.draw(st.lists(st.integers(0, 1), max_size=4))
         queues = data.draw(st.lists(st.integers(0, 3), min_size=WORKERS, max_size=WORKERS))
-        dispatch, state = router.route(state, request(i, client, keys), view(*queues))
+        dispatch, state = router.route(state, request(i, keys, client=client), view_of(*queues))
         assert dispatch.worker == table.route(i, client, keys, queues)
         router.check(state)
         if bool(table.sent) and data.draw(st.booleans()):
@@ -131,17 +118,17 @@ def test_credit_decides_between_cache_and_queue() -> None:
     router = D2LPM(quantum=10, match_percent_min=0)
     state, went = router.init(), []
     for i in range(6):
-        dispatch, state = router.route(state, request(i, 0, [1] * 8, tail=i + 1), view(9, 5))
+        dispatch, state = router.route(state, request(i, [1] * 8, tail=i + 1), view_of(9, 5))
         state = router.observe(state, Finished(0, dispatch.worker, i, 0, 4))
         went.append(dispatch.worker)
     # Each request leaves its client in debt there: 9 to 11 tokens of the prompt or two to seven, and 8 for the output.
     assert went == [1, 0, 1, 0, 1, 0]
 
 
-def test_who_waited_in_vain_gets_all_back() -> None:
+def test_a_request_that_waited_in_vain_gets_all_back() -> None:
     """A request that is rejected, or given up before it was served, leaves neither a charge nor a cached prompt."""
     router = D2LPM(quantum=50)
-    _, state = router.route(router.init(), request(0, 0, [1, 2, 3]), view(0, 0))
+    _, state = router.route(router.init(), request(0, [1, 2, 3]), view_of(0, 0))
     for event in (Rejected(0, 0, 0, 0, "too large"), Cancelled(0, 0, 0, 0, False, 0, 0)):
         after = router.observe(state, event)
         assert not after.accounts[0].deficits
@@ -154,24 +141,24 @@ def test_a_report_that_says_more_than_was_thought_is_believed() -> None:
     """What was evicted while a request waited, and is cached with it, is there again."""
     router = D2LPM()
     prompt = Prompt.from_keys([1, 2, 3], tokens=4)
-    _, state = router.route(router.init(), Request(0, 0, 0, prompt, 1), view(0, 0))
+    _, state = router.route(router.init(), Request(0, 0, 0, prompt, 1), view_of(0, 0))
     gone = router.observe(state, Evicted(0, 0, 0, prompt, 1, 2))
     assert gone.index.held_tokens(0) == 1
     back = router.observe(gone, Cached(7, 0, 0, prompt, 3))
     assert back.index.held_tokens(0) == 3
     assert router.observe(back, Cached(7, 0, 0, prompt, 3)) is back
     # A request of the same instant comes after a report that is later.
-    dispatch, _ = router.route(back, Request(1, 0, 0, prompt, 1), view(1, 0))
+    dispatch, _ = router.route(back, Request(1, 0, 0, prompt, 1), view_of(1, 0))
     assert dispatch.worker == 0
 
 
 def test_a_worker_that_left_is_forgotten() -> None:
-    """Its cache and what anybody owed there; a request that was there is charged where it goes instead."""
+    """Its cache and all debts there; a request that was there is charged where it goes instead."""
     router = D2LPM(quantum=5)
-    _, state = router.route(router.init(), request(0, 0, [1, 2, 3]), view(0, 1))
+    _, state = router.route(router.init(), request(0, [1, 2, 3]), view_of(0, 1))
     state = router.observe(state, WorkerLeft(0, 0))
     assert not state.accounts[0].deficits
-    dispatch, state = router.route(state, request(0, 0, [1, 2, 3]), ClusterView(0, (load(1),)))
+    dispatch, state = router.route(state, request(0, [1, 2, 3]), ClusterView(0, view_of(0, 0).workers[1:]))
     assert dispatch.worker == 1
     assert state.accounts[0].deficits == Map({1: 1})
     assert state.accounts[0].under_way == 1
@@ -183,7 +170,7 @@ def test_the_memory_of_clients_is_bounded(calls: list[tuple[int, bool]]) -> None
     router = D2LPM(quantum=3, idle_clients_max=2)
     state = router.init()
     for i, (client, ends) in enumerate(calls):
-        dispatch, state = router.route(state, request(i, client, []), view(0, 0))
+        dispatch, state = router.route(state, request(i, client=client), view_of(0, 0))
         if ends:
             state = router.observe(state, Finished(0, dispatch.worker, i, client, 1))
         router.check(state)
@@ -196,7 +183,7 @@ def test_weights_are_quanta() -> None:
     """A client of weight 3 stays three times as long; credit above a smaller quantum is cut."""
     router = D2LPM(quantum=4)
     state = router.observe(router.init(), ClientConfigured(0, 0, 0, 3))
-    _, state = router.route(state, request(0, 0, [1, 2, 3]), view(0, 0))
+    _, state = router.route(state, request(0, [1, 2, 3]), view_of(0, 0))
     assert state.accounts[0].deficits == Map({0: 8})
     state = router.observe(state, ClientConfigured(0, 0, 0, 1))
     assert state.accounts[0].deficits == Map()

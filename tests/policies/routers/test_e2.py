@@ -1,6 +1,6 @@
 """E2 against a slow reference that recomputes every cost from all that ever happened, and its corrections one by one.
 
-Ids are those of docs/theorems.md; what is proved and refuted is in tests/verify.
+Ids are those of docs/reference/theorems.md; what is proved and refuted is in tests/verify.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from fairsched.model.events import Admitted, Cached, Cancelled, Event, Evicted, 
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.e2 import E2, Choice, E2Printed, E2State
-from fairsched.policies.e2_choice import rebalanced
-from fairsched.policies.e2_cost import Case
-from fairsched.policies.e2_prices import Prices
+from fairsched.policies.routers import E2, E2Printed, E2State, rebalanced
+from fairsched.policies.routers.e2.cost import Case, Prices
+from fairsched.policies.routers.e2.router import Choice
+from tests.support.clusters import KEYS, Keys, request
 
 H_NS = 1_000
 MODEL = LatencyModel("test", "ours", 7, 3, 2_000, (DecodePiece(1, 40, 2, 5),), 1 << 20)
@@ -28,18 +28,10 @@ ROUTER = E2(window_us=1, latency=MODEL, decode_batch=4, prior_output_tokens=3, s
 WORKERS = 3
 CAPACITY = 20
 
-keys_lists = st.lists(st.integers(0, 1), max_size=6).map(tuple)
-Keys = tuple[int, ...]
 
-
-def request(i: int, keys: Keys, at_ns: int = 0) -> Request:
-    """A prompt of one-token blocks with a token of its own, and two tokens of output."""
-    return Request(i, 0, at_ns, Prompt.from_keys(keys, tokens=len(keys) + 1), 2)
-
-
-def view(now_ns: int = 0, workers: Sequence[int] = range(WORKERS), capacity: int = CAPACITY) -> ClusterView:
+def view(now_ns: int = 0, workers: Sequence[int] = range(WORKERS)) -> ClusterView:
     """Workers of equal size."""
-    return ClusterView(now_ns, tuple(WorkerLoad(worker, 0, 0, 0, capacity, capacity) for worker in workers))
+    return ClusterView(now_ns, tuple(WorkerLoad(worker, 0, 0, 0, CAPACITY, CAPACITY) for worker in workers))
 
 
 # --- costs against a reference ----------------------------------------------------------------------------------------
@@ -77,9 +69,7 @@ class Reference:
 @given(
     mode=st.sampled_from(("window", "outstanding")),
     steps=st.lists(
-        st.tuples(
-            st.sampled_from(("send", "send", "finish", "cancel", "wait", "leave")), keys_lists, st.integers(0, 9)
-        ),
+        st.tuples(st.sampled_from(("send", "send", "finish", "cancel", "wait", "leave")), KEYS, st.integers(0, 9)),
         max_size=14,
     ),
 )
@@ -140,7 +130,7 @@ def test_eviction_is_priced_by_hits() -> None:
     state = told((0, (5,) * 10))
     for i, keys in enumerate(((1, 1, 1, 1), (2, 2, 2, 2))):
         _, state = ROUTER.route(state, request(i, keys), view(workers=[0]))
-    # 18 of 20 tokens are held; a prompt of 6 tokens evicts 4 of the ten that nobody hit.
+    # 18 of 20 tokens are held; a prompt of 6 tokens evicts 4 of the ten without a hit.
     assert case_of(ROUTER, state, (3,) * 5).eviction(0) == 0
     # One of 15 evicts all ten and three of the four that one of two requests hit, the last three.
     assert case_of(ROUTER, state, (3,) * 14).eviction(0) == PRICES.prefill_ns(3, 1) // 2
@@ -165,7 +155,7 @@ def test_prices_are_the_latency_model_s() -> None:
 
 
 def test_a_model_that_was_given_stays() -> None:
-    """The workers' model prices unless the router was told one."""
+    """The workers' model prices unless the router has one."""
     other = attrs.evolve(MODEL, prefill_token_ns=99)
     assert E2().fitted(MODEL).prices == Prices.of(MODEL, 32)
     assert E2(latency=other).fitted(MODEL).latency is other
@@ -181,7 +171,7 @@ def choice(router: E2, state: E2State, keys: Keys, workers: Sequence[int] = rang
 
 
 def busy(state: E2State, worker: int, times: int = 1) -> E2State:
-    """The worker got so many requests that nobody shares, and that are 15 tokens long."""
+    """The worker got so many requests that share nothing, and that are 15 tokens long."""
     for i in range(times):
         number = state.history.next_number + 1_000
         asked = request(number, tuple(10 * number + i for i in range(15)))
@@ -218,7 +208,7 @@ def test_the_knob_follows_the_load() -> None:
 
 
 def test_a_prefix_leaves_a_worker_that_is_too_heavy() -> None:
-    """Per source whoever is heavy loses a request that costs less at the lightest, and one that costs more stays."""
+    """Per source a heavy worker loses a request that costs less at the lightest, and one that costs more stays."""
     state = busy(busy(busy(told((1, (1,) * 6)), 0, 9), 1, 8), 2, 1)
     asked = (1,) * 6
     assert choice(attrs.evolve(ROUTER, rebalancing="off"), state, asked).worker == 1
@@ -262,7 +252,7 @@ def test_a_request_goes_nowhere_where_it_cannot_fit() -> None:
 
 
 def test_decoding_workers_get_the_prefill() -> None:
-    """What explores goes to whom decodes most, unless that one is heavy."""
+    """What explores goes to the worker that decodes most, unless that one is heavy."""
     state = told((1, (1,) * 8))
     for i in range(3):
         _, state = ROUTER.route(state, request(i, (1,) * 8), view(workers=[1]))

@@ -4,12 +4,11 @@ from collections import Counter
 from fractions import Fraction
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.simulator import Simulator
+from fairsched.engines.simulation import Simulator
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -21,15 +20,15 @@ from fairsched.model.events import (
     Rejected,
     WorkerLeft,
 )
+from fairsched.model.latency import PRESETS
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
-from fairsched.model.presets import PRESETS
-from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.model.workload import Job, Workload
 from fairsched.policies.batching import Chunked
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.freeness import Freeness
-from fairsched.policies.llumnix import PATIENCE, Llumnix, LlumnixState
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.routers import Freeness, Llumnix
+from fairsched.policies.routers.llumnix import PATIENCE, LlumnixState
+from tests.support.clusters import numbered
 
 RHYTHM_NS = 100_000_000
 NEVER_US = 1_000_000_000
@@ -43,11 +42,6 @@ loads = st.builds(
     kv_free_tokens=st.integers(0, 200),
     kv_capacity_tokens=st.just(200),
 )
-
-
-def view_of(*made: WorkerLoad, now_ns: int = 0) -> ClusterView:
-    """The workers, numbered from 0."""
-    return ClusterView(now_ns, tuple(msgspec.structs.replace(load, worker=i) for i, load in enumerate(made)))
 
 
 def ratio(free: int, requests: int) -> Fraction | float:
@@ -77,7 +71,7 @@ FULL, EMPTY = WorkerLoad(0, 1, 3, 40, 10, 200), WorkerLoad(0, 0, 1, 0, 190, 200)
 def test_a_pair_moves_what_narrows_its_gap(made: list[WorkerLoad], threshold: int, data: st.DataObject) -> None:
     """The least free below the threshold with the freest, each worker once, the request with the least to compute; and
     with all that it may hold the target stays freer and the gap is smaller, as fractions say."""
-    router, view = Llumnix(migrate_out_tokens=threshold), view_of(*made)
+    router, view = Llumnix(migrate_out_tokens=threshold), numbered(made)
     requests = [
         (10 * load.worker + i, load.worker, data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9)))
         for load in view.workers
@@ -110,7 +104,7 @@ def test_the_boundary_of_the_threshold() -> None:
     """A worker of exactly the threshold takes, one just below gives."""
     state = running(Llumnix(), (0, 0, 1, 1), (1, 0, 2, 1))
     for free, moved in ((95, [0]), (96, [])):
-        view = view_of(WorkerLoad(0, 0, 2, 0, free, 900), WorkerLoad(0, 0, 1, 0, 890, 900))
+        view = numbered((WorkerLoad(0, 0, 2, 0, free, 900), WorkerLoad(0, 0, 1, 0, 890, 900)))
         plan, _ = Llumnix().decide(state, view)
         assert [migration.request_id for migration in plan.migrations] == moved
 
@@ -119,15 +113,15 @@ def test_a_worker_takes_part_in_one_migration_at_a_time() -> None:
     """Until the request has landed, ended, or was not heard of for long; and it is not asked for twice."""
     router = Llumnix()
     state = running(router, (0, 0, 5, 1), (1, 0, 6, 1), (2, 0, 7, 1))
-    plan, asked = router.decide(state, view_of(FULL, EMPTY))
+    plan, asked = router.decide(state, numbered((FULL, EMPTY)))
     assert plan == ClusterPlan((), (Migration(0, 0, 1, with_kv=True),))
-    assert router.decide(asked, view_of(FULL, EMPTY))[0] == ClusterPlan()
+    assert router.decide(asked, numbered((FULL, EMPTY)))[0] == ClusterPlan()
     left = router.observe(asked, Migrated(0, 0, 0, 0, True, 0, 1))
-    assert router.decide(left, view_of(FULL, EMPTY))[0] == ClusterPlan()
+    assert router.decide(left, numbered((FULL, EMPTY)))[0] == ClusterPlan()
     landed = router.observe(left, Arrived(0, 1, Request(0, 0, 0, Prompt(5), 1), 1, 6))
     ended = router.observe(left, Finished(0, 1, 0, 0, 1))
-    late = view_of(FULL, EMPTY, now_ns=PATIENCE * RHYTHM_NS + 1)
-    for state_now, view in ((landed, view_of(FULL, EMPTY)), (ended, view_of(FULL, EMPTY)), (asked, late)):
+    late = numbered((FULL, EMPTY), now_ns=PATIENCE * RHYTHM_NS + 1)
+    for state_now, view in ((landed, numbered((FULL, EMPTY))), (ended, numbered((FULL, EMPTY))), (asked, late)):
         assert router.decide(state_now, view)[0].migrations == (Migration(1, 0, 1, with_kv=True),)
 
 
@@ -137,7 +131,7 @@ def test_the_waiting_move_without_kv() -> None:
     state = running(router, (0, 0, 1, 1))
     for i, ns in ((1, 30), (2, 20)):
         state = router.observe(state, Arrived(ns, 0, Request(i, 0, 0, Prompt(5), 1)))
-    assert router.decide(state, view_of(FULL, EMPTY))[0].migrations == (Migration(2, 0, 1),)
+    assert router.decide(state, numbered((FULL, EMPTY)))[0].migrations == (Migration(2, 0, 1),)
 
 
 def test_who_was_preempted_waits() -> None:
@@ -165,7 +159,7 @@ def test_nothing_is_left_of_a_worker_that_left() -> None:
 @given(st.lists(loads, min_size=1, max_size=4))
 def test_requests_go_where_freeness_sends_them(made: list[WorkerLoad]) -> None:
     """Dispatch is the router `freeness`."""
-    view, request = view_of(*made), Request(0, 0, 0, Prompt(1), 1)
+    view, request = numbered(made), Request(0, 0, 0, Prompt(1), 1)
     assert Llumnix().route(LlumnixState(), request, view)[0] == Freeness().route(Freeness().init(), request, view)[0]
 
 

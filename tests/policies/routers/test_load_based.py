@@ -1,6 +1,7 @@
 """Routers that look at counts and queues: what each defines, what is true of it, and what is said of it and false.
 
-Ids are those of docs/policies.md; what every router must do is in tests/verify/test_conformance_router.py.
+Ids are those of docs/reference/theorems.md; what every router must do is in
+tests/verify/conformance/test_conformance_router.py.
 """
 
 import math
@@ -15,14 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.base import Router
+from fairsched.policies.base import AnyRouter
 from fairsched.policies.draw import draw
-from fairsched.policies.freeness import Freeness
 from fairsched.policies.registry import ROUTERS, UnknownNameError, router_parameters, router_with
-from fairsched.policies.router import MEASURES, JoinShortestQueue, PerClientRoundRobin, RoundRobin
-from fairsched.policies.router_random import DrawState, PowerOfTwo, Random
+from fairsched.policies.routers import (
+    MEASURES,
+    DrawState,
+    Freeness,
+    JoinShortestQueue,
+    PerClientRoundRobin,
+    PowerOfTwo,
+    Random,
+    RoundRobin,
+)
+from tests.support.clusters import request, view_of
 
 loads = st.builds(
     WorkerLoad,
@@ -42,16 +50,11 @@ def cluster_views(draw: st.DrawFn) -> ClusterView:
     return ClusterView(0, tuple(msgspec.structs.replace(draw(loads), worker=i) for i in ids))
 
 
-def request(i: int, client: int) -> Request:
-    """A request of which only id and client matter."""
-    return Request(i, client, 0, Prompt(1), 1)
-
-
-def route_all(router: Router[Any], views: list[tuple[int, ClusterView]]) -> tuple[list[int], Any]:
+def route_all(router: AnyRouter, views: list[tuple[int, ClusterView]]) -> tuple[list[int], Any]:
     """Workers for a request of each client under each view, and the state after them."""
     state, workers = router.init(), []
     for i, (client, view) in enumerate(views):
-        dispatch, state = router.route(state, request(i, client), view)
+        dispatch, state = router.route(state, request(i, client=client), view)
         assert dispatch.request_id == i
         workers.append(dispatch.worker)
     return workers, state
@@ -60,7 +63,7 @@ def route_all(router: Router[Any], views: list[tuple[int, ClusterView]]) -> tupl
 @given(st.integers(1, 5), st.integers(1, 40), st.data())
 def test_round_robin_counts_differ_by_at_most_one(workers: int, count: int, data: st.DataObject) -> None:
     """On a fixed cluster no worker gets two requests more than another; per client, for each client alone."""
-    view = ClusterView(0, tuple(WorkerLoad(i, 0, 0, 0, 1, 1) for i in range(workers)))
+    view = view_of(*[0] * workers)
     clients = data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
     views = [(client, view) for client in clients]
     _check_even(route_all(RoundRobin(), views)[0], workers)
@@ -80,7 +83,7 @@ def test_shortest_queue_is_joined(view: ClusterView) -> None:
     requests = {w.worker: w.waiting_requests + w.running_requests for w in view.workers}
     tokens = {w.worker: w.waiting_tokens + w.kv_capacity_tokens - w.kv_free_tokens for w in view.workers}
     for router, load in ((JoinShortestQueue(), requests), (JoinShortestQueue(measure="tokens"), tokens)):
-        dispatch, _ = router.route(router.init(), request(0, 0), view)
+        dispatch, _ = router.route(router.init(), request(0), view)
         assert dispatch.worker == min((load[worker], worker) for worker in load)[1]
 
 
@@ -90,14 +93,14 @@ def test_shortest_queues_stay_level(queues: list[int], count: int) -> None:
     by at most one go on to.  Tested, for up to five workers."""
     router, level = JoinShortestQueue(), max(queues) - min(queues) <= 1
     for i in range(count):
-        view = ClusterView(0, tuple(WorkerLoad(w, queue, 0, 0, 1, 1) for w, queue in enumerate(queues)))
+        view = view_of(*queues)
         longest, equal = max(queues), len(set(queues)) == 1
-        queues[router.route(router.init(), request(i, 0), view)[0].worker] += 1
+        queues[router.route(router.init(), request(i), view)[0].worker] += 1
         assert max(queues) == longest + equal
         assert not level or max(queues) - min(queues) <= 1
 
 
-def mean_queue(router: Router[Any], workers: int = 16, steps: int = 90_000) -> float:
+def mean_queue(router: AnyRouter, workers: int = 16, steps: int = 90_000) -> float:
     """Mean requests at a worker, where they come and end at exponential times and nine come while ten could end.
 
     A step is the next thing that could happen anywhere: a request comes, or a worker ends one if it has any.  The first
@@ -107,7 +110,7 @@ def mean_queue(router: Router[Any], workers: int = 16, steps: int = 90_000) -> f
     loads = [WorkerLoad(worker, 0, 0, 0, 1, 1) for worker in range(workers)]
     for step in range(steps):
         if rng.random() < 9 / 19:
-            dispatch, state = router.route(state, request(step, 0), ClusterView(0, tuple(loads)))
+            dispatch, state = router.route(state, request(step), ClusterView(0, tuple(loads)))
             worker, change = dispatch.worker, 1
         else:
             worker, change = rng.randrange(workers), -1
@@ -141,9 +144,9 @@ def test_draws_are_in_range(seed: int, counter: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("router", [Random(), PowerOfTwo()], ids=str)
-def test_random_routers_leave_nobody_out(router: Router[Any]) -> None:
+def test_random_routers_leave_nobody_out(router: AnyRouter) -> None:
     """Six equal workers get a sixth of 6,000 requests each, within a tenth; another seed gives another sequence."""
-    view = ClusterView(0, tuple(WorkerLoad(i, 0, 0, 0, 1, 1) for i in range(6)))
+    view = view_of(*[0] * 6)
     placed, _ = route_all(router, [(0, view)] * 6_000)
     counts = Counter(placed)
     if isinstance(router, Random):
@@ -159,14 +162,14 @@ def test_power_of_two_spares_the_most_loaded(view: ClusterView, drawn: int, meas
     """With two different workers drawn, one that alone has the longest queue is never chosen, if there is another."""
     router = router_with(PowerOfTwo(), {"measure": measure})
     queues = {load.worker: MEASURES[measure](load) for load in view.workers}
-    dispatch, _ = router.route(DrawState(drawn), request(0, 0), view)
+    dispatch, _ = router.route(DrawState(drawn), request(0), view)
     longest = [worker for worker, queue in queues.items() if queue == max(queues.values())]
     assert len(queues) == 1 or longest != [dispatch.worker]
 
 
 def test_power_of_two_can_meet_two_of_the_most_loaded() -> None:
     """F-P2C-1: "never the most loaded" is false with ties, and where one worker may be drawn twice."""
-    tied = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate((0, 9, 9))))
+    tied = view_of(0, 9, 9)
     placed, _ = route_all(PowerOfTwo(), [(0, tied)] * 20)
     assert 1 in placed
     pairs = [(draw(0, 2 * i, 3), draw(0, 2 * i + 1, 3)) for i in range(40)]
@@ -181,7 +184,7 @@ def test_the_freest_is_chosen(view: ClusterView) -> None:
         requests = load.waiting_requests + load.running_requests
         return Fraction(load.kv_free_tokens - load.waiting_tokens, requests) if requests else math.inf
 
-    dispatch, _ = Freeness().route(Freeness().init(), request(0, 0), view)
+    dispatch, _ = Freeness().route(Freeness().init(), request(0), view)
     assert dispatch.worker == min(view.workers, key=lambda load: (-freeness(load), load.worker)).worker
 
 
@@ -199,7 +202,7 @@ def test_an_order_that_is_reflexive_depends_on_the_list() -> None:
     twins = [WorkerLoad(0, 0, 1, 0, 5, 9), WorkerLoad(1, 0, 1, 0, 5, 9)]
     assert AtLeast(twins[0]) < AtLeast(twins[0])
     assert [min(order, key=AtLeast).worker for order in (twins, twins[::-1])] == [1, 0]
-    dispatch, _ = Freeness().route(Freeness().init(), request(0, 0), ClusterView(0, tuple(twins)))
+    dispatch, _ = Freeness().route(Freeness().init(), request(0), ClusterView(0, tuple(twins)))
     assert dispatch.worker == 0
 
 

@@ -7,41 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model.events import Evicted, WorkerLeft
-from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.longest_prefix import LongestPrefixRouter
-from fairsched.policies.oracle_partition import OraclePartition
+from fairsched.policies.routers import LongestPrefixRouter, OraclePartition
+from tests.support.clusters import request, view_of
 
-CAPACITY = 99
-
-
-def request(i: int, keys: tuple[int, ...]) -> Request:
-    """A prompt of one-token blocks with a token of its own, and one token of output."""
-    return Request(i, 0, 0, Prompt.from_keys(keys, tokens=len(keys) + 1), 1)
-
-
-def view(*waiting: int, capacity: int = CAPACITY) -> ClusterView:
-    """A worker for each queue."""
-    return ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, capacity, capacity) for i, queue in enumerate(waiting)))
+CAPACITY = 100
 
 
 def test_the_longest_prefix_wins_whatever_the_load() -> None:
     """A prefix stays where it was first, however long that queue grows; a new one goes to the shortest queue."""
     router = LongestPrefixRouter()
-    dispatch, state = router.route(router.init(), request(0, (1, 2, 3)), view(3, 2, 2))
+    dispatch, state = router.route(router.init(), request(0, (1, 2, 3)), view_of(3, 2, 2))
     assert dispatch.worker == 1
-    dispatch, state = router.route(state, request(1, (1, 2, 4)), view(0, 1_000, 0))
+    dispatch, state = router.route(state, request(1, (1, 2, 4)), view_of(0, 1_000, 0))
     assert dispatch.worker == 1
-    dispatch, state = router.route(state, request(2, (5,)), view(0, 1_000, 0))
+    dispatch, state = router.route(state, request(2, (5,)), view_of(0, 1_000, 0))
     assert dispatch.worker == 0
     for gone in (Evicted(0, 1, 0, request(0, (1, 2, 3)).prompt, 0, 3), WorkerLeft(0, 1)):
-        assert router.route(router.observe(state, gone), request(3, (1, 2, 3)), view(0, 0, 0))[0].worker == 0
+        assert router.route(router.observe(state, gone), request(3, (1, 2, 3)), view_of(0, 0, 0))[0].worker == 0
 
 
-def test_who_cannot_hold_it_comes_last() -> None:
+def test_a_worker_that_cannot_hold_it_comes_last() -> None:
     """The holder is too small for a longer prompt; if all are too small, nothing is learnt."""
     router = LongestPrefixRouter()
-    _, state = router.route(router.init(), request(0, (1,) * 6), view(0))
+    _, state = router.route(router.init(), request(0, (1,) * 6), view_of(0))
     small, large = WorkerLoad(0, 0, 0, 0, 9, 9), WorkerLoad(1, 5, 0, 0, 99, 99)
     assert router.route(state, request(1, (1,) * 9), ClusterView(0, (small, large)))[0].worker == 1
     dispatch, after = router.route(state, request(1, (1,) * 9), ClusterView(0, (small,)))
@@ -53,7 +42,7 @@ def test_what_never_came_is_not_held_for_ever() -> None:
     router = LongestPrefixRouter()
     state = router.init()
     for i in range(60):
-        _, state = router.route(state, request(i, (100 + i,) * 9), view(0))
+        _, state = router.route(state, request(i, (100 + i,) * 9), view_of(0))
     assert state.index.held_tokens(0) <= 2 * CAPACITY
     assert state.index.match(request(0, (159,) * 9).prompt).levels
     assert not state.index.match(request(0, (100,) * 9).prompt).levels
@@ -70,10 +59,10 @@ def test_a_part_of_many_has_one_worker(drawn: list[tuple[int, int]], workers: in
     homes: dict[int, set[int]] = {}
     work, groups = Counter[int](), Counter[int]()
     for asked, (document, rest) in zip(requests, drawn, strict=True):
-        dispatch, _ = oracle.route(oracle.init(), asked, view(*([0] * workers)))
+        dispatch, _ = oracle.route(oracle.init(), asked, view_of(*([0] * workers)))
         homes.setdefault(document, set()).add(dispatch.worker)
-        groups[document] += rest + 2
-        work[dispatch.worker] += rest + 2
+        groups[document] += rest + 3
+        work[dispatch.worker] += rest + 3
     assert all(len(where) == 1 for where in homes.values())
     for document, where in homes.items():
         work[next(iter(where))] += 20
@@ -82,7 +71,7 @@ def test_a_part_of_many_has_one_worker(drawn: list[tuple[int, int]], workers: in
 
 
 def test_what_all_share_is_no_part() -> None:
-    """A short system prompt before every document parts nobody; who shares nothing is a part alone."""
+    """A short system prompt before every document parts no requests; one that shares nothing is a part alone."""
     system = (7,)
     requests = [request(i, (*system, *((i % 2 + 1,) * 5), 100 + i)) for i in range(4)] + [request(4, (9,) * 5)]
     oracle = OraclePartition.of(requests, 5)
@@ -92,10 +81,10 @@ def test_what_all_share_is_no_part() -> None:
 
 
 def test_the_unforeseen_joins_the_shortest_queue() -> None:
-    """A request that no oracle told of, and one whose worker is gone."""
+    """A request that the oracle did not know, and one whose worker is gone."""
     oracle = OraclePartition.of([request(0, (1,))], 1)
-    assert oracle.route(oracle.init(), request(9, (1,)), view(3, 1))[0].worker == 1
-    elsewhere = ClusterView(0, view(3, 4, 1).workers[1:])
+    assert oracle.route(oracle.init(), request(9, (1,)), view_of(3, 1))[0].worker == 1
+    elsewhere = ClusterView(0, view_of(3, 4, 1).workers[1:])
     assert oracle.route(oracle.init(), request(0, (1,)), elsewhere)[0].worker == 2
 
 

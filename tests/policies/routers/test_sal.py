@@ -1,6 +1,6 @@
 """SAL: its choice against the equation, what is true of it (P-SAL-1 to 3), and what is said of it and false (F-SAL).
 
-Ids are those of docs/policies.md.  Everything here is tested on drawn clusters of up to five workers, not proved.
+Ids are those of docs/reference/theorems.md.  All of it is tested on drawn clusters of up to five workers, not proved.
 """
 
 from fractions import Fraction
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fairsched.model.events import Finished, WorkerLeft
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.sal import SAL, Estimate, SALPrinted, SALState
-from fairsched.policies.window_mean import WindowMeans
+from fairsched.policies.routers import SAL, Estimate, SALPrinted, SALState
+from fairsched.policies.routers.sal import WindowMeans
 
 CHAT = {"prior_input_tokens": 1365 - 211, "prior_output_tokens": 211, "max_batched_tokens": 1024}
 CODE = {"prior_input_tokens": 2074 - 27, "prior_output_tokens": 27, "max_batched_tokens": 1024}

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LISTENING = re.compile(r"serving .*at (http://\S+) before")
 
 
@@ -31,8 +31,8 @@ def process(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @contextmanager
 def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server (`tests.engines.openai_server`) and its address."""
-    with process([sys.executable, "-m", "tests.engines.openai_server"]) as (started, line):
+    """A server (`tests.support.adapters.openai_server`) and its address."""
+    with process([sys.executable, "-m", "tests.support.adapters.openai_server"]) as (started, line):
         yield started, f"http://127.0.0.1:{int(line)}"
 
 

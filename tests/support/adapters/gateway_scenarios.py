@@ -15,13 +15,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fairsched.cli_gateway import policy_of
+from fairsched.engines.gateway import build, gateway_policy
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.books import Books
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.server import build
-from fairsched.engines.gateway.status import status
 from fairsched.policies.registry import ROUTERS
 
 
@@ -138,17 +135,16 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-e
 
 
 class World:
-    """A gateway that serves, its books, and a client of it."""
+    """A gateway that serves, and a client of it."""
 
-    def __init__(self, gateway: Gateway, books: Books, http: httpx.AsyncClient) -> None:
+    def __init__(self, gateway: Gateway, http: httpx.AsyncClient) -> None:
         self.gateway = gateway
-        self.books = books
         self.http = http
 
     @property
     def status(self) -> dict[str, Any]:
         """What the gateway says of itself."""
-        return status(self.gateway, self.books)
+        return self.gateway.status()
 
     def empty(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
@@ -181,13 +177,12 @@ async def world(
     limits = fields.pop("limits", LimitConfig(down_seconds=0.05, stall_seconds=1.0))
     servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
     config = GatewayConfig(servers, limits=limits, **{"identify": "header", "status": True, **fields})
-    policy = policy_of(config, Path("test.toml"))
-    built = build(config, policy, ROUTERS[config.router], shadow=shadow)
-    gateway, books = built.gateway, built.books
+    policy = gateway_policy(config, Path("test.toml"))
+    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow).gateway
     async with (
-        served(application(gateway, books)) as url,
+        served(application(gateway)) as url,
         httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(keepalive_expiry=2.0)) as http,
     ):
-        made = World(gateway, books, http)
+        made = World(gateway, http)
         yield made
         await made.emptied()

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server, made up, as a process: `python -m tests.engines.openai_server` prints its port.
+"""An OpenAI-compatible server, made up, as a process: `python -m tests.support.adapters.openai_server` prints its port.
 
 A stream has `max_tokens` tokens, numbered, so that one which is missing or comes twice is seen; from `LONG` tokens on
 it takes its time.  `/counts` says how many calls it was asked for, answered and lost, and who asked, in order.

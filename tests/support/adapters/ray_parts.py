@@ -1,7 +1,7 @@
 """What Ray's processes import for tests: executors that they make for themselves."""
 
-from fairsched.engines.torch_executor import TorchExecutor
-from fairsched.engines.torch_spec import TorchSpec
+from fairsched.engines.torch import TorchSpec
+from fairsched.engines.torch.executor import TorchExecutor
 
 SPEC = TorchSpec("tiny")
 CAPACITY = 512

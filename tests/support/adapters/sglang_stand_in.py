@@ -9,9 +9,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.engines.sglang.settings import Settings
-from fairsched.engines.sglang.shim import Chosen, Place, Shim
-from fairsched.integrations.sglang import chosen
+from fairsched.engines.adapters.common import Chosen
+from fairsched.engines.adapters.sglang.settings import Settings
+from fairsched.engines.adapters.sglang.shim import Place, Shim, chosen
 from fairsched.model.events import Event
 
 
@@ -85,7 +85,7 @@ class StandIn:
         self.policy = StandInPolicy(own, tokens, seats)
         self.shim = Shim(settings, self.chosen, self.policy, Place())
         self.events: list[Event] = []
-        self.shim.desk.audience.listeners.append(self.events.extend)
+        self.shim.tracker.bus.listeners.append(self.events.extend)
         self.waiting_queue: list[Any] = []
         self.running: list[StandInReq] = []
         self.chunked: StandInReq | None = None

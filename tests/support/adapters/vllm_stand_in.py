@@ -11,16 +11,14 @@ from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.engines.inside.decider import Decider
-from fairsched.engines.serving_audience import Audience
-from fairsched.engines.vllm.desk import Desk
-from fairsched.engines.vllm.memory import KvMemory
-from fairsched.engines.vllm.names import Names
-from fairsched.engines.vllm.prefixes import Prefixes
-from fairsched.engines.vllm.queue import FairQueue
-from fairsched.engines.vllm.settings import Settings
+from fairsched.engines.adapters.vllm.memory import KvMemory
+from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.queue import FairQueue
+from fairsched.engines.adapters.vllm.settings import Settings
+from fairsched.engines.adapters.vllm.tracker import VllmTracker
+from fairsched.engines.serving import AdmissionGuard, EventBus
 from fairsched.model.events import Event
-from fairsched.policies.base import LocalPolicy
+from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.registry import local_policy, with_parameters
 
 BLOCK = 4
@@ -99,7 +97,7 @@ class StandInBlocks:
 
 
 def policy_of(name: str, reserve: bool = True, **parameters: int) -> Any:
-    """A policy as `fairsched.integrations.vllm` makes it."""
+    """A policy as vLLM's scheduler makes it."""
     own = {"batching": "iteration-level", "max_running": "1", "reserve": "static" if reserve else "optimistic"}
     return with_parameters(local_policy(name), own | {key: str(value) for key, value in parameters.items()})
 
@@ -109,7 +107,7 @@ class StandIn:
 
     def __init__(
         self,
-        policy: LocalPolicy[Any],
+        policy: AnyLocalPolicy,
         *,
         blocks: int = 16,
         seats: int = 4,
@@ -121,11 +119,10 @@ class StandIn:
         self.events: list[Event] = []
         self.now = 0
         memory = KvMemory(self.pool, BLOCK, 0, reserve)
-        decider = Decider(policy, memory.capacity_tokens, logging.getLogger("vllm.fairsched"))
-        names, prefixes = Names(settings or Settings()), Prefixes(memory, False)
-        audience = Audience(None, [self.events.extend])
-        self.desk = Desk(decider, memory, names, prefixes, audience, 1 << 20, self._clock)
-        self.waiting = FairQueue(self.desk, self._is_ready)
+        guard = AdmissionGuard(policy, logging.getLogger("vllm.fairsched"))
+        clients, bus = (settings or Settings()).registry(), EventBus(None, [self.events.extend])
+        self.tracker = VllmTracker(guard, memory, clients, Prefixes(memory, False), bus, 1 << 20, self._clock)
+        self.waiting = FairQueue(self.tracker, self._is_ready)
         self.running: list[StandInRequest] = []
         self.ready: set[str] = set()
         self.in_flight: deque[dict[str, int]] = deque()
@@ -161,7 +158,7 @@ class StandIn:
         self.waiting.remove_requests([request])
         request.status = status
         self.pool.release(request.request_id)
-        self.desk.leave(request)
+        self.tracker.leave(request)
 
     def schedule(self) -> dict[str, int]:
         """Fill a step: how many tokens of each request."""
@@ -183,7 +180,7 @@ class StandIn:
         if not preempted:
             self._admit(step)
         self.waiting.settle()
-        self.desk.scheduled(id(step), step)
+        self.tracker.scheduled(id(step), step)
         for name, count in step.items():
             self.known[name].num_computed_tokens += count
         self.in_flight.append(step)
@@ -239,7 +236,7 @@ class StandIn:
                 self.running.remove(request)
                 request.status = Status.FINISHED_STOPPED
                 self.pool.release(name)
-        self.desk.delivered(id(step), step)
+        self.tracker.delivered(id(step), step)
 
     def run(self, steps: int = 100_000, ahead: int = 1) -> None:
         """Serve until nothing is left, or for so many steps."""

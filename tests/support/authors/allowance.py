@@ -1,7 +1,7 @@
 """An author's gate that is fair: who has overdrawn waits until everybody who waits has, then all get an allowance."""
 
 from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
-from fairsched.verify.author import Clause, FairGate, Promise, change, of, same, service_gap
+from fairsched.verify.authoring import Clause, FairGate, Promise, change, of, same, service_gap
 
 
 class Allowance(FairGate):

@@ -1,7 +1,7 @@
 """An author's gate that is subtly unfair: it forgets where the last who left stood."""
 
 from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
-from fairsched.verify.author import Clause, FairGate, Promise, change, implies, of, same, service_gap
+from fairsched.verify.authoring import Clause, FairGate, Promise, change, implies, of, same, service_gap
 
 
 class LeastServed(FairGate):

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairsched.engines.executor import Sampling
-from fairsched.engines.torch_model import Llama
+from fairsched.engines.serving import Sampling
+from fairsched.engines.torch import Llama
 
 # Tests run beside each other: a second thread waits at every barrier for a core that another test has.
 torch.set_num_threads(1)

@@ -8,13 +8,13 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from fairsched.engines.executor import Executor, Sampling
-from fairsched.engines.torch_executor import TorchExecutor
-from fairsched.engines.torch_model import SIZES, Llama
-from fairsched.model import worker as transitions
+from fairsched.engines.serving import Executor, Sampling
+from fairsched.engines.torch import Llama
+from fairsched.engines.torch.executor import TorchExecutor
+from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Event, Preempted
 from fairsched.model.request import KEY_BYTES, Prompt, Request
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES

@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from fairsched.model.theorem import Certificate
-from fairsched.policies import deficit
-from fairsched.policies.dlpm import DLPM
-from fairsched.verify import certificate, certificate_check
-from fairsched.verify.certificate import CHECKSUMS, EXPECTED, MANIFEST, Manifest, companions, sha256
-from fairsched.verify.deployment import Deployment, read
-from fairsched.verify.report import run
-from fairsched.verify.subject import Subject, subject
-from fairsched.verify.variants import variant
+from fairsched.policies.catalog import DLPM
+from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.report import Deployment, certificate
+from fairsched.verify.report.certificate import CHECKSUMS, EXPECTED, MANIFEST, Manifest, companions, sha256
+from fairsched.verify.report.deployment import read
+from fairsched.verify.report.scope import Subject, subject
+from fairsched.verify.report.values import run
 
 THEOREMS = ("D-gate", "D-4.1")
 DEPLOYMENT = read({"kv_capacity_tokens": 4096, "weights": {"gold": 4, "free": 1}})
@@ -39,7 +39,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("certificate") / "dlpm"
     outcome = run("0", [few("dlpm", DEPLOYMENT)], DEPLOYMENT, self_checks=False)
     assert outcome.failures == []
-    assert certificate.write(directory, outcome, DEPLOYMENT) == sum(len(row.decision.files) for row in outcome.rows)
+    assert certificate.write_certificate(directory, outcome, DEPLOYMENT) == sum(
+        len(row.decision.files) for row in outcome.rows
+    )
     return directory
 
 
@@ -52,11 +54,11 @@ def copied(written: Path, tmp_path: Path) -> Path:
 
 def problems(directory: Path) -> str:
     """What the command finds."""
-    return "\n".join(certificate_check.check(directory, few).problems)
+    return "\n".join(certificate.check_certificate(directory, few).problems)
 
 
 def elsewhere(directory: Path) -> dict[str, str]:
-    """The environment of somebody who has solvers and Python, and whose Python cannot import this library."""
+    """The environment of a person who has solvers and Python, and whose Python cannot import this library."""
     in_the_way = directory.parent / "elsewhere"
     in_the_way.mkdir(exist_ok=True)
     (in_the_way / "fairsched.py").write_text("raise ImportError('not here')\n")
@@ -186,7 +188,7 @@ def _fewer_assumptions(document: Any) -> None:
 
 
 def _other_kernel(document: Any) -> None:
-    document["kernels"]["fairsched.policies.deficit.admit"] = sha256(b"another text")
+    document["kernels"]["fairsched.policies.gates.deficit.gate.admit"] = sha256(b"another text")
 
 
 def _other_deployment(document: Any) -> None:
@@ -203,7 +205,7 @@ def _forgotten_theorem(document: Any) -> None:
     [
         (_smaller_bound, "bound_cost: says 1"),
         (_fewer_assumptions, "assumptions"),
-        (_other_kernel, "fairsched.policies.deficit.admit: the kernel's text has changed"),
+        (_other_kernel, "fairsched.policies.gates.deficit.gate.admit: the kernel's text has changed"),
         (_other_deployment, "configuration_sha256"),
         (_forgotten_theorem, "D-4.1 is claimed"),
     ],
@@ -220,8 +222,10 @@ def test_a_kernel_that_changed_since_is_named(written: Path, monkeypatch: pytest
     """Nothing in the directory changes; the installed kernel does, if only in its text, and that is said of it."""
     monkeypatch.setattr(deficit, "admit", variant(deficit, "admit", "-charge", "0 - charge").admit)
     found = problems(written)
-    assert "fairsched.policies.deficit.admit: the kernel's text has changed since it was proved about" in found
-    assert "fairsched.policies.deficit.decode" not in found
+    assert (
+        "fairsched.policies.gates.deficit.gate.admit: the kernel's text has changed since it was proved about" in found
+    )
+    assert "fairsched.policies.gates.deficit.gate.decode" not in found
 
 
 def test_a_question_swapped_with_its_hash_is_seen(copied: Path) -> None:
@@ -239,10 +243,10 @@ def test_a_question_swapped_with_its_hash_is_seen(copied: Path) -> None:
 
 
 def test_writing_again_replaces_only_a_certificate(copied: Path, tmp_path: Path) -> None:
-    """Files of an earlier certificate go, a file of somebody else's stays, and another folder is refused."""
+    """Files of an earlier certificate go, another file stays, and another folder is refused."""
     (copied / "notes.txt").write_text("mine")
     outcome = run("0", [attrs.evolve(few("dlpm", DEPLOYMENT), theorems=())], DEPLOYMENT, self_checks=False)
-    assert certificate.write(copied, outcome, DEPLOYMENT) == 0
+    assert certificate.write_certificate(copied, outcome, DEPLOYMENT) == 0
     assert not list(copied.glob("*/*.smt2"))
     assert (copied / "notes.txt").read_text() == "mine"
     (tmp_path / "other").mkdir()

@@ -9,30 +9,30 @@ import pytest
 from hypothesis import Phase, settings
 from immutables import Map
 
-from fairsched.model.monitor_promise import Promise
+from fairsched.model.monitor import Promise
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
-from fairsched.policies.ageing import AgeingOrder
-from fairsched.policies.base import Limits
+from fairsched.policies.base import Guarantee, Limits
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.dfs_weight import DfsWeightOrder
-from fairsched.policies.fastserve import SkipJoin
-from fairsched.policies.fcfs import FCFS
-from fairsched.policies.gate import Gate, OpenGate
-from fairsched.policies.gate_watch import GateWatch
-from fairsched.policies.hierarchical import HierarchicalGate
-from fairsched.policies.learning_to_rank import ShortestPredicted
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import LongestPrefix, Order, ShortestPrompt
-from fairsched.policies.priority_groups import PriorityGroups
+from fairsched.policies.orders import (
+    AgeingOrder,
+    DfsWeightOrder,
+    LongestPrefix,
+    Order,
+    PriorityGroups,
+    ShortestPredicted,
+    ShortestPrompt,
+    ShortestRemaining,
+    SkipJoin,
+)
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
-from fairsched.policies.trail import ShortestRemaining
-from fairsched.verify import conformance
-from fairsched.verify.conformance import World, check_local_policy
+from fairsched.verify.conformance import local as conformance
+from fairsched.verify.conformance.local import World, check_local_policy
 
 SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
 LARGE: dict[str, Any] = {"max_batched_tokens": 1_500, "max_running": 4}
@@ -84,7 +84,7 @@ DISPLACING: tuple[tuple[Order, str], ...] = (
     (ShortestPredicted(starve_steps=3, period_steps=2), "iteration-level"),
     (SkipJoin(quantum_us=2, promote_ms=1, step_us=250, prefill_token_ns=1_000, prefill_constant_us=0), "eager-prefill"),
 )
-GATES: tuple[Gate[Any], ...] = (OpenGate(), DeficitGate(quantum=5))
+GATES: tuple[AnyGate, ...] = (OpenGate(), DeficitGate(quantum=5))
 VARIANTS = {
     "cap": tiny(LOCAL_POLICIES["dlpm"], in_flight_cap_tokens=12),
     "cap, rejoin reset": tiny(LOCAL_POLICIES["dlpm-printed"], in_flight_cap_tokens=9),
@@ -184,9 +184,9 @@ class Picky(FCFS):
     """Leaves long prompts waiting for ever."""
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
-        """Whoever has more than four tokens in front blocks the line."""
-        waiting = state.waiting
-        if waiting.entries and waiting.best(0).request.prompt.tokens > 4:
+        """A request with more than four tokens in front blocks the line."""
+        queue = state.queue
+        if queue.entries and queue.best(0).request.prompt.tokens > 4:
             batch = self.batching.open(view)
             return StepPlan(chunks=tuple(batch.chunks)), state
         return super().decide(state, view)
@@ -230,24 +230,30 @@ def test_battery_finds_bad_policies(bad: type[FCFS]) -> None:
 class Unfair(FCFS):
     """Promises what a gate promises, and has none."""
 
-    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
+    @property
+    def guarantee(self) -> Guarantee:
         """That of a deficit gate."""
-        return LOCAL_POLICIES["dlpm"].promise(clients, limits)
+        return LOCAL_POLICIES["dlpm"].guarantee
 
-    def gate_check(self) -> GateWatch | None:
-        """The deficit gate's."""
-        return LOCAL_POLICIES["dlpm"].gate_check()
+
+class Boast(Guarantee):
+    """That no client is ever ahead of another by more than one unit."""
+
+    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
+        """A bound of one, whatever admissions cost."""
+        promise = LOCAL_POLICIES["vtc"].guarantee.promise(clients, limits)
+        assert promise is not None
+        return attrs.evolve(promise, gap_bound=1, reweighted=None)
 
 
 @attrs.frozen
 class Boastful(FCFS):
-    """Promises that no client is ever ahead of another by more than one unit."""
+    """Promises more than any policy keeps."""
 
-    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
-        """A bound of one, whatever admissions cost."""
-        promise = LOCAL_POLICIES["vtc"].promise(clients, limits)
-        assert promise is not None
-        return attrs.evolve(promise, gap_bound=1, reweighted=None)
+    @property
+    def guarantee(self) -> Guarantee:
+        """Too much."""
+        return Boast()
 
 
 @pytest.mark.parametrize("bad", [Unfair, Boastful])

@@ -1,21 +1,19 @@
 """Every shipped policy that holds requests passes the battery, and the battery finds what is wrong."""
 
-from typing import Any
-
 import attrs
 import pytest
 from hypothesis import Phase, settings
 
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.view import ClusterView
-from fairsched.policies.aladdin import Aladdin
-from fairsched.policies.aladdin_books import AladdinState
-from fairsched.policies.base import ClusterPolicy, Router
+from fairsched.policies.base import AnyClusterPolicy, Router
+from fairsched.policies.placement import Aladdin
+from fairsched.policies.placement.aladdin.placement_state import AladdinState
 from fairsched.policies.registry import CLUSTER_POLICIES, router_with
-from fairsched.verify.conformance_cluster import check_cluster_policy
+from fairsched.verify.conformance.router import check_cluster_policy
 
 HOLDING = {name: policy for name, policy in CLUSTER_POLICIES.items() if not isinstance(policy, Router)}
-VARIANTS: dict[str, ClusterPolicy[Any]] = {
+VARIANTS: dict[str, AnyClusterPolicy] = {
     "aladdin without patience": router_with(
         HOLDING["aladdin"], {"patience_us": "0", "errors": "rebalance", "reserve": "peaks", "slack": "ahead"}
     ),
@@ -24,14 +22,14 @@ VARIANTS: dict[str, ClusterPolicy[Any]] = {
 
 
 @pytest.mark.parametrize("policy", [*HOLDING.values(), *VARIANTS.values()], ids=[*HOLDING, *VARIANTS])
-def test_shipped_policies_conform(policy: ClusterPolicy[Any]) -> None:
+def test_shipped_policies_conform(policy: AnyClusterPolicy) -> None:
     """Pure, kept through JSON, sound; what is dispatched was held, once, and goes to a worker of the view."""
     check_cluster_policy(policy, settings(max_examples=15, stateful_step_count=30))
 
 
 @attrs.frozen
 class Astray(Aladdin):
-    """Dispatches to a worker that nobody has seen."""
+    """Dispatches to an unknown worker."""
 
     def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
         """The plan, with all dispatches to one worker too far."""

@@ -11,10 +11,10 @@ from fairsched.model.events import Event
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView
-from fairsched.policies.base import Router
+from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.registry import ROUTERS, router_with
-from fairsched.policies.router import RoundRobin, TurnState
-from fairsched.verify.conformance_router import check_router
+from fairsched.policies.routers import RoundRobin, TurnState
+from fairsched.verify.conformance.router import check_router
 
 EXAMPLES = 30
 STEPS = 25
@@ -35,7 +35,7 @@ VARIANTS = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("router", [*ROUTERS.values(), *VARIANTS.values()], ids=[*ROUTERS, *VARIANTS])
-def test_every_router_conforms(router: Router[Any], full_budget: bool) -> None:
+def test_every_router_conforms(router: AnyRouter, full_budget: bool) -> None:
     """Whatever the router and its parameters: pure, to a worker that is there, kept, sound."""
     check_router(router, settings(max_examples=200 if full_budget else EXAMPLES, stateful_step_count=STEPS))
 
@@ -63,7 +63,7 @@ class Elsewhere(RoundRobin):
 
 @attrs.frozen
 class Confused(RoundRobin):
-    """Dispatches somebody else."""
+    """Dispatches another request."""
 
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
         """The request before this one."""
@@ -127,7 +127,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_battery_finds_bad_routers(bad: type[Router[Any]]) -> None:
+def test_battery_finds_bad_routers(bad: type[AnyRouter]) -> None:
     """Six routers, each wrong in one way, are found out, each by the claim that it breaks."""
     generate = settings(
         max_examples=100, stateful_step_count=STEPS, phases=(Phase.generate,), report_multiple_bugs=False

@@ -9,13 +9,21 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
-from fairsched.policies import deficit_fairness
-from fairsched.verify import deficit_proofs, prover
-from fairsched.verify.concrete import Values
-from fairsched.verify.counterexample import Document, NotPermittedError, document, is_counterexample, read, replay
-from fairsched.verify.prover import Refuted
-from fairsched.verify.shrink import minimised
-from fairsched.verify.steps import confirmed, step_named
+from fairsched.policies.gates.deficit import theorems as deficit_theorems
+from fairsched.verify.logic import (
+    Document,
+    NotPermittedError,
+    Values,
+    confirmed,
+    counterexample_document,
+    is_counterexample,
+    minimised,
+    read_counterexample,
+    replay_counterexample,
+)
+from fairsched.verify.logic.system import step_named
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.solvers import Refuted, prove
 
 PRINTED = frozenset({REJOIN_KEEPS_DEBT})
 
@@ -23,24 +31,24 @@ PRINTED = frozenset({REJOIN_KEEPS_DEBT})
 @pytest.fixture(scope="module")
 def saved() -> Document:
     """The printed rejoin rule breaks D-4.2."""
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_fairness.D_42)
-    verdict = prover.prove(claim, dropped=PRINTED)
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_theorems.D_42)
+    verdict = prove(claim, dropped=PRINTED)
     assert isinstance(verdict, Refuted)
-    return document(verdict.world, deficit_proofs.__name__)
+    return counterexample_document(verdict.world, deficit_proofs.__name__)
 
 
 def test_json_keeps_all_of_it(saved: Document, tmp_path: Path) -> None:
     """What is read is what was written, and it is recognised for what it is."""
     path = tmp_path / "world.json"
     path.write_bytes(saved.to_json())
-    assert read(path) == saved
+    assert read_counterexample(path) == saved
     assert is_counterexample(path)
-    assert saved.to_json() == read(path).to_json()
+    assert saved.to_json() == read_counterexample(path).to_json()
 
 
 def test_the_text_shows_state_event_state_and_clause(saved: Document) -> None:
     """A reader sees what was before, what happened, what is then, and what is wrong with it."""
-    text = replay(saved).text()
+    text = replay_counterexample(saved).text()
     before, event, after = (
         text.index("client"),
         text.index("-> arrive as printed, at zero: p = 0"),
@@ -105,12 +113,12 @@ def test_a_world_outside_the_hypotheses_says_nothing(saved: Document) -> None:
     """With more credit than a quantum the first state is none that the claim is about."""
     initial = {**saved.initial, "q": tuple(entry + 1_000 for entry in saved.initial["q"])}  # type: ignore[union-attr]
     with pytest.raises(NotPermittedError, match="first state"):
-        replay(msgspec.structs.replace(saved, initial=initial))
+        replay_counterexample(msgspec.structs.replace(saved, initial=initial))
 
 
 def test_shrinking_keeps_what_breaks(saved: Document) -> None:
     """A large world that breaks the step shrinks to one client and single digits."""
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_fairness.D_42)
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_theorems.D_42)
     step = step_named(claim, saved.obligation, PRINTED)
     large: Values = {
         "Q": (40, 40, 40), "U": (90, 90, 90), "q0": (0, 0, 0), "f": 0, "g": 0, "q": (-77, 5, 9), "queued": (0, 1, 1),

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from fairsched.policies import deficit
-from fairsched.verify import counter_proofs, deficit_proofs
-from fairsched.verify.guard import closure, violations
+from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.verify.logic import closure, violations
+from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
 
 
 def _float(o: Any, q: Any) -> Any:
@@ -101,7 +102,7 @@ def test_a_kernel_that_leaves_the_words_is_refused(kernel: Callable[..., Any], p
 
 def test_shipped_kernels_keep_to_the_words() -> None:
     """Every kernel that an event runs, and all that it calls."""
-    for system in (deficit_proofs.system(), counter_proofs.system()):
+    for system in (deficit_proofs.deficit_system(), counter_proofs.counter_system()):
         assert violations(system.kernels()) == []
 
 

@@ -7,9 +7,9 @@ import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.verify.second_opinion import cvc5_answer, z3_answer
-from fairsched.verify.smtlib import Answer, script, symbol
-from fairsched.verify.z3_algebra import CLIENT
+from fairsched.verify.logic import CLIENT, Answer, script
+from fairsched.verify.logic.smtlib import symbol
+from fairsched.verify.solvers import cvc5_answer, z3_answer
 
 X, Y, Z = z3.Ints("x y z")
 _ATOMS = (X, Y, z3.IntVal(0), z3.IntVal(1), z3.IntVal(-2))

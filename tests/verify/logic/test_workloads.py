@@ -8,17 +8,23 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from fairsched.model import worker as transitions
 from fairsched.model.events import Cancelled, Event, Evicted, Finished, Preempted, Rejected, WorkerJoined
-from fairsched.model.feasible import violations
-from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.worker_state import WorkerState
-from fairsched.model.workload import Workload
+from fairsched.model.request import Client, Prompt, Request, Workload
+from fairsched.model.worker import WorkerState, transitions, violations
 from fairsched.policies.registry import LOCAL_POLICIES
-from fairsched.verify import worker_invariants
-from fairsched.verify.event_invariants import Ledger
-from fairsched.verify.strategies import bursts, clients, prompts, requests, workloads
-from fairsched.verify.strategies_worker import events, plays, step_plans, worker_states
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.strategies import (
+    bursts,
+    clients,
+    events,
+    plays,
+    prompts,
+    requests,
+    step_plans,
+    worker_states,
+    workloads,
+)
 
 SEARCH = settings(max_examples=3_000, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
 
@@ -85,7 +91,7 @@ def test_states_and_events_belong_together(play: tuple[WorkerState, list[Event]]
         for event in told:
             seen = policy.observe(seen, event)
         policy.check(seen)
-        assert set(seen.waiting.entries) == set(state.queue)
+        assert set(seen.queue.entries) == set(state.queue)
         worker_invariants.check_copy(seen.cache, state.cache)
 
 

@@ -11,29 +11,27 @@ import z3
 from fairsched.cli import main
 from fairsched.model import pricing
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
-from fairsched.policies import counter, deficit, deficit_fairness, hierarchical, migrate
-from fairsched.verify import (
-    arithmetic,
-    counter_kernel_proofs,
-    counter_proofs,
-    deficit_cap_proofs,
-    deficit_kernel_proofs,
-    deficit_progress_proofs,
-    deficit_proofs,
-    hierarchical_kernel_proofs,
-    hierarchical_proofs,
-    migrate_proofs,
-    pricing_proofs,
-    prover,
-)
-from fairsched.verify.counterexample import ChangedKernel, document, read, replay
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.variants import variant
+from fairsched.policies.gates import counter, hierarchical
+from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates.deficit import theorems as deficit_theorems
+from fairsched.policies.local import state_transfer as migrate
+from fairsched.verify.logic import counterexample_document, read_counterexample, replay_counterexample
+from fairsched.verify.logic.counterexample import ChangedKernel
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.proofs.gates import deficit_progress as deficit_progress_proofs
+from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
+from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
+from fairsched.verify.proofs.gates import state_transfer as migrate_proofs
+from fairsched.verify.proofs.memory import pricing as pricing_proofs
+from fairsched.verify.solvers import Proved, Refuted, check, prove
+from fairsched.verify.solvers.prover import obligations
 
 PROOFS: dict[ModuleType, tuple[Any, ...]] = {
-    deficit: (deficit_proofs, deficit_kernel_proofs, deficit_progress_proofs, deficit_cap_proofs),
-    hierarchical: (hierarchical_proofs, hierarchical_kernel_proofs),
-    counter: (counter_proofs, counter_kernel_proofs),
+    deficit: (deficit_proofs, deficit_kernel_proofs, deficit_progress_proofs),
+    hierarchical: (hierarchical_proofs,),
+    counter: (counter_proofs,),
     migrate: (migrate_proofs,),
 }
 BUGS = {
@@ -46,8 +44,8 @@ BUGS = {
     "let in whose prefix is being computed": (deficit, "choose", " & ready", ""),
     "worst score first": (deficit, "choose", "argmax", "argmin"),
     "highest counter first": (counter, "choose", "argmin", "argmax"),
-    "refill although somebody has credit": (deficit, "refill", " & due", ""),
-    "refill although somebody who waits has credit": (
+    "refill although a client has credit": (deficit, "refill", " & due", ""),
+    "refill although a waiting client has credit": (
         deficit,
         "refill_due",
         " & o.none(in_credit(o, q, queued))",
@@ -95,7 +93,7 @@ def _refuted(kernel: ModuleType, module: ModuleType) -> tuple[str, Refuted]:
     """The first theorem that is not proved, and where its claim is."""
     for proofs in PROOFS[module]:
         for claim in proofs.claims(kernel):
-            verdict = prover.prove(claim)
+            verdict = prove(claim)
             if not isinstance(verdict, Proved):
                 assert isinstance(verdict, Refuted), verdict
                 return proofs.__name__, verdict
@@ -115,12 +113,13 @@ def test_a_seeded_bug_is_refuted_and_the_world_replays(
     assert 1 <= verdict.world.clients <= 3
     changed = ChangedKernel(module.__name__, function, inspect.getsource(getattr(kernel, function)))
     path = tmp_path / "world.json"
-    path.write_bytes(document(verdict.world, where, changed).to_json())
+    path.write_bytes(counterexample_document(verdict.world, where, changed).to_json())
     assert main(["replay", str(path)]) == 0
     assert (
-        f"broken {'afterwards' if read(path).events else 'there'}: {verdict.world.broken[0]}" in capsys.readouterr().out
+        f"broken {'afterwards' if read_counterexample(path).events else 'there'}: {verdict.world.broken[0]}"
+        in capsys.readouterr().out
     )
-    assert replay(read(path)).confirmed
+    assert replay_counterexample(read_counterexample(path)).confirmed
 
 
 def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
@@ -128,27 +127,27 @@ def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
     kernel = variant(*BUGS["one round too few"])
     claim = next(claim for claim in deficit_kernel_proofs.claims(kernel) if claim.theorem.id == "D-refill")
     budget = 50_000
-    last = list(prover.obligations(claim))[2]
-    assert prover.check(last, budget, z3.Not(last.goal)) == z3.unknown
-    assert isinstance(prover.prove(claim, rlimit=budget), Refuted)
+    last = list(obligations(claim))[2]
+    assert check(last, budget, z3.Not(last.goal)) == z3.unknown
+    assert isinstance(prove(claim, rlimit=budget), Refuted)
 
 
 def test_forgiving_debt_on_rejoin_is_refuted_as_the_printed_rule() -> None:
     """What the paper prints breaks D-4.2 in one step of one client, and the saved world says which rule was dropped."""
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_fairness.D_42)
-    verdict = prover.prove(claim, dropped=frozenset({REJOIN_KEEPS_DEBT}))
+    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_theorems.D_42)
+    verdict = prove(claim, dropped=frozenset({REJOIN_KEEPS_DEBT}))
     assert isinstance(verdict, Refuted)
     assert verdict.world.clients <= 3
-    saved = document(verdict.world, deficit_proofs.__name__)
+    saved = counterexample_document(verdict.world, deficit_proofs.__name__)
     assert saved.without == (REJOIN_KEEPS_DEBT.name,)
-    assert replay(saved).confirmed
+    assert replay_counterexample(saved).confirmed
 
 
 def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> None:
     """Service is priced by the model, not reported by the gate, so q alone gives the missing unit away."""
     kernel = variant(deficit, "admit", "-charge", "1 - charge")
-    balance = next(claim for claim in deficit_proofs.claims(kernel) if claim.theorem is deficit_fairness.D_A1)
-    verdict = prover.prove(balance)
+    balance = next(claim for claim in deficit_proofs.claims(kernel) if claim.theorem is deficit_theorems.D_A1)
+    verdict = prove(balance)
     assert isinstance(verdict, Refuted)
     assert "W + q = q0 + P" in verdict.world.broken
 
@@ -169,7 +168,7 @@ def test_a_change_that_changes_nothing_is_no_variant() -> None:
     ],
 )
 def test_a_variant_computes_and_does_nothing_else(new: str, problem: str) -> None:
-    """A saved counterexample may hold somebody's text; what is no arithmetic of the algebra is not compiled."""
+    """A saved counterexample may hold foreign text; what is no arithmetic of the algebra is not compiled."""
     with pytest.raises(ValueError, match=problem):
         variant(deficit, "admit", "-charge", new)
 
@@ -190,6 +189,6 @@ def test_a_wrong_price_is_refuted(function: str, wrong: object) -> None:
     """A constant that is too small fails to bound, one that is too large is not attained."""
     functions = ModuleType("pricing")
     vars(functions).update({**vars(pricing), function: wrong})
-    verdicts = [arithmetic.prove(claim) for claim in pricing_proofs.claims(functions)]
+    verdicts = [prove(claim) for claim in pricing_proofs.price_claims(functions)]
     assert any(isinstance(verdict, Refuted) for verdict in verdicts)
     assert all(isinstance(verdict, Refuted | Proved) for verdict in verdicts)

@@ -4,11 +4,15 @@ from types import ModuleType
 
 import pytest
 
-from fairsched.policies import credit_ledger, deficit, global_deficit
-from fairsched.verify import credit_ledger_proofs, global_proofs, global_worker_proofs, prover
-from fairsched.verify.prover import Refuted
-from fairsched.verify.system import Claim
-from fairsched.verify.variants import variant
+from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates.shared import credit_ledger
+from fairsched.policies.gates.shared import gate as global_deficit
+from fairsched.verify.logic import Claim
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.proofs.gates import shared as global_proofs
+from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
+from fairsched.verify.solvers import Refuted, prove
+from fairsched.verify.solvers.prover import audit
 
 BUGS = [
     (deficit, "D2-global", "admit", "-charge", "1 - charge"),
@@ -33,7 +37,7 @@ BUGS = [
 def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     """The claims about a variant of one of the three modules."""
     if module is credit_ledger:
-        made = credit_ledger_proofs.claims(kernel)
+        made = global_worker_proofs.claims(credit_ledger_kernel=kernel)
     elif module is deficit:
         made = global_proofs.claims(gate=kernel)
     else:
@@ -44,7 +48,7 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
 @pytest.mark.parametrize(("module", "theorem", "function", "old", "new"), BUGS)
 def test_a_seeded_bug_breaks_the_theorem(module: ModuleType, theorem: str, function: str, old: str, new: str) -> None:
     """One change to the shipped text, and a world of at most 3 clients breaks the theorem in both interpretations."""
-    verdict = prover.prove(_claims(module, variant(module, function, old, new))[theorem])
+    verdict = prove(_claims(module, variant(module, function, old, new))[theorem])
     assert isinstance(verdict, Refuted), verdict
     assert 1 <= verdict.world.clients <= 3
 
@@ -53,5 +57,5 @@ def test_a_seeded_bug_breaks_the_theorem(module: ModuleType, theorem: str, funct
 def test_without_what_one_worker_promises_the_cluster_promises_nothing(assumption: str) -> None:
     """D2-memory's two assumptions are each worker's: U of the cluster is a sum only while both hold."""
     claim = global_worker_proofs.claims()[0]
-    verdict = next(found for named, found in prover.audit(claim).items() if named.name == assumption)
+    verdict = next(found for named, found in audit(claim).items() if named.name == assumption)
     assert isinstance(verdict, Refuted)

@@ -5,25 +5,23 @@ from types import ModuleType
 
 import pytest
 
-from fairsched.model import worker, worker_batch, worker_host
-from fairsched.policies import counter, deficit
-from fairsched.verify import (
-    arithmetic,
-    change_proofs,
-    counter_proofs,
-    counter_wait_proofs,
-    counter_worker_proofs,
-    deficit_cap_proofs,
-    deficit_progress_proofs,
-    int64_proofs,
-    memory_proofs,
-    prover,
-    swap_proofs,
-)
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.suite import arithmetic_claims, gate_claims
-from fairsched.verify.system import Claim
-from fairsched.verify.variants import variant
+from fairsched.model.worker import batch as worker_batch
+from fairsched.model.worker import host_memory as worker_host
+from fairsched.model.worker import transitions as worker
+from fairsched.policies.gates import counter
+from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.verify.logic import Claim
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.proofs import arithmetic_claims, gate_claims
+from fairsched.verify.proofs.gates import changes as change_proofs
+from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs.gates import counter_waits as counter_wait_proofs
+from fairsched.verify.proofs.gates import deficit_progress as deficit_progress_proofs
+from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
+from fairsched.verify.proofs.memory import int64 as int64_proofs
+from fairsched.verify.proofs.memory import memory as memory_proofs
+from fairsched.verify.proofs.memory import swap as swap_proofs
+from fairsched.verify.solvers import Proved, Refuted, prove
 
 DEFICIT_BUGS = [
     ("D-wc", "refill", "(q <= 0)", "(q < 0)"),
@@ -58,10 +56,10 @@ COUNTER_BUGS = [
 def _claims(kernel: ModuleType) -> dict[str, Claim]:
     """The claims about a deficit or a counter kernel, whichever this is a variant of."""
     if kernel.__name__ == deficit.__name__:
-        made = deficit_progress_proofs.claims(kernel) + deficit_cap_proofs.claims(kernel)
+        made = deficit_progress_proofs.claims(kernel) + deficit_kernel_proofs.claims(kernel)
         made += change_proofs.claims(deficit_kernel=kernel) + int64_proofs.claims(deficit_kernel=kernel)
     else:
-        made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel) + counter_worker_proofs.claims(kernel)
+        made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
     return {claim.theorem.id: claim for claim in made}
 
@@ -72,7 +70,7 @@ def _claims(kernel: ModuleType) -> dict[str, Claim]:
 )
 def test_a_seeded_bug_breaks_the_theorem(module: ModuleType, theorem: str, function: str, old: str, new: str) -> None:
     """One change to the shipped text, and a world of at most 3 clients breaks the theorem in both interpretations."""
-    verdict = prover.prove(_claims(variant(module, function, old, new))[theorem])
+    verdict = prove(_claims(variant(module, function, old, new))[theorem])
     assert isinstance(verdict, Refuted), verdict
     assert 1 <= verdict.world.clients <= 3
 
@@ -106,7 +104,7 @@ def test_a_seeded_bug_in_the_worker_breaks_its_books(
     monkeypatch.setattr(module, function, made[function])
     claims = (*memory_proofs.arithmetic_claims(), *swap_proofs.arithmetic_claims())
     claim = next(claim for claim in claims if claim.theorem.id == theorem)
-    assert isinstance(arithmetic.prove(claim), Refuted)
+    assert isinstance(prove(claim), Refuted)
 
 
 def _defines(module: ModuleType, function: str) -> bool:
@@ -117,7 +115,7 @@ def _defines(module: ModuleType, function: str) -> bool:
 def test_arithmetic_is_proved(name: str) -> None:
     """Prices, U, the worker's books and what staggered finishes let it decode."""
     claim = next(claim for claim in arithmetic_claims() if claim.theorem.id == name)
-    verdict = arithmetic.prove(claim)
+    verdict = prove(claim)
     assert isinstance(verdict, Proved), verdict
 
 

@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from fairsched.policies import bypass
-from fairsched.policies.bypass import DUE_RESPECTED, THEOREMS
+from fairsched.policies.orders import DUE_RESPECTED
+from fairsched.policies.orders.abilities import bypass
+from fairsched.policies.orders.abilities.bypass import THEOREMS
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from fairsched.verify import bypass_proofs, prover, report
-from fairsched.verify.counterexample import ChangedKernel, document, replay
-from fairsched.verify.guard import violations
-from fairsched.verify.mutation import Target, outcomes
-from fairsched.verify.outcome import Fate
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.subject import subject
-from fairsched.verify.system import Claim
-from fairsched.verify.variants import variant
+from fairsched.verify.logic import Claim, counterexample_document, replay_counterexample, violations
+from fairsched.verify.logic.counterexample import ChangedKernel
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.mutation.kernels import Target, outcomes
+from fairsched.verify.mutation.mutants import Fate
+from fairsched.verify.proofs.orders import bypass as bypass_proofs
+from fairsched.verify.report import values as report
+from fairsched.verify.report.scope import subject
+from fairsched.verify.solvers import Proved, Refuted, prove
 
 CLAIMS = {claim.theorem.id: claim for claim in bypass_proofs.claims()}
 
@@ -24,7 +25,7 @@ CLAIMS = {claim.theorem.id: claim for claim in bypass_proofs.claims()}
 @pytest.mark.parametrize("name", CLAIMS)
 def test_the_rule_keeps_its_theorems(name: str) -> None:
     """For any number of requests, arrivals, returns and scores."""
-    assert isinstance(prover.prove(CLAIMS[name]), Proved)
+    assert isinstance(prove(CLAIMS[name]), Proved)
 
 
 def test_every_theorem_has_a_claim_about_a_kernel() -> None:
@@ -37,10 +38,10 @@ def test_every_theorem_has_a_claim_about_a_kernel() -> None:
 
 def test_without_respect_for_who_is_due_nothing_holds() -> None:
     """A fallback that admits past a due request breaks D-request, and the world replays."""
-    verdict = prover.prove(CLAIMS["D-request"], dropped=frozenset({DUE_RESPECTED}))
+    verdict = prove(CLAIMS["D-request"], dropped=frozenset({DUE_RESPECTED}))
     assert isinstance(verdict, Refuted)
     assert verdict.world.clients == 2
-    assert replay(document(verdict.world, bypass_proofs.__name__)).confirmed
+    assert replay_counterexample(counterexample_document(verdict.world, bypass_proofs.__name__)).confirmed
 
 
 @pytest.mark.parametrize("name", ["lpm", "dlpm", "shortest-prompt"])
@@ -72,19 +73,19 @@ def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
     """Some theorem falls, in a world of at most three requests that replays from its file."""
     function, old, new = BUGS[bug]
     kernel = variant(bypass, function, old, new)
-    verdicts = [prover.prove(claim) for claim in _claims(kernel).values()]
+    verdicts = [prove(claim) for claim in _claims(kernel).values()]
     refuted = [verdict for verdict in verdicts if isinstance(verdict, Refuted)]
     assert refuted
     for verdict in refuted:
         assert 1 <= verdict.world.clients <= 3
         changed = ChangedKernel(bypass.__name__, function, inspect.getsource(getattr(kernel, function)))
-        assert replay(document(verdict.world, bypass_proofs.__name__, changed)).confirmed
+        assert replay_counterexample(counterexample_document(verdict.world, bypass_proofs.__name__, changed)).confirmed
 
 
 def test_lateness_by_one_breaks_the_bound_itself() -> None:
     """With `>` for `>=` one request more is let in before r than D-request allows."""
     late = variant(bypass, "due", ">=", ">")
-    verdict = prover.prove(_claims(late)["D-request"])
+    verdict = prove(_claims(late)["D-request"])
     assert isinstance(verdict, Refuted)
     assert verdict.world.obligation == "let in"
 

@@ -4,14 +4,13 @@ import attrs
 import pytest
 
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, Assumption
-from fairsched.policies import d2lpm_credit
-from fairsched.verify import d2lpm_proofs, prover
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.second_opinion import disagreement, questions
-from fairsched.verify.system import Clause
-from fairsched.verify.variants import variant
-from fairsched.verify.witness_d2lpm import witnesses
-from fairsched.verify.witness_run import Witness, attained
+from fairsched.policies.routers.d2lpm import credit as d2lpm_credit
+from fairsched.verify.logic import Clause, Witness, attained
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.proofs.routers import d2lpm as d2lpm_proofs
+from fairsched.verify.proofs.routers.d2lpm import witnesses
+from fairsched.verify.solvers import Proved, Refuted, prove
+from fairsched.verify.solvers.cross_check import disagreement, questions
 
 CLAIMS = {claim.theorem.id: claim for claim in d2lpm_proofs.claims()}
 
@@ -19,7 +18,7 @@ CLAIMS = {claim.theorem.id: claim for claim in d2lpm_proofs.claims()}
 @pytest.mark.parametrize("theorem", CLAIMS)
 def test_it_is_proved(theorem: str) -> None:
     """For any number of workers, and none of it vacuous."""
-    verdict = prover.prove(CLAIMS[theorem])
+    verdict = prove(CLAIMS[theorem])
     assert isinstance(verdict, Proved), verdict
 
 
@@ -50,7 +49,7 @@ def test_a_seeded_bug_breaks_it(theorem: str, function: str, old: str, new: str)
     claims = {
         claim.theorem.id: claim for claim in d2lpm_proofs.kernel_claims(variant(d2lpm_credit, function, old, new))
     }
-    verdict = prover.prove(claims[theorem])
+    verdict = prove(claims[theorem])
     assert isinstance(verdict, Refuted), verdict
     assert verdict.world.clients <= 3
 
@@ -65,14 +64,14 @@ def test_a_seeded_bug_breaks_it(theorem: str, function: str, old: str, new: str)
 )
 def test_what_it_assumes_is_needed(theorem: str, assumption: Assumption) -> None:
     """Without the assumption a world breaks it: D2-5.1 has nothing to say of who is backlogged at some workers only."""
-    assert isinstance(prover.prove(CLAIMS[theorem], dropped=frozenset({assumption})), Refuted)
+    assert isinstance(prove(CLAIMS[theorem], dropped=frozenset({assumption})), Refuted)
 
 
 def test_a_worker_s_bound_cannot_be_left_out_of_the_sum() -> None:
     """With one unit less than the sum of the workers' bounds D2-5.1 is false: each may be reached at once."""
     claim = CLAIMS["D2-5.1"]
     tighter = Clause("W_g - W_f <= sum of B - 1", lambda o, w: getattr(w, "W_g - W_f") <= w.bound - 1)
-    assert isinstance(prover.prove(attrs.evolve(claim, conclusions=(tighter,))), Refuted)
+    assert isinstance(prove(attrs.evolve(claim, conclusions=(tighter,))), Refuted)
 
 
 @pytest.mark.parametrize("witness", list(witnesses()), ids=lambda witness: witness.theorem.id)

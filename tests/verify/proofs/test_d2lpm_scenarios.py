@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.verify import d2lpm_proofs, d2lpm_worlds, tested
-from fairsched.verify.cluster_play import Tick, gap_max
-from fairsched.verify.d2lpm_worlds import MANY, WARM_UP, WORKERS, F, G
-from fairsched.verify.false_claim import FalseClaim
-from fairsched.verify.prover import Refuted
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.logic import RefutedClaim, SampledClaim
+from fairsched.verify.proofs.routers import d2lpm as d2lpm_proofs
+from fairsched.verify.proofs.routers import d2lpm_scenarios as d2lpm_worlds
+from fairsched.verify.proofs.routers.d2lpm_scenarios import MANY, WARM_UP, WORKERS, F, G, Tick, gap_max
+from fairsched.verify.solvers import Refuted, prove
 
 FALSE = d2lpm_proofs.refutations()
 
@@ -22,10 +21,10 @@ def _played(world: Any) -> list[Tick]:
 
 
 @pytest.mark.parametrize("each", FALSE, ids=lambda each: each.claim.theorem.id)
-def test_it_is_found(each: FalseClaim) -> None:
+def test_it_is_found(each: RefutedClaim) -> None:
     """Every false statement breaks in its world."""
-    assert isinstance(each.claim, TestedClaim)
-    assert isinstance(tested.prove(each.claim), Refuted)
+    assert isinstance(each.claim, SampledClaim)
+    assert isinstance(prove(each.claim), Refuted)
 
 
 def test_the_gap_grows_with_the_quantum() -> None:

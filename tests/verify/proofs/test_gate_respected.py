@@ -1,6 +1,6 @@
-"""GateRespected, tested: a decision admits exactly whom its gate chose, and nobody whom the gate holds back.
+"""GateRespected, tested: a decision admits exactly what its gate chose, and nothing that the gate holds back.
 
-The theorems assume it of whoever admits.  For the shipped decision loop it is checked in every decision that the
+The theorems assume it of every admission.  For the shipped decision loop it is checked in every decision that the
 conformance machine provokes, for each gate, order and batching rule; it is not proved.
 """
 
@@ -12,37 +12,34 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from fairsched.model.algebra import NOBODY, Ints
+from fairsched.model.algebra import NO_GROUP, Ints
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.counter import CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.gate import Gate, Turn
+from fairsched.policies.gates import AdmissionTransaction, AnyGate, CounterGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
-from fairsched.verify.conformance import World, check_local_policy
+from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
+from fairsched.verify.conformance.local import World, check_local_policy
 
 ORDERS: dict[str, type[Order]] = {order.name: order for order in (Arrival, ShortestPrompt, LongestPrefix)}
-GATES: dict[str, Gate[Any]] = {
+GATES: dict[str, AnyGate] = {
     "deficit": DeficitGate(quantum=5),
     "capped": DeficitGate(quantum=5, in_flight_cap_tokens=14),
     "counter": CounterGate(),
 }
 
 
-class WatchedTurn(Turn):
-    """The turn of a gate, and a protocol: choose, then admit or skip the chosen, then choose again."""
+class WatchedAdmissions(AdmissionTransaction):
+    """A decision of a gate, and a protocol: choose, then admit or skip the chosen, then choose again."""
 
-    def __init__(self, gate: "WatchedGate", turn: Turn) -> None:
-        self.gate = gate
-        self.turn = turn
-        self.chosen = NOBODY
+    def __init__(self, inner: AdmissionTransaction) -> None:
+        self.inner = inner
+        self.chosen = NO_GROUP
         self.skipped: set[int] = set()
 
     def choose(self, heads: Ints) -> int:
         """Notes the answer."""
-        self.chosen = self.turn.choose(heads)
+        self.chosen = self.inner.choose(heads)
         assert self.chosen not in self.skipped
         return self.chosen
 
@@ -50,44 +47,43 @@ class WatchedTurn(Turn):
         """Only the chosen is skipped, and it is not chosen again."""
         assert group == self.chosen
         self.skipped.add(group)
-        self.turn.skip(group)
+        self.inner.skip(group)
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         """Only the chosen enters, once a choice, with at least one token, in credit, under the cap."""
-        assert group == self.chosen != NOBODY
+        assert group == self.chosen != NO_GROUP
         assert input_tokens >= 1
-        assert not self.gate.inner.credit_shortage(self.turn, group)
-        assert not self.gate.inner.capped(self.turn, group, kv_tokens)
-        self.chosen = NOBODY
-        self.turn.admit(group, input_tokens, kv_tokens, emptied)
+        assert not self.inner.lacks_credit(group)
+        assert not self.inner.capped(group, kv_tokens)
+        self.chosen = NO_GROUP
+        self.inner.admit(group, input_tokens, kv_tokens, emptied)
+
+    def capped(self, client: int, kv_tokens: int) -> bool:
+        """As the gate says."""
+        return self.inner.capped(client, kv_tokens)
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """As the gate says."""
-        return self.turn.stays(group, clients, counts)
+        return self.inner.stays(group, clients, counts)
 
 
 class WatchedGate:
-    """A gate whose turns are watched; everything else is the gate's."""
+    """A gate whose decisions are watched; everything else is the gate's."""
 
-    def __init__(self, inner: Gate[Any]) -> None:
+    def __init__(self, inner: AnyGate) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def turn(self, state: Any, heads: Ints) -> Turn:
-        """A watched turn."""
-        return WatchedTurn(self, self.inner.turn(state, heads))
+    def begin(self, state: Any, heads: Ints) -> AdmissionTransaction:
+        """A watched decision."""
+        return WatchedAdmissions(self.inner.begin(state, heads))
 
-    def after(self, state: Any, turn: Turn) -> Any:
-        """The state after the turn that is watched."""
-        assert isinstance(turn, WatchedTurn)
-        return self.inner.after(state, turn.turn)
-
-    def capped(self, turn: Turn, client: int, kv_tokens: int) -> bool:
-        """As the gate says of the turn that is watched."""
-        assert isinstance(turn, WatchedTurn)
-        return self.inner.capped(turn.turn, client, kv_tokens)
+    def after(self, state: Any, admissions: AdmissionTransaction) -> Any:
+        """The state after the decision that is watched."""
+        assert isinstance(admissions, WatchedAdmissions)
+        return self.inner.after(state, admissions.inner)
 
 
 @attrs.frozen
@@ -114,19 +110,19 @@ def test_decide_admits_only_what_choose_gave(gate: str, order: str, batching: st
     check_local_policy(policy, World(block_tokens=2), settings=_budget(full_budget))
 
 
-class _Pushy(WatchedTurn):
+class _Pushy(WatchedAdmissions):
     """Lets the next client in instead of the chosen one."""
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
-        """Somebody else."""
+        """Another client."""
         super().admit(group + 1, input_tokens, kv_tokens, emptied)
 
 
-def test_admitting_somebody_else_is_noticed() -> None:
+def test_admitting_another_is_noticed() -> None:
     """The watch can fail."""
     gate = GATES["deficit"]
     heads = np.array([1, 1])
     state = gate.joined(gate.joined(gate.init(), 0, heads, False), 1, heads, False)
-    turn = _Pushy(WatchedGate(gate), gate.turn(state, heads))
+    turn = _Pushy(gate.begin(state, heads))
     with pytest.raises(AssertionError):
         turn.admit(turn.choose(heads), 1, 1, False)

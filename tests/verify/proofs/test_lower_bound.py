@@ -1,8 +1,8 @@
 """V-4.8, as a world: no policy that neither idles nor preempts can promise a gap much below U.
 
-f comes alone with a request that fills the memory.  Whoever does not idle lets it in; whoever does not preempt then
-decodes for f while g, who came a moment later, waits as f does.  So the gap is w_q (M - 1), under every policy that
-ships and reserves outputs, and a bound of 2U is within a factor of two and a bit of the best there could be.
+f comes alone with a request that fills the memory.  A policy that does not idle lets it in; one that does not preempt
+then decodes for f while g, who came a moment later, waits as f does.  So the gap is w_q (M - 1), under every policy
+that ships and reserves outputs, and a bound of 2U is within a factor of two and a bit of the best there could be.
 """
 
 from collections import Counter
@@ -12,13 +12,13 @@ import pytest
 from fairsched.model.events import Decoded, Finished
 from fairsched.model.pricing import Rates, charge_max_reserved
 from fairsched.policies.registry import LOCAL_POLICIES
-from tests.engines.worlds import job, policy, run, world
+from tests.support.scenarios import job, policy, run, world
 
 MEMORY = 64
 
 
 RESERVING = [name for name, each in LOCAL_POLICIES.items() if each.batching.reserve == "static"]
-"""Policies that do not preempt; where outputs are not reserved, whoever is let in beside f is preempted for it."""
+"""Policies that do not preempt; where outputs are not reserved, what is let in beside f is preempted for it."""
 
 
 @pytest.mark.parametrize("name", RESERVING)

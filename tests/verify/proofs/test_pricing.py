@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairsched.verify import arithmetic, pricing_proofs
-from fairsched.verify.prover import Proved, Refuted
+from fairsched.verify.proofs.memory import pricing as pricing_proofs
+from fairsched.verify.solvers import Proved, Refuted, prove
 
 CLAIMS = {claim.theorem.id: claim for claim in pricing_proofs.claims()}
 
@@ -12,6 +12,6 @@ CLAIMS = {claim.theorem.id: claim for claim in pricing_proofs.claims()}
 def test_the_claim_holds_and_needs_its_assumptions(name: str) -> None:
     """Proved as stated; without any one assumption there are integers that break it."""
     claim = CLAIMS[name]
-    assert isinstance(arithmetic.prove(claim), Proved)
+    assert isinstance(prove(claim), Proved)
     for assumption in claim.theorem.assumptions:
-        assert isinstance(arithmetic.prove(claim, dropped=frozenset({assumption})), Refuted), assumption
+        assert isinstance(prove(claim, dropped=frozenset({assumption})), Refuted), assumption

@@ -12,29 +12,25 @@ from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.registry import CLUSTER_POLICIES
-from fairsched.policies.router import NoRouterState, RoundRobin
-from fairsched.policies.sal import SAL
-from fairsched.verify import registry, report_text, router_proofs, suite, tested
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.arithmetic import prove as prove_arithmetic
-from fairsched.verify.changed import changed
-from fairsched.verify.decide import assumptions_known, prove
-from fairsched.verify.deployment import Deployment
-from fairsched.verify.false_claim import Bug
-from fairsched.verify.prover import Proved, Refuted, Unknown
-from fairsched.verify.report import plan, run
-from fairsched.verify.second_opinion import questions
-from fairsched.verify.subject import subject
-from fairsched.verify.system import Claim
-from fairsched.verify.tested import TestedClaim
+from fairsched.policies.routers import SAL, NoRouterState, RoundRobin
+from fairsched.verify import proofs
+from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Condition, SampledClaim, changed
+from fairsched.verify.logic.claims import DRAWN
+from fairsched.verify.proofs.routers import load_based as router_proofs
+from fairsched.verify.report import Deployment, registry
+from fairsched.verify.report import text as report_text
+from fairsched.verify.report.scope import subject
+from fairsched.verify.report.values import plan, run
+from fairsched.verify.solvers import Proved, Refuted, Unknown, prove
+from fairsched.verify.solvers.cross_check import questions
 
-BUGS = [(module, bug) for module in suite.MODULES for bug in suite.bugs(module)]
+BUGS = [(module, bug) for module in proofs.modules() for bug in proofs.bugs(module)]
 THEOREMS = {theorem.id for router in CLUSTER_POLICIES.values() for theorem in router.theorems}
-CLAIMS = [claim for claim in suite.claims() if claim.theorem.id in THEOREMS and not isinstance(claim, Claim)]
+CLAIMS = [claim for claim in proofs.claims() if claim.theorem.id in THEOREMS and not isinstance(claim, Claim)]
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.theorem.id)
-def test_the_claim_holds(claim: ArithmeticClaim | TestedClaim) -> None:
+def test_the_claim_holds(claim: ArithmeticClaim | SampledClaim) -> None:
     """Decided on every path, or in every world; the bound is what a run attains."""
     assert isinstance(prove(claim), Proved)
     if claim.attained is not None:
@@ -43,11 +39,11 @@ def test_the_claim_holds(claim: ArithmeticClaim | TestedClaim) -> None:
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.theorem.id)
-def test_each_assumption_about_the_world_is_needed(claim: ArithmeticClaim | TestedClaim) -> None:
+def test_each_assumption_about_the_world_is_needed(claim: ArithmeticClaim | SampledClaim) -> None:
     """Without any one there are integers that break it; what is about the configuration is no condition."""
-    for assumption in assumptions_known(claim):
+    for assumption in claim.droppable:
         assert assumption in claim.theorem.assumptions
-        assert isinstance(prove(claim, frozenset({assumption})), Refuted), assumption.name
+        assert isinstance(prove(claim, dropped=frozenset({assumption})), Refuted), assumption.name
 
 
 @pytest.mark.parametrize(("module", "bug"), BUGS, ids=lambda each: getattr(each, "what", ""))
@@ -59,7 +55,7 @@ def test_a_seeded_bug_is_refuted(module: ModuleType, bug: Bug) -> None:
 
 def test_theorems_have_bugs_and_runs_that_attain(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lacks either is a breach, by name."""
-    assert list(registry.unseeded(suite.MODULES)) == []
+    assert list(registry.unseeded(proofs.modules())) == []
     bare = ModuleType("bare")
     vars(bare)["claims"] = lambda: (attrs.evolve(router_proofs.round_robin(), attained=None),)
     assert list(registry.unseeded([bare])) == [
@@ -70,7 +66,7 @@ def test_theorems_have_bugs_and_runs_that_attain(monkeypatch: pytest.MonkeyPatch
 
 # --- the machinery ----------------------------------------------------------------------------------------------------
 
-EXERCISE = Theorem("exercise", "an exercise", "nobody", ())
+EXERCISE = Theorem("exercise", "an exercise", "no source", ())
 
 
 def arithmetic(shows: Any, *conditions: Condition, relaxed: bool = False) -> ArithmeticClaim:
@@ -89,7 +85,7 @@ def test_every_path_is_taken() -> None:
         seen.append("else")
         return {}
 
-    assert isinstance(prove_arithmetic(arithmetic(shows)), Proved)
+    assert isinstance(prove(arithmetic(shows)), Proved)
     assert sorted(seen) == ["both", "else", "else"]
 
 
@@ -98,27 +94,27 @@ def test_what_is_never_reached_is_not_proved() -> None:
     positive = Condition(lambda w: w.a > 0)
     never = arithmetic(lambda w: {"reached": w.a > 0} if w.a > 0 else {"never": w.a > 1}, positive)
     for claim in (never, arithmetic(lambda w: {})):
-        verdict = prove_arithmetic(claim)
+        verdict = prove(claim)
         assert isinstance(verdict, Unknown)
         assert verdict.reason.startswith("vacuous")
-    assert prove_arithmetic(never).obligation == "never"  # type: ignore[union-attr]
+    assert prove(never).obligation == "never"  # type: ignore[union-attr]
 
 
 def test_what_is_false_of_reals_alone_is_still_proved_of_integers() -> None:
     """Both solvers are asked about reals first; a countermodel counts only in integers."""
     between = arithmetic(lambda w: {"nothing is between": (w.a <= 0) | (w.a >= 1)}, relaxed=True)
-    assert isinstance(prove_arithmetic(between), Proved)
+    assert isinstance(prove(between), Proved)
     product = arithmetic(lambda w: {"products": w.a * w.b <= w.b * w.b}, Condition(lambda w: w.a < w.b), relaxed=True)
-    assert isinstance(prove_arithmetic(product), Refuted)
+    assert isinstance(prove(product), Refuted)
     assert {question.script.logic for question in questions(product)} == {"QF_NRA", "QF_LIA"}
 
 
 def test_a_statement_may_rest_on_those_before_it() -> None:
     """And a false one is found however much rests on it."""
     chain = arithmetic(lambda w: {"first": w.a + 1 > w.a, "second": w.a + 2 > w.a})
-    assert isinstance(prove_arithmetic(chain), Proved)
+    assert isinstance(prove(chain), Proved)
     wrong = arithmetic(lambda w: {"first": w.a > w.b, "second": w.a > w.b})
-    verdict = prove_arithmetic(wrong)
+    verdict = prove(wrong)
     assert isinstance(verdict, Refuted)
     assert verdict.world.broken == ("first", "second")
 
@@ -126,15 +122,15 @@ def test_a_statement_may_rest_on_those_before_it() -> None:
 def test_worlds_are_tried_and_the_smallest_that_breaks_is_found() -> None:
     """Of listed worlds the first, of drawn ones the one to which Hypothesis shrinks; none to show is no proof."""
     drawn, listed = (attrs.evolve(EXERCISE, scope=scope) for scope in (Scope.TESTED, Scope.BOUNDED))
-    few = TestedClaim(listed, lambda: [{"a": a} for a in range(9)], lambda w: {"small": w.a < 5})
-    many = TestedClaim(drawn, st.fixed_dictionaries({"a": st.integers(0, 1_000)}), lambda w: {"small": w.a < 500})
+    few = SampledClaim(listed, lambda: [{"a": a} for a in range(9)], lambda w: {"small": w.a < 5})
+    many = SampledClaim(drawn, st.fixed_dictionaries({"a": st.integers(0, 1_000)}), lambda w: {"small": w.a < 500})
     for claim, smallest in ((few, 5), (many, 500)):
-        verdict = tested.prove(claim)
+        verdict = prove(claim)
         assert isinstance(verdict, Refuted)
         assert verdict.world.values == {"a": smallest}
-    assert isinstance(tested.prove(attrs.evolve(few, shows=lambda w: {})), Unknown)
+    assert isinstance(prove(attrs.evolve(few, shows=lambda w: {})), Unknown)
     with pytest.raises(ValueError, match="claims all n, which its worlds cannot show"):
-        TestedClaim(EXERCISE, lambda: [], lambda w: {})
+        SampledClaim(EXERCISE, lambda: [], lambda w: {})
 
 
 def test_a_bug_that_is_none_is_an_error() -> None:
@@ -170,7 +166,7 @@ def test_a_router_that_changes_a_method_has_no_theorem() -> None:
             return super().terms(tokens, estimate, steps, ratio)
 
     class Last(Router[NoRouterState]):
-        """A router of somebody's own."""
+        """A router of a user's own."""
 
         state_type = NoRouterState
         name = "last"
@@ -191,13 +187,13 @@ def test_what_was_tried_is_said_to_be_tested() -> None:
     """In another word than what was proved, with the number of worlds, and it is no failure."""
     theorem = Theorem("tried", "integers are integers", "an exercise", (), scope=Scope.TESTED)
     strategy = st.fixed_dictionaries({"a": st.integers()})
-    holder = SimpleNamespace(claims=lambda: (TestedClaim(theorem, strategy, lambda w: {"same": w.a == w.a}),))
+    holder = SimpleNamespace(claims=lambda: (SampledClaim(theorem, strategy, lambda w: {"same": w.a == w.a}),))
     globals()["TRIED"] = holder
     outcome = run("0", [subject(f"{__name__}:TRIED", holder)], Deployment(), self_checks=False)
     (entry,) = outcome.report.theorems
-    assert (entry.verdict, entry.scope, entry.solvers, entry.worlds) == ("tested", "tested", (), tested.DRAWN)
+    assert (entry.verdict, entry.scope, entry.solvers, entry.worlds) == ("tested", "tested", (), DRAWN)
     assert outcome.failures == []
-    shown = report_text.text(outcome, Deployment())
+    shown = report_text.as_text(outcome, Deployment())
     assert "0 of 0 theorems proved" in shown
     assert "1 more held in all worlds that were drawn, which is no proof" in shown
 

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model.algebra import EXACT, NUMPY, ExactVector
-from fairsched.verify.concrete import INTERPRETATIONS
-from fairsched.verify.system import total
-from fairsched.verify.z3_algebra import CLIENT, Point, Value, Z3Algebra, scalar
+from fairsched.verify.logic import CLIENT, INTERPRETATIONS, Point, Value, Z3Algebra, scalar, total
 
 VECTORS = st.integers(1, 3).flatmap(
     lambda n: st.lists(st.lists(st.integers(-3, 3), min_size=n, max_size=n), min_size=1, max_size=3)

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from fairsched.policies import turns
-from fairsched.policies.turns import GROUPS_RISE, QUOTA_POSITIVE, THEOREMS, TURN_RESPECTED, picks_max, turns_max
-from fairsched.verify import arithmetic, prover, tested, turns_bound, turns_play, turns_proofs
-from fairsched.verify.counterexample import ChangedKernel, document, replay
-from fairsched.verify.guard import violations
-from fairsched.verify.mutation import Target, outcomes
-from fairsched.verify.outcome import Fate
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.system import Claim
-from fairsched.verify.tested import TestedClaim
-from fairsched.verify.variants import variant
+from fairsched.policies.orders import GROUPS_RISE, QUOTA_POSITIVE, TURN_RESPECTED, picks_max, turns_max
+from fairsched.policies.orders.abilities import weighted_round_robin as turns
+from fairsched.policies.orders.abilities.weighted_round_robin import THEOREMS
+from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, replay_counterexample, violations
+from fairsched.verify.logic.counterexample import ChangedKernel
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.mutation.kernels import Target, outcomes
+from fairsched.verify.mutation.mutants import Fate
+from fairsched.verify.proofs.orders import weighted_round_robin as turns_proofs
+from fairsched.verify.proofs.orders import weighted_round_robin_bound as turns_bound
+from fairsched.verify.solvers import Proved, Refuted, prove
 
 CLAIMS = {claim.theorem.id: claim for claim in turns_proofs.claims()}
 NUMBERS = {claim.theorem.id: claim for claim in turns_bound.claims()}
@@ -24,14 +24,14 @@ NUMBERS = {claim.theorem.id: claim for claim in turns_bound.claims()}
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_the_rule_keeps_its_theorems(name: str) -> None:
-    """For any number of groups, any distinct quotas, and whoever comes, rises and gives up."""
-    assert isinstance(prover.prove(CLAIMS[name]), Proved)
+    """For any number of groups, any distinct quotas, and whatever comes, rises and gives up."""
+    assert isinstance(prove(CLAIMS[name]), Proved)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_bound_follows(name: str) -> None:
     """For any place, group and number of groups."""
-    assert isinstance(arithmetic.prove(NUMBERS[name]), Proved)
+    assert isinstance(prove(NUMBERS[name]), Proved)
 
 
 def test_every_theorem_has_a_claim_about_what_ships() -> None:
@@ -45,16 +45,16 @@ def test_every_theorem_has_a_claim_about_what_ships() -> None:
 @pytest.mark.parametrize("assumption", [TURN_RESPECTED, GROUPS_RISE, QUOTA_POSITIVE], ids=lambda each: each.name)
 def test_every_assumption_is_needed(assumption: Any) -> None:
     """Admissions past the turn, a request that falls, a group without a quota: each breaks PG-turns in two groups."""
-    verdict = prover.prove(CLAIMS["PG-turns"], dropped=frozenset({assumption}))
+    verdict = prove(CLAIMS["PG-turns"], dropped=frozenset({assumption}))
     assert isinstance(verdict, Refuted)
     assert verdict.world.clients <= 2
-    assert replay(document(verdict.world, turns_proofs.__name__)).confirmed
+    assert replay_counterexample(counterexample_document(verdict.world, turns_proofs.__name__)).confirmed
 
 
 BUGS = {
     "the lowest group goes first": ("chosen", "o.argmax", "o.argmin"),
     "a new round although some are left": ("chosen", "o.none(left)", "o.any(queued)"),
-    "nobody when the round is over": ("chosen", "(left | o.none(left))", "left"),
+    "none when the round is over": ("chosen", "(left | o.none(left))", "left"),
     "a turn of one more": ("turn_after", "counted >= quota", "counted > quota"),
     "turns are not counted": ("count", "taken + 1", "taken"),
     "the turn is not handed on": ("turn_after", "quota - 1", "quota"),
@@ -68,12 +68,12 @@ def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
     function, old, new = BUGS[bug]
     kernel = variant(turns, function, old, new)
     claims: Mapping[str, Claim] = {claim.theorem.id: claim for claim in turns_proofs.claims(kernel)}
-    refuted = [verdict for verdict in map(prover.prove, claims.values()) if isinstance(verdict, Refuted)]
+    refuted = [verdict for verdict in map(prove, claims.values()) if isinstance(verdict, Refuted)]
     assert refuted
     for verdict in refuted:
         assert 1 <= verdict.world.clients <= 3
         changed = ChangedKernel(turns.__name__, function, inspect.getsource(getattr(kernel, function)))
-        assert replay(document(verdict.world, turns_proofs.__name__, changed)).confirmed
+        assert replay_counterexample(counterexample_document(verdict.world, turns_proofs.__name__, changed)).confirmed
 
 
 def test_no_mutant_survives() -> None:
@@ -89,13 +89,13 @@ def test_the_bound_is_reached(groups: int) -> None:
     whole = turns.round_picks(groups)
     for quota in range(1, groups + 1):
         for position in range(1, 2 * quota + 2):
-            waits = [turns_play.picks(groups, quota, position, offset) for offset in range(whole)]
+            waits = [turns_bound.picks(groups, quota, position, offset) for offset in range(whole)]
             assert max(waits) == picks_max(position, turns_max(position, quota), quota, whole)
 
 
 @pytest.mark.parametrize(
-    "claim", [turns_play.cold_request(), turns_play.regrouped_request()], ids=lambda c: c.theorem.id
+    "claim", [turns_bound.cold_request(), turns_bound.regrouped_request()], ids=lambda c: c.theorem.id
 )
-def test_what_ships_is_free_of_it(claim: TestedClaim) -> None:
+def test_what_ships_is_free_of_it(claim: SampledClaim) -> None:
     """The two loads that break the printed groups, in the shipped ones."""
-    assert isinstance(tested.prove(claim), Proved)
+    assert isinstance(prove(claim), Proved)

@@ -7,12 +7,10 @@ import attrs
 import pytest
 
 from fairsched.model.pricing import COMMON, charge_max_reserved
-from fairsched.model.window import charge_max_window
-from fairsched.verify import prover, window_proofs
-from fairsched.verify.arithmetic import ArithmeticClaim
-from fairsched.verify.decide import prove
-from fairsched.verify.prover import Proved, Refuted
-from fairsched.verify.system import Claim, World
+from fairsched.policies.guarantees.window import charge_max_window
+from fairsched.verify.logic import ArithmeticClaim, Claim, World
+from fairsched.verify.proofs.memory import window as window_proofs
+from fairsched.verify.solvers import Proved, Refuted, prove
 
 CLAIMS = {claim.theorem.id: claim for claim in window_proofs.claims()}
 
@@ -59,4 +57,4 @@ def _without(name: str, field: str, value: Any) -> Claim:
 )
 def test_a_window_that_counts_otherwise_is_refuted(event: str, field: str, value: Any) -> None:
     """A call that holds too little or is charged too much breaks the claim."""
-    assert isinstance(prover.prove(_without(event, field, value)), Refuted)
+    assert isinstance(prove(_without(event, field, value)), Refuted)

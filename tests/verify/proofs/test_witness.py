@@ -3,9 +3,9 @@
 import attrs
 import pytest
 
-from fairsched.verify.suite import gate_claims
-from fairsched.verify.witness import NotAWitness, Witness, attained, witnesses
-from fairsched.verify.witness_deficit import deficit_witness
+from fairsched.verify.logic import NotAWitness, Witness, attained
+from fairsched.verify.proofs import gate_claims, witnesses
+from fairsched.verify.proofs.gates import deficit_witness
 
 
 @pytest.mark.parametrize("witness", witnesses(), ids=lambda witness: witness.theorem.id)

@@ -5,20 +5,30 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fairsched.verify import counterexample, refutations, suite, world_file
-from fairsched.verify.counterexample import Document, Happening, NotPermittedError
+from fairsched.verify import proofs
+from fairsched.verify.logic import (
+    Document,
+    Happening,
+    NotPermittedError,
+    is_world,
+    read_counterexample,
+    read_world,
+    replay_counterexample,
+    replay_world,
+)
+from fairsched.verify.report import refutations
 
-SAVED = Path(__file__).parents[1] / "replays" / "refutations"
+SAVED = Path(__file__).parents[2] / "replays" / "refutations"
 KERNELS = ("CE1", "CE2", "CE3", "CE4", "CE5", "CV1", "CV2", "CV3")
-NAMES = (*KERNELS, *(false.claim.theorem.id for _, false in suite.false_claims()))
+NAMES = (*KERNELS, *(false.claim.theorem.id for _, false in proofs.refuted_claims()))
 REFUTATIONS = {each.id: each for each in refutations.refutations()}
 
 
 def confirmed(path: Path) -> bool:
     """Whether a saved world breaks now what it broke when it was saved."""
-    if counterexample.is_world(path):
-        return world_file.replay(world_file.read(path)).confirmed
-    return counterexample.replay(counterexample.read(path)).confirmed
+    if is_world(path):
+        return replay_world(read_world(path)).confirmed
+    return replay_counterexample(read_counterexample(path)).confirmed
 
 
 def test_every_named_refutation_is_found(tmp_path: Path) -> None:
@@ -57,7 +67,7 @@ def _ce1() -> Document:
 
 def test_ce1_s_lead_is_the_debt_that_was_forgiven() -> None:
     """Seven to three, six times."""
-    end = counterexample.replay(_ce1()).states[-1]
+    end = replay_counterexample(_ce1()).states[-1]
     assert end["W"] == (18, 42)
 
 
@@ -68,7 +78,7 @@ def test_ce1_s_run_is_impossible_where_debt_is_kept() -> None:
         for happening in _ce1().events
     )
     with pytest.raises(NotPermittedError, match="decode"):
-        counterexample.replay(msgspec.structs.replace(_ce1(), events=kept, without=()))
+        replay_counterexample(msgspec.structs.replace(_ce1(), events=kept, without=()))
 
 
 def test_a_variant_that_holds_is_not_found() -> None:

@@ -6,11 +6,11 @@ from types import ModuleType
 import attrs
 import pytest
 
-from fairsched.policies import deficit
-from fairsched.verify import registry
-from fairsched.verify.registry import REGISTRATIONS, Registration
-from fairsched.verify.subject import SUITE, claims_of
-from fairsched.verify.system import Claim
+from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.verify.logic import Claim
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.report import registry
+from fairsched.verify.report.registry import REGISTRATIONS, Registration
 
 CLAIMS = [claim for claim in claims_of(SUITE).values() if isinstance(claim, Claim)]
 DEFICIT = next(registration for registration in REGISTRATIONS if registration.module is deficit)

@@ -9,29 +9,26 @@ import pytest
 from fairsched.model.request import Client
 from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
 from fairsched.policies.batching import BATCHINGS, Chunked
-from fairsched.policies.counter import V_44, CounterGate
-from fairsched.policies.deficit import DeficitGate
-from fairsched.policies.deficit_fairness import D_41, D_WEIGHTED
-from fairsched.policies.gate import Gate
+from fairsched.policies.gates import D_41, D_WEIGHTED, V_44, AnyGate, BoundedGate, CounterGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Arrival, LongestPrefix, Order, ShortestPrompt
+from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
-from fairsched.policies.router import JoinShortestQueue
-from fairsched.verify import report_text
-from fairsched.verify.decide import prove
-from fairsched.verify.deployment import Deployment, constant, document, read, seconds_of_service
-from fairsched.verify.prover import Proved
-from fairsched.verify.report import plan, run
-from fairsched.verify.resting import fallen
-from fairsched.verify.subject import SUITE, Subject, claims_of, pricing, subject, variants, window
-from tests.verify.authors.least_served import LeastServed
+from fairsched.policies.routers import JoinShortestQueue
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.report import Deployment, fallen
+from fairsched.verify.report import text as report_text
+from fairsched.verify.report.deployment import constant, document, read, seconds_of_service
+from fairsched.verify.report.scope import Subject, pricing, subject, variants, window
+from fairsched.verify.report.values import plan, run
+from fairsched.verify.solvers import Proved, prove
+from tests.support.authors.least_served import LeastServed
 
-GATES: list[Gate[Any]] = [DeficitGate(), CounterGate()]
+GATES: list[AnyGate] = [DeficitGate(), CounterGate()]
 ORDERS: list[Order] = [Arrival(), ShortestPrompt(), LongestPrefix()]
 SMALL = read({"kv_capacity_tokens": 64, "weights": {"gold": 4, "free": 1}})
 
 
-def composed(gate: Gate[Any], order: Order | None = None, **batching: Any) -> Subject:
+def composed(gate: AnyGate, order: Order | None = None, **batching: Any) -> Subject:
     """What there is to prove about a composition."""
     return subject("mine", ComposedPolicy("mine", order or Arrival(), gate, Chunked(**batching)))
 
@@ -44,7 +41,7 @@ def only(of: Subject, *theorems: str) -> Subject:
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
 @pytest.mark.parametrize("batching", BATCHINGS)
-def test_a_composition_inherits_the_theorems_of_its_gate(gate: Gate[Any], order: Order, batching: str) -> None:
+def test_a_composition_inherits_the_theorems_of_its_gate(gate: AnyGate, order: Order, batching: str) -> None:
     """Whatever the order and the batching rule, the same tasks decide the same theorems, beside the rule's own."""
     policy = ComposedPolicy("mine", order, gate, BATCHINGS[batching]())
     tasks = {each.theorem.id: each.task for each in plan([subject("mine", policy)]).planned}
@@ -78,11 +75,11 @@ def test_a_part_that_was_not_proved_about_brings_no_theorem() -> None:
     class Generous(DeficitGate):
         """Admissions are free."""
 
-        def turn(self, state: Any, heads: Any) -> Any:
-            return super().turn(state, heads)
+        def begin(self, state: Any, heads: Any) -> Any:
+            return super().begin(state, heads)
 
     assert composed(Renamed()).theorems == composed(DeficitGate()).theorems
-    with pytest.raises(ValueError, match=r"Generous\.turn anew|overrides Generous\.turn"):
+    with pytest.raises(ValueError, match=r"Generous\.begin anew|overrides Generous\.begin"):
         composed(Generous())
 
 
@@ -111,7 +108,7 @@ def test_unreserved_outputs_replace_an_assumption_and_the_constant() -> None:
 
 
 @pytest.mark.parametrize("variant", [DeficitGate(rejoin="reset"), CounterGate(lift="none")], ids=lambda gate: gate.name)
-def test_a_variant_does_not_claim_what_its_events_break(variant: Gate[Any], tmp_path: Any) -> None:
+def test_a_variant_does_not_claim_what_its_events_break(variant: AnyGate, tmp_path: Any) -> None:
     """What the printed rule breaks is withdrawn with a world to replay; what it keeps is proved; nothing fails."""
     few = only(composed(variant), "D-4.2", "D-gate", "V-4.4", "V-gate")
     outcome = run("0", [few], SMALL, quick=True, self_checks=False, worlds=tmp_path)
@@ -122,7 +119,7 @@ def test_a_variant_does_not_claim_what_its_events_break(variant: Gate[Any], tmp_
     assert reason.endswith("its invariant breaks")
     command = f"fairsched replay {tmp_path / f'mine-{broken}.json'}"
     assert outcome.replays == {("mine", broken): command}
-    assert f"{broken}: {command}" in report_text.text(outcome, SMALL)
+    assert f"{broken}: {command}" in report_text.as_text(outcome, SMALL)
     assert outcome.failures == []
 
 
@@ -140,7 +137,7 @@ def test_theorems_about_the_worker_are_shown_once() -> None:
     subjects = [only(subject(name, LOCAL_POLICIES[name]), "KV-grow", "V-gate") for name in ("fcfs", "lpm", "vtc")]
     outcome = run("0", subjects, SMALL, quick=True, self_checks=False)
     assert [entry.id for entry in outcome.report.theorems] == ["KV-grow", "KV-grow", "V-gate", "KV-grow"]
-    shown = report_text.text(outcome, SMALL).splitlines()
+    shown = report_text.as_text(outcome, SMALL).splitlines()
     rows = [line.split()[0] for line in shown if " proved " in line and not line.startswith((" ", "2 of"))]
     assert rows == ["V-gate", "KV-grow"]
     assert shown.index("vtc") < shown.index("worker (every policy)")
@@ -153,7 +150,7 @@ def test_no_line_is_too_long_and_no_command_is_broken(tmp_path: Path) -> None:
     printed = composed(DeficitGate(rejoin="reset"))
     worlds = tmp_path / "-".join(["so-long-a-name-that-it-would-be-wrapped"] * 4)
     outcome = run("0", [only(printed, "D-4.2", "D-A.2", "D-wc", "D-gate")], SMALL, quick=True, worlds=worlds)
-    shown = report_text.text(outcome, SMALL).splitlines()
+    shown = report_text.as_text(outcome, SMALL).splitlines()
     assert all(len(line) <= report_text.WIDTH for line in shown if "fairsched replay" not in line)
     assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
 
@@ -174,7 +171,7 @@ def test_a_theorem_falls_with_what_it_rests_on_however_far_below(verdict: str | 
 
 def test_a_promise_that_rests_on_what_is_refuted_is_not_proved() -> None:
     """Its own proof goes through; the report, its failures and the evidence say that it is none."""
-    unfair = subject("tests.verify.authors.least_served:LeastServed", LeastServed)
+    unfair = subject("tests.support.authors.least_served:LeastServed", LeastServed)
     outcome = run("0", [unfair], SMALL, quick=True, self_checks=False)
     assert isinstance(prove(claims_of(unfair.source)["gap"]), Proved)
     verdicts = {entry.id: entry.verdict for entry in outcome.report.theorems}
@@ -185,7 +182,7 @@ def test_a_promise_that_rests_on_what_is_refuted_is_not_proved() -> None:
 
 @pytest.mark.parametrize("weights", [{"a": 1}, {"a": 3}, {"gold": 4, "free": 1}, {"a": 2, "b": 3, "c": 4}])
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
-def test_constants_are_the_gates_own_bounds(weights: dict[str, int], gate: Gate[Any]) -> None:
+def test_constants_are_the_gates_own_bounds(weights: dict[str, int], gate: BoundedGate[Any]) -> None:
     """The report's number for the widest pair is what the gate itself promises, in the heavier client's cost units."""
     deployment = read({"kv_capacity_tokens": 64, "weights": weights})
     of = composed(gate)

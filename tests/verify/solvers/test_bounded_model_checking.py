@@ -5,13 +5,13 @@ from typing import Any
 import attrs
 import pytest
 
-from fairsched.policies import counter, deficit
-from fairsched.verify import counter_proofs, deficit_proofs, prover
-from fairsched.verify.bounded import NotReached, Reached, reach
-from fairsched.verify.counterexample import replay
-from fairsched.verify.prover import Refuted
-from fairsched.verify.system import Claim
-from fairsched.verify.variants import variant
+from fairsched.policies.gates import counter
+from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.verify.logic import Claim, replay_counterexample
+from fairsched.verify.logic.patching import variant
+from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.solvers import NotReached, Reached, Refuted, prove, reach
 
 
 def _claim(proofs: Any, kernel: Any, theorem: str) -> Claim:
@@ -32,14 +32,14 @@ def test_a_bug_has_a_run_from_the_start(
 ) -> None:
     """A shortest one, of at most 3 clients, that both running interpretations confirm event by event."""
     claim = _claim(proofs, variant(module, *bug), theorem)
-    verdict = prover.prove(claim)
+    verdict = prove(claim)
     assert isinstance(verdict, Refuted)
     found = reach(claim, proofs.__name__, verdict.world.broken)
     assert isinstance(found, Reached)
     assert found.document.from_start
     assert found.document.clients <= 3
     assert len(found.document.events) <= events
-    replayed = replay(found.document, claim)
+    replayed = replay_counterexample(found.document, claim)
     assert set(replayed.broken) & set(verdict.world.broken)
     assert len(replayed.states) == len(found.document.events) + 1
 
@@ -56,7 +56,7 @@ def test_an_invariant_that_is_too_weak_is_told_from_a_bug() -> None:
     """D-range without the reserve in its invariant is not inductive, and yet no run breaks it."""
     claim = _claim(deficit_proofs, deficit, "D-range")
     weak = attrs.evolve(claim, invariants=claim.invariants[1:] + claim.conclusions)
-    verdict = prover.prove(weak)
+    verdict = prove(weak)
     assert isinstance(verdict, Refuted)
     found = reach(weak, deficit_proofs.__name__, verdict.world.broken, clients=2, events=3)
     assert isinstance(found, NotReached)
@@ -65,7 +65,7 @@ def test_an_invariant_that_is_too_weak_is_told_from_a_bug() -> None:
 
 def test_an_exhausted_budget_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """With next to no budget nothing is claimed to be unreachable."""
-    monkeypatch.setattr("fairsched.verify.bounded.RLIMIT", 1)
+    monkeypatch.setattr("fairsched.verify.solvers.bounded_model_checking.RLIMIT", 1)
     found = reach(_claim(counter_proofs, counter, "V-4.4"), counter_proofs.__name__, clients=2, events=2)
     assert isinstance(found, NotReached)
     assert found.undecided

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fairsched.verify.decide import Task, decide
-from fairsched.verify.second_opinion import cvc5_answer, disagreement, questions, z3_answer
-from fairsched.verify.subject import SUITE, claims_of
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.logic import SampledClaim
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.solvers import Task, cvc5_answer, decide, z3_answer
+from fairsched.verify.solvers.cross_check import disagreement, questions
 
-EVERY = [name for name, claim in claims_of(SUITE).items() if not isinstance(claim, TestedClaim)]
+EVERY = [name for name, claim in claims_of(SUITE).items() if not isinstance(claim, SampledClaim)]
 
 
 @pytest.mark.parametrize("theorem", EVERY)

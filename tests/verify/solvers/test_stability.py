@@ -1,7 +1,7 @@
 """Verdicts do not hang on luck: other seeds give the same, and the hardest obligation is far from its budget.
 
 With ``-s`` the hardest obligations are printed, as shares of the budget:
-``pytest tests/verify/test_stability.py -s -n 0``, and over all theorems and fifty seeds with ``--full-budget``.
+``pytest tests/verify/solvers/test_stability.py -s -n 0``, and over all theorems and fifty seeds with ``--full-budget``.
 """
 
 import sys
@@ -10,13 +10,12 @@ from collections.abc import Iterator
 import pytest
 import z3
 
-from fairsched.verify import prover
-from fairsched.verify.decide import prove
-from fairsched.verify.prover import RLIMIT, Proved
-from fairsched.verify.second_opinion import RLIMIT as RLIMIT_CVC5
-from fairsched.verify.second_opinion import cvc5_answer, questions
-from fairsched.verify.subject import SUITE, claims_of
-from fairsched.verify.system import Claim
+from fairsched.verify.logic import Claim
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.solvers import RLIMIT, Proved, check, cvc5_answer, prove
+from fairsched.verify.solvers.cross_check import RLIMIT as RLIMIT_CVC5
+from fairsched.verify.solvers.cross_check import questions
+from fairsched.verify.solvers.prover import obligations
 
 SEEDS = ("smt.random_seed", "sat.random_seed")
 HEADROOM = 3
@@ -46,9 +45,9 @@ def _spent() -> int:
 
 def _shares(claim: Claim) -> Iterator[tuple[float, str]]:
     """Of each obligation, the share of its budget that it takes; raises `AssertionError` if it is not decided."""
-    for obligation in prover.obligations(claim):
+    for obligation in obligations(claim):
         before = _spent()
-        assert prover.check(obligation, RLIMIT, z3.Not(obligation.goal)) == z3.unsat, obligation.name
+        assert check(obligation, RLIMIT, z3.Not(obligation.goal)) == z3.unsat, obligation.name
         yield (_spent() - before) / RLIMIT, f"{claim.theorem.id}, {obligation.name}"
 
 

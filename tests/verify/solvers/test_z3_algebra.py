@@ -9,13 +9,13 @@ import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.model.algebra import EXACT, NOBODY, ExactVector
-from fairsched.verify.z3_algebra import CLIENT, ClosedFormValue, KernelError, Point, Value, Z3Algebra, scalar
+from fairsched.model.algebra import EXACT, NO_GROUP, ExactVector
+from fairsched.verify.logic import CLIENT, ClosedFormValue, KernelError, Point, Value, Z3Algebra, scalar
 
 N = 3
 _row = st.lists(st.integers(-4, 4), min_size=N, max_size=N)
 _mask = st.lists(st.booleans(), min_size=N, max_size=N)
-_point = st.integers(NOBODY, N - 1)
+_point = st.integers(NO_GROUP, N - 1)
 
 WORDS: list[Callable[[Any, Any], Any]] = [
     lambda o, w: o.where(w.m, w.v, w.u),
@@ -51,7 +51,7 @@ def _symbolic(o: Z3Algebra, w: SimpleNamespace) -> tuple[SimpleNamespace, list[A
         universe += [function(client) == entry for client, entry in zip(clients, getattr(w, name), strict=True)]
     made = {name: ClosedFormValue(functions[name], boolean=False, vector=True) for name in ("v", "u")}
     mask = Value(functions["m"], boolean=True, vector=True)
-    point = Point(z3.BoolVal(w.p != NOBODY), clients[max(w.p, 0)])
+    point = Point(z3.BoolVal(w.p != NO_GROUP), clients[max(w.p, 0)])
     return SimpleNamespace(**made, m=mask, p=point, x=scalar(z3.IntVal(w.x))), clients, universe
 
 
@@ -85,8 +85,8 @@ def test_any_of_the_equals_may_be_chosen() -> None:
     """Two clients tie: each can be the choice, so no theorem rests on how ties are broken."""
     o = Z3Algebra()
     first, second = o.fresh_client("c"), o.fresh_client("c")
-    everybody = Value(lambda c: z3.BoolVal(True), boolean=True, vector=True)
-    chosen = o.argmax(Value(lambda c: z3.IntVal(0), boolean=False, vector=True), everybody)
+    every_client = Value(lambda c: z3.BoolVal(True), boolean=True, vector=True)
+    chosen = o.argmax(Value(lambda c: z3.IntVal(0), boolean=False, vector=True), every_client)
     for who in (first, second):
         solver = z3.Solver()
         solver.add(*o.instances(), first != second, chosen.who == who)

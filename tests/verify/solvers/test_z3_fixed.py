@@ -8,17 +8,16 @@ import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.model.algebra import EXACT, NOBODY, ExactVector
-from fairsched.verify.equivalence import FirstOfEquals
-from fairsched.verify.symbolic import exact_division
-from fairsched.verify.z3_algebra import CLIENT, KernelError, Value, scalar
-from fairsched.verify.z3_fixed import FixedAlgebra, entries, point
-from tests.verify.test_z3_algebra import WORDS
+from fairsched.model.algebra import EXACT, NO_GROUP, ExactVector
+from fairsched.verify.logic import CLIENT, FixedAlgebra, KernelError, Value, entries, point, scalar
+from fairsched.verify.logic.symbolic import exact_division
+from fairsched.verify.mutation.equivalence import FirstOfEquals
+from tests.verify.solvers.test_z3_algebra import WORDS
 
 N = 3
 _row = st.lists(st.integers(-4, 4), min_size=N, max_size=N)
 _mask = st.lists(st.booleans(), min_size=N, max_size=N)
-_point = st.integers(NOBODY, N - 1)
+_point = st.integers(NO_GROUP, N - 1)
 
 
 def _number(term: Any) -> Any:

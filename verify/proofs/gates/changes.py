@@ -6,25 +6,35 @@ changes prices: a token is reserved at the dearest price that its client ever pa
 more, so the invariant holds with U at the dearest price.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import MEM_RESERVE, QUANTUM_POSITIVE
-from fairsched.policies import counter, deficit
-from fairsched.policies.counter import V_CHANGE
-from fairsched.policies.deficit_progress import D_CHANGE
-from fairsched.verify import counter_proofs, deficit_proofs
-from fairsched.verify.counter_proofs import both_waited, charged_as_served, gap_within, started_close, waits
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, product, same
+from fairsched.policies.gates import D_CHANGE, V_CHANGE
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    product,
+    same,
+)
+from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, gap_within, started_close, waits
+from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
 
 
-def _quanta_change(kernel: Any) -> Event:
-    def configured(o: Algebra, w: World) -> Mapping[str, Any]:
+def _quanta_change(kernel: Functions) -> Event:
+    def configured(o: Algebra, w: World) -> Written:
         return {
             "q": kernel.reconfigure(o, w.q, w.now),
             "Q": w.now,
@@ -36,8 +46,8 @@ def _quanta_change(kernel: Any) -> Event:
     return Event("configured", configured, {"now": Kind.VECTOR}, (positive,), (kernel.reconfigure,))
 
 
-def _deficit_claim(kernel: Any) -> Claim:
-    fixed = deficit_proofs.system(kernel)
+def _deficit_claim(kernel: Functions) -> Claim:
+    fixed = deficit_proofs.deficit_system(kernel)
     vectors = dict.fromkeys(("Q", "Q_max", "X"), Kind.VECTOR)
     within = (
         *deficit_proofs.RANGE,
@@ -70,7 +80,7 @@ def _deficit_claim(kernel: Any) -> Claim:
     )
 
 
-def _net(o: Algebra, w: World) -> Any:
+def _net(o: Algebra, w: World) -> Term:
     net = w.P - w.X - w.W
     return (net <= w.Q_max + w.U - 1) & (-net <= w.Q_max + w.U - 1)
 
@@ -78,36 +88,30 @@ def _net(o: Algebra, w: World) -> Any:
 # --- counter gate ---------------------------------------------------------------------------------------------------
 
 
-def _finer_unit(kernel: Any) -> Event:
+def _finer_unit(kernel: Functions) -> Event:
     """Everything that is counted in the unit is multiplied; the gate does it to its counters."""
 
-    def finer(o: Algebra, w: World) -> Mapping[str, Any]:
+    def finer(o: Algebra, w: World) -> Written:
         others = {name: product(getattr(w, name), w.m) for name in ("R", "U", "W", "c0")}
         return {"c": kernel.rescaled(o, w.c, w.m), **others}
 
     return Event("the unit becomes finer", finer, {"m": Kind.SCALAR}, (Need(lambda o, w: w.m >= 1),))
 
 
-def _charges_today(kernel: Any) -> tuple[Event, ...]:
+def _charges_today(kernel: Functions) -> tuple[Event, ...]:
     """d is what was reserved for the decoded tokens, y what they cost today; x and z the same for a correction."""
-
-    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"c": kernel.decode(o, w.c, w.y), "R": w.R - w.d, "W": w.W + w.y}
-
-    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"c": kernel.admit(o, w.c, w.p, w.z), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.z)}
 
     return (
         Event(
             "decode",
-            decode,
+            lambda o, w: {"c": kernel.decode(o, w.c, w.y), "R": w.R - w.d, "W": w.W + w.y},
             {"d": Kind.VECTOR, "y": Kind.VECTOR},
             (Need(lambda o, w: w.y >= 0), Need(lambda o, w: (w.y <= w.d) & (w.d <= w.R), MEM_RESERVE)),
             (kernel.decode,),
         ),
         Event(
             "correct",
-            correct,
+            lambda o, w: {"c": kernel.admit(o, w.c, w.p, w.z), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.z)},
             {"p": Kind.POINT, "x": Kind.SCALAR, "z": Kind.SCALAR},
             (
                 Need(lambda o, w: w.z >= 0),
@@ -118,8 +122,8 @@ def _charges_today(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _counter_claim(kernel: Any) -> Claim:
-    fixed = counter_proofs.system(kernel, backlogged=("f", "g"))
+def _counter_claim(kernel: Functions) -> Claim:
+    fixed = counter_proofs.counter_system(kernel, backlogged=("f", "g"))
     today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
     moved = {"U": Kind.VECTOR, "c0": Kind.VECTOR}
     events = tuple(
@@ -150,6 +154,6 @@ def _counter_claim(kernel: Any) -> Claim:
     )
 
 
-def claims(deficit_kernel: Any = deficit, counter_kernel: Any = counter) -> tuple[Claim, ...]:
+def claims(deficit_kernel: Functions = deficit, counter_kernel: Functions = counter) -> tuple[Claim, ...]:
     """The claims about the kernel functions of both gates."""
     return (_deficit_claim(deficit_kernel), _counter_claim(counter_kernel))

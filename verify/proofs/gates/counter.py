@@ -1,22 +1,37 @@
 """The counter gate's theorems for any number of clients: V-4.3 (generalised) and V-4.4.
 
 The invariant is about the *pessimistic* counter c + R, where R is what may still be charged to a client for requests
-in flight: c_i + R_i <= c_j + U_i for every i and every j who waits.  When nobody waits the last who left stands in for
+in flight: c_i + R_i <= c_j + U_i for every i and every waiting j.  When none waits the last that left stands in for
 j, which is what the last-leaver branch of the lift is for.  It also holds for a j whose last waiting request has just
 been admitted, so the theorem covers half-open intervals [t1, t2) that end with a client's queue.
 
 `c0` is the counter at the interval's start t1, and `W` the service since: what was charged, less what was given back.
-A lift is no service, and whoever waits is never lifted.
+A lift is no service, and a waiting client is never lifted.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE
-from fairsched.policies import counter
-from fairsched.policies.counter import V_43, V_44, V_DEBT
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same, spread
+from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    implies,
+    one_step,
+    only,
+    same,
+    spread,
+)
+from fairsched.verify.proofs.kernels import counter
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
@@ -28,19 +43,19 @@ _WAITS = Need(lambda o, w: o.pick(w.queued, w.p, True))
 _AWAY = Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True))
 
 
-def _queue_events(kernel: Any) -> tuple[Event, ...]:
+def _queue_events(kernel: Functions) -> tuple[Event, ...]:
     """Clients start and stop to wait."""
 
-    def join(o: Algebra, w: World) -> Mapping[str, Any]:
+    def join(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, True)}
 
-    def lifted(o: Algebra, w: World) -> Mapping[str, Any]:
+    def lifted(o: Algebra, w: World) -> Written:
         return {**join(o, w), "c": kernel.lift(o, w.c, w.queued, w.p, w.last)}
 
-    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+    def leave(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, False), "last": w.p}
 
-    def released(o: Algebra, w: World) -> Mapping[str, Any]:
+    def released(o: Algebra, w: World) -> Written:
         return {"R": o.bump(w.R, w.p, -w.x)}
 
     reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
@@ -67,16 +82,16 @@ def _queue_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _admission_events(kernel: Any) -> tuple[Event, ...]:
+def _admission_events(kernel: Functions) -> tuple[Event, ...]:
     """p is admitted, charged x, and r more may be charged to it later; its queue may become empty."""
 
-    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+    def admit(o: Algebra, w: World) -> Written:
         return {"c": kernel.admit(o, w.c, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
 
-    def admit_last(o: Algebra, w: World) -> Mapping[str, Any]:
+    def admit_last(o: Algebra, w: World) -> Written:
         return {**admit(o, w), "queued": o.put(w.queued, w.p, False), "last": w.p}
 
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+    def choose(o: Algebra, w: World) -> Written:
         return {"p": kernel.choose(o, w.c, w.queued)}
 
     amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
@@ -101,16 +116,13 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _running_events(kernel: Any) -> tuple[Event, ...]:
+def _running_events(kernel: Functions) -> tuple[Event, ...]:
     """What happens to requests in flight."""
 
-    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"c": kernel.decode(o, w.c, w.d), "R": w.R - w.d, "W": w.W + w.d}
-
-    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+    def correct(o: Algebra, w: World) -> Written:
         return {"c": kernel.admit(o, w.c, w.p, w.x), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
-    def refund(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refund(o: Algebra, w: World) -> Written:
         held = o.pick(w.c, w.p, 0)
         room = o.maximum(held - o.pick(w.c, o.argmin(w.c, w.queued), held), 0)
         return {
@@ -122,7 +134,7 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
     return (
         Event(
             "decode",
-            decode,
+            lambda o, w: {"c": kernel.decode(o, w.c, w.d), "R": w.R - w.d, "W": w.W + w.d},
             {"d": Kind.VECTOR},
             (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
             (kernel.decode,),
@@ -138,7 +150,7 @@ def waits(client: str) -> Need:
     return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
 
 
-def system(kernel: Any = counter, *, backlogged: tuple[str, ...] = ()) -> System:
+def counter_system(kernel: Functions = counter, *, backlogged: tuple[str, ...] = ()) -> System:
     """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
     events = (*_queue_events(kernel), *_admission_events(kernel), *_running_events(kernel))
     return System(
@@ -161,24 +173,24 @@ def system(kernel: Any = counter, *, backlogged: tuple[str, ...] = ()) -> System
 # --- what holds -----------------------------------------------------------------------------------------------------
 
 
-def _close(o: Algebra, w: World, i: Any) -> Any:
-    """c_i + R_i <= c_j + U_i for every j who waits, or waited before the last event."""
+def _close(o: Algebra, w: World, i: Term) -> Term:
+    """c_i + R_i <= c_j + U_i for every j that waits, or waited before the last event."""
     return implies(o, w.queued | w.was, o.pick(w.c, i, 0) + o.pick(w.R, i, 0) - o.pick(w.U, i, 0) <= w.c)
 
 
-def _close_to_last(o: Algebra, w: World) -> Any:
-    """While nobody waits, the last who left stands in for j (and zero, before anybody left)."""
+def _close_to_last(o: Algebra, w: World) -> Term:
+    """While none waits, the last that left stands in for j (and zero, before any left)."""
     return implies(o, spread(w.idle, w.c), w.c + w.R - w.U <= o.pick(w.c, w.last, 0))
 
 
 INVARIANT = (
-    Clause("c_i + R_i <= c_j + U_i for j who waits", _close, points=1),
-    Clause("c_i + R_i <= c_last + U_i when nobody waits", _close_to_last),
+    Clause("c_i + R_i <= c_j + U_i for waiting j", _close, points=1),
+    Clause("c_i + R_i <= c_last + U_i when none waits", _close_to_last),
     Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U)),
     Clause("c >= 0", lambda o, w: w.c >= 0),
 )
 NOTHING_YET = (
-    Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued | w.was, False) & same(w.R, 0)),
+    Clause("no client waits or runs", lambda o, w: implies(o, w.queued | w.was, False) & same(w.R, 0)),
     Clause("c = 0", lambda o, w: same(w.c, 0)),
 )
 
@@ -194,45 +206,127 @@ def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
     return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
 
 
-def both_waited(o: Algebra, w: World) -> Any:
+def both_waited(o: Algebra, w: World) -> Term:
     """f and g wait, or did before the last event."""
     waited = w.queued | w.was
     return o.pick(waited, w.f, True) & o.pick(waited, w.g, True)
 
 
-def started_close(o: Algebra, w: World) -> Any:
+def started_close(o: Algebra, w: World) -> Term:
     """c0_f and c0_g differ by at most U."""
     (start_f, start_g), (charge_f, charge_g) = both(o, w, "c0"), both(o, w, "U")
     return (start_f <= start_g + charge_f) & (start_g <= start_f + charge_g)
 
 
-def charged_as_served(o: Algebra, w: World) -> Any:
+def charged_as_served(o: Algebra, w: World) -> Term:
     """The counters of f and g have grown by their service."""
     (c_f, c_g), (start_f, start_g), (service_f, service_g) = both(o, w, "c"), both(o, w, "c0"), both(o, w, "W")
     return same(c_f, start_f + service_f) & same(c_g, start_g + service_g)
 
 
-def gap_within(o: Algebra, w: World) -> Any:
+def gap_within(o: Algebra, w: World) -> Term:
     """The services of f and g differ by at most U_f + U_g."""
     (service_f, service_g), (charge_f, charge_g) = both(o, w, "W"), both(o, w, "U")
     return (service_f - service_g <= charge_f + charge_g) & (service_g - service_f <= charge_f + charge_g)
 
 
-def claims(kernel: Any = counter) -> tuple[Claim, ...]:
+# --- one step of the kernel -------------------------------------------------------------------------------------------
+
+_COUNTERS = {"c": Kind.VECTOR, "was": Kind.VECTOR, "one": Kind.POINT}
+"""Counters after and before the step, and who took it."""
+
+_OTHERS = Clause("no other counter changes", lambda o, w: o.where(only(o, w.c, w.one), True, same(w.c, w.was)))
+
+
+def _gate_claim(kernel: Functions) -> Claim:
+    """`served` is the client that the gate let in last, and the vectors are those from which it chose."""
+
+    def choose(o: Algebra, w: World) -> Written:
+        return {"c": w.c_now, "queued": w.queued_now, "served": kernel.choose(o, w.c_now, w.queued_now)}
+
+    def lowest(o: Algebra, w: World) -> Term:
+        found = spread(o.exists(w.served), w.c) & (w.c >= o.pick(w.c, w.served, 0))
+        return implies(o, w.queued, found)
+
+    well_chosen = (
+        Clause("who is served waits", lambda o, w: o.pick(w.queued, w.served, True)),
+        Clause("no waiting client has less, and one is served if there is one", lowest),
+    )
+    return one_step(
+        V_GATE,
+        "counter gate, its choice",
+        {"c": Kind.VECTOR, "queued": Kind.MASK, "served": Kind.POINT},
+        Event("choose", choose, {"c_now": Kind.VECTOR, "queued_now": Kind.MASK}, kernels=(kernel.choose,)),
+        well_chosen,
+    )
+
+
+def _lift_claim(kernel: Functions) -> Claim:
+    """`one` came back while `queued` waited and `last` was the last who had left."""
+
+    def lift(o: Algebra, w: World) -> Written:
+        return {"was": w.c, "c": kernel.lift(o, w.c, w.queued, w.p, w.last), "one": w.p}
+
+    def no_further(o: Algebra, w: World) -> Term:
+        return implies(o, w.queued, o.pick(w.c, w.one, 0) <= o.maximum(o.pick(w.was, w.one, 0), w.was))
+
+    def to_the_last(o: Algebra, w: World) -> Term:
+        own, left = o.pick(w.was, w.one, 0), o.pick(w.was, w.last, 0)
+        return o.where(w.idle & o.exists(w.one), same(o.pick(w.c, w.one, 0), o.maximum(own, left)), True)
+
+    clauses = (
+        _OTHERS,
+        Clause("no counter is lowered", lambda o, w: w.c >= w.was),
+        Clause("no further than to a waiting client", no_further),
+        Clause("to the last that left if none waits", to_the_last),
+    )
+    return one_step(
+        V_LIFT,
+        "counter gate, its lift",
+        _COUNTERS,
+        Event("lift", lift, {"p": Kind.POINT}, kernels=(kernel.lift,)),
+        clauses,
+        parameters={"queued": Kind.MASK, "last": Kind.POINT},
+        derived={"idle": lambda o, w: o.none(w.queued)},
+    )
+
+
+def _refund_claim(kernel: Functions) -> Claim:
+    """`amount` was given back to `one` while `queued` waited."""
+
+    def refund(o: Algebra, w: World) -> Written:
+        return {"was": w.c, "c": kernel.refund(o, w.c, w.queued, w.p, w.x), "one": w.p, "amount": w.x}
+
+    clauses = (
+        _OTHERS,
+        Clause("no counter is raised", lambda o, w: w.c <= w.was),
+        Clause("by no more than the amount", lambda o, w: w.was - w.c <= o.maximum(w.amount, 0)),
+    )
+    return one_step(
+        V_REFUND,
+        "counter gate, its refund",
+        {**_COUNTERS, "amount": Kind.SCALAR},
+        Event("refund", refund, {"p": Kind.POINT, "x": Kind.SCALAR}, (Need(lambda o, w: w.x >= 0),), (kernel.refund,)),
+        clauses,
+        parameters={"queued": Kind.MASK},
+    )
+
+
+def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
     both_wait = Clause("f and g waited", both_waited)
     return (
-        Claim(V_43, system(kernel), NOTHING_YET, INVARIANT, INVARIANT[:1]),
+        Claim(V_43, counter_system(kernel), NOTHING_YET, INVARIANT, INVARIANT[:1]),
         Claim(
             V_DEBT,
-            system(kernel),
+            counter_system(kernel),
             INTERVAL_STARTS,
             (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
             (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
         ),
         Claim(
             V_44,
-            system(kernel, backlogged=("f", "g")),
+            counter_system(kernel, backlogged=("f", "g")),
             (
                 *INVARIANT,
                 both_wait,
@@ -246,4 +340,7 @@ def claims(kernel: Any = counter) -> tuple[Claim, ...]:
             ),
             (Clause("|W_f - W_g| <= 2U", gap_within),),
         ),
+        _gate_claim(kernel),
+        _lift_claim(kernel),
+        _refund_claim(kernel),
     )

@@ -12,24 +12,49 @@ from typing import Any
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE
-from fairsched.policies import counter
-from fairsched.policies.counter import V_49, V_411
-from fairsched.verify.counter_proofs import INTERVAL_STARTS, INVARIANT, system
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, same, spread
+from fairsched.model.pricing import charge_max_reserved
+from fairsched.model.theorem import CAPACITY_FLOOR, CHARGES_AT_LEAST_ONE, MEM_SHARED, Theorem
+from fairsched.policies.gates import D_A2_TIME, V_49, V_49_WORKER, V_411, V_411_TIME
+from fairsched.verify.logic import (
+    BEGIN,
+    RATES,
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    RunStep,
+    System,
+    Term,
+    Values,
+    Witness,
+    World,
+    implies,
+    one,
+    only,
+    same,
+    served,
+    spread,
+    total,
+)
+from fairsched.verify.proofs.gates import changes as change_proofs
+from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs.gates.counter import INTERVAL_STARTS, INVARIANT, counter_system
+from fairsched.verify.proofs.kernels import counter
 
 _AT_LEAST_ONE = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
 _SOMEBODY_ELSE = Need(lambda o, w: o.where(o.pick(only(o, w.c, w.f), w.p, False), False, True))
 
 
-def met(w: World) -> Any:
+def met(w: World) -> Term:
     """Who has waited since the interval's start."""
     return w.met | w.queued | w.was
 
 
-def _while_f_waits(kernel: Any, on_admission: Need, lowest: Callable[[Algebra, World], Any]) -> System:
+def _while_f_waits(kernel: Functions, on_admission: Need, lowest: Callable[[Algebra, World], Any]) -> System:
     """The gate over an interval in which f waits; `met` remembers who did, `first` who did at its start."""
-    one = system(kernel, backlogged=("f",))
+    one = counter_system(kernel, backlogged=("f",))
 
     def watched(event: Event) -> Event:
         event = event.with_needs(on_admission) if event.name.startswith("admit") else event
@@ -44,26 +69,26 @@ def _while_f_waits(kernel: Any, on_admission: Need, lowest: Callable[[Algebra, W
     )
 
 
-def _from_reserve(o: Algebra, w: World) -> Any:
+def _from_reserve(o: Algebra, w: World) -> Term:
     """c_f + R_f - U_f at t1."""
     return o.pick(w.c0, w.f, 0) + o.pick(w.R0, w.f, 0) - o.pick(w.U, w.f, 0)
 
 
-def _or_lifted(o: Algebra, w: World) -> Any:
+def _or_lifted(o: Algebra, w: World) -> Term:
     return o.where(w.lifted, o.pick(w.c0, w.f, 0), _from_reserve(o, w))
 
 
-def f_waited(o: Algebra, w: World) -> Any:
+def f_waited(o: Algebra, w: World) -> Term:
     """f waits, or did before the last event."""
     return o.pick(w.queued | w.was, w.f, True)
 
 
-def charged_as_served(o: Algebra, w: World) -> Any:
+def charged_as_served(o: Algebra, w: World) -> Term:
     """f's counter has grown by its service."""
     return same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))
 
 
-def _own_service(o: Algebra, w: World) -> Any:
+def _own_service(o: Algebra, w: World) -> Term:
     """f is served only what was reserved for it at the start."""
     return o.pick(w.W, w.f, 0) + o.pick(w.R, w.f, 0) <= o.pick(w.R0, w.f, 0)
 
@@ -73,7 +98,7 @@ _STARTS = (
     *INTERVAL_STARTS,
     Clause("f waited", f_waited),
     Clause("R = R0", lambda o, w: same(w.R, w.R0)),
-    Clause("met and first are who waits", lambda o, w: implies(o, w.met, w.queued) & implies(o, w.first, w.queued)),
+    Clause("met and first wait", lambda o, w: implies(o, w.met, w.queued) & implies(o, w.first, w.queued)),
 )
 _WAITING = (
     *INVARIANT,
@@ -81,13 +106,13 @@ _WAITING = (
     Clause("c_f = c0_f + W_f", charged_as_served),
     Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
     Clause("0 <= R0 <= U", lambda o, w: (w.R0 >= 0) & (w.R0 <= w.U)),
-    Clause("c >= lowest for who waits", lambda o, w: implies(o, w.queued | w.was, w.c >= w.lowest)),
+    Clause("c >= lowest for waiting clients", lambda o, w: implies(o, w.queued | w.was, w.c >= w.lowest)),
     Clause("W <= R0 + c - lowest for who waited", lambda o, w: implies(o, met(w), w.R0 + w.c - w.lowest >= w.W)),
     Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0)),
 )
 
 
-def _one_sided(kernel: Any) -> Claim:
+def _one_sided(kernel: Functions) -> Claim:
     room = Clause("R <= U - 1", lambda o, w: (w.R <= w.U - 1) & (w.R0 <= w.U - 1))
     return Claim(
         V_49,
@@ -98,11 +123,11 @@ def _one_sided(kernel: Any) -> Claim:
     )
 
 
-def _close_above(o: Algebra, w: World) -> Any:
+def _close_above(o: Algebra, w: World) -> Term:
     return o.pick(w.W, w.f, 0) + o.pick(w.U, w.f, 0) + w.U + w.U - 1 >= w.W
 
 
-def _latency(kernel: Any) -> Claim:
+def _latency(kernel: Functions) -> Claim:
     of = _while_f_waits(kernel, _SOMEBODY_ELSE, _or_lifted)
     return Claim(
         V_411,
@@ -120,21 +145,276 @@ def _latency(kernel: Any) -> Claim:
     )
 
 
-def _was_lifted(o: Algebra, w: World) -> Any:
+def _was_lifted(o: Algebra, w: World) -> Term:
     """To the lowest counter that waits, with nothing in flight."""
     lowest = implies(o, w.queued | w.was, w.c >= o.pick(w.c0, w.f, 0)) & (o.pick(w.R0, w.f, 0) <= 0)
     return implies(o, spread(w.lifted, w.c), lowest)
 
 
-def _own_service_at_most(o: Algebra, w: World) -> Any:
+def _own_service_at_most(o: Algebra, w: World) -> Term:
     return _own_service(o, w) & o.where(w.lifted, o.pick(w.R0, w.f, 0) <= 0, True)
 
 
-def _bounded(o: Algebra, w: World) -> Any:
+def _bounded(o: Algebra, w: World) -> Term:
     own = o.where(w.lifted, 0, o.pick(w.U, w.f, 0))
     return o.put(w.W, w.f, 0) <= w.U + own + o.where(w.first, 0, w.R0)
 
 
-def claims(kernel: Any = counter) -> tuple[Claim, ...]:
+# --- one worker -------------------------------------------------------------------------------------------------------
+
+
+def _fits_beside(o: Algebra, w: World) -> Term:
+    """What p may then be charged and what any other may still be, together."""
+    together = o.put(w.R, w.p, 0) + (w.x + w.r + o.pick(w.R, w.p, 0))
+    return o.where(spread(o.exists(w.p), w.R), together <= w.U_max, True)
+
+
+def _system(kernel: Functions) -> System:
+    one = counter_system(kernel, backlogged=("f",))
+    shared = Need(_fits_beside, MEM_SHARED)
+
+    def watched(event: Event) -> Event:
+        event = event.with_needs(shared) if event.name.startswith("admit") else event
+        return event.also(met=met)
+
+    return attrs.evolve(
+        one,
+        parameters={**one.parameters, "R0": Kind.VECTOR, "U_max": Kind.SCALAR},
+        laws=(*one.laws, Need(lambda o, w: w.U_max >= w.U)),
+        fields={**one.fields, "met": Kind.MASK},
+        events=tuple(map(watched, one.events)),
+        derived={**one.derived, "floor": _floor},
+    )
+
+
+# --- the invariant --------------------------------------------------------------------------------------------------
+
+
+def _floor(o: Algebra, w: World) -> Term:
+    """The lowest counter that waits, or waited before the last event; that of the last that left if none did."""
+    waited = w.queued | w.was
+    return o.pick(w.c, o.argmin(w.c, waited), o.pick(w.c, w.last, 0))
+
+
+def _except(o: Algebra, w: World, i: Term) -> Term:
+    return o.put(spread(True, w.c), i, False)
+
+
+def _close_beside(o: Algebra, w: World, i: Term) -> Term:
+    ahead = o.pick(w.c, i, 0) + o.pick(w.R, i, 0) - w.U_max
+    return implies(o, _except(o, w, i), (ahead <= w.c) | (ahead + w.R <= w.floor))
+
+
+def _share_memory(o: Algebra, w: World, i: Term) -> Term:
+    return implies(o, _except(o, w, i), o.pick(w.R, i, 0) + w.R <= w.U_max)
+
+
+SHARED = (
+    *INVARIANT,
+    Clause("c_i + R_i <= c_g + U or c_i + R_i + R_g <= floor + U", _close_beside, points=1),
+    Clause("R_i + R_g <= U", _share_memory, points=1),
+)
+
+
+# --- the interval ---------------------------------------------------------------------------------------------------
+
+
+def _lowest(o: Algebra, w: World) -> Term:
+    """c_f + R_f + R_g - U at t1, over g."""
+    return o.pick(w.c0, w.f, 0) + o.pick(w.R0, w.f, 0) + w.R0 - w.U_max
+
+
+def _near(o: Algebra, w: World) -> Term:
+    """Who is f, or was no further than U behind f at t1."""
+    near = w.c0 + w.U_max >= o.pick(w.c0, w.f, 0) + o.pick(w.R0, w.f, 0)
+    return o.put(near, w.f, True)
+
+
+def _paid(o: Algebra, w: World) -> Term:
+    return implies(o, met(w), _near(o, w) | (w.R0 + w.c - _lowest(o, w) >= w.W))
+
+
+def _one_sided_on_worker(o: Algebra, w: World) -> Term:
+    left = o.pick(w.W, w.f, 0) + w.U + w.U_max - o.pick(w.R0, w.f, 0)
+    return implies(o, _except(o, w, w.f), left >= w.W)
+
+
+def _worker_claims(kernel: Functions = counter) -> tuple[Claim, ...]:
+    """The claim about the kernel functions of `kernel`."""
+    return (
+        Claim(
+            V_49_WORKER,
+            _system(kernel),
+            (
+                *SHARED,
+                *INTERVAL_STARTS,
+                Clause("f waited", f_waited),
+                Clause("R = R0", lambda o, w: same(w.R, w.R0)),
+                Clause("met waits", lambda o, w: implies(o, w.met, w.queued)),
+            ),
+            (
+                *SHARED,
+                Clause("R0 >= 0", lambda o, w: w.R0 >= 0),
+                Clause("f waited", f_waited),
+                Clause("c_f = c0_f + W_f", charged_as_served),
+                Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
+                Clause("floor >= lowest, or near", lambda o, w: _near(o, w) | (_lowest(o, w) <= w.floor)),
+                Clause("W <= R0 + c - lowest for who waited, or near", _paid),
+                Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0)),
+            ),
+            (Clause("W_g - W_f <= U_g + U - R_f(t1)", _one_sided_on_worker),),
+        ),
+    )
+
+
+# --- from service to time ---------------------------------------------------------------------------------------------
+
+
+def wait_bounded(theorem: Theorem) -> Claim:
+    """The claim for such a theorem: `W` is the service while f waits, `B` its bound, `owed` a times the time."""
+
+    return Claim(
+        theorem,
+        System(
+            "a worker while f waits",
+            parameters={"B": Kind.VECTOR},
+            laws=(Need(lambda o, w: w.B >= 0),),
+            fields={"W": Kind.VECTOR, "owed": Kind.SCALAR},
+            events=(
+                Event(
+                    "time passes and clients are served",
+                    lambda o, w: {"W": w.V, "owed": w.owed + w.a_dt},
+                    {"V": Kind.VECTOR, "a_dt": Kind.SCALAR},
+                    (
+                        Need(lambda o, w: w.a_dt >= 0),
+                        Need(lambda o, w: w.V <= w.B),
+                        Need(lambda o, w: w.owed + w.a_dt <= total(o, w.V), CAPACITY_FLOOR),
+                    ),
+                ),
+            ),
+            derived={"served": lambda o, w: total(o, w.W), "bound": lambda o, w: total(o, w.B)},
+        ),
+        (Clause("W = 0, owed = 0", lambda o, w: same(w.W, 0) & same(w.owed, 0)),),
+        (Clause("W <= B", lambda o, w: w.W <= w.B), Clause("owed <= sum of W", lambda o, w: w.owed <= w.served)),
+        (Clause("owed <= sum of B", lambda o, w: w.owed <= w.bound),),
+    )
+
+
+def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
-    return (_one_sided(kernel), _latency(kernel))
+    return (
+        _one_sided(kernel),
+        _latency(kernel),
+        *_worker_claims(kernel),
+        wait_bounded(D_A2_TIME),
+        wait_bounded(V_411_TIME),
+    )
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
+
+MEMORY = 3
+CHARGE_MAX = charge_max_reserved(RATES, MEMORY, 2)
+
+
+def _claim(of: tuple[Claim, ...], name: str) -> Claim:
+    return next(claim for claim in of if claim.theorem.id == name)
+
+
+def _turn(client: int) -> list[RunStep]:
+    """A prompt of one token, and outputs that fill the memory: U."""
+    return list(served(3, client, 1, MEMORY - 1))
+
+
+def _arrives(client: int) -> RunStep:
+    return ("arrive", {"p": client})
+
+
+def _parameters(f: int, g: int) -> Values:
+    return {"U": (CHARGE_MAX,) * 3, "f": f, "g": g}
+
+
+def counter_witness() -> Witness:
+    """V-4.4: client 0 is served 2U while client 1 waits and gets nothing.
+
+    The kernel serves the first of equals.  Client 1 is served U while client 2 waits at 0; client 0 joins at 0, is
+    served U, ties with client 1, and as the first of equals is served U again.
+    """
+    before = [_arrives(1), _arrives(2), *_turn(1), _arrives(0)]
+    steps = (*before, (BEGIN, {}), *_turn(0), *_turn(2), *_turn(0))
+    bound = counter.gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX)
+    return Witness(_claim(counter_proofs.claims(), "V-4.4"), 3, _parameters(0, 1), steps, bound, {"c0": "c"})
+
+
+def _changing() -> Witness:
+    """V-change: the run of V-4.4, at the dearest price throughout."""
+
+    def priced(step: RunStep) -> RunStep:
+        name, facts = step
+        return (name, {**facts, "y": facts["d"]}) if name == "decode" else step
+
+    plain = counter_witness()
+    claim = _claim(change_proofs.claims(), "V-change")
+    return attrs.evolve(plain, claim=claim, steps=tuple(map(priced, plain.steps)))
+
+
+def _close() -> Witness:
+    """V-4.3: of two who wait at 0 one is admitted with U."""
+
+    def ahead(w: World) -> int:
+        return int(w.c[0]) + int(w.R[0]) - int(w.c[1])
+
+    steps = (_arrives(0), _arrives(1), *_turn(0)[:1])
+    return Witness(_claim(counter_proofs.claims(), "V-4.3"), 3, _parameters(0, 1), steps, CHARGE_MAX, measure=ahead)
+
+
+def _overtaking_run() -> tuple[RunStep, ...]:
+    """Client 0 (g) has U - 1 reserved and does not wait; 1 (f) stands at 2U, 2 waits at U.
+
+    g decodes U - 1, comes back at U, is served U, ties with f once client 2 has left, and is served U again.
+    """
+    last = ("admit the last that waits", {"x": 1, "r": CHARGE_MAX - 1})
+    before = [_arrives(0), _arrives(1), _arrives(2), last, *_turn(1), *_turn(2), *_turn(1)]
+    steps: list[RunStep] = [("decode", {"d": one(3, 0, CHARGE_MAX - 1)}), _arrives(0), *_turn(0)]
+    steps += [("leave the queue", {"p": 2}), *_turn(0)]
+    return (*before, (BEGIN, {}), *steps)
+
+
+def _one_sided_witness() -> Witness:
+    """V-4.9: f gets nothing, g 3U - 1."""
+    bound = counter.one_sided_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX)
+    return Witness(
+        _claim(claims(), "V-4.9"),
+        3,
+        _parameters(1, 0),
+        _overtaking_run(),
+        bound,
+        {"c0": "c", "R0": "R", "first": "queued", "met": "queued"},
+        history=counter_proofs.counter_system(),
+    )
+
+
+def _on_one_worker() -> Witness:
+    """V-4.9-worker: the run of V-4.4, in which no request runs beside another."""
+    plain = counter_witness()
+    return attrs.evolve(
+        plain,
+        claim=_claim(claims(), "V-4.9-worker"),
+        parameters={**_parameters(1, 0), "U_max": CHARGE_MAX},
+        bound_cost=counter.worker_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX),
+        snapshots={"c0": "c", "R0": "R", "met": "queued"},
+        history=counter_proofs.counter_system(),
+    )
+
+
+def _latency_witness() -> Witness:
+    """V-4.11: the same run; f is never let in, and 2U + R_g(t1) = 3U - 1."""
+
+    plain = _one_sided_witness()
+    claim: Any = _claim(claims(), "V-4.11")
+    return attrs.evolve(plain, claim=claim, bound_cost=2 * CHARGE_MAX + CHARGE_MAX - 1, measure=lambda w: int(w.W[w.g]))
+
+
+def witnesses() -> tuple[Witness, ...]:
+    """One run a bound of the counter gate."""
+    return (_close(), counter_witness(), _one_sided_witness(), _on_one_worker(), _latency_witness(), _changing())

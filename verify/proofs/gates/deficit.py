@@ -9,12 +9,14 @@ Over an interval [t1, t2), `q0` is the deficit at t1, `W` the service since t1 (
 were granted) and `P` the credit that refills gave since t1.  Every event keeps W + q = q0 + P, for every client.
 """
 
-from collections.abc import Mapping
 from typing import Any
+
+import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
+    CHARGES_AT_LEAST_ONE,
     EQUAL_QUANTA,
     GATE_RESPECTED,
     MEM_RESERVE,
@@ -22,10 +24,23 @@ from fairsched.model.theorem import (
     REJOIN_KEEPS_DEBT,
     Theorem,
 )
-from fairsched.policies import deficit
-from fairsched.policies.deficit_fairness import D_41, D_42, D_A1, D_RANGE, D_WEIGHTED
-from fairsched.policies.deficit_progress import gap_cost
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same
+from fairsched.policies.gates import D_41, D_41_REJOIN, D_42, D_A1, D_RANGE, D_RANGE_REJOIN, D_WEIGHTED, gap_cost
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    implies,
+    product,
+    same,
+)
+from fairsched.verify.proofs.kernels import deficit
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
@@ -34,29 +49,23 @@ _NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 _WAS_RESERVED = Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE)
 
 
-def queue_events(kernel: Any) -> tuple[Event, ...]:
+def queue_events(kernel: Functions) -> tuple[Event, ...]:
     """Clients start and stop to wait: the shipped gate runs no kernel then, and no deficit changes."""
 
-    def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+    def arrive(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
-
-    def rejoin(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {**arrive(o, w), "q": kernel.rejoin_printed(o, w.q, w.p)}
-
-    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"queued": o.put(w.queued, w.p, False)}
 
     return (
         Event("arrive", arrive, {"p": Kind.POINT}),
         Event(
             "arrive as printed, at zero",
-            rejoin,
+            lambda o, w: {**arrive(o, w), "q": kernel.rejoin_printed(o, w.q, w.p)},
             {"p": Kind.POINT},
             (Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True)),),
             (kernel.rejoin_printed,),
             excluded_by=REJOIN_KEEPS_DEBT,
         ),
-        Event("leave the queue", leave, {"p": Kind.POINT}),
+        Event("leave the queue", lambda o, w: {"queued": o.put(w.queued, w.p, False)}, {"p": Kind.POINT}),
     )
 
 
@@ -65,10 +74,10 @@ def waits(client: str) -> Need:
     return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
 
 
-def refill_event(kernel: Any, backlogged: tuple[str, ...]) -> Event:
+def refill_event(kernel: Functions, backlogged: tuple[str, ...]) -> Event:
     """One round of credit; `backlogged` names the clients who wait at every refill of the interval."""
 
-    def refill(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refill(o: Algebra, w: World) -> Written:
         q = kernel.refill(o, w.q, w.queued, w.known, w.Q)
         return {"q": q, "P": w.P + (q - w.q)}
 
@@ -81,14 +90,11 @@ def refill_event(kernel: Any, backlogged: tuple[str, ...]) -> Event:
     )
 
 
-def _admission_events(kernel: Any) -> tuple[Event, ...]:
+def _admission_events(kernel: Functions) -> tuple[Event, ...]:
     """p is admitted, charged x, and r more may be charged to it later."""
 
-    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+    def admit(o: Algebra, w: World) -> Written:
         return {"q": kernel.admit(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
-
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"p": kernel.choose(o, w.q, w.queued, w.ready, w.score)}
 
     amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
     needs = (
@@ -103,7 +109,7 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
             {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
             needs,
             (kernel.in_credit, kernel.choose, kernel.admit),
-            decides=choose,
+            decides=lambda o, w: {"p": kernel.choose(o, w.q, w.queued, w.ready, w.score)},
             happens=lambda o, w: o.exists(w.p),
         ),
         Event(
@@ -117,26 +123,23 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _running_events(kernel: Any) -> tuple[Event, ...]:
+def _running_events(kernel: Functions) -> tuple[Event, ...]:
     """What happens to requests in flight."""
 
-    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"q": kernel.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d}
-
-    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+    def correct(o: Algebra, w: World) -> Written:
         return {"q": kernel.correct(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
-    def release(o: Algebra, w: World) -> Mapping[str, Any]:
+    def release(o: Algebra, w: World) -> Written:
         return {"R": o.bump(w.R, w.p, -w.x)}
 
-    def preempt(o: Algebra, w: World) -> Mapping[str, Any]:
+    def preempt(o: Algebra, w: World) -> Written:
         return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
-    def refund(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refund(o: Algebra, w: World) -> Written:
         granted = o.minimum(w.x, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
         return {"q": kernel.refund(o, w.q, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
 
-    def take_over(o: Algebra, w: World) -> Mapping[str, Any]:
+    def take_over(o: Algebra, w: World) -> Written:
         # What lies in the cache was reserved like what is computed: it might have had to be.
         moved = o.minimum(w.x, o.pick(w.Q, w.giver, 0) - o.pick(w.q, w.giver, 0))
         return {
@@ -149,7 +152,7 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
     return (
         Event(
             "decode",
-            decode,
+            lambda o, w: {"q": kernel.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
             {"d": Kind.VECTOR},
             (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
             (kernel.decode,),
@@ -169,7 +172,7 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
 
 
 # What is said of the deficits of clients, and of a tree's nodes: quanta, the most charged after an admission (U), f, g;
-# deficits, who waits, who was seen, reserves (R), and since the interval began service (W) and credit (P).
+# deficits, waiting clients, clients seen, reserves (R), and since the interval began service (W) and credit (P).
 PARAMETERS = {"Q": Kind.VECTOR, "U": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT}
 LAWS = (
     Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
@@ -186,7 +189,7 @@ FIELDS = {
 }
 
 
-def system(kernel: Any = deficit, *, backlogged: tuple[str, ...] = ()) -> System:
+def deficit_system(kernel: Functions = deficit, *, backlogged: tuple[str, ...] = ()) -> System:
     """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
     return System(
         "deficit gate",
@@ -208,11 +211,11 @@ RANGE = (
     Clause("1 - U <= q - R", lambda o, w: w.q - w.R >= 1 - w.U),
     Clause("q <= Q", lambda o, w: w.q <= w.Q),
     Clause("R >= 0", lambda o, w: w.R >= 0),
-    Clause("who waits is known", lambda o, w: implies(o, w.queued, w.known)),
+    Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
 )
 IN_RANGE = Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q))
 NOTHING_YET = (
-    Clause("nobody waits, nothing runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
+    Clause("no client waits or runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
 )
 INTERVAL_STARTS = (
@@ -232,40 +235,40 @@ def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
     return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
 
 
-def same_credit(o: Algebra, w: World) -> Any:
+def same_credit(o: Algebra, w: World) -> Term:
     """f and g got the same credit."""
     return same(*both(o, w, "P"))
 
 
-def at_least_as_much_credit(o: Algebra, w: World) -> Any:
+def at_least_as_much_credit(o: Algebra, w: World) -> Term:
     """f got no less credit than g."""
     credit_f, credit_g = both(o, w, "P")
     return credit_f >= credit_g
 
 
-def _same_rounds(o: Algebra, w: World) -> Any:
+def _same_rounds(o: Algebra, w: World) -> Term:
     (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "P"), both(o, w, "Q")
     return same(product(credit_f, quantum_g), product(credit_g, quantum_f))
 
 
-def _gap_bound(o: Algebra, w: World) -> Any:
+def _gap_bound(o: Algebra, w: World) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     return gap_cost(quantum_f, charge_f, quantum_g, charge_g)
 
 
-def no_less_than_g(o: Algebra, w: World) -> Any:
+def no_less_than_g(o: Algebra, w: World) -> Term:
     """The service of g exceeds that of f by at most the sum of Q + U - 1."""
     service_f, service_g = both(o, w, "W")
     return service_g - service_f <= _gap_bound(o, w)
 
 
-def gap_within(o: Algebra, w: World) -> Any:
+def gap_within(o: Algebra, w: World) -> Term:
     """The services of f and g differ by at most the sum of Q + U - 1."""
     service_f, service_g = both(o, w, "W")
     return no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
 
 
-def _weighted_gap_within(o: Algebra, w: World) -> Any:
+def _weighted_gap_within(o: Algebra, w: World) -> Term:
     (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
     charge_f, charge_g = both(o, w, "U")
     bound = product(quantum_g, quantum_f + charge_f - 1) + product(quantum_f, quantum_g + charge_g - 1)
@@ -273,16 +276,79 @@ def _weighted_gap_within(o: Algebra, w: World) -> Any:
     return (gap <= bound) & (-gap <= bound)
 
 
-def _net(o: Algebra, w: World) -> Any:
+def _net(o: Algebra, w: World) -> Term:
     return (w.P - w.W <= w.Q + w.U - 1) & (w.W - w.P <= w.Q + w.U - 1)
 
 
-def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
-    """The theorems about the gate whose kernel functions are `kernel`'s."""
-    alone = system(kernel)
+# --- either rejoin rule -----------------------------------------------------------------------------------------------
+
+_LESS_THAN_U = Clause("R <= U - 1", lambda o, w: w.R <= w.U - 1)
+_CHARGED = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
+
+
+def _either_rule(kernel: Functions, backlogged: tuple[str, ...] = ()) -> System:
+    """Who comes back, by an arrival or a preemption, keeps its deficit or starts at zero; clients in `backlogged`
+    always wait, so none of them comes back."""
+    fixed = deficit_system(kernel, backlogged=backlogged)
+    named = {event.name: event for event in fixed.events}
+    printed, preempted = named["arrive as printed, at zero"], named["preempt"]
+    stay = tuple(waits(client) for client in backlogged)
+
+    def widened(event: Event) -> Event:
+        if event.excluded_by is REJOIN_KEEPS_DEBT:
+            return attrs.evolve(event, excluded_by=None).with_needs(*stay)
+        return event.with_needs(_CHARGED) if event.name.startswith("admit") else event
+
+    # The first need of an arrival at zero is that nothing of the client waits.
+    at_zero = attrs.evolve(
+        preempted,
+        name="preempt as printed, at zero",
+        step=lambda o, w: {**preempted.step(o, w), "q": kernel.rejoin_printed(o, w.q, w.p)},
+        needs=(*preempted.needs, *printed.needs, *stay),
+        kernels=printed.kernels,
+    )
+    return attrs.evolve(fixed, events=(*map(widened, fixed.events), at_zero))
+
+
+def _began(o: Algebra, w: World) -> Term:
+    (from_f, from_g), (charge_f, charge_g) = both(o, w, "q0"), both(o, w, "U")
+    quantum_f, quantum_g = both(o, w, "Q")
+    return (from_f >= 1 - charge_f) & (from_g >= 1 - charge_g) & (from_f <= quantum_f) & (from_g <= quantum_g)
+
+
+def _balanced(o: Algebra, w: World) -> Term:
+    (service_f, service_g), (now_f, now_g) = both(o, w, "W"), both(o, w, "q")
+    (credit_f, credit_g), (from_f, from_g) = both(o, w, "P"), both(o, w, "q0")
+    return same(service_f + now_f, from_f + credit_f) & same(service_g + now_g, from_g + credit_g)
+
+
+def _rejoin_claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
+    """The claims about the kernel functions of `kernel`."""
     equal = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
-    one = system(kernel, backlogged=("f",))
-    pair = system(kernel, backlogged=("f", "g"))
+    kept = (*RANGE, _LESS_THAN_U)
+    return (
+        Claim(D_RANGE_REJOIN, _either_rule(kernel), NOTHING_YET, kept, (IN_RANGE,)),
+        Claim(
+            D_41_REJOIN,
+            _either_rule(kernel, ("f", "g")).with_laws(equal),
+            (*INTERVAL_STARTS, _LESS_THAN_U),
+            (
+                *kept,
+                Clause("1 - U <= q0 <= Q for f and g", _began),
+                Clause("W + q = q0 + P for f and g", _balanced),
+                Clause("P_f = P_g", same_credit),
+            ),
+            (Clause("|W_f - W_g| <= 2(Q + U - 1)", gap_within),),
+        ),
+    )
+
+
+def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
+    """The theorems about the gate whose kernel functions are `kernel`'s."""
+    alone = deficit_system(kernel)
+    equal = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
+    one = deficit_system(kernel, backlogged=("f",))
+    pair = deficit_system(kernel, backlogged=("f", "g"))
 
     def over_interval(theorem: Theorem, of: System, joint: Clause, *conclusions: Clause) -> Claim:
         return Claim(theorem, of, INTERVAL_STARTS, (*BALANCE, joint), conclusions)
@@ -308,4 +374,5 @@ def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
             Clause("P_f Q_g = P_g Q_f", _same_rounds),
             Clause("|Q_g W_f - Q_f W_g| <= bound", _weighted_gap_within),
         ),
+        *_rejoin_claims(kernel),
     )

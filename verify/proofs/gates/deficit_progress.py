@@ -1,27 +1,25 @@
-"""The deficit gate serves somebody, serves everybody in time, and gives up locality rarely: D-wc, D-A.2, D-price.
+"""The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2, D-price.
 
-They rest on the system and the invariants of `fairsched.verify.deficit_proofs`, with ghosts of their own: `G` one
-quantum for each round of refill since anything else happened, `N` admissions of each client in the interval, `B` one
-quantum for each time it ran out of credit, and `R0` what was reserved at the interval's start.  Counting in quanta
-keeps everything linear: k rounds are k Q.
+They rest on the system and the invariants of `fairsched.verify.proofs.gates.deficit`, with ghosts of their
+own: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
+interval, `B` one quantum for each time it ran out of credit, and `R0` what was reserved at the interval's start.
+Counting in quanta keeps everything linear: k rounds are k Q.
 """
-
-from typing import Any
 
 import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED
-from fairsched.policies import deficit
-from fairsched.policies.deficit_progress import D_A2, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
-from fairsched.verify.deficit_proofs import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, both, system
-from fairsched.verify.system import (
+from fairsched.policies.gates import D_A2, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
+from fairsched.verify.logic import (
     Claim,
     Clause,
     Event,
+    Functions,
     Kind,
     Need,
     System,
+    Term,
     World,
     and_also,
     implies,
@@ -29,6 +27,15 @@ from fairsched.verify.system import (
     product,
     same,
 )
+from fairsched.verify.proofs.gates.deficit import (
+    BALANCE,
+    INTERVAL_STARTS,
+    NOTHING_YET,
+    RANGE,
+    both,
+    deficit_system,
+)
+from fairsched.verify.proofs.kernels import deficit
 
 
 def without_refunds(of: System) -> System:
@@ -44,9 +51,9 @@ def without_refunds(of: System) -> System:
 # --- work conservation ----------------------------------------------------------------------------------------------
 
 
-def _work_conserved(kernel: Any) -> Claim:
+def _work_conserved(kernel: Functions) -> Claim:
     """Rounds in a row: every other event starts the count again."""
-    alone = system(kernel)
+    alone = deficit_system(kernel)
 
     def counted(event: Event) -> Event:
         if event.name == "refill":
@@ -64,7 +71,9 @@ def _work_conserved(kernel: Any) -> Claim:
             "served": lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.q)),
         },
     )
-    raised = Clause("the rounds so far raised who waits by G", lambda o, w: implies(o, w.queued, w.q - w.G >= 1 - w.U))
+    raised = Clause(
+        "the rounds so far raised waiting clients by G", lambda o, w: implies(o, w.queued, w.q - w.G >= 1 - w.U)
+    )
     return Claim(
         D_WC,
         of,
@@ -72,31 +81,31 @@ def _work_conserved(kernel: Any) -> Claim:
         (*RANGE, raised),
         (
             Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),
-            Clause("if none is due and somebody waits, somebody is let in", _somebody),
+            Clause("if none is due and a client waits, one is let in", _served),
         ),
     )
 
 
-def _few_rounds(o: Algebra, w: World) -> Any:
+def _few_rounds(o: Algebra, w: World) -> Term:
     """After k rounds G = k Q, so one more is due only if k <= floor((U_i - 1) / Q_i)."""
     return implies(o, w.queued & w.due, w.G <= w.U - 1)
 
 
-def _somebody(o: Algebra, w: World) -> Any:
+def _served(o: Algebra, w: World) -> Term:
     return o.where(w.waits, o.where(w.due, True, w.served), True)
 
 
 # --- latency --------------------------------------------------------------------------------------------------------
 
 
-def _most(w: World) -> Any:
+def _most(w: World) -> Term:
     """2Q + U - 1 + D: most that a client is served while f waits."""
     return w.Q + w.Q + w.U - 1 + w.debt
 
 
-def _while_f_waits(kernel: Any) -> System:
+def _while_f_waits(kernel: Functions) -> System:
     """The gate over an interval in which f waits and is not let in."""
-    one = system(kernel, backlogged=("f",))
+    one = deficit_system(kernel, backlogged=("f",))
     someone_else = Need(lambda o, w: o.where(o.pick(only(o, w.q, w.f), w.p, False), False, True))
 
     def kept_out(event: Event) -> Event:
@@ -113,12 +122,12 @@ def _while_f_waits(kernel: Any) -> System:
 _EQUAL = Need(lambda o, w: same(w.Q, o.pick(w.Q, w.f, 1)), EQUAL_QUANTA)
 
 
-def _own_service(o: Algebra, w: World) -> Any:
+def _own_service(o: Algebra, w: World) -> Term:
     """f is served only what was reserved for it at the start."""
     return o.pick(w.W, w.f, 0) + o.pick(w.R, w.f, 0) <= o.pick(w.R0, w.f, 0)
 
 
-def _credit_of_f(o: Algebra, w: World) -> Any:
+def _credit_of_f(o: Algebra, w: World) -> Term:
     return o.pick(w.P, w.f, 0) <= o.pick(w.Q, w.f, 0) + w.debt
 
 
@@ -133,7 +142,7 @@ _WAITING_F = (
 _WAITING = (*_WAITING_F, Clause("P_g <= P_f", lambda o, w: o.pick(w.P, w.f, 0) >= w.P))
 
 
-def _latency(kernel: Any) -> Claim:
+def _latency(kernel: Functions) -> Claim:
     return Claim(
         D_A2,
         _while_f_waits(kernel).with_laws(_EQUAL),
@@ -147,20 +156,20 @@ def _latency(kernel: Any) -> Claim:
     )
 
 
-def _no_more_rounds(o: Algebra, w: World) -> Any:
+def _no_more_rounds(o: Algebra, w: World) -> Term:
     """g was topped up no more often than f, who is topped up by every refill."""
     (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "P"), both(o, w, "Q")
     return product(credit_g, quantum_f) <= product(credit_f, quantum_g)
 
 
-def _weighted_service(o: Algebra, w: World) -> Any:
+def _weighted_service(o: Algebra, w: World) -> Term:
     """Q_f W_g <= Q_f (2 Q_g + U_g - 1) + Q_g D."""
     (quantum_f, quantum_g), (_, charge_g), (_, service_g) = both(o, w, "Q"), both(o, w, "U"), both(o, w, "W")
     most = product(quantum_f, quantum_g + quantum_g + charge_g - 1) + product(quantum_g, w.debt)
     return product(quantum_f, service_g) <= most
 
 
-def _weighted_latency(kernel: Any) -> Claim:
+def _weighted_latency(kernel: Functions) -> Claim:
     apart = Need(lambda o, w: o.where(o.pick(only(o, w.q, w.f), w.g, False), False, True))
     return Claim(
         D_A2_WEIGHTED,
@@ -171,7 +180,7 @@ def _weighted_latency(kernel: Any) -> Claim:
     )
 
 
-def _starvation(kernel: Any) -> Claim:
+def _starvation(kernel: Functions) -> Claim:
     """What is left of the bound, 2Q + U_g - 1 + D - N_g, is a ranking: never below 0, it falls with each admission."""
     of = without_refunds(_while_f_waits(kernel).with_laws(_EQUAL))
     at_least_one = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
@@ -193,9 +202,9 @@ def _starvation(kernel: Any) -> Claim:
 # --- price ----------------------------------------------------------------------------------------------------------
 
 
-def _price(kernel: Any) -> Claim:
+def _price(kernel: Functions) -> Claim:
     """`B` grows by Q with every event that takes a client's credit from above 0 to 0 or below."""
-    alone = without_refunds(system(kernel))
+    alone = without_refunds(deficit_system(kernel))
 
     def counted(event: Event) -> Event:
         return and_also(event, B=lambda o, w, after: _lost(o, w, after.get("q", w.q)))
@@ -214,14 +223,14 @@ def _price(kernel: Any) -> Claim:
     )
 
 
-def _lost(o: Algebra, w: World, q: Any) -> Any:
+def _lost(o: Algebra, w: World, q: Term) -> Term:
     return o.where((w.q > 0) & (q <= 0), w.B + w.Q, w.B)
 
 
-def _out_of_credit(o: Algebra, w: World) -> Any:
+def _out_of_credit(o: Algebra, w: World) -> Term:
     return implies(o, (w.q <= 0) & (w.B >= 1), w.W + w.q >= w.B - w.Q + 1)
 
 
-def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
+def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
     return (_work_conserved(kernel), _latency(kernel), _weighted_latency(kernel), _starvation(kernel), _price(kernel))

@@ -4,30 +4,118 @@ That D-range, D-4.1 and the rest hold under the equal split is proved where they
 event of their system.  Here is what the rules themselves do, on the shipped kernel, books and prices.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
+
 from fairsched.model import pricing
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Scope, Theorem
-from fairsched.policies import deficit, prefix_ledger
-from fairsched.policies.deficit import DeficitGate, Sharing
-from fairsched.policies.deficit_sharing import D_EVICTION, D_SHARE_U, D_SPLIT, D_SPLIT_EVEN
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.sharing_worlds import riders_shares, victims_charges
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, only, same
-from fairsched.verify.tested import TestedClaim
+from fairsched.model.events import Admitted
+from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Theorem
+from fairsched.model.worker import WorkerState
+from fairsched.policies.batching import Chunked
+from fairsched.policies.catalog import DLPM
+from fairsched.policies.gates import D_EVICTION, D_SHARE_U, D_SPLIT, D_SPLIT_EVEN, DeficitGate, Sharing
+from fairsched.policies.guarantees import GateMonitor
+from fairsched.verify.conformance import WorkerPlay
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Claim,
+    Clause,
+    Condition,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    RefutedClaim,
+    SampledClaim,
+    Shown,
+    Term,
+    World,
+    Written,
+    at_least,
+    one_step,
+    only,
+    refuted,
+    same,
+)
+from fairsched.verify.proofs.kernels import deficit, prefix_ledger
+
+# --- small worlds -----------------------------------------------------------------------------------------------------
+
+VICTIM, ADVERSARY = 0, 1
+Sends = Sequence[tuple[int, Sequence[int]]]
+"""Requests in order: the client, and a key for each token of its prompt."""
+
+
+@attrs.frozen
+class Charge:
+    """What one admission did: `computed` tokens by the worker, `charged` in all to its client, of which `moves` (from
+    whom, how much) were given back to others."""
+
+    client: int
+    computed: int
+    charged: int
+    moves: tuple[tuple[int, int], ...] = ()
+
+
+def played(gate: DeficitGate, sends: Sends, capacity: int) -> list[Charge]:
+    """The charge of each request, sent to one worker that holds `capacity` tokens; each produces one token."""
+    play = WorkerPlay(DLPM(gate=gate, batching=Chunked(max_batched_tokens=capacity)), WorkerState(0, capacity))
+    watch, found = GateMonitor(gate, skips=True), list[Charge]()
+    for number, (client, keys) in enumerate(sends):
+        request = Request(number, client, number, Prompt.from_keys(keys, block_tokens=1), 1)
+        for event in (*play.arrive(request, 1, number), *play.step(number)):
+            watch.observe(event)
+            if isinstance(event, Admitted):
+                moves = tuple((giver, units) for _, giver, units in watch.moves)
+                own = gate.charged(event.extend_tokens, event.cached_prefix_tokens)
+                charged = own + sum(units for _, units in moves)
+                found.append(Charge(event.client, event.extend_tokens, charged, moves))
+    return found
+
+
+def paid(charges: Sequence[Charge]) -> dict[int, int]:
+    """What each client has paid in the end: its charges, less what others took over."""
+    totals: dict[int, int] = {}
+    for charge in charges:
+        totals[charge.client] = totals.get(charge.client, 0) + charge.charged
+        for giver, units in charge.moves:
+            totals[giver] -= units
+    return totals
+
+
+def victims_charges(gate: DeficitGate, tokens: int, attacked: bool) -> list[int]:
+    """What the victim is charged for each of three requests for one prompt of so many tokens.
+
+    Memory holds one prompt, and an adversary who is there asks for others in between.
+    """
+    prompt = range(tokens)
+    sends: list[tuple[int, Sequence[int]]] = []
+    for turn in range(1, 4):
+        sends.append((VICTIM, prompt))
+        if attacked:
+            sends.append((ADVERSARY, range(turn * tokens, (turn + 1) * tokens)))
+    return [charge.charged for charge in played(gate, sends, tokens + 1) if charge.client == VICTIM]
+
+
+def riders_shares(gate: DeficitGate, tokens: int, clients: int) -> dict[int, int]:
+    """What each client has paid in the end for one prompt that all ask for, one after the other; 0 comes first."""
+    return paid(played(gate, [(client, range(tokens)) for client in range(clients)], 2 * tokens + 1))
+
 
 _SOURCE = "this library: what one would expect of prefixes of several clients"
 
 
-def _split(kernel: Any) -> Claim:
+def _split(kernel: Functions) -> Claim:
     """`was` are the deficits before `one` took over up to `asked` from `giver`."""
 
-    def take_over(o: Algebra, w: World) -> Mapping[str, Any]:
+    def take_over(o: Algebra, w: World) -> Written:
         return {
             "was": w.q_now,
             "q": kernel.take_over(o, w.q_now, w.p, w.g, w.x, w.Q),
@@ -36,24 +124,24 @@ def _split(kernel: Any) -> Claim:
             "asked": w.x,
         }
 
-    def given_back(o: Algebra, w: World) -> Any:
+    def given_back(o: Algebra, w: World) -> Term:
         return o.pick(w.q, w.giver, 0) - o.pick(w.was, w.giver, 0)
 
-    def as_asked(o: Algebra, w: World) -> Any:
+    def as_asked(o: Algebra, w: World) -> Term:
         room = o.pick(w.Q, w.giver, 0) - o.pick(w.was, w.giver, 0)
         return same(given_back(o, w), o.minimum(w.asked, room))
 
-    def paid(o: Algebra, w: World) -> Any:
+    def paid(o: Algebra, w: World) -> Term:
         return same(o.pick(w.was, w.one, 0) - o.pick(w.q, w.one, 0), given_back(o, w))
 
-    def others(o: Algebra, w: World) -> Any:
+    def others(o: Algebra, w: World) -> Term:
         taking_part = o.put(only(o, w.q, w.one), w.giver, True)
         return o.where(taking_part, True, same(w.q, w.was))
 
     clauses = (
         Clause("the giver gets what was asked, up to its quantum", as_asked),
         Clause("who takes over pays that", paid),
-        Clause("nobody else's deficit changes", others),
+        Clause("no other deficit changes", others),
     )
     needs = (
         Need(lambda o, w: w.x >= 0),
@@ -62,24 +150,25 @@ def _split(kernel: Any) -> Claim:
     )
     facts = {"q_now": Kind.VECTOR, "p": Kind.POINT, "g": Kind.POINT, "x": Kind.SCALAR}
     vectors = {"q": Kind.VECTOR, "was": Kind.VECTOR}
-    system = System(
+    return one_step(
+        D_SPLIT,
         "deficit gate, a share that is taken over",
-        {"Q": Kind.VECTOR},
-        (Need(lambda o, w: w.Q >= 1),),
         {**vectors, "one": Kind.POINT, "giver": Kind.POINT, "asked": Kind.SCALAR},
-        (Event("take over a share", take_over, facts, needs, (kernel.takes_back, kernel.take_over)),),
+        Event("take over a share", take_over, facts, needs, (kernel.takes_back, kernel.take_over)),
+        clauses,
+        parameters={"Q": Kind.VECTOR},
+        laws=(Need(lambda o, w: w.Q >= 1),),
     )
-    return Claim(D_SPLIT, system, clauses, clauses, clauses)
 
 
 CLIENTS_MAX, PRICE_MAX = 8, 120
 """Up to so many clients and so high a price D-split-even is tried."""
 
 
-def _even(books: Any) -> TestedClaim:
+def _even(books: Functions) -> SampledClaim:
     """`clients` come one after the other to a piece of price `price`, which the first has paid."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         paid: tuple[int, ...] = (w.price,)
         for _ in range(1, w.clients):
             asked = books.asked(paid)
@@ -91,13 +180,13 @@ def _even(books: Any) -> TestedClaim:
         sizes = product(range(PRICE_MAX + 1), range(1, CLIENTS_MAX + 1))
         return ({"price": price, "clients": clients} for price, clients in sizes)
 
-    return TestedClaim(D_SPLIT_EVEN, worlds, shows)
+    return SampledClaim(D_SPLIT_EVEN, worlds, shows)
 
 
-def _same_charge_max(prices: Any) -> ArithmeticClaim:
+def _same_charge_max(prices: Functions) -> ArithmeticClaim:
     """A prompt of `p` tokens, cached or not, lies in memory beside the client's `outputs`; it is charged `x`."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         charge_max = prices.charge_max_reserved(SimpleNamespace(input=w.w_e, output=w.w_q), w.M, w.L)
         return {"charge + R <= U": w.x + prices.price(w.outputs, w.w_q) <= charge_max}
 
@@ -105,13 +194,12 @@ def _same_charge_max(prices: Any) -> ArithmeticClaim:
         D_SHARE_U,
         ("M", "L", "w_e", "w_q", "p", "x", "outputs"),
         (
-            Condition(lambda w: w.w_e >= 1),
-            Condition(lambda w: w.w_q >= 1),
+            *at_least(1, "w_e", "w_q"),
             Condition(lambda w: w.p >= 1, CHARGES_AT_LEAST_ONE),
             Condition(lambda w: w.p <= w.L),
             Condition(lambda w: w.L <= w.M - 1),
             Condition(lambda w: w.x <= w.p * w.w_e),
-            Condition(lambda w: w.outputs >= 0),
+            *at_least(0, "outputs"),
             Condition(lambda w: w.p + w.outputs <= w.M, MEM_RESERVE),
         ),
         shows,
@@ -127,10 +215,10 @@ def _whole_prompt() -> tuple[int, int]:
     return charged, pricing.charge_max_reserved(rates, capacity, longest)
 
 
-def _eviction(prices: Any) -> ArithmeticClaim:
+def _eviction(prices: Functions) -> ArithmeticClaim:
     """Of a prompt `e` tokens are computed and `k` cached, however many of either the cache leaves."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         charged = prices.charged_tokens(w.e, w.k, w.c)
         return {
             "at most the whole prompt": charged <= w.e + w.k,
@@ -142,9 +230,9 @@ def _eviction(prices: Any) -> ArithmeticClaim:
         D_EVICTION,
         ("e", "k", "c"),
         (
-            Condition(lambda w: w.e >= 1),
-            Condition(lambda w: w.k >= 0),
-            Condition(lambda w: w.c >= 1),
+            *at_least(1, "e"),
+            *at_least(0, "k"),
+            *at_least(1, "c"),
             Condition(lambda w: w.c <= 100),
         ),
         shows,
@@ -154,27 +242,24 @@ def _eviction(prices: Any) -> ArithmeticClaim:
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
-def _settled_late() -> FalseClaim:
-    """What a client used and no longer holds is in nobody's reservation when it is divided."""
+def _settled_late() -> RefutedClaim:
+    """What a client used and no longer holds is in no reservation when it is divided."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         rates: Any = SimpleNamespace(input=w.w_e, output=w.w_q)
         charge_max = pricing.charge_max_reserved(rates, w.M, w.L)
         whole = pricing.price(w.e, w.w_e) + pricing.price(w.outputs, w.w_q) + pricing.price(w.late, w.w_e)
         return {"charge + R + late shares <= U": whole <= charge_max}
 
-    return FalseClaim(
+    return RefutedClaim(
         ArithmeticClaim(
             Theorem("CS1", "w_e e + w_q O + w_e l <= U for shares of l tokens settled at their eviction", _SOURCE, ()),
             ("M", "L", "w_e", "w_q", "e", "late", "outputs"),
             (
-                Condition(lambda w: w.w_e >= 1),
-                Condition(lambda w: w.w_q >= 1),
-                Condition(lambda w: w.e >= 1),
+                *at_least(1, "w_e", "w_q", "e"),
                 Condition(lambda w: w.e <= w.L),
                 Condition(lambda w: w.L <= w.M - 1),
-                Condition(lambda w: w.outputs >= 0),
-                Condition(lambda w: w.late >= 0),
+                *at_least(0, "outputs", "late"),
                 Condition(lambda w: w.late <= w.M - 1),
                 Condition(lambda w: w.e + w.outputs <= w.M),
             ),
@@ -188,42 +273,45 @@ def _settled_late() -> FalseClaim:
     )
 
 
-def _played(name: str, statement: str, sharing: Sharing, shows: Callable[[DeficitGate, int], bool]) -> TestedClaim:
-    """The statement about prompts of 2, 3, ... tokens, under a charge rule."""
+def _of_a_prompt(
+    name: str, statement: str, sharing: Sharing, shows: Callable[[DeficitGate, int], bool], instead: str, text: str
+) -> RefutedClaim:
+    """The statement about prompts of 2, 3, ... tokens, under a charge rule; false of 20 tokens."""
     gate = DeficitGate(quantum=1_000, sharing=sharing)
-    theorem = Theorem(name, statement, _SOURCE, (), scope=Scope.BOUNDED)
-    worlds = [{"tokens": tokens} for tokens in range(2, 41)]
-    return TestedClaim(theorem, lambda: worlds, lambda w: {statement: shows(gate, w.tokens)})
+    return refuted(
+        name,
+        statement,
+        _SOURCE,
+        lambda w: {statement: shows(gate, w.tokens)},
+        {"tokens": 20},
+        variant=f"sharing={sharing}",
+        instead=instead,
+        text=text,
+        worlds=lambda: ({"tokens": tokens} for tokens in range(2, 41)),
+    )
 
 
-def _evicted(name: str, sharing: Sharing) -> FalseClaim:
+def _evicted(name: str, sharing: Sharing) -> RefutedClaim:
     def shows(gate: DeficitGate, tokens: int) -> bool:
         alone, attacked = (sum(victims_charges(gate, tokens, there)[1:]) for there in (False, True))
         return attacked <= 10 * alone
 
     statement = "evicting a prefix multiplies its client's later charges by at most 10"
     text = "20 tokens, cached: 1 a request; evicted by another client's prompts before each: 20 a request"
-    world = {"tokens": 20}
-    return FalseClaim(_played(name, statement, sharing, shows), f"sharing={sharing}", D_EVICTION.id, text, world)
+    return _of_a_prompt(name, statement, sharing, shows, D_EVICTION.id, text)
 
 
-def _free_rider() -> FalseClaim:
+def _free_rider() -> RefutedClaim:
     def shows(gate: DeficitGate, tokens: int) -> bool:
         first, second = riders_shares(gate, tokens, 2).values()
         return first <= 2 * second
 
-    statement = "who waits for another client to compute a prefix pays at least half of what that one pays"
-    text = "20 tokens: who comes first pays 20, who waits for it 1"
-    return FalseClaim(
-        _played("CS4", statement, "first-toucher", shows),
-        "sharing=first-toucher",
-        D_SPLIT_EVEN.id,
-        text,
-        {"tokens": 20},
-    )
+    statement = "a client that waits for another to compute a prefix pays at least half of what that one pays"
+    text = "20 tokens: the client that comes first pays 20, the one that waits for it 1"
+    return _of_a_prompt("CS4", statement, "first-toucher", shows, D_SPLIT_EVEN.id, text)
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """What sounds right about shared prefixes and is not."""
     return (_settled_late(), _evicted("CS2", "first-toucher"), _evicted("CS3", "equal-split"), _free_rider())
 
@@ -231,17 +319,17 @@ def refutations() -> tuple[FalseClaim, ...]:
 # --- all of them ----------------------------------------------------------------------------------------------------
 
 
-def kernel_claims(kernel: Any = deficit) -> tuple[Claim, ...]:
+def kernel_claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
     return (_split(kernel),)
 
 
-def price_claims(functions: Any = pricing) -> tuple[ArithmeticClaim, ...]:
+def price_claims(functions: Functions = pricing) -> tuple[ArithmeticClaim, ...]:
     """The claims about the pricing functions of `functions`."""
     return (_same_charge_max(functions), _eviction(functions))
 
 
-def claims() -> tuple[Claim | ArithmeticClaim | TestedClaim, ...]:
+def claims() -> tuple[Claim | ArithmeticClaim | SampledClaim, ...]:
     """The claims about kernel, books and prices that ship."""
     return (*kernel_claims(), _even(prefix_ledger), *price_claims())
 
@@ -250,7 +338,7 @@ def bugs() -> tuple[Bug, ...]:
     """Rules that are wrong in one way each."""
 
     def asked_of_the_first(paid: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Everything is asked of whoever came first."""
+        """Everything is asked of the client that came first."""
         whole = sum(paid)
         return (whole // (len(paid) + 1), *(whole - whole for _ in paid[1:]))
 

@@ -1,12 +1,9 @@
-"""The deficit gate under an in-flight cap, in tokens: U comes from min(C, M), by the cap's own arithmetic.
+"""What the deficit gate's kernel does in one step: whom it lets in, and that its refill may be taken at once.
 
-Elsewhere MemReserve is a statement about cost.  Here the system counts tokens: `F` is the gate's vector of KV promised
-to each client's requests in flight, which the cap reads, `O` the outputs among them that may still be charged.  Prices
-are w_e and w_q a token, both unknown, and U is `charge_max_reserved` of min(C, M).
+These claims are about the text alone, not about intervals: D-gate says what GateRespected means, D-refill that the
+closed form which production runs is the event that the other theorems are about, repeated, D-printed what the
+variant that the paper prints does, and D-under-cap which clients the cap keeps out.
 """
-
-from collections.abc import Mapping
-from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import (
@@ -19,10 +16,130 @@ from fairsched.model.theorem import (
     MEM_RESERVE,
     QUANTUM_POSITIVE,
 )
-from fairsched.policies import deficit
-from fairsched.policies.deficit_progress import D_CAP, D_CAP_HOLDS
-from fairsched.verify.deficit_proofs import IN_RANGE, both, queue_events, refill_event, same_credit
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, product, same
+from fairsched.policies.gates import D_CAP, D_CAP_HOLDS, D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    implies,
+    one_step,
+    only,
+    product,
+    same,
+    spread,
+)
+from fairsched.verify.proofs.gates.deficit import IN_RANGE, both, queue_events, refill_event, same_credit
+from fairsched.verify.proofs.kernels import deficit
+
+
+def _gate_claim(kernel: Functions) -> Claim:
+    """`served` is the client that the gate let in last, and the vectors are those from which it chose."""
+
+    def choose(o: Algebra, w: World) -> Written:
+        seen = {"q": w.q_now, "queued": w.queued_now, "ready": w.ready_now, "score": w.score_now}
+        return {**seen, "served": kernel.choose(o, w.q_now, w.queued_now, w.ready_now, w.score_now)}
+
+    def best(o: Algebra, w: World) -> Term:
+        found = spread(o.exists(w.served), w.score) & (w.score <= o.pick(w.score, w.served, 0))
+        return implies(o, w.queued & w.ready & (w.q > 0), found)
+
+    vectors = {"q": Kind.VECTOR, "score": Kind.VECTOR, "queued": Kind.MASK, "ready": Kind.MASK}
+    well_chosen = (
+        Clause(
+            "who is served waits, has credit and is ready",
+            lambda o, w: o.pick(w.queued & w.ready & (w.q > 0), w.served, True),
+        ),
+        Clause("none of them scores better, and one is served if there is one", best),
+    )
+    facts = {f"{name}_now": kind for name, kind in vectors.items()}
+    chosen = Event("choose", choose, facts, kernels=(kernel.choose,))
+    return one_step(D_GATE, "deficit gate, its choice", {**vectors, "served": Kind.POINT}, chosen, well_chosen)
+
+
+def _refill_claim(kernel: Functions) -> Claim:
+    """`y` is what the closed form gave when the refill became due: round by round it stays what is to be reached.
+
+    Every round raises each waiting client by at least 1 as long as all of them are at 0 or below, so the rounds end.
+    """
+
+    def one_round(o: Algebra, w: World) -> Written:
+        return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
+
+    due = Need(lambda o, w: w.due)
+    return Claim(
+        D_REFILL,
+        System(
+            "refill",
+            parameters={"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK},
+            laws=(Need(lambda o, w: w.Q >= 1), Need(lambda o, w: implies(o, w.queued, w.known))),
+            fields={"q": Kind.VECTOR, "y": Kind.VECTOR},
+            events=(Event("one round", one_round, needs=(due,), kernels=(kernel.refill_due, kernel.refill)),),
+            derived={
+                "due": lambda o, w: kernel.refill_due(o, w.q, w.queued),
+                "at_once": lambda o, w: o.where(
+                    spread(kernel.refill_due(o, w.q, w.queued), w.q),
+                    kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q),
+                    w.q,
+                ),
+            },
+            hints=(Clause("-(q + Q) // Q = -q // Q - 1", lambda o, w: same(-(w.q + w.Q) // w.Q, -w.q // w.Q - 1)),),
+            closed_forms=True,
+            opaque=True,
+        ),
+        (Clause("a refill is due, y at once", lambda o, w: spread(w.due, w.q) & same(w.y, w.at_once)),),
+        (Clause("y is to be reached", lambda o, w: o.where(spread(w.due, w.q), same(w.y, w.at_once), same(w.y, w.q))),),
+        (Clause("y = q once no refill is due", lambda o, w: o.where(spread(w.due, w.q), True, same(w.y, w.q))),),
+    )
+
+
+def _printed_claim(kernel: Functions) -> Claim:
+    """`was` are the deficits before p came back."""
+
+    def rejoin(o: Algebra, w: World) -> Written:
+        return {"was": w.q, "q": kernel.rejoin_printed(o, w.q, w.p), "back": w.p}
+
+    at_zero = Clause(
+        "zero, and as before for every other client",
+        lambda o, w: o.where(only(o, w.q, w.back), same(w.q, 0), same(w.q, w.was)),
+    )
+    return one_step(
+        D_PRINTED,
+        "deficit gate as printed",
+        {"q": Kind.VECTOR, "was": Kind.VECTOR, "back": Kind.POINT},
+        Event("come back", rejoin, {"p": Kind.POINT}, kernels=(kernel.rejoin_printed,)),
+        (at_zero,),
+    )
+
+
+def _under_cap_claim(kernel: Functions) -> Claim:
+    """`may` is what the gate said of `asked` more tokens for `one`."""
+
+    def ask(o: Algebra, w: World) -> Written:
+        return {"may": kernel.under_cap(o, w.F, w.p, w.x, w.C), "one": w.p, "asked": w.x}
+
+    def fits(o: Algebra, w: World) -> Term:
+        within = o.pick(w.F, w.one, 0) + w.asked <= w.C
+        return o.where(w.may, within, True) & o.where(within, w.may, True)
+
+    exactly = Clause("it may go if and only if it fits", fits)
+    return one_step(
+        D_UNDER_CAP,
+        "deficit gate, its cap",
+        {"may": Kind.FLAG, "one": Kind.POINT, "asked": Kind.SCALAR},
+        Event("ask", ask, {"p": Kind.POINT, "x": Kind.SCALAR}, kernels=(kernel.under_cap,)),
+        (exactly,),
+        parameters={"F": Kind.VECTOR, "C": Kind.SCALAR},
+    )
+
+
+# --- a cap on what is in flight, in tokens ----------------------------------------------------------------------------
 
 _LEAVING = {"p": Kind.POINT, "y": Kind.SCALAR, "x": Kind.SCALAR}
 _LEAVES = (
@@ -33,10 +150,10 @@ _LEAVES = (
 """A request with `y` tokens promised goes, `x` of which are outputs that it did not produce; the others' fit theirs."""
 
 
-def _admission_events(kernel: Any) -> tuple[Event, ...]:
+def _admission_events(kernel: Functions) -> tuple[Event, ...]:
     """p's head enters with e extend tokens, k cached ones and r reserved outputs."""
 
-    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+    def admit(o: Algebra, w: World) -> Written:
         charge = product(w.w_e, w.e)
         return {
             "q": kernel.admit(o, w.q, w.p, charge),
@@ -44,9 +161,6 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
             "O": o.bump(w.O, w.p, w.r),
             "W": o.bump(w.W, w.p, charge),
         }
-
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"p": kernel.choose(o, w.q, w.queued, w.ready, w.score)}
 
     amounts = {"e": Kind.SCALAR, "k": Kind.SCALAR, "r": Kind.SCALAR}
     needs = (
@@ -64,7 +178,7 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
             {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
             needs,
             kernels,
-            decides=choose,
+            decides=lambda o, w: {"p": kernel.choose(o, w.q, w.queued, w.ready, w.score)},
             happens=lambda o, w: o.exists(w.p),
         ),
         Event(
@@ -73,22 +187,22 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _running_events(kernel: Any) -> tuple[Event, ...]:
-    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
+def _running_events(kernel: Functions) -> tuple[Event, ...]:
+    def decode(o: Algebra, w: World) -> Written:
         charge = product(w.t, w.w_q)
         return {"q": kernel.decode(o, w.q, charge), "O": w.O - w.t, "W": w.W + charge}
 
-    def release(o: Algebra, w: World) -> Mapping[str, Any]:
+    def release(o: Algebra, w: World) -> Written:
         return {"F": kernel.reserve(o, w.F, w.p, -w.y), "O": o.bump(w.O, w.p, -w.x)}
 
-    def preempt(o: Algebra, w: World) -> Mapping[str, Any]:
+    def preempt(o: Algebra, w: World) -> Written:
         return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
-    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+    def correct(o: Algebra, w: World) -> Written:
         charge = product(w.w_e, w.x)
         return {"q": kernel.correct(o, w.q, w.p, charge), "W": o.bump(w.W, w.p, charge)}
 
-    def refund(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refund(o: Algebra, w: World) -> Written:
         amount = product(w.w_e, w.x)
         granted = o.minimum(amount, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
         return {"q": kernel.refund(o, w.q, w.p, amount, w.Q), "W": o.bump(w.W, w.p, -granted)}
@@ -104,13 +218,13 @@ def _running_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _charge_max(o: Algebra, w: World) -> Any:
+def _charge_max(o: Algebra, w: World) -> Term:
     """`charge_max_reserved` of min(C, M), as one formula; U-capped proves that the shipped function says this."""
     last = o.where(w.w_e >= w.w_q, w.L, 1)
     return product(w.w_q, o.minimum(w.C, w.M)) + product(w.w_e - w.w_q, last)
 
 
-def system(kernel: Any = deficit) -> System:
+def capped_system(kernel: Functions = deficit) -> System:
     """The capped gate over an interval in which f and g are backlogged."""
     scalars = dict.fromkeys(("C", "M", "L", "w_e", "w_q"), Kind.SCALAR)
     return System(
@@ -142,7 +256,7 @@ def system(kernel: Any = deficit) -> System:
     )
 
 
-def _reserved(o: Algebra, w: World) -> Any:
+def _reserved(o: Algebra, w: World) -> Term:
     """What may still be charged to each client for outputs, in cost."""
     return product(w.O, w.w_q)
 
@@ -151,21 +265,21 @@ _CAPPED_RANGE = (
     Clause("1 - U <= q - R", lambda o, w: w.q - _reserved(o, w) >= 1 - w.U),
     Clause("q <= Q", lambda o, w: w.q <= w.Q),
     Clause("0 <= O <= F", lambda o, w: (w.O >= 0) & (w.O <= w.F)),
-    Clause("who waits is known", lambda o, w: implies(o, w.queued, w.known)),
+    Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
 )
 
 
-def _gap_within(o: Algebra, w: World) -> Any:
+def _gap_within(o: Algebra, w: World) -> Term:
     service_f, service_g = both(o, w, "W")
     quantum_f, quantum_g = both(o, w, "Q")
     bound = quantum_f + quantum_g + w.U + w.U - 2
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
-def _capped(kernel: Any) -> Claim:
+def _capped(kernel: Functions) -> Claim:
     return Claim(
         D_CAP,
-        system(kernel),
+        capped_system(kernel),
         (
             *_CAPPED_RANGE,
             Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
@@ -184,10 +298,10 @@ def _capped(kernel: Any) -> Claim:
     )
 
 
-def _holds_back(kernel: Any) -> Claim:
+def _holds_back(kernel: Functions) -> Claim:
     """f waits in credit; whether it is `ready` does not matter to a refill."""
 
-    def refill(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refill(o: Algebra, w: World) -> Written:
         return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
 
     waits = Need(lambda o, w: o.pick(w.queued & (w.q > 0), w.f, False), BACKLOGGED_DURING)
@@ -202,10 +316,17 @@ def _holds_back(kernel: Any) -> Claim:
         ),
         (Clause("q = q0", lambda o, w: same(w.q, w.q0)),),
         (Clause("q = q0", lambda o, w: same(w.q, w.q0)),),
-        (Clause("nobody is topped up", lambda o, w: same(w.q, w.q0)),),
+        (Clause("no client is topped up", lambda o, w: same(w.q, w.q0)),),
     )
 
 
-def claims(kernel: Any = deficit) -> tuple[Claim, ...]:
+def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
-    return (_capped(kernel), _holds_back(kernel))
+    return (
+        _gate_claim(kernel),
+        _refill_claim(kernel),
+        _printed_claim(kernel),
+        _under_cap_claim(kernel),
+        _capped(kernel),
+        _holds_back(kernel),
+    )

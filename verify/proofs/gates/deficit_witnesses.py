@@ -9,24 +9,19 @@ from typing import Any
 import attrs
 
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.policies.deficit_progress import gap_cost, weighted_gap_cost
-from fairsched.verify import (
-    change_proofs,
-    deficit_cap_proofs,
-    deficit_progress_proofs,
-    deficit_proofs,
-    deficit_rejoin_proofs,
-)
-from fairsched.verify.concrete import Values
-from fairsched.verify.system import Claim, World
-from fairsched.verify.witness_run import INTERVAL_STARTS, RATES, Step, Witness, one, served
+from fairsched.policies.gates import gap_cost, weighted_gap_cost
+from fairsched.verify.logic import BEGIN, RATES, Claim, RunStep, Values, Witness, World, one, served
+from fairsched.verify.proofs.gates import changes as change_proofs
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.proofs.gates import deficit_progress as deficit_progress_proofs
+from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 
 MEMORY = 3
 LONGEST = 2
 CHARGE_MAX = charge_max_reserved(RATES, MEMORY, LONGEST)
 QUANTUM = 4
 F, G = 0, 1
-REFILL: Step = ("refill", {})
+REFILL: RunStep = ("refill", {})
 
 
 def _claim(of: tuple[Claim, ...], name: str) -> Claim:
@@ -37,25 +32,25 @@ def _parameters(quantum_f: int = QUANTUM, quantum_g: int = QUANTUM, f: int = F, 
     return {"Q": (quantum_f, quantum_g), "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
 
 
-def _arrives(client: int) -> Step:
+def _arrives(client: int) -> RunStep:
     return ("arrive", {"p": client})
 
 
-def _request(client: int, cost: int) -> Iterator[Step]:
+def _request(client: int, cost: int) -> Iterator[RunStep]:
     """A request of `client` that costs 3, 4 or 5."""
     inputs, outputs = {3: (1, 1), 4: (2, 1), 5: (1, 2)}[cost]
     return served(2, client, inputs, outputs, ready=(1, 1), score=one(2, client, 1))
 
 
-def _costs(client: int, *costs: int) -> list[Step]:
+def _costs(client: int, *costs: int) -> list[RunStep]:
     return [step for cost in costs for step in _request(client, cost)]
 
 
-def _gap_run(interval: int) -> tuple[Step, ...]:
+def _gap_run(interval: int) -> tuple[RunStep, ...]:
     """From q = (4, -4) to (-4, 4), where client 0 was served 16 and client 1 nothing."""
     before = [_arrives(0), _arrives(1), REFILL, *_costs(1, 3, 5)]
     steps = [*_costs(0, 3, 5), REFILL, REFILL, *_costs(0, 3, 5)]
-    return (*before, (INTERVAL_STARTS, {}), *steps[:interval])
+    return (*before, (BEGIN, {}), *steps[:interval])
 
 
 _WHOLE = 10
@@ -82,13 +77,13 @@ def _range() -> Witness:
         return int(w.q[G]) - int(w.q[F])
 
     claim = _claim(deficit_proofs.claims(), "D-range")
-    steps = tuple(step for step in _gap_run(_WHOLE) if step[0] != INTERVAL_STARTS)
+    steps = tuple(step for step in _gap_run(_WHOLE) if step[0] != BEGIN)
     return Witness(claim, 2, _parameters(), steps, QUANTUM + CHARGE_MAX - 1, measure=width)
 
 
 def _either_rejoin(witness: Witness) -> Witness:
-    """The same run, in which nobody comes back, for the same constant under either rejoin rule."""
-    claim = _claim(deficit_rejoin_proofs.claims(), f"{witness.theorem.id}-rejoin")
+    """The same run, in which no client comes back, for the same constant under either rejoin rule."""
+    claim = _claim(deficit_proofs.claims(), f"{witness.theorem.id}-rejoin")
     return attrs.evolve(witness, claim=claim)
 
 
@@ -115,7 +110,7 @@ def _weighted() -> Witness:
     steps = [*_costs(F, 3, 5), REFILL, REFILL, *_costs(F, 3, 4), REFILL, *_costs(F, 5)]
     bound = weighted_gap_cost(quanta[0], CHARGE_MAX, quanta[1], CHARGE_MAX)
     claim = _claim(deficit_proofs.claims(), "D-weighted")
-    run = (*before, (INTERVAL_STARTS, {}), *steps)
+    run = (*before, (BEGIN, {}), *steps)
     return Witness(claim, 2, _parameters(*quanta), run, bound, {"q0": "q"}, gap)
 
 
@@ -130,7 +125,7 @@ def _rounds() -> Witness:
     return Witness(claim, 2, _parameters(), steps, (CHARGE_MAX - 1) // QUANTUM + 1, measure=rounds)
 
 
-_F_IN_DEBT: tuple[Step, ...] = (
+_F_IN_DEBT: tuple[RunStep, ...] = (
     *(_arrives(G), ("leave the queue", {"p": G}), _arrives(F), REFILL),
     *(*_costs(F, 3), REFILL, *_costs(F, 5), _arrives(G)),
 )
@@ -141,20 +136,17 @@ def _latency() -> Witness:
     """D-A.2 with Q = 2: f joins with a debt of 4, and g is served 12 before f is in credit and may be let in."""
     quantum = 2
 
-    def service(w: World) -> int:
-        return int(w.W[G])
-
     steps = [*_costs(G, 4), REFILL, REFILL, *_costs(G, 3), REFILL, *_costs(G, 5)]
     claim = _claim(deficit_progress_proofs.claims(), "D-A.2")
     return Witness(
         claim,
         2,
         _parameters(quantum, quantum),
-        (*_F_IN_DEBT, (INTERVAL_STARTS, {}), *steps),
+        (*_F_IN_DEBT, (BEGIN, {}), *steps),
         gap_cost(quantum, CHARGE_MAX, quantum, CHARGE_MAX),
         {"q0": "q", "R0": "R"},
-        service,
-        deficit_proofs.system(),
+        lambda w: int(w.W[G]),
+        deficit_proofs.deficit_system(),
     )
 
 
@@ -168,9 +160,9 @@ def _weighted_latency() -> Witness:
     steps = [step for _ in range(3) for step in (*_costs(G, 4), REFILL)]
     bound = weighted_gap_cost(quanta[F], CHARGE_MAX, quanta[G], CHARGE_MAX)
     claim = _claim(deficit_progress_proofs.claims(), "D-A.2-weighted")
-    run = (*_F_IN_DEBT, (INTERVAL_STARTS, {}), *steps, *_costs(G, 3, 5))
+    run = (*_F_IN_DEBT, (BEGIN, {}), *steps, *_costs(G, 3, 5))
     snapshots = {"q0": "q", "R0": "R"}
-    return Witness(claim, 2, _parameters(*quanta), run, bound, snapshots, service, deficit_proofs.system())
+    return Witness(claim, 2, _parameters(*quanta), run, bound, snapshots, service, deficit_proofs.deficit_system())
 
 
 def _price() -> Witness:
@@ -182,8 +174,10 @@ def _price() -> Witness:
     before = [_arrives(F), REFILL, *_costs(F, 3)]
     steps = [*_costs(F, 3), REFILL, *_costs(F, 3)]
     claim = _claim(deficit_progress_proofs.claims(), "D-price")
-    run = (*before, (INTERVAL_STARTS, {}), *steps)
-    return Witness(claim, 2, _parameters(), run, (6 - 1) // QUANTUM + 1, measure=times, history=deficit_proofs.system())
+    run = (*before, (BEGIN, {}), *steps)
+    return Witness(
+        claim, 2, _parameters(), run, (6 - 1) // QUANTUM + 1, measure=times, history=deficit_proofs.deficit_system()
+    )
 
 
 def _capped() -> Witness:
@@ -191,19 +185,19 @@ def _capped() -> Witness:
     parameters: dict[str, Any] = {"Q": (QUANTUM,) * 2, "f": F, "g": G, "C": MEMORY, "M": 10, "L": LONGEST}
     parameters |= {"w_e": RATES.input, "w_q": RATES.output}
 
-    def request(client: int, inputs: int, outputs: int) -> Iterator[Step]:
+    def request(client: int, inputs: int, outputs: int) -> Iterator[RunStep]:
         yield "admit", {"e": inputs, "k": 0, "r": outputs, "ready": (1, 1), "score": one(2, client, 1)}
         yield "decode", {"t": one(2, client, outputs)}
         yield "finish", {"p": client, "y": inputs + outputs, "x": 0}
 
-    def spends_all(client: int) -> list[Step]:
+    def spends_all(client: int) -> list[RunStep]:
         return [*request(client, 1, 1), *request(client, 1, 2)]
 
     steps = (
-        *(_arrives(F), _arrives(G), REFILL, *spends_all(G), (INTERVAL_STARTS, {})),
+        *(_arrives(F), _arrives(G), REFILL, *spends_all(G), (BEGIN, {})),
         *(*spends_all(F), REFILL, REFILL, *spends_all(F)),
     )
-    claim = _claim(deficit_cap_proofs.claims(), "D-cap")
+    claim = _claim(deficit_kernel_proofs.claims(), "D-cap")
     bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
     return Witness(claim, 2, parameters, steps, bound, {"q0": "q"})
 

@@ -1,27 +1,57 @@
 """The hierarchical gate's theorems for any tree of any number of nodes: H-range, H-siblings, H-weighted, H-split.
 
 Vectors are over nodes, clients and groups alike.  A *family* is any mask: a refill of a family runs the deficit gate's
-kernel on who waits and is known in it, and the theorems hold for whatever families there are, as long as f and g are in
-the same ones.  (Production refills all families at once: `fairsched.model.siblings` runs the same text on masks cut to
-each family, which tests hold it to.)  An admission is the gate's own choice of a client, whose groups are two other
-nodes or none, and what the kernel saw of these is what they have.  Which groups those are is left open from one event
-to the next, so the range and the gaps hold for trees that change, too; H-split speaks of the clients `mine` of g.
+kernel on which clients wait and are known in it, and the theorems hold for whatever families there are, as long as f
+and g are in the same ones.  (Production refills all families at once: `fairsched.model.algebra` runs the same text on
+masks cut to each family, which tests hold it to.)  An admission is the gate's own choice of a client, whose groups are
+two other nodes or none, and what the kernel saw of these is what they have.  Which groups those are is left open from
+one event to the next, so the range and the gaps hold for trees that change, too; H-split speaks of the clients `mine`
+of g.
 
-The clauses are those of the deficit gate's theorems (`fairsched.verify.deficit_proofs`), now said of nodes.
+The clauses are those of the deficit gate's theorems (`fairsched.verify.proofs.gates.deficit`), now said of
+nodes.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import EQUAL_QUANTA, GATE_RESPECTED, MEM_RESERVE, Theorem
-from fairsched.policies import deficit, hierarchical
-from fairsched.policies.hierarchical_theorems import H_CHANGE, H_RANGE, H_SIBLINGS, H_SPLIT, H_WEIGHTED
-from fairsched.verify import change_proofs, deficit_proofs
-from fairsched.verify.deficit_proofs import FIELDS, LAWS, PARAMETERS, both, waits
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, only, same, total
+from fairsched.policies.gates import (
+    H_CHANGE,
+    H_GATE,
+    H_PROGRESS,
+    H_RANGE,
+    H_REFUND,
+    H_ROUNDS,
+    H_SIBLINGS,
+    H_SPLIT,
+    H_WEIGHTED,
+)
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    and_also,
+    implies,
+    one_step,
+    only,
+    same,
+    spread,
+    total,
+)
+from fairsched.verify.proofs.gates import changes as change_proofs
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.proofs.gates.deficit import FIELDS, LAWS, NOTHING_YET, PARAMETERS, RANGE, both, waits
+from fairsched.verify.proofs.kernels import deficit, hierarchical
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
@@ -29,23 +59,23 @@ PATH = {"p": Kind.POINT, "inner": Kind.POINT, "outer": Kind.POINT}
 _AMOUNT = {**PATH, "x": Kind.SCALAR}
 
 
-def along(o: Algebra, v: Any, w: World, amount: Any) -> Any:
+def along(o: Algebra, v: Term, w: World, amount: Term) -> Term:
     """A ghost's change at a client and at its groups; not the kernel of that name, which is under proof."""
     return o.bump(o.bump(o.bump(v, w.p, amount), w.inner, amount), w.outer, amount)
 
 
-def is_other(o: Algebra, like: Any, one: Any, two: Any) -> Any:
+def is_other(o: Algebra, like: Term, one: Term, two: Term) -> Term:
     """Whether two points are not one client."""
     return o.where(o.pick(only(o, like, one), two, False), False, True)
 
 
-def _a_path(o: Algebra, w: World) -> Any:
-    """A client and its groups are different nodes, and nobody else's groups are asked for."""
+def _a_path(o: Algebra, w: World) -> Term:
+    """A client and its groups are different nodes, and no other groups are asked for."""
     apart = is_other(o, w.Q, w.p, w.inner) & is_other(o, w.Q, w.p, w.outer) & is_other(o, w.Q, w.inner, w.outer)
     return o.exists(w.p) & apart
 
 
-def _charged_within(o: Algebra, w: World) -> Any:
+def _charged_within(o: Algebra, w: World) -> Term:
     """What is charged now and what is still reserved is at most U, for the client and for each of its groups."""
 
     def within(p: Any) -> Any:
@@ -54,11 +84,11 @@ def _charged_within(o: Algebra, w: World) -> Any:
     return within(w.p) & within(w.inner) & within(w.outer)
 
 
-def _was_reserved(o: Algebra, w: World) -> Any:
+def _was_reserved(o: Algebra, w: World) -> Term:
     return (w.x <= o.pick(w.R, w.p, 0)) & (w.x <= o.pick(w.R, w.inner, w.x)) & (w.x <= o.pick(w.R, w.outer, w.x))
 
 
-def _seen(o: Algebra, w: World) -> Any:
+def _seen(o: Algebra, w: World) -> Term:
     """What the gate saw of the client's groups is what they have, and 1 where there is none."""
     inner = same(o.pick(w.inner_q, w.p, 1), o.pick(w.q, w.inner, 1))
     return inner & same(o.pick(w.outer_q, w.p, 1), o.pick(w.q, w.outer, 1))
@@ -70,25 +100,25 @@ _RESERVED = Need(_was_reserved, MEM_RESERVE)
 
 
 def _queue_events() -> tuple[Event, ...]:
-    """Somebody begins or ceases to wait at or below a node: no deficit changes."""
+    """A client begins or ceases to wait at or below a node: no deficit changes."""
 
-    def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+    def arrive(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
-    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+    def leave(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, False)}
 
     return Event("arrive", arrive, {"p": Kind.POINT}), Event("leave the queue", leave, {"p": Kind.POINT})
 
 
-def refill_event(flat: Any, *needs: Need) -> Event:
+def refill_event(flat: Functions, *needs: Need) -> Event:
     """One round of credit in one family, of which f and g both are, or neither."""
 
-    def refill(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refill(o: Algebra, w: World) -> Written:
         q = flat.refill(o, w.q, w.queued & w.family, w.known & w.family, w.Q)
         return {"q": q, "P": w.P + (q - w.q)}
 
-    def siblings(o: Algebra, w: World) -> Any:
+    def siblings(o: Algebra, w: World) -> Term:
         here, there = o.pick(w.family, w.f, True), o.pick(w.family, w.g, True)
         return o.where(here, there, True) & o.where(there, here, True)
 
@@ -102,15 +132,12 @@ def refill_event(flat: Any, *needs: Need) -> Event:
     )
 
 
-def _admission_events(kernel: Any) -> tuple[Event, ...]:
+def _admission_events(kernel: Functions) -> tuple[Event, ...]:
     """The client p, in `inner`, which is in `outer`, is admitted, charged x, and r more may be charged to it later."""
 
-    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+    def admit(o: Algebra, w: World) -> Written:
         q = kernel.admit(o, w.q, w.p, w.inner, w.outer, w.x)
         return {"q": q, "R": along(o, w.R, w, w.r), "W": along(o, w.W, w, w.x)}
-
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"p": kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)}
 
     groups = {"inner": Kind.POINT, "outer": Kind.POINT, "x": Kind.SCALAR, "r": Kind.SCALAR}
     seen = {"inner_q": Kind.VECTOR, "outer_q": Kind.VECTOR, "ready": Kind.MASK, "score": Kind.VECTOR}
@@ -122,7 +149,7 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
             {**groups, **seen},
             (*needs, Need(_seen)),
             (kernel.choose, kernel.admit),
-            decides=choose,
+            decides=lambda o, w: {"p": kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)},
             happens=lambda o, w: o.exists(w.p),
         ),
         Event(
@@ -136,23 +163,20 @@ def _admission_events(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _running_events(kernel: Any, flat: Any) -> tuple[Event, ...]:
+def _running_events(kernel: Functions, flat: Functions) -> tuple[Event, ...]:
     """What happens to requests in flight."""
 
-    def decode(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"q": flat.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d}
-
-    def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+    def correct(o: Algebra, w: World) -> Written:
         q = kernel.admit(o, w.q, w.p, w.inner, w.outer, w.x)
         return {"q": q, "R": along(o, w.R, w, -w.x), "W": along(o, w.W, w, w.x)}
 
-    def release(o: Algebra, w: World) -> Mapping[str, Any]:
+    def release(o: Algebra, w: World) -> Written:
         return {"R": along(o, w.R, w, -w.x)}
 
-    def preempt(o: Algebra, w: World) -> Mapping[str, Any]:
+    def preempt(o: Algebra, w: World) -> Written:
         return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
-    def refund(o: Algebra, w: World) -> Mapping[str, Any]:
+    def refund(o: Algebra, w: World) -> Written:
         q = kernel.refund(o, w.q, w.p, w.inner, w.outer, w.x, w.Q)
         return {"q": q, "W": along(o, w.W, w, -granted(o, w, w.q))}
 
@@ -160,7 +184,7 @@ def _running_events(kernel: Any, flat: Any) -> tuple[Event, ...]:
     return (
         Event(
             "decode",
-            decode,
+            lambda o, w: {"q": flat.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
             {"d": Kind.VECTOR},
             (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
             (flat.decode,),
@@ -172,7 +196,7 @@ def _running_events(kernel: Any, flat: Any) -> tuple[Event, ...]:
     )
 
 
-def granted(o: Algebra, w: World, q: Any) -> Any:
+def granted(o: Algebra, w: World, q: Term) -> Term:
     """What of x leaves the client and each of its groups at most one quantum of credit."""
 
     def left(p: Any) -> Any:
@@ -181,8 +205,10 @@ def granted(o: Algebra, w: World, q: Any) -> Any:
     return o.minimum(w.x, o.minimum(left(w.p), o.minimum(left(w.inner), left(w.outer))))
 
 
-def system(kernel: Any = hierarchical, flat: Any = deficit, *, backlogged: tuple[str, ...] = ()) -> System:
-    """The gate over an interval in which somebody waits at or below each of `backlogged` ("f", "g")."""
+def hierarchical_system(
+    kernel: Functions = hierarchical, flat: Functions = deficit, *, backlogged: tuple[str, ...] = ()
+) -> System:
+    """The gate over an interval in which a client waits at or below each of `backlogged` ("f", "g")."""
     return System(
         "hierarchical gate",
         parameters=PARAMETERS,
@@ -200,25 +226,25 @@ def system(kernel: Any = hierarchical, flat: Any = deficit, *, backlogged: tuple
 # --- an organisation and its clients --------------------------------------------------------------------------------
 
 
-def _of_g(o: Algebra, w: World) -> Any:
+def _of_g(o: Algebra, w: World) -> Term:
     """g is one of the client's groups exactly if the client is one of `mine`."""
     above = o.where(is_other(o, w.Q, w.g, w.inner), o.where(is_other(o, w.Q, w.g, w.outer), False, True), True)
     mine = o.pick(w.mine, w.p, False)
     return o.where(mine, above, o.where(above, False, True)) & is_other(o, w.Q, w.g, w.p)
 
 
-def _not_mine(o: Algebra, w: World) -> Any:
+def _not_mine(o: Algebra, w: World) -> Term:
     """Groups are no clients."""
     return o.where(o.pick(w.mine, w.inner, False) | o.pick(w.mine, w.outer, False), False, True)
 
 
-def _sum_of_mine(o: Algebra, w: World, v: Any) -> Any:
+def _sum_of_mine(o: Algebra, w: World, v: Term) -> Term:
     return total(o, o.where(w.mine, v, 0))
 
 
-def _split_system(kernel: Any, flat: Any) -> System:
+def _split_system(kernel: Functions, flat: Functions) -> System:
     """The gate in which g is charged whatever its clients are, and nothing else."""
-    one = system(kernel, flat, backlogged=("f",))
+    one = hierarchical_system(kernel, flat, backlogged=("f",))
     decoded = Need(lambda o, w: same(o.pick(w.d, w.g, 0), _sum_of_mine(o, w, w.d)))
 
     def of_clients(event: Event) -> Event:
@@ -235,7 +261,7 @@ def _split_system(kernel: Any, flat: Any) -> System:
     )
 
 
-def _no_more_than_f(o: Algebra, w: World) -> Any:
+def _no_more_than_f(o: Algebra, w: World) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     return w.clients_of_g - o.pick(w.W, w.f, 0) <= (quantum_f + charge_f - 1) + (quantum_g + charge_g - 1)
 
@@ -251,21 +277,160 @@ def _as_of_clients(theorem: Theorem, of: System, flat: str) -> Claim:
     return attrs.evolve(_FLAT[flat], theorem=theorem, system=of)
 
 
-def _change_claim(kernel: Any, flat: Any) -> Claim:
+def _change_claim(kernel: Functions, flat: Functions) -> Claim:
     """The deficit gate's claim about quanta that change; the event in which they do is its own."""
     of = change_proofs.claims(flat)[0]
-    events = (*system(kernel, flat).events, *(event for event in of.system.events if event.name == "configured"))
+    events = (
+        *hierarchical_system(kernel, flat).events,
+        *(event for event in of.system.events if event.name == "configured"),
+    )
     changing = attrs.evolve(of.system, name="hierarchical gate, quanta change", events=events)
     return attrs.evolve(of, theorem=H_CHANGE, system=changing)
 
 
-def claims(kernel: Any = hierarchical, flat: Any = deficit) -> tuple[Claim, ...]:
+# --- one step of the kernels ------------------------------------------------------------------------------------------
+
+_SEEN = {
+    **dict.fromkeys(("q", "inner_q", "outer_q", "score"), Kind.VECTOR),
+    **dict.fromkeys(("queued", "ready"), Kind.MASK),
+}
+
+
+def _gate_claim(kernel: Functions) -> Claim:
+    """`served` is the client that the gate let in last, and the vectors are those from which it chose."""
+
+    def choose(o: Algebra, w: World) -> Written:
+        seen = {name: getattr(w, f"{name}_now") for name in _SEEN}
+        order = ("q", "inner_q", "outer_q", "queued", "ready", "score")
+        return {**seen, "served": kernel.choose(o, *(seen[name] for name in order))}
+
+    def may_go(w: World) -> Term:
+        return w.queued & w.ready & (w.q > 0) & (w.inner_q > 0) & (w.outer_q > 0)
+
+    def best(o: Algebra, w: World) -> Term:
+        found = spread(o.exists(w.served), w.score) & (w.score <= o.pick(w.score, w.served, 0))
+        return implies(o, may_go(w), found)
+
+    well_chosen = (
+        Clause(
+            "who is served waits, is ready, and has credit as its groups have",
+            lambda o, w: o.pick(may_go(w), w.served, True),
+        ),
+        Clause("none of them scores better, and one is served if there is one", best),
+    )
+    facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
+    event = Event("choose", choose, facts, kernels=(kernel.choose,))
+    return one_step(H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": Kind.POINT}, event, well_chosen)
+
+
+def _rounds_claim(kernel: Functions, flat: Functions) -> Claim:
+    """Rounds of the family `ours` in a row, counted in quanta as `G`: others are refilled meanwhile, and whatever else
+    happens starts the count again."""
+    tree = hierarchical_system(kernel, flat)
+
+    def counted(event: Event) -> Event:
+        if event.name == "refill a family":
+            elsewhere = Need(lambda o, w: implies(o, w.ours & w.family, False))
+            return event.with_needs(elsewhere)
+        return and_also(event, G=lambda o, w, _: w.G - w.G)
+
+    def refill(o: Algebra, w: World) -> Written:
+        q = flat.refill(o, w.q, w.queued & w.ours, w.known & w.ours, w.Q)
+        return {"q": q, "P": w.P + (q - w.q), "G": w.G + w.Q}
+
+    due = Need(lambda o, w: w.due)
+    ours = Event("refill", refill, {}, (due,), (flat.refill_due, flat.refill))
+    of = attrs.evolve(
+        tree,
+        parameters={**tree.parameters, "ours": Kind.MASK},
+        fields={**tree.fields, "G": Kind.VECTOR},
+        events=(ours, *map(counted, tree.events)),
+        derived={"due": lambda o, w: flat.refill_due(o, w.q, w.queued & w.ours)},
+    )
+    raised = Clause(
+        "the rounds so far raised waiting clients by G",
+        lambda o, w: implies(o, w.queued & w.ours, w.q - w.G >= 1 - w.U),
+    )
+    return Claim(
+        H_ROUNDS,
+        of,
+        (*NOTHING_YET, Clause("G = 0", lambda o, w: same(w.G, 0))),
+        (*RANGE, raised),
+        (Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),),
+    )
+
+
+def _few_rounds(o: Algebra, w: World) -> Term:
+    """After k rounds G = k Q, so one more is due only if k <= floor((U_i - 1) / Q_i)."""
+    return implies(o, w.queued & w.ours & w.due, w.G <= w.U - 1)
+
+
+def _progress_claim(kernel: Functions, flat: Functions) -> Claim:
+    """`served` is what the gate would let in of `family`, whose groups have credit, with every client ready."""
+
+    def choose(o: Algebra, w: World) -> Written:
+        waiting = w.queued_now & w.family_now
+        served = kernel.choose(o, w.q_now, w.inner_q, w.outer_q, waiting, waiting, w.score)
+        return {"q": w.q_now, "queued": w.queued_now, "family": w.family_now, "served": served}
+
+    def nothing_due(o: Algebra, w: World) -> Term:
+        return o.where(flat.refill_due(o, w.q_now, w.queued_now & w.family_now), False, True)
+
+    in_credit = Need(lambda o, w: implies(o, w.family_now, (w.inner_q > 0) & (w.outer_q > 0)))
+    seen = {"inner_q": Kind.VECTOR, "outer_q": Kind.VECTOR, "score": Kind.VECTOR}
+    facts = {**seen, "q_now": Kind.VECTOR, "queued_now": Kind.MASK, "family_now": Kind.MASK}
+    served = Clause(
+        "if a client of it waits, one of it is let in",
+        lambda o, w: implies(o, w.queued & w.family, spread(o.exists(w.served), w.q)),
+    )
+    event = Event("choose", choose, facts, (Need(nothing_due), in_credit), (kernel.choose, flat.refill_due))
+    fields = {"q": Kind.VECTOR, "queued": Kind.MASK, "family": Kind.MASK, "served": Kind.POINT}
+    return one_step(H_PROGRESS, "hierarchical gate, a family", fields, event, (served,))
+
+
+def _refund_claim(kernel: Functions) -> Claim:
+    """`was` are the deficits before the client p and its groups were given back up to `x`."""
+
+    def refund(o: Algebra, w: World) -> Written:
+        taken = kernel.takes_back(o, w.q_now, w.p_now, w.inner_now, w.outer_now, w.x_now, w.Q)
+        q = kernel.refund(o, w.q_now, w.p_now, w.inner_now, w.outer_now, w.x_now, w.Q)
+        now = {"p": w.p_now, "inner": w.inner_now, "outer": w.outer_now}
+        return {"was": w.q_now, "q": q, "taken": taken, "x": w.x_now, **now}
+
+    def given(o: Algebra, w: World) -> Term:
+        on_path = o.put(o.put(o.put(spread(False, w.q), w.p, True), w.inner, True), w.outer, True)
+        return o.where(on_path, same(w.q, w.was + granted(o, w, w.was)), same(w.q, w.was))
+
+    clauses = (
+        Clause("each gets what all of them may, others nothing", given),
+        Clause("that is what is taken back", lambda o, w: same(w.taken, granted(o, w, w.was))),
+    )
+    facts = {f"{name}_now": kind for name, kind in {"q": Kind.VECTOR, **PATH, "x": Kind.SCALAR}.items()}
+
+    def is_path(o: Algebra, w: World) -> Term:
+        return IS_PATH.holds(o, World(Q=w.Q, p=w.p_now, inner=w.inner_now, outer=w.outer_now))
+
+    needs = (Need(is_path), Need(lambda o, w: w.x_now >= 0), Need(lambda o, w: w.q_now <= w.Q))
+    fields = {"q": Kind.VECTOR, "was": Kind.VECTOR, "x": Kind.SCALAR, "taken": Kind.SCALAR, **PATH}
+    event = Event("refund", refund, facts, needs, (kernel.takes_back, kernel.refund))
+    return one_step(
+        H_REFUND,
+        "hierarchical gate, a refund",
+        fields,
+        event,
+        clauses,
+        parameters={"Q": Kind.VECTOR},
+        laws=(Need(lambda o, w: w.Q >= 1),),
+    )
+
+
+def claims(kernel: Functions = hierarchical, flat: Functions = deficit) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s and, in families, `flat`'s."""
-    pair = system(kernel, flat, backlogged=("f", "g"))
+    pair = hierarchical_system(kernel, flat, backlogged=("f", "g"))
     split = _as_of_clients(H_SPLIT, _split_system(kernel, flat), "D-4.2")
     of_g = Clause("W_g is the sum over g's clients", lambda o, w: same(o.pick(w.W, w.g, 0), w.clients_of_g))
     return (
-        _as_of_clients(H_RANGE, system(kernel, flat), "D-range"),
+        _as_of_clients(H_RANGE, hierarchical_system(kernel, flat), "D-range"),
         _as_of_clients(H_SIBLINGS, pair.with_laws(_EQUAL), "D-4.1"),
         _as_of_clients(H_WEIGHTED, pair, "D-weighted"),
         attrs.evolve(
@@ -274,4 +439,8 @@ def claims(kernel: Any = hierarchical, flat: Any = deficit) -> tuple[Claim, ...]
             conclusions=(Clause("sum over g's clients - W_f <= 2(Q + U - 1)", _no_more_than_f),),
         ),
         _change_claim(kernel, flat),
+        _gate_claim(kernel),
+        _rounds_claim(kernel, flat),
+        _progress_claim(kernel, flat),
+        _refund_claim(kernel),
     )

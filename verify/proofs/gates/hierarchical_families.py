@@ -1,20 +1,200 @@
-"""Runs that attain the hierarchical gate's bounds, on the worker of `fairsched.verify.witness_deficit`, where U = 5.
+"""What ships of the hierarchical gate beside its kernels, in worlds: H-families, and what is false of a flat gate.
 
-The tree: node 0 is an organisation with the clients 2 and 3, node 1 a client in no group; each request of the
-organisation comes from whichever of its two clients has credit.
+F-HIER-1 is what a client gains that comes as many: under the deficit gate k clients get k shares, whatever they are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import numpy as np
+from hypothesis import strategies as st
 
-from fairsched.policies.deficit_progress import gap_cost, weighted_gap_cost
-from fairsched.verify import hierarchical_kernel_proofs, hierarchical_proofs
-from fairsched.verify.concrete import Values
-from fairsched.verify.system import Claim, World
-from fairsched.verify.witness_deficit import CHARGE_MAX, QUANTUM
-from fairsched.verify.witness_run import INTERVAL_STARTS, Step, Witness, one, served
+from fairsched.model.algebra import NUMPY, Bools, Ints, SiblingAlgebra
+from fairsched.model.pricing import Rates, charge_max_reserved
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.policies.gates import (
+    H_FAMILIES,
+    H_SPLIT,
+    ROOT,
+    AnyGate,
+    DeficitGate,
+    HierarchicalGate,
+    deficit,
+    gap_cost,
+    weighted_gap_cost,
+)
+from fairsched.verify.logic import (
+    BEGIN,
+    Bug,
+    Claim,
+    RefutedClaim,
+    RunStep,
+    SampledClaim,
+    Shown,
+    Values,
+    Witness,
+    World,
+    one,
+    served,
+)
+from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
+from fairsched.verify.proofs.gates.deficit_witnesses import CHARGE_MAX
+from fairsched.verify.proofs.kernels import hierarchical
+
+RATES = Rates(1, 2)
+QUANTUM = 4
+NODES_MAX = 9
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Mapping[str, Any]:
+    """A tree whose node 0 is the root, with a deficit a node, the clients seen and waiting, and quanta."""
+    size = draw(st.integers(2, NODES_MAX))
+
+    def each(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=size - 1, max_size=size - 1))
+
+    known = [0, *each(st.integers(0, 1))]
+    return {
+        "up": [ROOT, *(draw(st.integers(0, node - 1)) for node in range(1, size))],
+        "q": [1, *each(st.integers(-9, 4))],
+        "known": known,
+        "waits": [seen and waits for seen, waits in zip(known, [0, *each(st.integers(0, 1))], strict=True)],
+        "quantum": [1, *each(st.integers(1, 5))],
+    }
+
+
+def refilled_alone(w: Any) -> dict[int, list[int]]:
+    """For each node that has children what the deficit gate makes of them, were they all there is."""
+    up = np.array(w.up)
+    found = {}
+    for above in sorted(set(w.up)):
+        family = np.array([node for node in range(1, len(up)) if up[node] == above], dtype=np.int64)
+        q, quantum = np.array(w.q)[family], np.array(w.quantum)[family]
+        known, waits = np.array(w.known, dtype=bool)[family], np.array(w.waits, dtype=bool)[family]
+        while deficit.refill_due(NUMPY, q, waits):
+            q = deficit.refill(NUMPY, q, waits, known, quantum)
+        found[above] = q.tolist()
+    return found
+
+
+def split_up(gate: AnyGate, keys: int, requests: int) -> tuple[int, int]:
+    """What an organisation of so many clients and one client in none were charged after so many requests of 3 units.
+
+    All of them always have another request waiting, and the organisation's are preferred.
+    """
+    clients = range(keys + 1)
+    heads = np.array([1] * keys + [0], dtype=np.int64)
+    state = gate.init()
+    for client in range(keys):
+        state = gate.configured(state, client, 1, (("organisation", 1),))
+    for client in clients:
+        state = gate.joined(state, client, heads[: client + 1], False)
+    charged = [0] * (keys + 1)
+    for _ in range(requests):
+        turn = gate.begin(state, heads)
+        client = turn.choose(heads)
+        turn.admit(client, 1, 2, False)
+        state = gate.released(gate.decoded(gate.after(state, turn), (client,), (1,)), client, 2)
+        charged[client] += RATES.input + RATES.output
+    return sum(charged[:keys]), charged[keys]
+
+
+def split_bound() -> int:
+    """2(Q + U - 1) for these requests, which a worker of 2 tokens takes one at a time."""
+    charge_max = charge_max_reserved(RATES, 2, 1)
+    return gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
+
+
+Refilled = Callable[[Ints, Bools, Any], Ints]
+
+
+def _families(refilled: Refilled = hierarchical.refilled) -> SampledClaim:
+    def shows(w: SimpleNamespace) -> Shown:
+        state: Any = SimpleNamespace(
+            up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
+        )
+        found = refilled(np.array(w.q), np.array(w.waits, dtype=np.bool_), state).tolist()
+        alone = refilled_alone(w)
+        return {
+            f"the children of node {above} are as if they were alone": [
+                q for node, q in enumerate(found) if node and w.up[node] == above
+            ]
+            == children
+            for above, children in alone.items()
+        } | {"the root is left alone": found[0] == w.q[0]}
+
+    return SampledClaim(H_FAMILIES, trees(), shows)
+
+
+def claims() -> tuple[SampledClaim, ...]:
+    """The claim about the refill that ships."""
+    return (_families(),)
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Refills that are wrong in one way each."""
+
+    def as_one_family(q: Ints, waits: Bools, state: Any) -> Ints:
+        if not deficit.refill_due(NUMPY, q, waits):
+            return q
+        topped: Ints = deficit.refill_rounds(NUMPY, q, waits, state.known, state.quantum)
+        return topped
+
+    def one_round(q: Ints, waits: Bools, state: Any) -> Ints:
+        families = SiblingAlgebra(state.up)
+        topped: Ints = deficit.refill(families, q, waits, state.known, state.quantum)
+        return topped
+
+    return (
+        Bug("no family is refilled while any client has credit", _families(as_one_family)),
+        Bug("one round, however deep the debt", _families(one_round)),
+    )
+
+
+# --- what is false --------------------------------------------------------------------------------------------------
+
+KEYS_MAX, REQUESTS_MAX = 6, 120
+
+
+def splits(gate: AnyGate, name: str) -> SampledClaim:
+    """That splitting up gains nothing, of a gate: for up to so many clients of an organisation and so many requests."""
+    statement = "an organisation gets at most 2(Q + U - 1) more than a client beside it, however many clients it is"
+
+    def shows(w: SimpleNamespace) -> Shown:
+        together, other = split_up(gate, w.keys, w.requests)
+        return {statement: together - other <= split_bound()}
+
+    def worlds() -> Iterator[Mapping[str, int]]:
+        return ({"keys": k, "requests": n} for k in range(1, KEYS_MAX + 1) for n in range(1, REQUESTS_MAX + 1))
+
+    theorem = Theorem(name, statement, "what one would expect of shares", (), scope=Scope.BOUNDED)
+    return SampledClaim(theorem, worlds, shows)
+
+
+GATES: dict[str, AnyGate] = {
+    "flat": DeficitGate(RATES, QUANTUM),
+    "hierarchical": HierarchicalGate(RATES, QUANTUM),
+}
+"""The two gates of the comparison."""
+
+
+def refutations() -> tuple[RefutedClaim, ...]:
+    """What sounds right of shares among clients and is not."""
+    return (
+        RefutedClaim(
+            splits(GATES["flat"], "F-HIER-1"),
+            "the deficit gate, whose shares are per client",
+            H_SPLIT.id,
+            "120 requests of 3 units: as 3 clients an organisation gets 270 units, and a client beside it 90",
+            {"keys": 3, "requests": 120},
+        ),
+    )
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
 
 NODES, ORGANISATION, CLIENT = 4, 0, 1
 ROOTS, CLIENTS = (1, 1, 0, 0), (0, 0, 1, 1)
@@ -28,10 +208,10 @@ class _Run:
     def __init__(self, quanta: tuple[int, ...]) -> None:
         self.quanta = quanta
         self.q = [0] * NODES
-        self.steps: list[Step] = [("arrive", {"p": node}) for node in range(NODES)]
+        self.steps: list[RunStep] = [("arrive", {"p": node}) for node in range(NODES)]
 
     def refill(self, family: tuple[int, ...]) -> None:
-        """A round of credit for a family in which nobody has any."""
+        """A round of credit for a family in which no client has any."""
         assert not any(held and q > 0 for held, q in zip(family, self.q, strict=True))
         self.q = [q + quantum * held for q, quantum, held in zip(self.q, self.quanta, family, strict=True)]
         self.steps.append(("refill a family", {"family": family}))
@@ -56,10 +236,10 @@ class _Run:
 
     def starts(self) -> None:
         """The interval starts here."""
-        self.steps.append((INTERVAL_STARTS, {}))
+        self.steps.append((BEGIN, {}))
 
 
-def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterator[Step]:
+def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterator[RunStep]:
     """Admitted by the gate's choice, and every node of the path pays for its output."""
     admission, (name, facts) = served(NODES, p, *_TOKENS[cost], ready=(1,) * NODES, score=one(NODES, p, 1), **groups)
     yield admission
@@ -108,7 +288,7 @@ def _range() -> Witness:
         return int(w.q[CLIENT]) - int(w.q[ORGANISATION])
 
     claim = _claim(hierarchical_proofs.claims(), "H-range")
-    steps = tuple(step for step in _siblings().steps if step[0] != INTERVAL_STARTS)
+    steps = tuple(step for step in _siblings().steps if step[0] != BEGIN)
     parameters = _parameters((QUANTUM,) * NODES)
     return Witness(claim, NODES, parameters, steps, QUANTUM + CHARGE_MAX - 1, measure=width)
 
@@ -151,12 +331,12 @@ def _rounds() -> Witness:
     run.refill(ROOTS)
     run.refill(ROOTS)
     steps = tuple(map(_of_two_kinds, run.steps))
-    claim = _claim(hierarchical_kernel_proofs.claims(), "H-rounds")
+    claim = _claim(hierarchical_proofs.claims(), "H-rounds")
     parameters = {**_parameters(run.quanta), "ours": ROOTS}
     return Witness(claim, NODES, parameters, steps, (CHARGE_MAX - 1) // QUANTUM + 1, measure=rounds)
 
 
-def _of_two_kinds(step: Step) -> Step:
+def _of_two_kinds(step: RunStep) -> RunStep:
     """A refill of the root's family is another event than that of any other."""
     return ("refill", {}) if step == ("refill a family", {"family": ROOTS}) else step
 

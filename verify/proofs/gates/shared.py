@@ -1,18 +1,19 @@
 """One deficit a client for all workers: D2-global, D2-lag, D2-gift, D2-together, D2-stale and D2-steal.
 
-For every number of clients, and of workers, since a worker appears only as a mask: a decision lets in whom `ready` says
-(any mask, such as who waits there), and a worker's own refill tops up the mask `here`.  R is what may still be charged
-to a client on all workers together (D2-memory), and the gate's counts say who waits anywhere (D2-places); both are in
-`fairsched.verify.global_worker_proofs`.
+For every number of clients, and of workers, since a worker appears only as a mask: a decision lets in whom `ready`
+says (any mask, such as the clients that wait there), and a worker's own refill tops up the mask `here`.  R is what may
+still be charged to a client on all workers together (D2-memory), and the gate's counts say which clients wait anywhere
+(D2-places); both are in `fairsched.verify.proofs.gates.shared_workers`.
 
 A decision that rests on stale reads sees q + s with 0 <= s <= S, and what it does is added to the true q.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from fairsched.model.algebra import Algebra
+from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import (
     BACKLOGGED_TOGETHER,
     EQUAL_QUANTA,
@@ -24,17 +25,28 @@ from fairsched.model.theorem import (
     STALE_READS,
     Theorem,
 )
-from fairsched.policies import deficit, global_deficit
-from fairsched.policies.deficit_progress import gap_cost
-from fairsched.policies.global_theorems import (
-    D2_GIFT,
-    D2_GLOBAL,
-    D2_LAG,
-    D2_STALE,
-    D2_STEAL,
-    D2_TOGETHER,
+from fairsched.policies.gates import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER, gap_cost
+from fairsched.verify.logic import (
+    BEGIN,
+    RATES,
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    RunStep,
+    System,
+    Term,
+    Values,
+    Witness,
+    World,
+    Written,
+    implies,
+    one,
+    same,
 )
-from fairsched.verify.deficit_proofs import (
+from fairsched.verify.proofs.gates.deficit import (
     at_least_as_much_credit,
     both,
     gap_within,
@@ -42,7 +54,7 @@ from fairsched.verify.deficit_proofs import (
     same_credit,
     waits,
 )
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same
+from fairsched.verify.proofs.kernels import deficit, global_deficit
 
 _ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
 _NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
@@ -57,7 +69,9 @@ class _Cluster:
     what workers give on their own (None: that happens only if GlobalRefill is dropped).
     """
 
-    def __init__(self, kernel: Any, gate: Any, backlogged: tuple[str, ...], stale: bool, gift: str | None) -> None:
+    def __init__(
+        self, kernel: Functions, gate: Functions, backlogged: tuple[str, ...], stale: bool, gift: str | None
+    ) -> None:
         self.kernel = kernel
         self.gate = gate
         self.backlogged = backlogged
@@ -100,13 +114,13 @@ class _Cluster:
     def _queues(self) -> tuple[Event, ...]:
         kernel = self.kernel
 
-        def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+        def arrive(o: Algebra, w: World) -> Written:
             return {"places": kernel.enter(o, w.places, w.p), "known": o.put(w.known, w.p, True)}
 
-        def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+        def leave(o: Algebra, w: World) -> Written:
             return {"places": kernel.depart(o, w.places, w.p)}
 
-        def rejoin(o: Algebra, w: World) -> Mapping[str, Any]:
+        def rejoin(o: Algebra, w: World) -> Written:
             return {**arrive(o, w), "q": self.gate.rejoin_printed(o, w.q, w.p)}
 
         waiting = Need(lambda o, w: o.pick(w.places, w.p, 1) >= 1)
@@ -121,11 +135,11 @@ class _Cluster:
     def _refills(self) -> tuple[Event, ...]:
         gate = self.gate
 
-        def refill(o: Algebra, w: World) -> Mapping[str, Any]:
+        def refill(o: Algebra, w: World) -> Written:
             q = self._then(w, lambda seen: gate.refill(o, seen, w.queued, w.known, w.Q))
             return {"q": q, "P": w.P + (q - w.q)}
 
-        def own(o: Algebra, w: World) -> Mapping[str, Any]:
+        def own(o: Algebra, w: World) -> Written:
             q = self._then(w, lambda seen: gate.refill(o, seen, w.here, w.here, w.Q))
             counted = self.gift or "P"
             return {"q": q, counted: getattr(w, counted) + (q - w.q)}
@@ -147,12 +161,9 @@ class _Cluster:
     def _admissions(self) -> tuple[Event, ...]:
         gate = self.gate
 
-        def admit(o: Algebra, w: World) -> Mapping[str, Any]:
+        def admit(o: Algebra, w: World) -> Written:
             q = self._then(w, lambda seen: gate.admit(o, seen, w.p, w.x))
             return {"q": q, "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
-
-        def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-            return {"p": gate.choose(o, self._seen(w), w.queued, w.ready, w.score)}
 
         amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
         needs = (
@@ -167,7 +178,7 @@ class _Cluster:
                 {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
                 needs,
                 kernels=(gate.in_credit, gate.choose, gate.admit),
-                decides=choose,
+                decides=lambda o, w: {"p": gate.choose(o, self._seen(w), w.queued, w.ready, w.score)},
                 happens=lambda o, w: o.exists(w.p),
             ),
             self._event(
@@ -183,21 +194,21 @@ class _Cluster:
     def _running(self) -> tuple[Event, ...]:
         gate, kernel = self.gate, self.kernel
 
-        def decode(o: Algebra, w: World) -> Mapping[str, Any]:
+        def decode(o: Algebra, w: World) -> Written:
             q = self._then(w, lambda seen: gate.decode(o, seen, w.d))
             return {"q": q, "R": w.R - w.d, "W": w.W + w.d}
 
-        def correct(o: Algebra, w: World) -> Mapping[str, Any]:
+        def correct(o: Algebra, w: World) -> Written:
             q = self._then(w, lambda seen: gate.correct(o, seen, w.p, w.x))
             return {"q": q, "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
-        def finish(o: Algebra, w: World) -> Mapping[str, Any]:
+        def finish(o: Algebra, w: World) -> Written:
             return {"R": o.bump(w.R, w.p, -w.x)}
 
-        def preempt(o: Algebra, w: World) -> Mapping[str, Any]:
+        def preempt(o: Algebra, w: World) -> Written:
             return {**finish(o, w), "places": kernel.enter(o, w.places, w.p), "known": o.put(w.known, w.p, True)}
 
-        def refund(o: Algebra, w: World) -> Mapping[str, Any]:
+        def refund(o: Algebra, w: World) -> Written:
             q = self._then(w, lambda seen: kernel.refund(o, seen, w.p, w.x, w.Q))
             room = o.pick(w.Q, w.p, 0) - o.pick(self._seen(w), w.p, 0)
             return {"q": q, "W": o.bump(w.W, w.p, -o.maximum(o.minimum(w.x, room), 0))}
@@ -213,7 +224,7 @@ class _Cluster:
         )
 
 
-def same_truth(o: Algebra, a: Any, b: Any) -> Any:
+def same_truth(o: Algebra, a: Term, b: Term) -> Term:
     """Whether two truth values agree."""
     return o.where(a, b, o.where(b, False, True))
 
@@ -222,14 +233,14 @@ def same_truth(o: Algebra, a: Any, b: Any) -> Any:
 
 
 def _range(stale: bool) -> tuple[Clause, ...]:
-    def least(w: World) -> Any:
+    def least(w: World) -> Term:
         return 1 - w.U - w.S if stale else 1 - w.U
 
     return (
         Clause("1 - U - S <= q - R" if stale else "1 - U <= q - R", lambda o, w: w.q - w.R >= least(w)),
         Clause("q <= Q", lambda o, w: w.q <= w.Q),
         Clause("R >= 0", lambda o, w: w.R >= 0),
-        Clause("who waits is known", lambda o, w: implies(o, w.queued, w.known)),
+        Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
         Clause("q0 in range", lambda o, w: (w.q0 >= least(w)) & (w.q0 <= w.Q)),
     )
 
@@ -237,7 +248,7 @@ def _range(stale: bool) -> tuple[Clause, ...]:
 def _starts(stale: bool, *ghosts: str) -> tuple[Clause, ...]:
     named = ("W", "P", *ghosts)
 
-    def nothing(o: Algebra, w: World, name: str) -> Any:
+    def nothing(o: Algebra, w: World, name: str) -> Term:
         return same(getattr(w, name), 0)
 
     zero = tuple(Clause(f"{name} = 0", partial(nothing, name=name)) for name in named)
@@ -250,7 +261,7 @@ _SAME = Clause("P_f = P_g", same_credit)
 _EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 
 
-def _beside_gifts(o: Algebra, w: World) -> Any:
+def _beside_gifts(o: Algebra, w: World) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     (service_f, service_g), (gift_f, gift_g) = both(o, w, "W"), both(o, w, "G")
     beyond = (service_f - gift_f) - (service_g - gift_g)
@@ -258,7 +269,7 @@ def _beside_gifts(o: Algebra, w: World) -> Any:
     return (beyond <= bound) & (-beyond <= bound)
 
 
-def _stale_gap(o: Algebra, w: World) -> Any:
+def _stale_gap(o: Algebra, w: World) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     service_f, service_g = both(o, w, "W")
     bound = gap_cost(quantum_f, charge_f + w.S, quantum_g, charge_g + w.S)
@@ -277,11 +288,11 @@ def _interval(theorem: Theorem, cluster: _Cluster, joint: Clause, *conclusions: 
     )
 
 
-def _steal(kernel: Any, gate: Any) -> Claim:
-    """A worker that may take any waiting request is one for which everybody who waits is ready."""
+def _steal(kernel: Functions, gate: Functions) -> Claim:
+    """A worker that may take any waiting request is one for which every waiting client is ready."""
     alone = _Cluster(kernel, gate, (), False, "P").system()
 
-    def waiting(o: Algebra, w: World) -> Any:
+    def waiting(o: Algebra, w: World) -> Term:
         return kernel.waits(o, w.places)
 
     derived = {
@@ -291,17 +302,15 @@ def _steal(kernel: Any, gate: Any) -> Claim:
         "served": lambda o, w: o.exists(gate.choose(o, w.q, waiting(o, w), waiting(o, w), w.q)),
     }
 
-    def somebody(o: Algebra, w: World) -> Any:
+    def served(o: Algebra, w: World) -> Term:
         return o.where(w.waits, o.where(w.due, True, w.served), True)
 
     known = _range(False)[3]
     system = System(alone.name, alone.parameters, alone.laws, alone.fields, alone.events, derived)
-    return Claim(
-        D2_STEAL, system, (known,), (known,), (Clause("if none is due, somebody who waits is served", somebody),)
-    )
+    return Claim(D2_STEAL, system, (known,), (known,), (Clause("if none is due, a waiting client is served", served),))
 
 
-def claims(kernel: Any = global_deficit, gate: Any = deficit) -> tuple[Claim, ...]:
+def claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
     within = Clause("|W_f - W_g| <= 2(Q + U - 1)", gap_within)
     lag = Clause("P_f >= P_g", at_least_as_much_credit)
@@ -319,3 +328,65 @@ def claims(kernel: Any = global_deficit, gate: Any = deficit) -> tuple[Claim, ..
         _interval(D2_TOGETHER, pair(stale=False, gift="P"), _SAME, within),
         _interval(D2_STALE, pair(stale=True, gift=None), _SAME, Clause("|W_f - W_g| <= 2(Q + U + S - 1)", _stale_gap)),
     )
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
+
+WORKERS = 2
+CHARGE_MAX = WORKERS * (charge_max_reserved(RATES, 3, 2) - 1) + 1
+QUANTUM = 8
+F, G = 0, 1
+
+STALE = 4
+STALE_QUANTUM = 12
+"""(U + S - 1) = 12 is a multiple of it, so that a refill takes the deepest debt to a whole quantum."""
+
+
+def _admitted(client: int, outputs: int, ahead: int) -> RunStep:
+    facts = {"x": 1, "r": RATES.output * outputs, "ready": (1, 1), "score": one(2, client, 1)}
+    return "admit", {**facts, "s": one(2, client, ahead)}
+
+
+def _decoded(client: int, tokens: int) -> RunStep:
+    return "decode", {"d": one(2, client, RATES.output * tokens), "s": (0, 0)}
+
+
+def _spends_all(client: int, before: Sequence[int], ahead: int) -> Iterator[RunStep]:
+    """Requests of so many outputs one by one, then one of two outputs on both workers at once."""
+    for outputs in before:
+        yield _admitted(client, outputs, ahead)
+        yield _decoded(client, outputs)
+    yield _admitted(client, 2, ahead)
+    yield _admitted(client, 2, ahead)
+    yield _decoded(client, 4)
+
+
+def _run(before: Sequence[int], ahead: int) -> tuple[RunStep, ...]:
+    """Client 1 spends all that it can, and in the interval client 0 does so twice."""
+    refill: RunStep = ("refill", {"s": (0, 0)})
+    arrivals: list[RunStep] = [("arrive at a worker", {"p": client}) for client in (0, 1) for _ in range(WORKERS)]
+    spends = [*_spends_all(0, before, ahead)]
+    own = (*arrivals, refill, *_spends_all(1, before, ahead), (BEGIN, {}), *spends, refill, refill, *spends)
+    return own if ahead else tuple((name, {k: v for k, v in facts.items() if k != "s"}) for name, facts in own)
+
+
+def _witness(theorem: str, f: int = F, g: int = G) -> Witness:
+    claim = next(claim for claim in claims() if claim.theorem.id == theorem)
+    parameters: Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
+    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    return Witness(claim, 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
+
+
+def _stale() -> Witness:
+    """Each admission is let in by a copy that lacks four cost units of what its client was charged."""
+    claim = next(claim for claim in claims() if claim.theorem.id == "D2-stale")
+    parameters: Values = {"Q": (STALE_QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G, "S": STALE}
+    charge_max = CHARGE_MAX + STALE
+    bound = gap_cost(STALE_QUANTUM, charge_max, STALE_QUANTUM, charge_max)
+    return Witness(claim, 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
+
+
+def witnesses() -> tuple[Witness, ...]:
+    """One run a bound."""
+    pairs = tuple(_witness(theorem) for theorem in ("D2-global", "D2-gift", "D2-together"))
+    return (*pairs, _witness("D2-lag", f=G, g=F), _stale())

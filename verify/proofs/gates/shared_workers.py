@@ -1,34 +1,46 @@
 """What the workers of a cluster come to together: D2-places and D2-memory.
 
-How the gate's counts follow who waits where is shown for one worker and any number of others, and every number of
-clients.  How the workers' bounds add up is about vectors over *workers*, any number of them, for one client.
+How the gate's counts follow where each client waits is shown for one worker and any number of others, and every number
+of clients.  How the workers' bounds add up is about vectors over *workers*, any number of them, for one client.
 """
-
-from collections.abc import Mapping
-from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE
-from fairsched.policies import global_deficit
-from fairsched.policies.global_theorems import D2_MEMORY, D2_PLACES
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, same, total
+from fairsched.policies.gates import D2_MEMORY, D2_PLACES, D2_UNSENT
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    implies,
+    same,
+    spread,
+    total,
+)
+from fairsched.verify.proofs.kernels import credit_ledger, global_deficit
 
-# --- who waits where ------------------------------------------------------------------------------------------------
+# --- where clients wait----------------------------------------------------------------------------------------------
 
 
-def _places(kernel: Any) -> Claim:
-    """`here` is who waits at one worker, `elsewhere` at how many others each client does."""
+def _places(kernel: Functions) -> Claim:
+    """`here` are the clients that wait at one worker, `elsewhere` at how many others each does."""
 
-    def begins(o: Algebra, w: World) -> Mapping[str, Any]:
+    def begins(o: Algebra, w: World) -> Written:
         return {"places": kernel.enter(o, w.places, w.p), "here": o.put(w.here, w.p, True)}
 
-    def ends(o: Algebra, w: World) -> Mapping[str, Any]:
+    def ends(o: Algebra, w: World) -> Written:
         return {"places": kernel.depart(o, w.places, w.p), "here": o.put(w.here, w.p, False)}
 
-    def begins_there(o: Algebra, w: World) -> Mapping[str, Any]:
+    def begins_there(o: Algebra, w: World) -> Written:
         return {"places": kernel.enter(o, w.places, w.p), "elsewhere": o.bump(w.elsewhere, w.p, 1)}
 
-    def ends_there(o: Algebra, w: World) -> Mapping[str, Any]:
+    def ends_there(o: Algebra, w: World) -> Written:
         return {"places": kernel.depart(o, w.places, w.p), "elsewhere": o.bump(w.elsewhere, w.p, -1)}
 
     one, somewhere = {"p": Kind.POINT}, Need(lambda o, w: o.pick(w.elsewhere, w.p, 1) >= 1)
@@ -56,13 +68,13 @@ def _places(kernel: Any) -> Claim:
         counted,
         counted,
         (
-            Clause("who waits here or elsewhere is counted", lambda o, w: implies(o, _anywhere(w), w.waiting)),
+            Clause("clients that wait here or elsewhere are counted", lambda o, w: implies(o, _anywhere(w), w.waiting)),
             Clause("who is counted waits here or elsewhere", lambda o, w: implies(o, w.waiting, _anywhere(w))),
         ),
     )
 
 
-def _anywhere(w: World) -> Any:
+def _anywhere(w: World) -> Term:
     return w.here | (w.elsewhere >= 1)
 
 
@@ -72,22 +84,13 @@ def _anywhere(w: World) -> Any:
 def _memory() -> Claim:
     """Vectors are over workers, for one client: R is what each may still charge it.  `v` let it in last, for X."""
 
-    def admit(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"R": o.bump(w.R, w.p, w.r), "v": w.p, "X": w.x}
-
-    def charge(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"R": w.R - w.d}
-
-    def at_last(o: Algebra, w: World) -> Any:
-        return w.X + o.pick(w.R, w.v, 0) <= o.pick(w.U, w.v, w.X)
-
     whole = {
         "charged": lambda o, w: total(o, o.bump(w.R, w.v, w.X - 1)),
         "most": lambda o, w: total(o, w.U - 1),
     }
     held = (
         Clause("0 <= R <= U - 1", lambda o, w: (w.R >= 0) & (w.R <= w.U - 1)),
-        Clause("X + R_v <= U_v", at_last),
+        Clause("X + R_v <= U_v", lambda o, w: w.X + o.pick(w.R, w.v, 0) <= o.pick(w.U, w.v, w.X)),
         Clause("v is a worker", lambda o, w: o.exists(w.v)),
     )
     return Claim(
@@ -100,7 +103,7 @@ def _memory() -> Claim:
             (
                 Event(
                     "a worker lets the client in",
-                    admit,
+                    lambda o, w: {"R": o.bump(w.R, w.p, w.r), "v": w.p, "X": w.x},
                     {"p": Kind.POINT, "x": Kind.SCALAR, "r": Kind.SCALAR},
                     (
                         Need(lambda o, w: o.exists(w.p) & (w.x >= 0) & (w.r >= 0)),
@@ -110,7 +113,7 @@ def _memory() -> Claim:
                 ),
                 Event(
                     "workers charge what was reserved",
-                    charge,
+                    lambda o, w: {"R": w.R - w.d},
                     {"d": Kind.VECTOR},
                     (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
                 ),
@@ -123,6 +126,61 @@ def _memory() -> Claim:
     )
 
 
-def claims(kernel: Any = global_deficit) -> tuple[Claim, ...]:
+# --- charges that are reported late -----------------------------------------------------------------------------------
+
+
+def _ledger_claims(kernel: Functions = credit_ledger) -> tuple[Claim, ...]:
+    """The claim about the kernel functions of `kernel`."""
+
+    def own(o: Algebra, w: World) -> Written:
+        """The holder charges d (negative: gives back) and grants c."""
+        return {
+            "q": w.q - w.d + w.c,
+            "u": kernel.unsent_after(o, w.u, w.d, w.T),
+            "L": kernel.ledger_after(o, w.L, w.u, w.d, w.c, w.T),
+            "owed": w.u + w.d,
+        }
+
+    def others(o: Algebra, w: World) -> Written:
+        """Others charge d and grant c, and then have not told `later`."""
+        return {"q": w.q - w.d + w.c, "v": w.later, "L": w.L + w.c - (w.v + w.d - w.later)}
+
+    def rests(o: Algebra, w: World) -> Written:
+        """The holder tells everything: no bound keeps it."""
+        nothing = w.u - w.u
+        return {
+            "u": kernel.unsent_after(o, w.u, nothing, -1),
+            "L": kernel.ledger_after(o, w.L, w.u, nothing, nothing, -1),
+            "owed": nothing - 1,
+        }
+
+    amounts = {"d": Kind.VECTOR, "c": Kind.VECTOR}
+    held = (
+        Clause("0 <= u <= T", lambda o, w: (w.u >= 0) & (w.u <= w.T)),
+        Clause("v >= 0", lambda o, w: w.v >= 0),
+        Clause("L = q + u + v", lambda o, w: same(w.L, w.q + w.u + w.v)),
+        Clause("within T nothing is told", lambda o, w: implies(o, spread(w.within, w.u), same(w.u, w.owed))),
+        Clause("else everything is", lambda o, w: o.where(spread(w.within, w.u), True, same(w.u, 0))),
+    )
+    system = System(
+        "one holder's copy of the credit",
+        {"T": Kind.SCALAR},
+        (Need(lambda o, w: w.T >= 0),),
+        dict.fromkeys(("q", "L", "u", "v", "owed"), Kind.VECTOR),
+        (
+            Event("the holder charges", own, amounts, kernels=(kernel.unsent_after, kernel.ledger_after)),
+            Event("the holder rests", rests, kernels=(kernel.unsent_after, kernel.ledger_after)),
+            Event("others charge", others, {**amounts, "later": Kind.VECTOR}, (Need(lambda o, w: w.later >= 0),)),
+        ),
+        derived={
+            "within": lambda o, w: o.all((w.owed >= 0) & (w.owed <= w.T)),
+            "seen": lambda o, w: kernel.seen(o, w.L, w.u),
+        },
+    )
+    ahead = Clause("the copy is ahead by what others have not told", lambda o, w: same(w.seen, w.q + w.v))
+    return (Claim(D2_UNSENT, system, held, held, (*held[:3], ahead)),)
+
+
+def claims(kernel: Functions = global_deficit, credit_ledger_kernel: Functions = credit_ledger) -> tuple[Claim, ...]:
     """The claims; `kernel` holds the functions that count."""
-    return (_memory(), _places(kernel))
+    return (_memory(), _places(kernel), *_ledger_claims(credit_ledger_kernel))

@@ -8,39 +8,43 @@ swap-gap-V and swap-gap-D run both gates one after the other: each event belongs
 first.  Both books go on: those of the first gate stand still after the swap, and service is the sum.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
 
 from fairsched.model.algebra import Algebra
+from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import EQUAL_QUANTA, Theorem
-from fairsched.policies import counter, deficit, migrate
-from fairsched.policies.migrate import (
-    SWAP_D,
-    SWAP_GAP_D,
-    SWAP_GAP_V,
-    SWAP_V,
-    gap_to_counter_cost,
-    gap_to_deficit_cost,
-)
-from fairsched.verify import counter_proofs, deficit_proofs
-from fairsched.verify.counter_proofs import both_waited, charged_as_served, started_close, waits
-from fairsched.verify.deficit_proofs import both, same_credit
-from fairsched.verify.system import (
+from fairsched.policies.local import SWAP_D, SWAP_GAP_D, SWAP_GAP_V, SWAP_V, gap_to_counter_cost, gap_to_deficit_cost
+from fairsched.verify.logic import (
+    BEGIN,
+    RATES,
     Claim,
     Clause,
     Event,
     Formula,
+    Functions,
     Kind,
     Need,
+    RunStep,
     System,
+    Term,
+    Values,
+    Witness,
     World,
+    Written,
     implies,
     product,
     same,
+    served,
     spread,
 )
+from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, started_close, waits
+from fairsched.verify.proofs.gates.deficit import both, same_credit
+from fairsched.verify.proofs.kernels import counter, deficit, state_transfer
 
 # --- the swap alone, for any weights --------------------------------------------------------------------------------
 
@@ -52,7 +56,7 @@ _RESERVED = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
 def _after(clause: Clause) -> Clause:
     """The clause, once the swap has happened."""
 
-    def holds(o: Algebra, w: World, *points: Any) -> Any:
+    def holds(o: Algebra, w: World, *points: Any) -> Term:
         return implies(o, spread(w.swapped, w.q), clause.holds(o, w, *points))
 
     return Clause(f"then {clause.name}", holds, clause.points)
@@ -74,62 +78,62 @@ def _alone(theorem: Theorem, name: str, swap: Event, kept: tuple[Clause, ...], m
     return Claim(theorem, system, (*kept, _BEFORE), (*kept, *then), then)
 
 
-def _spare(w: World) -> Any:
+def _spare(w: World) -> Term:
     """What may still be reserved, in the counter's unit."""
     return product(w.U - w.R, w.share)
 
 
-def _close(o: Algebra, w: World, i: Any) -> Any:
-    """c_i + R_i <= c_j + U_i for every j who waits."""
+def _close(o: Algebra, w: World, i: Term) -> Term:
+    """c_i + R_i <= c_j + U_i for every waiting j."""
     return implies(o, w.queued, o.pick(w.c, i, 0) - o.pick(_spare(w), i, 0) <= w.c)
 
 
-def _close_to_last(o: Algebra, w: World) -> Any:
+def _close_to_last(o: Algebra, w: World) -> Term:
     return implies(o, spread(w.idle, w.c), w.c - _spare(w) <= o.pick(w.c, w.last, 0))
 
 
 _V_43 = (
-    Clause("c_i + R_i <= c_j + U_i for j who waits", _close, points=1),
-    Clause("c_i + R_i <= c_last + U_i when nobody waits", _close_to_last),
+    Clause("c_i + R_i <= c_j + U_i for waiting j", _close, points=1),
+    Clause("c_i + R_i <= c_last + U_i when none waits", _close_to_last),
     _RESERVED,
 )
 _D_RANGE = (Clause("1 - U <= q - R", lambda o, w: w.q - w.R >= 1 - w.U), _RESERVED)
 
 
-def _counters_take_over(kernel: Any) -> Event:
-    def swap(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"c": kernel.counters(o, w.q, w.share), "last": w.nobody, "swapped": w.swapped | True}
+def _counters_take_over(kernel: Functions) -> Event:
+    def swap(o: Algebra, w: World) -> Written:
+        return {"c": kernel.counters(o, w.q, w.share), "last": w.none, "swapped": w.swapped | True}
 
-    nobody = Need(lambda o, w: o.where(o.exists(w.nobody), False, True))
-    return Event("counters take over", swap, {"nobody": Kind.POINT}, (nobody,))
+    none = Need(lambda o, w: o.where(o.exists(w.none), False, True))
+    return Event("counters take over", swap, {"none": Kind.POINT}, (none,))
 
 
-def _deficits_take_over(kernel: Any) -> Event:
-    def swap(o: Algebra, w: World) -> Mapping[str, Any]:
+def _deficits_take_over(kernel: Functions) -> Event:
+    def swap(o: Algebra, w: World) -> Written:
         q = kernel.deficits(o, w.c, w.share, w.queued, w.last)
         return {"q": q, "known": spread(True, w.c), "swapped": w.swapped | True}
 
     return Event("deficits take over", swap)
 
 
-def _to_counter(kernel: Any) -> Claim:
+def _to_counter(kernel: Functions) -> Claim:
     debt = Clause("c is the debt", lambda o, w: same(w.c, product(o.maximum(-w.q, 0), w.share)))
     positive = Clause("c >= 0", lambda o, w: w.c >= 0)
     take_over = _counters_take_over(kernel)
     return _alone(SWAP_V, "deficits become counters", take_over, _D_RANGE, (*_V_43, positive, debt))
 
 
-def _to_deficit(kernel: Any) -> Claim:
-    def owes(o: Algebra, w: World, i: Any) -> Any:
+def _to_deficit(kernel: Functions) -> Claim:
+    def owes(o: Algebra, w: World, i: Term) -> Term:
         owed = product(1 - o.pick(w.q, i, 1), o.pick(w.share, i, 1))
         return implies(o, w.queued, o.pick(w.c, i, 0) - w.c <= owed)
 
-    def owes_idle(o: Algebra, w: World) -> Any:
+    def owes_idle(o: Algebra, w: World) -> Term:
         return implies(o, spread(w.idle, w.c), w.c - o.pick(w.c, w.last, 0) <= product(1 - w.q, w.share))
 
     debt = (
-        Clause("who is ahead of one who waits owes that at least", owes, points=1),
-        Clause("who is ahead of the last who left, when nobody waits, owes that at least", owes_idle),
+        Clause("a client ahead of one that waits owes that at least", owes, points=1),
+        Clause("a client ahead of the last that left, when none waits, owes that at least", owes_idle),
     )
     credit = Clause("q <= 1", lambda o, w: w.q <= 1)
     take_over = _deficits_take_over(kernel)
@@ -143,8 +147,8 @@ def _to_deficit(kernel: Any) -> Claim:
 _EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 _SWAPPED = Need(lambda o, w: w.swapped)
 _NOT_YET = Need(lambda o, w: o.where(w.swapped, False, True))
-_DEFICITS = deficit_proofs.system(deficit, backlogged=("f", "g"))
-_COUNTERS = counter_proofs.system(counter, backlogged=("f", "g"))
+_DEFICITS = deficit_proofs.deficit_system(deficit, backlogged=("f", "g"))
+_COUNTERS = counter_proofs.counter_system(counter, backlogged=("f", "g"))
 
 
 def _both_gates(name: str, swap: Event, first: System, second: System) -> System:
@@ -174,7 +178,7 @@ def _named(event: Event, system: System) -> Event:
 def _until(clause: Clause) -> Clause:
     """The clause, until the swap happens."""
 
-    def holds(o: Algebra, w: World, *points: Any) -> Any:
+    def holds(o: Algebra, w: World, *points: Any) -> Term:
         return implies(o, spread(o.where(w.swapped, False, True), w.q), clause.holds(o, w, *points))
 
     return Clause(f"first {clause.name}", holds, clause.points)
@@ -190,20 +194,20 @@ def _first(holds: Formula) -> Formula:
     return lambda o, w: o.where(w.swapped, True, holds(o, w))
 
 
-def _pair(o: Algebra, w: World, vector: Any) -> tuple[Any, Any]:
+def _pair(o: Algebra, w: World, vector: Term) -> tuple[Any, Any]:
     return o.pick(vector, w.f, 0), o.pick(vector, w.g, 0)
 
 
-def _for_both(o: Algebra, w: World, mask: Any) -> Any:
+def _for_both(o: Algebra, w: World, mask: Term) -> Term:
     return o.pick(mask, w.f, True) & o.pick(mask, w.g, True)
 
 
-def _gap(o: Algebra, w: World) -> Any:
+def _gap(o: Algebra, w: World) -> Term:
     service_f, service_g = both(o, w, "W")
     return service_f - service_g
 
 
-def _bound(o: Algebra, w: World, cost: Callable[..., Any]) -> Any:
+def _bound(o: Algebra, w: World, cost: Callable[..., Any]) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     return cost(quantum_f, charge_f, quantum_g, charge_g)
 
@@ -211,11 +215,11 @@ def _bound(o: Algebra, w: World, cost: Callable[..., Any]) -> Any:
 _WAITED = Clause("f and g waited", both_waited)
 
 
-def _gap_to_counter(kernel: Any) -> Claim:
-    def counted(o: Algebra, w: World) -> Any:
+def _gap_to_counter(kernel: Functions) -> Claim:
+    def counted(o: Algebra, w: World) -> Term:
         return _for_both(o, w, same(w.c, w.W + o.maximum(w.q, 0) - w.q0 - w.P))
 
-    def gap_within(o: Algebra, w: World) -> Any:
+    def gap_within(o: Algebra, w: World) -> Term:
         gap, bound = _gap(o, w), _bound(o, w, gap_to_counter_cost)
         return (gap <= bound) & (-gap <= bound)
 
@@ -236,12 +240,12 @@ def _gap_to_counter(kernel: Any) -> Claim:
     )
 
 
-def _gap_to_deficit(kernel: Any) -> Claim:
-    def balanced(o: Algebra, w: World) -> Any:
+def _gap_to_deficit(kernel: Functions) -> Claim:
+    def balanced(o: Algebra, w: World) -> Term:
         """What f was served beyond its counter's start and its deficit is what g was."""
         return same(*_pair(o, w, w.W + w.c0 + w.q - w.P))
 
-    def gap_within(o: Algebra, w: World) -> Any:
+    def gap_within(o: Algebra, w: World) -> Term:
         gap, bound = _gap(o, w), _bound(o, w, gap_to_deficit_cost)
         return (gap <= bound) & (-gap <= bound)
 
@@ -269,6 +273,68 @@ def _gap_to_deficit(kernel: Any) -> Claim:
     )
 
 
-def claims(kernel: Any = migrate) -> tuple[Claim, ...]:
+def claims(kernel: Functions = state_transfer) -> tuple[Claim, ...]:
     """The claims about the closed forms of `kernel`."""
     return (_to_counter(kernel), _to_deficit(kernel), _gap_to_counter(kernel), _gap_to_deficit(kernel))
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
+
+MEMORY = 3
+QUANTUM = 4
+CHARGE_MAX = charge_max_reserved(RATES, MEMORY, 2)
+
+
+def _claim(name: str) -> Claim:
+    return next(claim for claim in claims() if claim.theorem.id == name)
+
+
+def _under(gate: str, *steps: RunStep) -> list[RunStep]:
+    """The steps as the system of both gates names them."""
+    return [(f"{gate} gate: {name}", facts) for name, facts in steps]
+
+
+def _deficit_turn(client: int, input_tokens: int, output_tokens: int) -> list[RunStep]:
+    """One request of a client that the order prefers."""
+    preferred = tuple(int(i == client) for i in range(2))
+    return _under("deficit", *served(2, client, input_tokens, output_tokens, ready=(1, 1), score=preferred))
+
+
+def _counter_turn(client: int) -> list[RunStep]:
+    """A prompt of one token, and outputs that fill the memory: U."""
+    return _under("counter", *served(2, client, 1, MEMORY - 1))
+
+
+def _both_arrive(gate: str) -> list[RunStep]:
+    return _under(gate, ("arrive", {"p": 0}), ("arrive", {"p": 1}))
+
+
+def _parameters(f: int, g: int) -> Values:
+    return {"U": (CHARGE_MAX,) * 2, "Q": (QUANTUM,) * 2, "share": (1, 1), "f": f, "g": g}
+
+
+def _to_counter_witness() -> Witness:
+    """swap-gap-V: f spends 3Q of credit, the last of it as g comes to a credit that the swap does not carry; at 0 both,
+    f goes first and is served U."""
+    refill = _under("deficit", ("refill", {}))
+    before = [*_both_arrive("deficit"), *refill, *_deficit_turn(1, 1, 1), *_deficit_turn(1, 1, MEMORY - 1)]
+    spent = _deficit_turn(0, 2, 1)
+    during = [*spent, *refill, *spent, *refill, *spent, ("counters take over", {"none": -1}), *_counter_turn(0)]
+    steps = (*before, (BEGIN, {}), *during)
+    bound = gap_to_counter_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    return Witness(_claim("swap-gap-V"), 2, _parameters(0, 1), steps, bound, {"q0": "q", "c0": "c"})
+
+
+def _to_deficit_witness() -> Witness:
+    """swap-gap-D: g is ahead by U and owes that after the swap, and Q more is given to it while f is served."""
+    refill = _under("deficit", ("refill", {}))
+    spent = _deficit_turn(1, 2, 1)
+    during = [("deficits take over", {}), *spent, *refill, *spent, *refill, *_deficit_turn(1, 1, MEMORY - 1)]
+    steps = (*_both_arrive("counter"), *_counter_turn(0), (BEGIN, {}), *during)
+    bound = gap_to_deficit_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    return Witness(_claim("swap-gap-D"), 2, _parameters(1, 0), steps, bound, {"q0": "q", "c0": "c"})
+
+
+def witnesses() -> Iterator[Witness]:
+    """One run a bound."""
+    yield from (_to_counter_witness(), _to_deficit_witness())

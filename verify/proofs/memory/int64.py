@@ -6,6 +6,7 @@ clients.  Deficits never leave [1 - U, Q] (D-range), so quanta and U of at most 
 2^61 units is the horizon, for all that all clients were ever charged (V-total says that no counter is above that).
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
@@ -13,11 +14,25 @@ from typing import Any
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.policies import counter, deficit
-from fairsched.policies.counter import V_INT64, V_TOTAL
-from fairsched.policies.deficit_progress import D_INT64
-from fairsched.verify import counter_proofs
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, and_also, product, same, total
+from fairsched.policies.gates import D_INT64, V_INT64, V_TOTAL
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    and_also,
+    product,
+    same,
+    total,
+)
+from fairsched.verify.proofs.gates import counter_system
+from fairsched.verify.proofs.kernels import counter, deficit
 
 LIMIT = 1 << 62
 """Every intermediate is below this, which leaves int64 a bit to spare."""
@@ -25,6 +40,18 @@ CHARGE_LIMIT = 1 << 60
 """Most that a quantum, a charge, or U may be."""
 HORIZON = 1 << 61
 """Most that a counter may be."""
+
+
+def _noted(operate: Callable[[Any, Any], Any], *, logged: bool = True) -> Callable[["_Noted", Any], "_Noted"]:
+    """Return the method that computes on the values, and notes what it computes if that is a number."""
+
+    def method(self: "_Noted", other: Any) -> "_Noted":
+        value = operate(self.value, _plain(other))
+        if logged:
+            self.log.append(value)
+        return _Noted(value, self.log)
+
+    return method
 
 
 class _Noted:
@@ -36,49 +63,20 @@ class _Noted:
         self.value = value
         self.log = log
 
-    def _number(self, value: Any) -> "_Noted":
-        self.log.append(value)
-        return _Noted(value, self.log)
-
-    def _truth(self, value: Any) -> "_Noted":
-        return _Noted(value, self.log)
-
-    def __add__(self, other: Any) -> "_Noted":
-        return self._number(self.value + _plain(other))
-
-    def __sub__(self, other: Any) -> "_Noted":
-        return self._number(self.value - _plain(other))
-
     def __neg__(self) -> "_Noted":
-        return self._number(-self.value)
+        return 0 - self
 
-    def __mul__(self, other: Any) -> "_Noted":
-        return self._number(self.value * _plain(other))
-
-    def __floordiv__(self, other: Any) -> "_Noted":
-        return self._number(self.value // _plain(other))
-
-    def __gt__(self, other: Any) -> "_Noted":
-        return self._truth(self.value > _plain(other))
-
-    def __ge__(self, other: Any) -> "_Noted":
-        return self._truth(self.value >= _plain(other))
-
-    def __lt__(self, other: Any) -> "_Noted":
-        return self._truth(self.value < _plain(other))
-
-    def __le__(self, other: Any) -> "_Noted":
-        return self._truth(self.value <= _plain(other))
-
-    def __and__(self, other: Any) -> "_Noted":
-        return self._truth(self.value & _plain(other))
-
-    def __or__(self, other: Any) -> "_Noted":
-        return self._truth(self.value | _plain(other))
-
-    __radd__ = __add__
-    __rand__ = __and__
-    __ror__ = __or__
+    __add__ = __radd__ = _noted(operator.add)
+    __sub__ = _noted(operator.sub)
+    __rsub__ = _noted(lambda a, b: b - a)
+    __mul__ = _noted(operator.mul)
+    __floordiv__ = _noted(operator.floordiv)
+    __gt__ = _noted(operator.gt, logged=False)
+    __ge__ = _noted(operator.ge, logged=False)
+    __lt__ = _noted(operator.lt, logged=False)
+    __le__ = _noted(operator.le, logged=False)
+    __and__ = __rand__ = _noted(operator.and_, logged=False)
+    __or__ = __ror__ = _noted(operator.or_, logged=False)
 
 
 def _plain(value: Any) -> Any:
@@ -102,7 +100,7 @@ class _Noting:
         return run
 
 
-def in_range(o: Algebra, kernel: Callable[..., Any], like: Any, *arguments: Any) -> Any:
+def in_range(o: Algebra, kernel: Callable[..., Any], like: Term, *arguments: Any) -> Term:
     """The mask of the clients at which every number that `kernel` computes of `arguments` is within `LIMIT`."""
     log: list[Any] = []
     kernel(_Noting(o, log), *(_Noted(argument, log) for argument in arguments))
@@ -120,7 +118,7 @@ def _computes(name: str, kernel: Callable[..., Any], facts: Mapping[str, Kind], 
     """The event in which a kernel function is run; the arguments are the fields and facts of its parameters' names."""
     names = list(signature(kernel).parameters)[1:]
 
-    def step(o: Algebra, w: World) -> Mapping[str, Any]:
+    def step(o: Algebra, w: World) -> Written:
         return {"fits": in_range(o, kernel, w.fits, *(getattr(w, name) for name in names))}
 
     return Event(name, step, facts, needs, () if name in _CLOSED_FORMS else (kernel,))
@@ -142,7 +140,7 @@ def _claim(theorem: Any, name: str, parameters: Mapping[str, Kind], laws: tuple[
     return Claim(theorem, of, (_FITS,), (_FITS,), (_FITS,))
 
 
-def _deficit_claim(kernel: Any) -> Claim:
+def _deficit_claim(kernel: Functions) -> Claim:
     names = ("q", "quantum", "score", "in_flight")
     return _claim(
         D_INT64,
@@ -169,7 +167,7 @@ def _deficit_claim(kernel: Any) -> Claim:
     )
 
 
-def _counter_claim(kernel: Any) -> Claim:
+def _counter_claim(kernel: Functions) -> Claim:
     return _claim(
         V_INT64,
         "numbers of the counter gate",
@@ -189,9 +187,9 @@ def _counter_claim(kernel: Any) -> Claim:
     )
 
 
-def _total_claim(kernel: Any) -> Claim:
-    """`S` is all that was ever charged to anybody; a lift only copies a counter, so none is above it."""
-    alone = counter_proofs.system(kernel)
+def _total_claim(kernel: Functions) -> Claim:
+    """`S` is all that was ever charged; a lift only copies a counter, so none is above it."""
+    alone = counter_system(kernel)
     charged: dict[str, Callable[[Algebra, World], Any]] = {
         "admit": lambda o, w: w.x,
         "admit the last that waits": lambda o, w: w.x,
@@ -214,6 +212,6 @@ def _total_claim(kernel: Any) -> Claim:
     )
 
 
-def claims(deficit_kernel: Any = deficit, counter_kernel: Any = counter) -> tuple[Claim, ...]:
+def claims(deficit_kernel: Functions = deficit, counter_kernel: Functions = counter) -> tuple[Claim, ...]:
     """The claims about the kernel functions of both gates."""
     return (_deficit_claim(deficit_kernel), _total_claim(counter_kernel), _counter_claim(counter_kernel))

@@ -2,11 +2,11 @@
 
 KV-sum is about the worker's books, over a sort of *requests*: `kv` is what each running request is promised, `promised`
 the running total that the worker keeps instead of a sum, `protected` the part of the prefix cache that may not be
-evicted.  Each event is one equation of `fairsched.model.worker`.  The other KV theorems run the worker's functions
-themselves on symbolic integers, for one request beside any others, and show that they satisfy the equations.
-The prefix cache is replaced there by its contract: completing a prompt protects no more than the request moves into it,
-and releasing protects nothing more.  That contract, and the loops around the functions, are tested
-(`fairsched.verify.worker_invariants`).
+evicted.  Each event is one equation of `fairsched.model.worker.transitions`.  The other KV theorems run the worker's
+functions themselves on symbolic integers, for one request beside any others, and show that they satisfy the
+equations. The prefix cache is replaced there by its contract: completing a prompt protects no more than the request
+moves into it, and releasing protects nothing more.  That contract, and the loops around the functions, are tested
+(`fairsched.verify.conformance.worker_invariants`).
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,26 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model import worker, worker_batch
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import InFlight
-from fairsched.model.worker_state import Running, Waiting, WorkerState
+from fairsched.model.worker import Running, Waiting, WorkerState
 from fairsched.policies.batching import KV_ADMIT, KV_GROW, KV_PREFILL, KV_RELEASE, KV_SUM
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, same, total
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Claim,
+    Clause,
+    Condition,
+    Event,
+    Kind,
+    Need,
+    Shown,
+    System,
+    World,
+    at_least,
+    same,
+    total,
+)
+from fairsched.verify.proofs.kernels import worker, worker_batch
 
 # --- any number of requests -----------------------------------------------------------------------------------------
 
@@ -31,23 +44,6 @@ def _events() -> tuple[Event, ...]:
     one = {"r": Kind.POINT}
     protects = {"protects": Kind.SCALAR}
     exists = Need(lambda o, w: o.exists(w.r))
-
-    def admit(o: Any, w: World) -> Mapping[str, Any]:
-        return {
-            "kv": o.bump(w.kv, w.r, w.x),
-            "promised": w.promised + w.x,
-            "protected": w.protected + w.protects,
-        }
-
-    def complete(o: Any, w: World) -> Mapping[str, Any]:
-        return {
-            "kv": o.bump(w.kv, w.r, -w.x),
-            "promised": w.promised - w.x,
-            "protected": w.protected + w.protects,
-        }
-
-    def grow(o: Any, w: World) -> Mapping[str, Any]:
-        return {"kv": w.kv + w.grown, "promised": w.promised + w.growth}
 
     def release(o: Any, w: World) -> Mapping[str, Any]:
         return {
@@ -59,7 +55,11 @@ def _events() -> tuple[Event, ...]:
     return (
         Event(
             "admit",
-            admit,
+            lambda o, w: {
+                "kv": o.bump(w.kv, w.r, w.x),
+                "promised": w.promised + w.x,
+                "protected": w.protected + w.protects,
+            },
             {**one, **protects, "x": Kind.SCALAR},
             (
                 exists,
@@ -69,7 +69,11 @@ def _events() -> tuple[Event, ...]:
         ),
         Event(
             "the prompt is cached",
-            complete,
+            lambda o, w: {
+                "kv": o.bump(w.kv, w.r, -w.x),
+                "promised": w.promised - w.x,
+                "protected": w.protected + w.protects,
+            },
             {**one, **protects, "x": Kind.SCALAR},
             (
                 exists,
@@ -79,7 +83,7 @@ def _events() -> tuple[Event, ...]:
         ),
         Event(
             "outputs grow",
-            grow,
+            lambda o, w: {"kv": w.kv + w.grown, "promised": w.promised + w.growth},
             {"grown": Kind.VECTOR, "growth": Kind.SCALAR},
             (
                 Need(lambda o, w: w.grown >= 0),
@@ -120,7 +124,7 @@ def _sum_claim() -> Claim:
         books,
         (
             Clause("protected + sum of kv <= C", lambda o, w: w.protected + w.sum <= w.C),
-            Clause("nobody is promised more than there is", lambda o, w: w.kv <= w.C),
+            Clause("no more is promised than there is", lambda o, w: w.kv <= w.C),
         ),
     )
 
@@ -172,20 +176,19 @@ def state_of(w: SimpleNamespace, cache: Any, **fields: Any) -> WorkerState:
 
 
 MEMORY = (
-    Condition(lambda w: w.before >= 0),
-    Condition(lambda w: w.promised >= 0),
+    *at_least(0, "before", "promised"),
     Condition(lambda w: w.before + w.promised <= w.capacity),
 )
 LENGTHS = (
-    Condition(lambda w: w.prompt >= 1),
-    Condition(lambda w: w.generated >= 0),
+    *at_least(1, "prompt"),
+    *at_least(0, "generated"),
     Condition(lambda w: w.most >= w.generated + 1),
     Condition(lambda w: w.output >= w.generated + 1),
     Condition(lambda w: w.most >= w.output),
 )
 
 
-def _admits(w: SimpleNamespace) -> Mapping[str, Any]:
+def _admits(w: SimpleNamespace) -> Shown:
     """`_admit` refuses what does not fit, and otherwise promises what it says."""
     waiting = Waiting(request_of(w), w.output, w.generated)
     cache: Any = Cache(w.before, w.after, w.cached)
@@ -204,7 +207,7 @@ def _admits(w: SimpleNamespace) -> Mapping[str, Any]:
     }
 
 
-def _prefills(w: SimpleNamespace) -> Mapping[str, Any]:
+def _prefills(w: SimpleNamespace) -> Shown:
     """`_prefill` of the last chunk moves the prompt from the request's promise into the cache."""
     state = flying(w, None, remaining=w.chunk)
     done = worker._prefill(state, 0, w.chunk, 0, [], {}, [])
@@ -216,14 +219,14 @@ def _prefills(w: SimpleNamespace) -> Mapping[str, Any]:
     }
 
 
-def _releases(w: SimpleNamespace) -> Mapping[str, Any]:
+def _releases(w: SimpleNamespace) -> Shown:
     """`release` gives back the request's promise and what it grew beyond it."""
     done = worker_batch.release(flying(w, w.clock_start, remaining=0), 0)
     grew = 0 if w.is_reserved else 1 + w.clock - w.clock_start
     return {"promised falls by kv": done.promised == w.promised - w.kv - grew}
 
 
-def _grows(w: SimpleNamespace) -> Mapping[str, Any]:
+def _grows(w: SimpleNamespace) -> Shown:
     """`begin` refuses growth that does not fit, and `finish` promises exactly that."""
     state = replace(state_of(w, Cache(w.before, w.before)), decoding=w.growing, growing=w.growing)
     done, _ = worker.finish(state, StepPlan(), 1, 0)
@@ -255,12 +258,10 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     conditions = (
         *MEMORY,
         *LENGTHS,
-        Condition(lambda w: w.after >= 0),
-        Condition(lambda w: w.cached >= 0),
+        *at_least(0, "after", "cached"),
         Condition(lambda w: w.cached < w.prompt + w.generated),
-        Condition(lambda w: w.reserved >= 0),
-        Condition(lambda w: w.chunk >= 1),
-        Condition(lambda w: w.growing >= 1),
+        *at_least(0, "reserved"),
+        *at_least(1, "chunk", "growing"),
     )
     parts = {KV_ADMIT: _admits, KV_PREFILL: _prefills, KV_RELEASE: _releases, KV_GROW: _grows}
     return tuple(ArithmeticClaim(theorem, NAMES, conditions, shows) for theorem, shows in parts.items())

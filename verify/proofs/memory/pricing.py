@@ -5,33 +5,32 @@ most U.  Here it follows from MemReserve in tokens, for every capacity, length a
 functions on symbolic integers; and each U is attained, so no smaller constant would do.
 """
 
-from collections.abc import Mapping
+from fractions import Fraction
 from math import gcd, lcm
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from fairsched.model import pricing
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Theorem
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.symbolic import SymbolicInt
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Scope, Theorem
+from fairsched.verify.logic import ArithmeticClaim, Condition, Functions, Shown, SymbolicInt, at_least
 
 _SOURCE = "this library; the papers' constants are loose (w_e L + w_q M) or false (max(w_p L, w_q M) if w_p > w_q)"
 
 
-_RATES = (Condition(lambda w: w.w_e >= 1), Condition(lambda w: w.w_q >= 1))
+_RATES = at_least(1, "w_e", "w_q")
 _INPUT = (
-    Condition(lambda w: w.computed >= 0),
+    *at_least(0, "computed"),
     Condition(lambda w: w.computed <= w.input),
-    Condition(lambda w: w.input >= 1),
+    *at_least(1, "input"),
     Condition(lambda w: w.input <= w.L),
     Condition(lambda w: w.L <= w.M - 1),
-    Condition(lambda w: w.outputs >= 0),
+    *at_least(0, "outputs"),
 )
 _SOMETHING_COMPUTED = Condition(lambda w: w.computed >= 1, CHARGES_AT_LEAST_ONE)
 _FITS = Condition(lambda w: w.computed + w.outputs <= w.M, MEM_RESERVE)
 
 
-def _charged(functions: Any, w: SimpleNamespace, input_tokens: Any, output_tokens: Any) -> Any:
+def _charged(functions: Functions, w: SimpleNamespace, input_tokens: Any, output_tokens: Any) -> Any:
     return functions.price(input_tokens, w.w_e) + functions.price(output_tokens, w.w_q)
 
 
@@ -39,10 +38,10 @@ def _rates(w: SimpleNamespace) -> Any:
     return SimpleNamespace(input=w.w_e, output=w.w_q)
 
 
-def _reserved(functions: Any) -> ArithmeticClaim:
+def _reserved(functions: Functions) -> ArithmeticClaim:
     """Only computed tokens are charged, and each has its own KV."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         charge_max = functions.charge_max_reserved(_rates(w), w.M, w.L)
         last = w.L if w.w_e >= w.w_q else 1
         return {
@@ -64,10 +63,10 @@ def _reserved(functions: Any) -> ArithmeticClaim:
     )
 
 
-def _optimistic(functions: Any) -> ArithmeticClaim:
+def _optimistic(functions: Functions) -> ArithmeticClaim:
     """Outputs are not reserved, and `k` requests of the client run, each with at most `longest` output tokens."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         charge_max = functions.charge_max_optimistic(_rates(w), w.L, w.longest, w.k)
         return {
             "charge + R <= U": _charged(functions, w, w.input, w.outputs) <= charge_max,
@@ -86,18 +85,17 @@ def _optimistic(functions: Any) -> ArithmeticClaim:
         (
             *_RATES,
             Condition(lambda w: w.input <= w.L),
-            Condition(lambda w: w.longest >= 1),
-            Condition(lambda w: w.k >= 1),
+            *at_least(1, "longest", "k"),
             Condition(lambda w: w.outputs <= w.k * w.longest),
         ),
         shows,
     )
 
 
-def _price(functions: Any) -> ArithmeticClaim:
+def _price(functions: Functions) -> ArithmeticClaim:
     """A price is fit for theorems that only know it as an integer of at least 1 under a bound."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         charge = functions.price(w.tokens, w.rate, w.multiplier)
         return {
             "at least 1": charge >= 1,
@@ -117,20 +115,19 @@ def _price(functions: Any) -> ArithmeticClaim:
         ),
         ("tokens", "rate", "multiplier", "more"),
         (
-            Condition(lambda w: w.tokens >= 0),
+            *at_least(0, "tokens"),
             Condition(lambda w: w.tokens >= 1, CHARGES_AT_LEAST_ONE),
-            Condition(lambda w: w.rate >= 1),
-            Condition(lambda w: w.multiplier >= 1),
-            Condition(lambda w: w.more >= 0),
+            *at_least(1, "rate", "multiplier"),
+            *at_least(0, "more"),
         ),
         shows,
     )
 
 
-def _multipliers(functions: Any) -> ArithmeticClaim:
+def _multipliers(functions: Functions) -> ArithmeticClaim:
     """Two weights stand for any number: a share depends on the others through their common multiple only."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         a, b = with_contracts(functions.multipliers)((w.a, w.b))
         return {"at least 1": a >= 1, "inverse to the weights": a * w.a == b * w.b}
 
@@ -142,7 +139,7 @@ def _multipliers(functions: Any) -> ArithmeticClaim:
             (),
         ),
         ("a", "b"),
-        (Condition(lambda w: w.a >= 1), Condition(lambda w: w.b >= 1)),
+        at_least(1, "a", "b"),
         shows,
     )
 
@@ -153,7 +150,7 @@ def with_contracts(function: Any) -> Any:
 
 
 def _lcm(*numbers: Any) -> Any:
-    """Some common multiple; which one, nobody may rely on."""
+    """Some common multiple; which one is not to be relied on."""
     if not any(isinstance(number, SymbolicInt) for number in numbers):
         return lcm(*numbers)
     common = numbers[0].paths.fresh("lcm")
@@ -173,6 +170,79 @@ def _gcd(*numbers: Any) -> Any:
     return common
 
 
-def claims(functions: Any = pricing) -> tuple[ArithmeticClaim, ...]:
+# --- staggered finishes -----------------------------------------------------------------------------------------------
+
+
+def _fits(k: int) -> tuple[Condition, ...]:
+    """The check, with one input token a request."""
+    ordered = [Condition(lambda w: w.r1 >= 0)]
+    ordered += [Condition(lambda w, j=j: left(w, j) <= left(w, j + 1)) for j in range(1, k)]  # type: ignore[misc]
+    peaks = [
+        Condition(lambda w, j=j: (k - j + 1) * (left(w, j) + 1) <= w.M)  # type: ignore[misc]
+        for j in range(1, k + 1)
+    ]
+    return (*ordered, *peaks)
+
+
+def left(w: SimpleNamespace, j: int) -> Any:
+    """r_j."""
+    return getattr(w, f"r{j}")
+
+
+def _decoded(w: SimpleNamespace, k: int) -> Any:
+    return sum(left(w, j) for j in range(1, k + 1))
+
+
+def staggered(k: int) -> ArithmeticClaim:
+    """The claim for k requests."""
+    common = lcm(*range(1, k + 1))
+    harmonic = int(sum(Fraction(common, j) for j in range(1, k + 1)))
+
+    def shows(w: SimpleNamespace) -> Shown:
+        most = [(common // (k - j + 1)) * w.m - 1 for j in range(1, k + 1)]
+        fits = {
+            f"attained: fits at finish {j}": (k - j + 1) * (most[j - 1] + 1) <= common * w.m for j in range(1, k + 1)
+        }
+        return {
+            "decoded <= H_k M - k": common * (_decoded(w, k) + k) <= harmonic * w.M,
+            "attained at every multiple of lcm(1..k)": sum(most) + k == harmonic * w.m,
+            **fits,
+        }
+
+    return ArithmeticClaim(
+        Theorem(
+            f"mem-{k}",
+            f"{k} requests admitted by a check that counts staggered finishes decode at most H_{k} M - {k} tokens",
+            "this library; the printed 'at most M' is false",
+            (),
+            bound=f"H_{k} M - {k}",
+            scope=Scope.BOUNDED,
+        ),
+        ("M", "m", *(f"r{j}" for j in range(1, k + 1))),
+        (*_fits(k), Condition(lambda w: w.m >= 1)),
+        shows,
+    )
+
+
+def staggered_as_printed(k: int = 3) -> ArithmeticClaim:
+    """What was said instead: that they decode at most M tokens (CV1)."""
+    return ArithmeticClaim(
+        Theorem("CV1", f"{k} requests admitted so decode at most M tokens", "the constant w_q M", ()),
+        ("M", *(f"r{j}" for j in range(1, k + 1))),
+        _fits(k),
+        lambda w: {"decoded <= M": _decoded(w, k) <= w.M},
+    )
+
+
+def price_claims(functions: Functions = pricing) -> tuple[ArithmeticClaim, ...]:
     """The theorems about the pricing functions of `functions`."""
     return (_price(functions), _multipliers(functions), _reserved(functions), _optimistic(functions))
+
+
+def claims() -> tuple[ArithmeticClaim, ...]:
+    """The theorems about the pricing functions that ship, and about 2 to 5 requests with staggered finishes."""
+    return (*price_claims(), *(staggered(k) for k in range(2, 6)))
+
+
+PRICING_THEOREMS = tuple(claim.theorem for claim in price_claims())
+"""The theorems about prices and the constants made of them."""

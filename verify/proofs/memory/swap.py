@@ -2,7 +2,7 @@
 
 KV-host is about any number of requests.  On the device a swap is what KV-sum knows already: some of what a request was
 promised is given back at once, and the rest when its transfer is over.  That the worker's functions do just this is run
-on symbolic integers, one request beside any others, as in `fairsched.verify.memory_proofs`.
+on symbolic integers, one request beside any others, as in `fairsched.verify.proofs.memory.memory`.
 """
 
 from collections import Counter
@@ -14,26 +14,35 @@ import hypothesis.strategies as st
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model import worker, worker_host
-from fairsched.model.feasible import violations
-from fairsched.model.host import Host
 from fairsched.model.plan import Admission
-from fairsched.model.worker import InfeasiblePlanError
-from fairsched.model.worker_state import Waiting
-from fairsched.policies import displacement, swapping
+from fairsched.model.view import Host
+from fairsched.model.worker import InfeasiblePlanError, Waiting, violations
 from fairsched.policies.batching import Chunked
-from fairsched.policies.fastserve import SkipJoin
-from fairsched.policies.gate import OpenGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.round import Round
-from fairsched.policies.swapping import KV_HOST, KV_SWAP_IN, KV_SWAP_OUT, P_SWAP
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import changed, with_names
-from fairsched.verify.false_claim import Bug
-from fairsched.verify.memory_proofs import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
-from fairsched.verify.queue_worlds import WORLDS, Step, steps
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, same, total
-from fairsched.verify.tested import TestedClaim
+from fairsched.policies.gates import OpenGate
+from fairsched.policies.local import AdmissionPass, ComposedPolicy
+from fairsched.policies.orders import KV_HOST, KV_SWAP_IN, KV_SWAP_OUT, P_SWAP, SkipJoin
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Claim,
+    Clause,
+    Condition,
+    Event,
+    Kind,
+    Need,
+    SampledClaim,
+    Shown,
+    System,
+    World,
+    at_least,
+    changed,
+    same,
+    total,
+    with_names,
+)
+from fairsched.verify.proofs.kernels import host_memory, preemption, swapping, worker
+from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
+from fairsched.verify.proofs.orders import WORLDS, Step, steps
 
 # --- any number of requests -----------------------------------------------------------------------------------------
 
@@ -93,14 +102,14 @@ def _host(w: SimpleNamespace, **fields: Any) -> Host:
     return Host(w.host, w.host_used, **fields)
 
 
-def _swaps_out(w: SimpleNamespace) -> Mapping[str, Any]:
+def _swaps_out(w: SimpleNamespace) -> Shown:
     """`swap_out` of a request that decodes, and `land` after it."""
     state = replace(flying(w, w.clock_start, remaining=0), host=_host(w))
-    swapped = worker_host.swap_out(state, 0, 0)
+    swapped = host_memory.swap_out(state, 0, 0)
     if isinstance(swapped, str):
         return {}
     done = swapped[0]
-    landed, _ = worker_host.land(done, 0)
+    landed, _ = host_memory.land(done, 0)
     grew = 0 if w.is_reserved else 1 + w.clock - w.clock_start
     return {
         "the device holds what it held": done.used == w.used,
@@ -113,7 +122,7 @@ def _swaps_out(w: SimpleNamespace) -> Mapping[str, Any]:
     }
 
 
-def _swaps_in(w: SimpleNamespace) -> Mapping[str, Any]:
+def _swaps_in(w: SimpleNamespace) -> Shown:
     """`_admit` of a request that counts on its KV on the host, and `land` after it."""
     context = w.prompt + w.generated
     waiting = Waiting(request_of(w), w.output, w.generated)
@@ -125,7 +134,7 @@ def _swaps_in(w: SimpleNamespace) -> Mapping[str, Any]:
         done = worker._admit(state, Admission(0, 0, extend, w.cached, w.reserved), 0, [], True)
     except InfeasiblePlanError:
         return {}
-    landed, _ = worker_host.land(done, 0)
+    landed, _ = host_memory.land(done, 0)
     return {
         "it computes what is neither cached nor there": done.in_flight[0].remaining_tokens == extend,
         "promised is all of its own": done.promised == w.promised + context - w.cached + w.reserved,
@@ -143,16 +152,15 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     conditions = (
         *MEMORY,
         *LENGTHS,
-        Condition(lambda w: w.after >= 0),
-        Condition(lambda w: w.cached >= 0),
+        *at_least(0, "after", "cached"),
         Condition(lambda w: w.cached < w.prompt + w.generated),
-        Condition(lambda w: w.reserved >= 0),
+        *at_least(0, "reserved"),
         Condition(lambda w: w.clock >= w.clock_start),
-        # Nobody uses more than it was promised (`worker_invariants`).
-        Condition(lambda w: w.extend >= 1),
+        # No request uses more than it was promised (`worker_invariants`).
+        *at_least(1, "extend"),
         Condition(lambda w: w.kv >= w.extend + 1 + w.clock - w.clock_start),
         Condition(lambda w: w.host_used >= w.kept),
-        Condition(lambda w: w.kept >= 1),
+        *at_least(1, "kept"),
         Condition(lambda w: w.kept < w.prompt + w.generated),
     )
     parts = {KV_SWAP_OUT: _swaps_out, KV_SWAP_IN: _swaps_in}
@@ -184,10 +192,10 @@ def _policy(w: SimpleNamespace, kind: type[ComposedPolicy]) -> ComposedPolicy:
     return kind("swaps", order, OpenGate(), Chunked(reserve=w.reserve))
 
 
-def swapped(kind: type[ComposedPolicy] = ComposedPolicy) -> TestedClaim:
+def swapped(kind: type[ComposedPolicy] = ComposedPolicy) -> SampledClaim:
     """FastServe's order, with levels of the size of a small world."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         try:
             moving = [step for step in steps(_policy(w, kind), w) if step.plan.swap_out or step.plan.swap_in]
         except InfeasiblePlanError:
@@ -202,7 +210,7 @@ def swapped(kind: type[ComposedPolicy] = ComposedPolicy) -> TestedClaim:
         return shown if moving else {}
 
     worlds = st.builds(lambda world, swap: {**world, **swap}, WORLDS, _SWAPPING)
-    return TestedClaim(P_SWAP, worlds, shows, attained=_at_every_token)
+    return SampledClaim(P_SWAP, worlds, shows, attained=_at_every_token)
 
 
 def _one_token(step: Step) -> bool:
@@ -217,7 +225,7 @@ def _at_every_token() -> tuple[int, int]:
     return sum(plan.swap_out.count(0) for plan in plans), rows[0][2] - 1
 
 
-def claims() -> tuple[Claim | ArithmeticClaim | TestedClaim, ...]:
+def claims() -> tuple[Claim | ArithmeticClaim | SampledClaim, ...]:
     """About what ships."""
     return (_host_claim(), *arithmetic_claims(), swapped())
 
@@ -233,11 +241,13 @@ def _deciding(**names: Any) -> type[ComposedPolicy]:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    anybody = with_names(
-        displacement.behind, displaceable=lambda flight: flight.remaining_tokens < flight.context_tokens
+    any_behind = with_names(
+        preemption.behind, displaceable=lambda flight: flight.remaining_tokens < flight.context_tokens
     )
-    hasty = _deciding(_victims=with_names(swapping._victims, behind=anybody))
-    forgetful = _deciding(Round=changed(Round, "_admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)"))
+    hasty = _deciding(_victims=with_names(swapping._victims, behind=any_behind))
+    forgetful = _deciding(
+        AdmissionPass=changed(AdmissionPass, "_admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)")
+    )
     return (
         Bug("who has produced nothing is swapped out", swapped(hasty)),
         Bug("who comes back computes all again", swapped(forgetful)),

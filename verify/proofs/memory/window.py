@@ -1,23 +1,36 @@
 """What the gateway's window promises the deficit gate: U follows from the tokens of the windows alone.
 
 The gate's theorems rest on MemReserve: what a client is charged from its last admission on is at most U.  Before
-servers whose memory nobody sees it follows from the window.  U-windows is about any number of servers, U-window about
+servers whose memory is not seen it follows from the window.  U-windows is about any number of servers, U-window about
 any number of a client's calls at them, in the window's equations; the others run the shipped functions of
-`fairsched.model.window` on unknown integers and show that they satisfy those equations.  The gap is then D-4.1's and
-D-weighted's with this U.
+`policies.guarantees.window` on unknown integers and show that they satisfy those equations.  The gap is then D-4.1's
+and D-weighted's with this U.
 """
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.model import window
 from fairsched.model.pricing import COMMON
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Theorem
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import with_names
-from fairsched.verify.false_claim import Bug
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, same, total
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Claim,
+    Clause,
+    Condition,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    Shown,
+    System,
+    World,
+    same,
+    total,
+    with_names,
+)
+from fairsched.verify.proofs.kernels import window
 
 _SOURCE = "this library; for a gateway before servers, whose memory is a window of tokens in flight"
 
@@ -66,7 +79,7 @@ U_ESTIMATE = Theorem(
     (),
     bound="b W",
 )
-THEOREMS = (U_WINDOWS, U_WINDOW, U_COST, U_HALF, U_CALLS, U_ESTIMATE)
+WINDOW_THEOREMS = (U_WINDOWS, U_WINDOW, U_COST, U_HALF, U_CALLS, U_ESTIMATE)
 
 
 # --- any number of servers ------------------------------------------------------------------------------------------
@@ -74,9 +87,6 @@ THEOREMS = (U_WINDOWS, U_WINDOW, U_COST, U_HALF, U_CALLS, U_ESTIMATE)
 
 def _servers() -> Claim:
     """`held` is what calls hold at each server, of its `window`."""
-
-    def forward(o: Any, w: World) -> Mapping[str, Any]:
-        return {"held": o.bump(w.held, w.s, w.x)}
 
     def end(o: Any, w: World) -> Mapping[str, Any]:
         return {"held": o.bump(w.held, w.s, -w.x)}
@@ -92,7 +102,7 @@ def _servers() -> Claim:
             laws=(Need(lambda o, w: w.window >= 0),),
             fields={"held": Kind.VECTOR},
             events=(
-                Event("forward", forward, one, (exists, room)),
+                Event("forward", lambda o, w: {"held": o.bump(w.held, w.s, w.x)}, one, (exists, room)),
                 Event("end", end, one, (exists, Need(lambda o, w: w.x <= o.pick(w.held, w.s, 0)))),
             ),
             derived={"all": lambda o, w: total(o, w.held), "W": lambda o, w: total(o, w.window)},
@@ -112,23 +122,11 @@ def _events() -> tuple[Event, ...]:
     one = {"r": Kind.POINT}
     exists = Need(lambda o, w: o.exists(w.r))
 
-    def forward(o: Any, w: World) -> Mapping[str, Any]:
-        return {"held": o.put(w.held, w.r, w.c + w.x), "may": o.put(w.may, w.r, w.x), "A": w.c, "B": 0}
-
-    def produce(o: Any, w: World) -> Mapping[str, Any]:
-        return {"may": o.bump(w.may, w.r, -w.x), "B": w.B + w.x}
-
-    def settle(o: Any, w: World) -> Mapping[str, Any]:
-        return {"may": o.bump(w.may, w.r, -w.x - w.less), "A": w.A + w.x}
-
-    def end(o: Any, w: World) -> Mapping[str, Any]:
-        return {"held": o.put(w.held, w.r, 0), "may": o.put(w.may, w.r, 0)}
-
     some = Need(lambda o, w: w.x >= 0)
     return (
         Event(
             "forward",
-            forward,
+            lambda o, w: {"held": o.put(w.held, w.r, w.c + w.x), "may": o.put(w.may, w.r, w.x), "A": w.c, "B": 0},
             {**one, "c": Kind.SCALAR, "x": Kind.SCALAR},
             (
                 exists,
@@ -141,13 +139,13 @@ def _events() -> tuple[Event, ...]:
         ),
         Event(
             "output passes",
-            produce,
+            lambda o, w: {"may": o.bump(w.may, w.r, -w.x), "B": w.B + w.x},
             {**one, "x": Kind.SCALAR},
             (exists, some, Need(lambda o, w: w.x <= o.pick(w.may, w.r, 0), MEM_RESERVE)),
         ),
         Event(
             "the prompt is settled",
-            settle,
+            lambda o, w: {"may": o.bump(w.may, w.r, -w.x - w.less), "A": w.A + w.x},
             {**one, "x": Kind.SCALAR, "less": Kind.SCALAR},
             (
                 exists,
@@ -156,7 +154,7 @@ def _events() -> tuple[Event, ...]:
                 Need(lambda o, w: w.x + w.less <= o.pick(w.may, w.r, 0), MEM_RESERVE),
             ),
         ),
-        Event("end", end, one, (exists,)),
+        Event("end", lambda o, w: {"held": o.put(w.held, w.r, 0), "may": o.put(w.may, w.r, 0)}, one, (exists,)),
     )
 
 
@@ -200,10 +198,10 @@ def _calls() -> Claim:
 _CALL = Condition(lambda w: (w.prompt >= 1) & (w.most >= 0))
 
 
-def cost(functions: Any = window) -> ArithmeticClaim:
+def cost(functions: Functions = window) -> ArithmeticClaim:
     """`A` tokens of prompts and `B` of outputs."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w.w_q), w.W)
         largest = w.w_e * functions.charged_at_once(1) + w.w_q * (w.W - functions.held_tokens(1, 0))
         return {"at most U": w.w_e * w.A + w.w_q * w.B <= charge_max, "U is attained": largest == charge_max}
@@ -215,10 +213,10 @@ def cost(functions: Any = window) -> ArithmeticClaim:
     return ArithmeticClaim(U_COST, ("W", "w_e", "w_q", "A", "B"), conditions, shows, attained=_largest_call)
 
 
-def half(functions: Any = window) -> ArithmeticClaim:
+def half(functions: Functions = window) -> ArithmeticClaim:
     """What of a prompt is charged when."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         at_once, held = functions.charged_at_once(w.prompt), functions.held_tokens(w.prompt, w.most)
         return {
             "at least a token is charged at once": at_once >= 1,
@@ -229,20 +227,20 @@ def half(functions: Any = window) -> ArithmeticClaim:
     return ArithmeticClaim(U_HALF, ("prompt", "most"), (_CALL,), shows)
 
 
-def calls(functions: Any = window) -> ArithmeticClaim:
+def calls(functions: Functions = window) -> ArithmeticClaim:
     """One call of at most L tokens beside q - 1 such."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         return {"q calls of L tokens": w.others + functions.held_tokens(w.prompt, w.most) <= w.q * w.L}
 
     within = Condition(lambda w: (w.prompt + w.most <= w.L) & (w.others <= (w.q - 1) * w.L))
     return ArithmeticClaim(U_CALLS, ("prompt", "most", "q", "L", "others"), (_CALL, within), shows)
 
 
-def estimate(functions: Any = window) -> ArithmeticClaim:
+def estimate(functions: Functions = window) -> ArithmeticClaim:
     """A call whose prompt and output were really `prompt_true` and `output_true`."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         true, held = functions.held_tokens(w.prompt_true, w.output_true), functions.held_tokens(w.prompt, w.most)
         return {"estimates that are b times too low": true <= w.b * held}
 
@@ -251,14 +249,14 @@ def estimate(functions: Any = window) -> ArithmeticClaim:
 
 
 def _largest_call() -> tuple[int, int]:
-    """One call that fills a window of 60 with outputs; `tests/engines/test_gateway_window.py` runs it there."""
+    """One call that fills a window of 60 with outputs; `tests/engines/gateway/test_window.py` runs it there."""
     tokens = 60
     outputs = tokens - window.held_tokens(1, 0)
     charged = COMMON.input * window.charged_at_once(1) + COMMON.output * outputs
     return charged, window.charge_max_window(COMMON, tokens)
 
 
-def claims(functions: Any = window) -> tuple[Claim | ArithmeticClaim, ...]:
+def claims(functions: Functions = window) -> tuple[Claim | ArithmeticClaim, ...]:
     """The claims about servers, calls, and the functions."""
     return (_servers(), _calls(), cost(functions), half(functions), calls(functions), estimate(functions))
 
@@ -266,7 +264,7 @@ def claims(functions: Any = window) -> tuple[Claim | ArithmeticClaim, ...]:
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
 
-    def wrong(claim: Callable[..., ArithmeticClaim] = half, **functions: Any) -> ArithmeticClaim:
+    def wrong(claim: Callable[..., ArithmeticClaim] = half, **functions: Callable[..., Any]) -> ArithmeticClaim:
         return claim(SimpleNamespace(**{**vars(window), **functions}))
 
     return (

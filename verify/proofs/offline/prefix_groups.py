@@ -4,7 +4,7 @@ What could be saved at most is found there by trying every
 partition of the batch, with no tree.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +13,19 @@ import hypothesis.strategies as st
 import numpy as np
 
 from fairsched.model.request import Prompt
-from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.batch_tree import BatchTree, tree_of
-from fairsched.policies.group_order import ratio
-from fairsched.policies.prefix_groups import P_BL_1, P_BL_2, P_BL_3, PrefixGroups, exact_groups
-from fairsched.policies.prefix_groups_greedy import greedy_groups, groups_by
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.tested import TestedClaim
+from fairsched.policies.offline import (
+    P_BL_1,
+    P_BL_2,
+    P_BL_3,
+    BatchTree,
+    PrefixGroups,
+    exact_groups,
+    greedy_groups,
+    groups_by,
+    ratio,
+    tree_of,
+)
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
 
 Groups = Callable[[BatchTree], PrefixGroups]
 DRAWN = 500
@@ -64,23 +70,23 @@ def saved_by_partitions(prompts: list[list[int]]) -> int:
     return best[-1]
 
 
-def saves_most(groups: Groups = exact_groups) -> TestedClaim:
+def saves_most(groups: Groups = exact_groups) -> SampledClaim:
     """As much as the best of all partitions."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         prompts = _prompts(w)
         tree = _tree(prompts)
         if not tree.saved_tokens_max:
             return {}
         return {"the most that can be saved": groups(tree).saved_tokens == saved_by_partitions(prompts)}
 
-    return TestedClaim(P_BL_1, _batches(), shows, drawn=DRAWN)
+    return SampledClaim(P_BL_1, _batches(), shows, drawn=DRAWN)
 
 
-def between(groups: Groups = greedy_groups) -> TestedClaim:
+def between(groups: Groups = greedy_groups) -> SampledClaim:
     """The greedy groups, literally as printed."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         tree = _tree(_prompts(w))
         if not tree.saved_tokens_max:
             return {}
@@ -90,13 +96,13 @@ def between(groups: Groups = greedy_groups) -> TestedClaim:
             "at least what is saved without forking": saved >= groups_by(tree, "whole").saved_tokens,
         }
 
-    return TestedClaim(P_BL_2, _batches(), shows, drawn=DRAWN)
+    return SampledClaim(P_BL_2, _batches(), shows, drawn=DRAWN)
 
 
-def parted(groups: Groups = exact_groups) -> TestedClaim:
+def parted(groups: Groups = exact_groups) -> SampledClaim:
     """Counted in prompts and tokens, without the tree."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         prompts = _prompts(w)
         made = groups(_tree(prompts))
         members: list[list[list[int]]] = [[] for _ in made.sizes]
@@ -114,64 +120,15 @@ def parted(groups: Groups = exact_groups) -> TestedClaim:
             "all tokens less those saved": computed == sum(map(len, prompts)) - made.saved_tokens,
         }
 
-    return TestedClaim(P_BL_3, _batches(), shows)
+    return SampledClaim(P_BL_3, _batches(), shows)
 
 
-def claims() -> tuple[TestedClaim, ...]:
+def claims() -> tuple[SampledClaim, ...]:
     """About the groups that ship."""
     return (saves_most(), between(), parted())
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
-
-
-def _greedy_is_best() -> TestedClaim:
-    """F-BL-1: of the printed algorithm."""
-    theorem = Theorem("F-BL-1", "the greedy groups save most", "BatchLLM, algorithm 1", (), scope=Scope.BOUNDED)
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        tree = _tree(w.prompts)
-        return {"the most that can be saved": greedy_groups(tree).saved_tokens == saved_by_partitions(w.prompts)}
-
-    return TestedClaim(theorem, lambda: [_FORKS], shows)
-
-
-def _one_level_is_enough() -> TestedClaim:
-    """F-BL-2: the paper's setting B with fewer prompts of each kind."""
-    theorem = Theorem(
-        "F-BL-2", "one level of sharing saves 99 % of what all levels do", "BatchLLM", (), scope=Scope.BOUNDED
-    )
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        tree = _tree(_two_levels(**vars(w)))
-        return {"99 %": 100 * exact_groups(tree).saved_tokens >= 99 * tree.saved_tokens_max}
-
-    return TestedClaim(theorem, lambda: [_SETTING_B], shows)
-
-
-def _decodes_first() -> TestedClaim:
-    """F-BL-3: equation 3 with its numerator of 1 for a group."""
-    theorem = Theorem(
-        "F-BL-3",
-        "of two groups that with more outputs for each prompt token goes first",
-        "BatchLLM, equation 3 as printed",
-        (),
-        scope=Scope.BOUNDED,
-    )
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        one, other = (prefix + sum(own) for prefix, own in (w.one, w.other))
-        fewer = ratio(len(w.one[1]), one) < ratio(len(w.other[1]), other)
-        return {"the other first": not fewer or ratio(1, one) <= ratio(1, other)} if fewer else {}
-
-    return TestedClaim(theorem, lambda: [_ONE_OR_MANY], shows)
-
-
-_FORKS = {
-    "prompts": [[0] * 5 + [1] * 4 + [1], [0] * 5 + [1] * 4 + [2], [0] * 5 + [2] * 4 + [1], [0] * 5 + [2] * 4 + [2]]
-}
-_SETTING_B = {"documents": 2, "parts": 8, "asked": 2, "document_tokens": 400, "part_tokens": 101, "tokens": 1_000}
-_ONE_OR_MANY = {"one": [2_000, [200]], "other": [2_000, [200] * 16]}
 
 
 def _two_levels(
@@ -187,29 +144,57 @@ def _two_levels(
     ]
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def _greedy_is_best(w: SimpleNamespace) -> Shown:
+    return {
+        "the most that can be saved": greedy_groups(_tree(w.prompts)).saved_tokens == saved_by_partitions(w.prompts)
+    }
+
+
+def _one_level_is_enough(w: SimpleNamespace) -> Shown:
+    """The paper's setting B with fewer prompts of each kind."""
+    tree = _tree(_two_levels(**vars(w)))
+    return {"99 %": 100 * exact_groups(tree).saved_tokens >= 99 * tree.saved_tokens_max}
+
+
+def _decodes_first(w: SimpleNamespace) -> Shown:
+    """Equation 3 with its numerator of 1 for a group."""
+    one, other = (prefix + sum(own) for prefix, own in (w.one, w.other))
+    fewer = ratio(len(w.one[1]), one) < ratio(len(w.other[1]), other)
+    return {"the other first": not fewer or ratio(1, one) <= ratio(1, other)} if fewer else {}
+
+
+def refutations() -> tuple[RefutedClaim, ...]:
     """What the paper says of its groups and their order."""
     return (
-        FalseClaim(
-            _greedy_is_best(),
-            "algorithm 1 as printed, and as released",
-            P_BL_1.id,
-            "5 tokens over two nodes of 4, with two prompts each: 15 saved of 18, since no fork pays alone",
-            _FORKS,
+        refuted(
+            "F-BL-1",
+            "the greedy groups save most",
+            "BatchLLM, algorithm 1",
+            _greedy_is_best,
+            {"prompts": [[0] * 5 + [fork] * 4 + [own] for fork in (1, 2) for own in (1, 2)]},
+            variant="algorithm 1 as printed, and as released",
+            instead=P_BL_1.id,
+            text="5 tokens over two nodes of 4, with two prompts each: 15 saved of 18, since no fork pays alone",
         ),
-        FalseClaim(
-            _one_level_is_enough(),
-            "any groups of one level",
-            P_BL_1.id,
-            "two prompts about each of 8 parts of 101 tokens of a document of 400",
-            _SETTING_B,
+        refuted(
+            "F-BL-2",
+            "one level of sharing saves 99 % of what all levels do",
+            "BatchLLM",
+            _one_level_is_enough,
+            {"documents": 2, "parts": 8, "asked": 2, "document_tokens": 400, "part_tokens": 101, "tokens": 1_000},
+            variant="any groups of one level",
+            instead=P_BL_1.id,
+            text="two prompts about each of 8 parts of 101 tokens of a document of 400",
         ),
-        FalseClaim(
-            _decodes_first(),
-            "equation 3, whose numerator is 1 for a group of any size",
-            P_BL_3.id,
-            "one request of 2,200 tokens goes before 16 that compute 5,200",
-            _ONE_OR_MANY,
+        refuted(
+            "F-BL-3",
+            "of two groups that with more outputs for each prompt token goes first",
+            "BatchLLM, equation 3 as printed",
+            _decodes_first,
+            {"one": [2_000, [200]], "other": [2_000, [200] * 16]},
+            variant="equation 3, whose numerator is 1 for a group of any size",
+            instead=P_BL_3.id,
+            text="one request of 2,200 tokens goes before 16 that compute 5,200",
         ),
     )
 

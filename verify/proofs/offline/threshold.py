@@ -4,7 +4,6 @@ What enters is checked against the same view that the worker checks against its 
 what is withheld of it stays free, also while outputs grow, which a decision takes into account or preempts for.
 """
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +11,11 @@ import hypothesis.strategies as st
 
 from fairsched.model import worker as transitions
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import P_BL_4, MemoryCentric
-from fairsched.policies.batchllm import BatchLLM
-from fairsched.verify.changed import changed
-from fairsched.verify.false_claim import Bug
-from fairsched.verify.tested import TestedClaim
+from fairsched.policies.catalog import BatchLLM
+from fairsched.verify.conformance import WorkerPlay
+from fairsched.verify.logic import Bug, SampledClaim, Shown, changed
 
 STEPS_MAX = 2_000
 
@@ -38,28 +36,25 @@ def _worlds() -> st.SearchStrategy[dict[str, Any]]:
 
 def _peaks(rule: type[MemoryCentric], w: SimpleNamespace) -> tuple[int, int]:
     """The most KV in use in a step with more than one request in the batch, and the most requests there were."""
-    policy = BatchLLM(batching=rule(16, kv_threshold_percent=w.percent, reserve=w.reserve))
-    state, worker = policy.init(), WorkerState(0, w.capacity)
+    play = WorkerPlay(
+        BatchLLM(batching=rule(16, kv_threshold_percent=w.percent, reserve=w.reserve)), WorkerState(0, w.capacity)
+    )
     for number, (shared, own, outputs) in enumerate(w.jobs):
         prompt = Prompt.from_keys([shared] * (2 * shared) + [10 + number] * own)
-        worker, events = transitions.arrive(worker, Request(number, 0, 0, prompt, outputs), outputs, 0)
-        for event in events:
-            state = policy.observe(state, event)
+        play.arrive(Request(number, 0, 0, prompt, outputs), outputs, 0)
     most = requests = 0
     for step in range(STEPS_MAX):
-        if not worker.queue and not worker.running:
+        if not play.worker.queue and not play.worker.running:
             return most, requests
-        plan, state = policy.decide(state, worker.view(step))
-        worker, begun = transitions.begin(worker, plan, step)
+        plan = play.decide(step)
+        begun = play.follow(transitions.begin(play.worker, plan, step), decided=True)
         steps = 1
-        if w.leap and not (begun or plan.chunks) and worker.decoding:
-            steps = min(worker.decode_steps_max(), plan.valid_steps or STEPS_MAX)
-        together, promised = len(worker.running), _in_use(worker)
-        worker, ended = transitions.finish(worker, plan, steps, step)
-        for event in ended:
-            state = policy.observe(state, event)
+        if w.leap and not (begun or plan.chunks) and play.worker.decoding:
+            steps = min(play.worker.decode_steps_max(), plan.valid_steps or STEPS_MAX)
+        together, promised = len(play.worker.running), _in_use(play.worker)
+        play.follow(transitions.finish(play.worker, plan, steps, step))
         if together > 1:
-            most, requests = max(most, promised, _in_use(worker)), max(requests, together)
+            most, requests = max(most, promised, _in_use(play.worker)), max(requests, together)
     raise AssertionError(f"jobs are left after {STEPS_MAX} steps")
 
 
@@ -68,14 +63,14 @@ def _in_use(worker: WorkerState) -> int:
     return view.kv_capacity_tokens - view.kv_free_tokens
 
 
-def below_threshold(rule: type[MemoryCentric] = MemoryCentric) -> TestedClaim:
-    """Of a world in which nobody runs beside another nothing is shown."""
+def below_threshold(rule: type[MemoryCentric] = MemoryCentric) -> SampledClaim:
+    """Of a world in which no request runs beside another nothing is shown."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         most, requests = _peaks(rule, w)
         return {"KV in use": 100 * most < w.percent * w.capacity + 100} if requests else {}
 
-    return TestedClaim(P_BL_4, _worlds(), shows, attained=_full)
+    return SampledClaim(P_BL_4, _worlds(), shows, attained=_full)
 
 
 def _full() -> tuple[int, int]:
@@ -85,7 +80,7 @@ def _full() -> tuple[int, int]:
     return _peaks(MemoryCentric, world)[0], 30
 
 
-def claims() -> tuple[TestedClaim, ...]:
+def claims() -> tuple[SampledClaim, ...]:
     """About the rule that ships."""
     return (below_threshold(),)
 

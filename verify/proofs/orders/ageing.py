@@ -1,27 +1,31 @@
 """What is true of priority with ageing: two requests of it, on any integers; and what is said of it and false.
 
-`policies.ageing.key` is plain arithmetic, run here on unknown integers; what holds for any two requests holds for a
-queue.  P-AGE-3 adds who is let in before whom, and is tried in drawn worlds of the shipped policy.
+`policies.orders.ageing.key` is plain arithmetic, run here on unknown integers; what holds for any two requests holds
+for a queue.  P-AGE-3 adds who is let in before whom, and is tried in drawn worlds of the shipped policy.
 """
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
 
-from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted
 from fairsched.model.request import Prompt, Request
-from fairsched.model.theorem import Scope, Theorem
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.ageing import P_AGE_1, P_AGE_2, P_AGE_3, Ageing, AgeingOrder, key, key_factors
+from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import changed
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.symbolic import implies
-from fairsched.verify.tested import TestedClaim
+from fairsched.policies.catalog import Ageing
+from fairsched.policies.orders import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
+from fairsched.verify.conformance import WorkerPlay, admitted
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    RefutedClaim,
+    SampledClaim,
+    Shown,
+    changed,
+    if_then,
+    refuted,
+)
 
 _TWO = ("boost", "level", "wait", "other_wait", "priority", "other_priority")
 """Two requests: what a microsecond and what a level count, when each came, and how high it is."""
@@ -35,12 +39,12 @@ def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
 def as_priority_and_wait(run: Any = key) -> ArithmeticClaim:
     """At `now`, with the same factors; the larger goes first."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         one, other = _keys(w, run)
         raised = w.level * w.priority + w.boost * (w.now - w.wait)
         other_raised = w.level * w.other_priority + w.boost * (w.now - w.other_wait)
         before, higher = one < other, raised > other_raised
-        return {"the same order": implies(before, higher) & implies(higher, before)}
+        return {"the same order": if_then(before, higher) & if_then(higher, before)}
 
     return ArithmeticClaim(P_AGE_1, (*_TWO, "now"), (_POSITIVE,), shows)
 
@@ -48,7 +52,7 @@ def as_priority_and_wait(run: Any = key) -> ArithmeticClaim:
 def horizon(run: Any = key) -> ArithmeticClaim:
     """`other` came so much later; `above` is D."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         one, other = _keys(w, run)
         return {
             "of priority": w.level * (w.other_priority - w.priority) <= w.level * w.above,
@@ -78,33 +82,25 @@ _BOOST = 4
 
 def _overtakers(order: AgeingOrder, w: SimpleNamespace) -> tuple[int, int]:
     """Who is let in before the one of the lowest priority that comes first of all, and how many came in all."""
-    policy = Ageing(order=order, batching=RequestLevel(max_running=1))
-    state, worker = policy.init(), WorkerState(0, 10)
+    play = WorkerPlay(Ageing(order=order, batching=RequestLevel(max_running=1)), WorkerState(0, 10))
     came = before = 0
     for step, count in enumerate(w.coming):
         now_ns = step * 10**9
         for _ in range(count + (step == 0)):
-            request = Request(came, 0, now_ns, Prompt(1), 1, priority=w.above * (came > 0))
-            worker, events = transitions.arrive(worker, request, 1, now_ns)
-            for event in events:
-                state = policy.observe(state, event)
+            play.arrive(Request(came, 0, now_ns, Prompt(1), 1, priority=w.above * (came > 0)), 1, now_ns)
             came += 1
-        plan, state = policy.decide(state, worker.view(now_ns))
-        worker, events = transitions.begin(worker, plan, now_ns)
-        if any(type(event) is Admitted and event.request_id == 0 for event in events):
-            return before, came
-        before += sum(type(event) is Admitted for event in events)
-        worker, ended = transitions.finish(worker, plan, 1, now_ns)
-        for event in ended:
-            state = policy.observe(state, event)
+        entered = admitted(play.step(now_ns))
+        if 0 in entered:
+            break
+        before += len(entered)
     return before, came
 
 
-def let_in_before(order: AgeingOrder | None = None) -> TestedClaim:
+def let_in_before(order: AgeingOrder | None = None) -> SampledClaim:
     """Up to `rho` a step come, and `sigma` more at once; all are `above` levels above the first."""
     used = AgeingOrder(1_000 * _BOOST) if order is None else order
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         before, _ = _overtakers(used, w)
         rho, sigma = max(w.coming[1:], default=0), w.coming[0]
         return {"within the bound": before * _BOOST <= (sigma + rho) * _BOOST + rho * w.above}
@@ -116,61 +112,51 @@ def let_in_before(order: AgeingOrder | None = None) -> TestedClaim:
             "above": st.integers(0, 60),
         }
     )
-    return TestedClaim(P_AGE_3, worlds, shows)
+    return SampledClaim(P_AGE_3, worlds, shows)
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
-def _highest_next() -> TestedClaim:
-    """F-AGE-1, about a boost of one level a second."""
-    theorem = Theorem(
-        "F-AGE-1",
-        "whoever has the highest priority goes next",
-        "priority with ageing, as it is told",
-        (),
-        scope=Scope.BOUNDED,
-    )
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        low, high = (key(*key_factors(1_000), wait_us, high) for wait_us, high in ((0, 0), (w.later_us, w.above)))
-        return {"the higher first": high < low}
-
-    return TestedClaim(theorem, lambda: [{"above": 1, "later_us": later_us} for later_us in (0, 1_000_001)], shows)
+def _highest_next(w: SimpleNamespace) -> Shown:
+    """With a boost of one level a second."""
+    low, high = (key(*key_factors(1_000), wait_us, high) for wait_us, high in ((0, 0), (w.later_us, w.above)))
+    return {"the higher first": high < low}
 
 
-def _never_starves() -> TestedClaim:
-    """F-AGE-2: with a boost of 0 the low one waits as long as high ones come."""
-    theorem = Theorem("F-AGE-2", "nobody waits for ever", "strict priority, as it is hoped", (), scope=Scope.BOUNDED)
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        before, _ = _overtakers(AgeingOrder(0), w)
-        return {"not everybody goes first": before < len(w.coming)}
-
-    return TestedClaim(theorem, lambda: [{"coming": [1] * 30, "above": 1}], shows)
+def _never_starves(w: SimpleNamespace) -> Shown:
+    before, _ = _overtakers(AgeingOrder(0), w)
+    return {"not every request goes first": before < len(w.coming)}
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """What is said of priorities."""
     return (
-        FalseClaim(
-            _highest_next(),
-            "the order that ships: its waits count too",
-            P_AGE_1.id,
-            "one level above, and came a second and a microsecond later: the older goes first",
+        refuted(
+            "F-AGE-1",
+            "the request of the highest priority goes next",
+            "priority with ageing, as it is told",
+            _highest_next,
             {"above": 1, "later_us": 1_000_001},
+            variant="the order that ships: its waits count too",
+            instead=P_AGE_1.id,
+            text="one level above, and came a second and a microsecond later: the older goes first",
+            worlds=lambda: ({"above": 1, "later_us": later_us} for later_us in (0, 1_000_001)),
         ),
-        FalseClaim(
-            _never_starves(),
-            "the order that ships, with a boost of 0",
-            P_AGE_3.id,
-            "one request of a higher priority comes in every step, and one is served",
+        refuted(
+            "F-AGE-2",
+            "no request waits for ever",
+            "strict priority, as it is hoped",
+            _never_starves,
             {"coming": [1] * 30, "above": 1},
+            variant="the order that ships, with a boost of 0",
+            instead=P_AGE_3.id,
+            text="one request of a higher priority comes in every step, and one is served",
         ),
     )
 
 
-def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     """About the order that ships."""
     return (as_priority_and_wait(), horizon(), let_in_before())
 

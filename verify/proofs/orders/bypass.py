@@ -1,46 +1,50 @@
 """D-request: how long the bypass budget of a group lets others be let in before one request.
 
-The kernel is that of `fairsched.policies.bypass`.  Here the sort is that of the requests of one group, for any number
-of them, of arrivals, of returns after a preemption and of requests that are given up.  `T` counts what was let in since
-r came (or came back), `older0` who waited then and is older, `back` which older ones came back since.  An order's
-scores do not occur: nothing is assumed of them.
+The kernel is `fairsched.policies.orders.abilities.bypass`.  Here the sort is that of the requests of one group, for any
+number of them, of arrivals, of returns after a preemption and of requests that are given up.  `T` counts what was let
+in since r came (or came back), `older0` who waited then and is older, `back` which older ones came back since.  An
+order's scores do not occur: nothing is assumed of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.policies import bypass
-from fairsched.policies.bypass import D_HEAD, D_LINE, D_OLDER, D_PASSED, D_REQUEST, DUE_RESPECTED
-from fairsched.verify.system import (
+from fairsched.policies.orders import D_HEAD, D_LINE, D_OLDER, D_PASSED, D_REQUEST, DUE_RESPECTED
+from fairsched.verify.logic import (
     Claim,
     Clause,
     Event,
+    Functions,
     Kind,
     Need,
     Rule,
     System,
+    Term,
     World,
+    Written,
     implies,
+    one_step,
     only,
     same,
     spread,
     total,
 )
+from fairsched.verify.proofs.kernels import bypass
 
 
-def _at(o: Algebra, w: World, name: str, point: str) -> Any:
+def _at(o: Algebra, w: World, name: str, point: str) -> Term:
     values = getattr(w, name)
     return o.pick(values, getattr(w, point), False if name in ("waits", "came") else 0)
 
 
-def _count(o: Algebra, mask: Any) -> Any:
+def _count(o: Algebra, mask: Term) -> Term:
     return total(o, o.where(mask, 1, 0))
 
 
-def _is(o: Algebra, w: World, point: str, other: str) -> Any:
+def _is(o: Algebra, w: World, point: str, other: str) -> Term:
     """Whether two points are one request."""
     return o.pick(only(o, w.place, getattr(w, point)), getattr(w, other), False)
 
@@ -55,10 +59,10 @@ _FIELDS = {"waits": Kind.MASK, "came": Kind.MASK, "place": Kind.VECTOR, "left": 
 _POINT = {"p": Kind.POINT}
 
 
-def _events(kernel: Any) -> tuple[Event, Event, Event, Event]:
+def _events(kernel: Functions) -> tuple[Event, Event, Event, Event]:
     """Whatever may happen to the queue of a group."""
 
-    def arrive(o: Algebra, w: World) -> Mapping[str, Any]:
+    def arrive(o: Algebra, w: World) -> Written:
         place = kernel.place(o, w.left, w.waiting)
         return {
             "waits": o.put(w.waits, w.p, True),
@@ -66,36 +70,33 @@ def _events(kernel: Any) -> tuple[Event, Event, Event, Event]:
             "place": o.put(w.place, w.p, place),
         }
 
-    def back(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"waits": o.put(w.waits, w.p, True)}
-
-    def leave(o: Algebra, w: World) -> Mapping[str, Any]:
+    def leave(o: Algebra, w: World) -> Written:
         return {"waits": o.put(w.waits, w.p, False), "left": kernel.gone(o, w.left)}
 
     return (
         Event("come", arrive, _POINT, (_EXISTS, _NEW), (kernel.place,)),
-        Event("come back", back, _POINT, (_EXISTS, _RAN)),
+        Event("come back", lambda o, w: {"waits": o.put(w.waits, w.p, True)}, _POINT, (_EXISTS, _RAN)),
         Event("let in", leave, _POINT, (_EXISTS, _WAITS), (kernel.gone,)),
         Event("give up", leave, _POINT, (_EXISTS, _WAITS), (kernel.gone,)),
     )
 
 
-_KNOWN = Clause("who waits came", lambda o, w: implies(o, w.waits, w.came))
+_KNOWN = Clause("waiting requests came", lambda o, w: implies(o, w.waits, w.came))
 _NEXT = Clause(
     "the next place is after all others",
     lambda o, w: implies(o, w.came, w.left + w.waiting > w.place),
 )
 _EMPTY = (
-    Clause("nobody came", lambda o, w: implies(o, w.came | w.waits, False)),
-    Clause("nobody left", lambda o, w: same(w.left, 0)),
+    Clause("none came", lambda o, w: implies(o, w.came | w.waits, False)),
+    Clause("none left", lambda o, w: same(w.left, 0)),
 )
 
 
-_NOBODY_WAITS = Clause("nobody waits", lambda o, w: same(w.waiting, 0))
-_NOBODY_COUNTED = (_NOBODY_WAITS, Clause("nobody waits before r", lambda o, w: same(w.older, 0)))
+_EMPTY_QUEUE = Clause("none waits", lambda o, w: same(w.waiting, 0))
+_NONE_COUNTED = (_EMPTY_QUEUE, Clause("none waits before r", lambda o, w: same(w.older, 0)))
 
 
-def _measured(kernel: Any) -> tuple[Event, Event, Event, Event]:
+def _measured(kernel: Functions) -> tuple[Event, Event, Event, Event]:
     """The events, where the queue's length is a number of its own, as it is in production."""
     come, back, let_in, give_up = _events(kernel)
 
@@ -105,28 +106,28 @@ def _measured(kernel: Any) -> tuple[Event, Event, Event, Event]:
     return counted(come, 1), counted(back, 1), counted(let_in, -1), counted(give_up, -1)
 
 
-def _end(o: Algebra, w: World) -> Any:
-    """The place of r, or of whoever comes next if r has not come."""
+def _end(o: Algebra, w: World) -> Term:
+    """The place of r, or of the request that comes next if r has not come."""
     return o.where(_at(o, w, "came", "r"), _at(o, w, "place", "r"), w.left + w.waiting)
 
 
-def _is_older(o: Algebra, w: World) -> Any:
-    """1 if p is older than r, as everybody is until r comes, and 0 if not."""
+def _is_older(o: Algebra, w: World) -> Term:
+    """1 if p is older than r, as every request is until r comes, and 0 if not."""
     return o.where(_at(o, w, "place", "p") < _end(o, w), 1, 0)
 
 
-def _counted(kernel: Any) -> tuple[Event, Event, Event, Event]:
+def _counted(kernel: Functions) -> tuple[Event, Event, Event, Event]:
     """The measured events with `older`, a count of those who wait and are older than r."""
     come, back, let_in, give_up = _measured(kernel)
 
-    def came(o: Algebra, w: World) -> Mapping[str, Any]:
+    def came(o: Algebra, w: World) -> Written:
         before_r = o.where(_is(o, w, "p", "r"), False, o.where(_at(o, w, "came", "r"), False, True))
         return {**come.step(o, w), "older": o.where(before_r, w.older + 1, w.older)}
 
     def and_older(event: Event, sign: int) -> Event:
         step: Rule = event.step
 
-        def counted(o: Algebra, w: World) -> Mapping[str, Any]:
+        def counted(o: Algebra, w: World) -> Written:
             one = _is_older(o, w)
             return {**step(o, w), "older": w.older + one if sign > 0 else w.older - one}
 
@@ -138,13 +139,13 @@ def _counted(kernel: Any) -> tuple[Event, Event, Event, Event]:
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
-def _line(kernel: Any) -> Claim:
+def _line(kernel: Functions) -> Claim:
     """`s` is any request that is not younger than r."""
 
-    def between(o: Algebra, w: World) -> Any:
+    def between(o: Algebra, w: World) -> Term:
         return _count(o, w.came & (w.place >= _at(o, w, "place", "s")) & (w.place < _end(o, w)))
 
-    def apart(o: Algebra, w: World) -> Any:
+    def apart(o: Algebra, w: World) -> Term:
         s = _at(o, w, "place", "s")
         return implies(o, _at(o, w, "came", "s") & (s <= _end(o, w)), _end(o, w) - s >= w.between)
 
@@ -158,7 +159,7 @@ def _line(kernel: Any) -> Claim:
             _measured(kernel),
             derived={"between": between},
         ),
-        (*_EMPTY, _NOBODY_WAITS),
+        (*_EMPTY, _EMPTY_QUEUE),
         (_NEXT, Clause("r - s >= how many came from s on before r, or until now", apart)),
         (
             Clause(
@@ -169,15 +170,15 @@ def _line(kernel: Any) -> Claim:
     )
 
 
-def _passed(kernel: Any) -> Claim:
+def _passed(kernel: Functions) -> Claim:
     """`gone` counts who has left since r came, `ahead` who waited then."""
     come, back, let_in, give_up = _measured(kernel)
 
-    def came(o: Algebra, w: World) -> Mapping[str, Any]:
+    def came(o: Algebra, w: World) -> Written:
         is_r = _is(o, w, "p", "r")
         return {**come.step(o, w), "gone": o.where(is_r, 0, w.gone), "ahead": o.where(is_r, w.waiting, w.ahead)}
 
-    def exact(o: Algebra, w: World) -> Any:
+    def exact(o: Algebra, w: World) -> Term:
         return implies(o, _at(o, w, "came", "r"), same(w.left - _at(o, w, "place", "r"), w.gone - w.ahead))
 
     clause = Clause("left - the place of r = gone - ahead", exact)
@@ -195,30 +196,30 @@ def _passed(kernel: Any) -> Claim:
                 give_up.also(gone=lambda w: w.gone + 1),
             ),
         ),
-        (*_EMPTY, _NOBODY_WAITS),
+        (*_EMPTY, _EMPTY_QUEUE),
         (clause,),
         (clause,),
     )
 
 
-def _older(kernel: Any) -> Claim:
+def _older(kernel: Functions) -> Claim:
     """The count is that of the requests themselves."""
 
-    def before(o: Algebra, w: World) -> Any:
+    def before(o: Algebra, w: World) -> Term:
         return _count(o, w.waits & (w.place < _end(o, w)))
 
     exact = Clause("older = how many wait before r", lambda o, w: same(w.older, w.before))
     return Claim(
         D_OLDER,
         System(
-            "who waits before r",
+            "those that wait before r",
             {"r": Kind.POINT},
             _LAWS,
             {**_FIELDS, "waiting": Kind.SCALAR, "older": Kind.SCALAR},
             _counted(kernel),
             derived={"before": before},
         ),
-        (*_EMPTY, *_NOBODY_COUNTED),
+        (*_EMPTY, *_NONE_COUNTED),
         (_KNOWN, _NEXT, exact),
         (exact,),
     )
@@ -227,15 +228,15 @@ def _older(kernel: Any) -> Claim:
 # --- one request ----------------------------------------------------------------------------------------------------
 
 
-def _once(kernel: Any) -> tuple[Event, ...]:
-    """The counted events, with what is let in since r came; whoever is due is let in and nobody else."""
+def _once(kernel: Functions) -> tuple[Event, ...]:
+    """The counted events, with what is let in since r came; a due request is let in and no other."""
     come, back, let_in, give_up = _counted(kernel)
 
     def anew(event: Event, more: Callable[[Algebra, World], Any]) -> Event:
         """`event` of r begins the count again; of another it brings `more` who are older."""
         step: Rule = event.step
 
-        def counted(o: Algebra, w: World) -> Mapping[str, Any]:
+        def counted(o: Algebra, w: World) -> Written:
             is_r, written = _is(o, w, "p", "r"), step(o, w)
             return {
                 **written,
@@ -246,15 +247,15 @@ def _once(kernel: Any) -> tuple[Event, ...]:
 
         return attrs.evolve(event, step=counted)
 
-    def first(o: Algebra, w: World) -> Mapping[str, Any]:
+    def first(o: Algebra, w: World) -> Written:
         oldest = o.argmin(w.place, w.waits)
         return {"oldest": oldest, "is_due": kernel.due(o, w.left, o.pick(w.place, oldest, 0), w.b)}
 
-    def apart(o: Algebra, w: World) -> Any:
+    def apart(o: Algebra, w: World) -> Term:
         r, s = _at(o, w, "place", "r"), _at(o, w, "place", "oldest")
         return implies(o, _at(o, w, "waits", "r"), r - s >= w.older)
 
-    # D-older: a count of who waits is not below one where there is somebody.
+    # D-older: a count of waiting requests is at least one where there is one.
     counts = Need(lambda o, w: w.older >= _is_older(o, w))
     return (
         anew(come, lambda o, w: 0),
@@ -263,7 +264,7 @@ def _once(kernel: Any) -> tuple[Event, ...]:
             let_in.also(T=lambda w: w.T + 1).with_needs(
                 Need(lambda o, w: implies(o, w.is_due, _is(o, w, "p", "oldest")), DUE_RESPECTED),
                 counts,
-                # D-line and D-older, of the oldest and r: whoever waits and is older than r came between the two.
+                # D-line and D-older, of the oldest and r: a waiting request older than r came between the two.
                 Need(apart),
             ),
             kernels=(*let_in.kernels, kernel.due),
@@ -273,14 +274,14 @@ def _once(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _request(kernel: Any) -> Claim:
-    def waits(o: Algebra, w: World) -> Any:
+def _request(kernel: Functions) -> Claim:
+    def waits(o: Algebra, w: World) -> Term:
         return _at(o, w, "waits", "r")
 
-    def place(o: Algebra, w: World) -> Any:
+    def place(o: Algebra, w: World) -> Term:
         return _at(o, w, "place", "r")
 
-    def alone(o: Algebra, w: World) -> Any:
+    def alone(o: Algebra, w: World) -> Term:
         others = o.put(w.came & spread(_at(o, w, "came", "r"), w.place), w.r, False)
         return implies(o, others, (w.place < place(o, w)) | (w.place > place(o, w)))
 
@@ -293,11 +294,11 @@ def _request(kernel: Any) -> Claim:
             {**_FIELDS, **dict.fromkeys(("waiting", "T", "older", "older0", "back"), Kind.SCALAR)},
             _once(kernel),
         ),
-        (*_EMPTY, *_NOBODY_COUNTED, Clause("nobody came back", lambda o, w: same(w.back, 0))),
+        (*_EMPTY, *_NONE_COUNTED, Clause("none came back", lambda o, w: same(w.back, 0))),
         (
             _KNOWN,
             _NEXT,
-            Clause("nobody else has the place of r", alone),
+            Clause("no other request has the place of r", alone),
             Clause("back >= 0", lambda o, w: w.back >= 0),
             Clause("older >= 0", lambda o, w: w.older >= 0),
             Clause(
@@ -328,32 +329,27 @@ def _request(kernel: Any) -> Claim:
 # --- the head -------------------------------------------------------------------------------------------------------
 
 
-def _head(kernel: Any) -> Claim:
+def _head(kernel: Functions) -> Claim:
     """`oldest` and `best` are the scores of those two."""
 
-    def offer(o: Algebra, w: World) -> Mapping[str, Any]:
+    def offer(o: Algebra, w: World) -> Written:
         is_due = kernel.due(o, w.left, w.place, w.b)
         return {"head": kernel.head(o, w.best, w.oldest, is_due), "passed": w.left - w.place}
 
-    def offered(o: Algebra, w: World) -> Any:
+    def offered(o: Algebra, w: World) -> Term:
         return o.where(w.passed >= w.b, same(w.head, w.oldest), same(w.head, w.best))
 
     clause = Clause("the oldest if it was passed over b times, else the best", offered)
-    return Claim(
+    return one_step(
         D_HEAD,
-        System(
-            "what a group offers",
-            dict.fromkeys(("b", "left", "place", "best", "oldest"), Kind.SCALAR),
-            (),
-            {"head": Kind.SCALAR, "passed": Kind.SCALAR},
-            (Event("offer", offer, kernels=(kernel.due, kernel.head)),),
-        ),
+        "what a group offers",
+        {"head": Kind.SCALAR, "passed": Kind.SCALAR},
+        Event("offer", offer, kernels=(kernel.due, kernel.head)),
         (clause,),
-        (clause,),
-        (clause,),
+        parameters=dict.fromkeys(("b", "left", "place", "best", "oldest"), Kind.SCALAR),
     )
 
 
-def claims(kernel: Any = bypass) -> tuple[Claim, ...]:
+def claims(kernel: Functions = bypass) -> tuple[Claim, ...]:
     """What is proved of the rule; `kernel` holds its functions."""
     return (_head(kernel), _passed(kernel), _line(kernel), _older(kernel), _request(kernel))

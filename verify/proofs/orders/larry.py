@@ -1,24 +1,20 @@
 """LARRY: P-LAR-1 to 5 about the shipped key, for any two requests, and what is false of it.
 
-The key is one line of integers, which numpy computes for everybody at once; here it is run on unknown integers.  An
+The key is one line of integers, which numpy computes for all requests at once; here it is run on unknown integers.  An
 order by keys is one of pairs, so what holds for any two requests holds for a queue.  P-LAR-4 adds to P-LAR-3 who is let
 in before whom, and is tried in drawn worlds of the shipped policy.
 """
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
 
-from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted
 from fairsched.model.request import Prompt, Request
-from fairsched.model.theorem import Scope, Theorem
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
-from fairsched.policies.larry import (
-    LARRY,
+from fairsched.policies.catalog import LARRY
+from fairsched.policies.orders import (
     P_LAR_1,
     P_LAR_2,
     P_LAR_3,
@@ -27,13 +23,22 @@ from fairsched.policies.larry import (
     QUEUE_BOUNDED,
     LarryOrder,
     LarryPrintedOrder,
-    key,
 )
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import changed
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.symbolic import implies
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.conformance import WorkerPlay, admitted
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    RefutedClaim,
+    SampledClaim,
+    Shown,
+    changed,
+    if_then,
+    refuted,
+)
+from fairsched.verify.proofs.kernels import larry
+
+key = larry.key
 
 _TWO = ("age", "size", "queue", "wait", "other_wait", "memory", "other_memory")
 """Two requests: what a microsecond and what a token count, how many wait, when each came, and what each needs."""
@@ -49,13 +54,13 @@ def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
 
 
 def _same(one: Any, other: Any) -> Any:
-    return implies(one, other) & implies(other, one)
+    return if_then(one, other) & if_then(other, one)
 
 
 def as_the_score(run: Any = key) -> ArithmeticClaim:
     """At `now` the score is -q m + alpha (now - arrival), with the same factors; the larger goes first."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         one, other = _keys(w, run)
         score = w.age * (w.now - w.wait) - w.size * w.queue * w.memory
         other_score = w.age * (w.now - w.other_wait) - w.size * w.queue * w.other_memory
@@ -67,7 +72,7 @@ def as_the_score(run: Any = key) -> ArithmeticClaim:
 def older_first(run: Any = key) -> ArithmeticClaim:
     """`other` came later; equal keys go by age."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         one, other = _keys(w, run)
         enough = w.age * (w.other_wait - w.wait) >= w.size * w.queue * (w.memory - w.other_memory)
         return {"the older is first exactly then": _same(one <= other, enough)}
@@ -79,7 +84,7 @@ def older_first(run: Any = key) -> ArithmeticClaim:
 def horizon(run: Any = key) -> ArithmeticClaim:
     """`other` came so much later; `spread` is d and `most` is Q."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         one, other = _keys(w, run)
         more = w.memory - w.other_memory
         return {
@@ -109,7 +114,7 @@ def _at_the_horizon() -> tuple[int, int]:
 def unchanged(run: Any = key) -> ArithmeticClaim:
     """Keys are computed again after the oldest left, `later` than the one that was."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         one, other = _keys(w, run)
         after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
         one_after, other_after = _keys(after, run)
@@ -128,33 +133,26 @@ def _overtakers(order: LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
     """One request a step is served; who is let in before the large one that comes first of all, the longest queue, and
     how many came in all."""
     policy = LARRY(order=order, batching=RequestLevel(max_running=1, reserve="optimistic"))
-    state, worker = policy.init(), WorkerState(0, 200)
+    play = WorkerPlay(policy, WorkerState(0, 200))
     longest = came = before = 0
     for step, count in enumerate(w.coming):
         now_ns = step * 10**9
         for _ in range(count + (step == 0)):
-            request = Request(came, 0, now_ns, Prompt(1 + w.spread * (came == 0)), 1)
-            worker, events = transitions.arrive(worker, request, 1, now_ns)
-            for event in events:
-                state = policy.observe(state, event)
+            play.arrive(Request(came, 0, now_ns, Prompt(1 + w.spread * (came == 0)), 1), 1, now_ns)
             came += 1
-        longest = max(longest, len(worker.queue))
-        plan, state = policy.decide(state, worker.view(now_ns))
-        worker, events = transitions.begin(worker, plan, now_ns)
-        if any(type(event) is Admitted and event.request_id == 0 for event in events):
-            return before, longest, came
-        before += sum(type(event) is Admitted for event in events)
-        worker, ended = transitions.finish(worker, plan, 1, now_ns)
-        for event in ended:
-            state = policy.observe(state, event)
+        longest = max(longest, len(play.worker.queue))
+        entered = admitted(play.step(now_ns))
+        if 0 in entered:
+            break
+        before += len(entered)
     return before, longest, came
 
 
-def let_in_before(order: LarryOrder | None = None) -> TestedClaim:
+def let_in_before(order: LarryOrder | None = None) -> SampledClaim:
     """Up to `rho` a step come, and `sigma` more at once; the first request needs `spread` more than the others."""
     used = LarryOrder(1_000 * _ALPHA, memory_unit="tokens") if order is None else order
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         before, longest, _ = _overtakers(used, w)
         rho, sigma = max(w.coming[1:], default=0), w.coming[0]
         return {"within the bound": before * _ALPHA <= (longest + sigma + rho) * _ALPHA + rho * longest * w.spread}
@@ -166,89 +164,68 @@ def let_in_before(order: LarryOrder | None = None) -> TestedClaim:
             "spread": st.integers(0, 60),
         }
     )
-    return TestedClaim(P_LAR_4, worlds, shows)
+    return SampledClaim(P_LAR_4, worlds, shows)
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
-def _smaller_first() -> TestedClaim:
-    """F-LAR-3: the equation as printed."""
-    theorem = Theorem(
-        "F-LAR-3",
-        "of two that came together the smaller goes first",
-        "LARRY, equation 1 as printed",
-        (),
-        scope=Scope.BOUNDED,
+def _smaller_first(w: SimpleNamespace) -> Shown:
+    small, large = (key(1, LarryPrintedOrder.sign, 2, 0, memory) for memory in (w.small, w.large))
+    return {"the smaller first": small < large}
+
+
+def _arrival_order(w: SimpleNamespace) -> Shown:
+    """In tokens, with a tenth of a second between two arrivals."""
+    older, later = (
+        key(1_000 * w.alpha, 10**9, w.queue, wait_us, memory) for wait_us, memory in ((0, w.memory), (100_000, 1))
     )
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        sign = LarryPrintedOrder.sign
-        small, large = (key(1, sign, 2, 0, memory) for memory in (w.small, w.large))
-        return {"the smaller first": small < large}
-
-    pairs = [{"small": small, "large": large} for large in range(2, 4) for small in range(1, large)]
-    return TestedClaim(theorem, lambda: pairs, shows)
+    return {"the older first": older <= later}
 
 
-def _arrival_order() -> TestedClaim:
-    """F-LAR-2: with an alpha of 1,000, in tokens, a hundred waiting, and a tenth of a second between two arrivals."""
-    theorem = Theorem(
-        "F-LAR-2",
-        "with alpha of 1,000 or more the order is that of arrival",
-        "LARRY, as it is told",
-        (),
-        scope=Scope.BOUNDED,
-    )
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        older, later = (
-            key(1_000 * w.alpha, 10**9, w.queue, wait_us, memory) for wait_us, memory in ((0, w.memory), (100_000, 1))
-        )
-        return {"the older first": older <= later}
-
-    return TestedClaim(theorem, lambda: [{"alpha": 1_000, "queue": 100, "memory": 4_001}], shows)
+def _never_starves(w: SimpleNamespace) -> Shown:
+    before, _, came = _overtakers(LarryOrder(0, memory_unit="tokens"), w)
+    return {"not every request goes first": before < len(w.coming) or came < len(w.coming)}
 
 
-def _never_starves() -> TestedClaim:
-    """F-LAR-1: with alpha of 0 the large one waits as long as small ones come."""
-    theorem = Theorem("F-LAR-1", "nobody waits for ever", "LARRY, as it is told", (), scope=Scope.BOUNDED)
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        before, _, came = _overtakers(LarryOrder(0, memory_unit="tokens"), w)
-        return {"not everybody goes first": before < len(w.coming) or came < len(w.coming)}
-
-    return TestedClaim(theorem, lambda: [{"coming": [1] * 30, "spread": 1}], shows)
-
-
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """What is said of LARRY."""
     return (
-        FalseClaim(
-            _smaller_first(),
-            "equation 1 as printed, which adds what should be subtracted",
-            P_LAR_1.id,
-            "two that came together, of 1 and 2 tokens: the larger goes first",
+        refuted(
+            "F-LAR-3",
+            "of two that came together the smaller goes first",
+            "LARRY, equation 1 as printed",
+            _smaller_first,
             {"small": 1, "large": 2},
+            variant="equation 1 as printed, which adds what should be subtracted",
+            instead=P_LAR_1.id,
+            text="two that came together, of 1 and 2 tokens: the larger goes first",
+            worlds=lambda: ({"small": small, "large": large} for large in range(2, 4) for small in range(1, large)),
         ),
-        FalseClaim(
-            _arrival_order(),
-            "the order that ships, in tokens: it takes an alpha of 4,000,000",
-            P_LAR_2.id,
-            "a hundred wait, and 4,001 tokens came a tenth of a second before 1 token, which goes first",
+        refuted(
+            "F-LAR-2",
+            "with alpha of 1,000 or more the order is that of arrival",
+            "LARRY, as it is told",
+            _arrival_order,
             {"alpha": 1_000, "queue": 100, "memory": 4_001},
+            variant="the order that ships, in tokens: it takes an alpha of 4,000,000",
+            instead=P_LAR_2.id,
+            text="a hundred wait, and 4,001 tokens came a tenth of a second before 1 token, which goes first",
         ),
-        FalseClaim(
-            _never_starves(),
-            "the order that ships, with alpha = 0",
-            P_LAR_3.id,
-            "one small request comes in every step, and one is served",
+        refuted(
+            "F-LAR-1",
+            "no request waits for ever",
+            "LARRY, as it is told",
+            _never_starves,
             {"coming": [1] * 30, "spread": 1},
+            variant="the order that ships, with alpha = 0",
+            instead=P_LAR_3.id,
+            text="one small request comes in every step, and one is served",
         ),
     )
 
 
-def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     """About the order that ships."""
     return (as_the_score(), older_first(), horizon(), let_in_before(), unchanged())
 

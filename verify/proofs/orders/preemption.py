@@ -13,26 +13,30 @@ from typing import Any
 import attrs
 import hypothesis.strategies as st
 
-from fairsched.model import worker as transitions
 from fairsched.model.request import Prompt, Request
-from fairsched.model.theorem import Scope, Theorem
-from fairsched.model.worker import InfeasiblePlanError
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies import displacement
+from fairsched.model.worker import InfeasiblePlanError, WorkerState
 from fairsched.policies.batching import BATCHINGS, P_FC_1, P_NP_1, Chunked, RequestLevel
-from fairsched.policies.displacement import P_DISPLACED
-from fairsched.policies.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
-from fairsched.policies.fcfs import FCFSOptimistic, NoPreempt
-from fairsched.policies.gate import OpenGate
-from fairsched.policies.learning_to_rank import P_LTR_1, LearningToRank, ShortestPredicted
+from fairsched.policies.catalog import FCFSOptimistic, LearningToRank, NoPreempt
+from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.order import Order
-from fairsched.policies.trail import P_TRAIL, ShortestRemaining
-from fairsched.policies.waiting import AGE_BITS
-from fairsched.verify.changed import changed, with_names
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.queue_worlds import WORLDS, Step, steps
-from fairsched.verify.tested import TestedClaim
+from fairsched.policies.orders import (
+    AGE_BITS,
+    P_DISPLACED,
+    P_FS_1,
+    P_LTR_1,
+    P_TRAIL,
+    Order,
+    ShortestPredicted,
+    ShortestRemaining,
+    SkipJoin,
+    join_level,
+    level_after,
+    service_left,
+)
+from fairsched.verify.conformance import WorkerPlay
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, with_names
+from fairsched.verify.proofs.kernels import preemption
+from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
 
 ORDERS: tuple[Order, ...] = (
     ShortestRemaining(100),
@@ -53,10 +57,10 @@ def _levels() -> Iterator[Mapping[str, Any]]:
         yield {"quantum": quantum, "prefill": prefill}
 
 
-def levels(join: Callable[[int, int], int] = join_level, after: Any = level_after) -> TestedClaim:
+def levels(join: Callable[[int, int], int] = join_level, after: Any = level_after) -> SampledClaim:
     """Against the rule taken by its word: time is served one by one, and each level's quantum runs out."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         first = next(p for p in range(99) if w.quantum * 2**p >= w.prefill)
         level, here, right = first, w.prefill, join(w.prefill, w.quantum) == first
         for service in range(w.prefill, w.prefill + SERVICES):
@@ -67,7 +71,7 @@ def levels(join: Callable[[int, int], int] = join_level, after: Any = level_afte
             here += 1
         return {"level by level": right}
 
-    return TestedClaim(P_FS_1, _levels, shows)
+    return SampledClaim(P_FS_1, _levels, shows)
 
 
 def _predictions() -> Iterator[Mapping[str, Any]]:
@@ -75,16 +79,16 @@ def _predictions() -> Iterator[Mapping[str, Any]]:
         yield {"predicted": predicted, "percent": percent}
 
 
-def withstands(order: type[ShortestRemaining] = ShortestRemaining) -> TestedClaim:
+def withstands(order: type[ShortestRemaining] = ShortestRemaining) -> SampledClaim:
     """With up to twelve predicted tokens of fourteen, and any limit."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         request = Request(0, 0, 0, Prompt(1), 14, w.predicted)
-        stands = [order(w.percent).standing(request, generated, None) for generated in range(1, 15)]
+        stands = [order(w.percent).preemption_rank(request, generated, None) for generated in range(1, 15)]
         later = pairwise(stands)
         return {"no less": all(b is None or (a is not None and b >= a) for a, b in later)}
 
-    return TestedClaim(P_TRAIL, _predictions, shows)
+    return SampledClaim(P_TRAIL, _predictions, shows)
 
 
 # --- step by step ---------------------------------------------------------------------------------------------------
@@ -98,21 +102,21 @@ def _with_rule(policy: ComposedPolicy, w: SimpleNamespace) -> ComposedPolicy:
 _RULES = st.builds(lambda world, rule: {**world, "batching": rule}, WORLDS, st.sampled_from(sorted(BATCHINGS)))
 
 
-def nobody(policy: ComposedPolicy | None = None) -> TestedClaim:
+def none_preempted(policy: ComposedPolicy | None = None) -> SampledClaim:
     """No-preempt under every batching rule."""
     used = NoPreempt() if policy is None else policy
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        return {"nobody": not any(step.plan.preempt for step in steps(_with_rule(used, w), w))}
+    def shows(w: SimpleNamespace) -> Shown:
+        return {"none preempted": not any(step.plan.preempt for step in steps(_with_rule(used, w), w))}
 
-    return TestedClaim(P_NP_1, _RULES, shows, drawn=100)
+    return SampledClaim(P_NP_1, _RULES, shows, drawn=100)
 
 
-def oldest_stays(policy: ComposedPolicy | None = None) -> TestedClaim:
+def oldest_stays(policy: ComposedPolicy | None = None) -> SampledClaim:
     """First come, first served under every batching rule, with outputs that grow."""
     used = FCFSOptimistic() if policy is None else policy
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         found = [_first(step) for step in steps(_with_rule(used, w), w) if step.worker.running]
         return {
             "stays": all(stays for stays, _, _ in found),
@@ -120,13 +124,13 @@ def oldest_stays(policy: ComposedPolicy | None = None) -> TestedClaim:
             "computes": w.batching != Chunked.name or all(computes for _, computes, _ in found),
         }
 
-    return TestedClaim(P_FC_1, _RULES, shows, drawn=100)
+    return SampledClaim(P_FC_1, _RULES, shows, drawn=100)
 
 
 def _first(step: Step) -> tuple[bool, bool, bool]:
     """Whether the first of the batch stays, computes, and is the oldest of all."""
     first = step.worker.ranks.first()[1]
-    flights, entries = step.before.flights, step.before.waiting.entries
+    flights, entries = step.before.flights, step.before.queue.entries
     ages = [flight.entry.age for flight in flights.values()] + [entry.age for entry in entries.values()]
     before, after = step.worker.in_flight[first], step.after.in_flight.get(first)
     computes = after is None or (
@@ -136,10 +140,10 @@ def _first(step: Step) -> tuple[bool, bool, bool]:
     return first not in step.plan.preempt, computes, flights[first].entry.age == min(ages)
 
 
-def displacing(kind: type[ComposedPolicy] = ComposedPolicy) -> TestedClaim:
-    """Outputs are reserved, so whoever is preempted is displaced."""
+def displacing(kind: type[ComposedPolicy] = ComposedPolicy) -> SampledClaim:
+    """Outputs are reserved, so a preempted request is displaced."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         policy = kind("displaces", ORDERS[w.order], OpenGate(), Chunked())
         try:
             taken = [step for step in steps(policy, w) if step.plan.preempt]
@@ -153,7 +157,7 @@ def displacing(kind: type[ComposedPolicy] = ComposedPolicy) -> TestedClaim:
         }
 
     worlds = st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1))
-    return TestedClaim(P_DISPLACED, worlds, shows, attained=_at_every_token)
+    return SampledClaim(P_DISPLACED, worlds, shows, attained=_at_every_token)
 
 
 def _at_every_token() -> tuple[int, int]:
@@ -166,17 +170,17 @@ def _at_every_token() -> tuple[int, int]:
 def _ranks_behind(step: Step) -> bool:
     """Whether the one that enters ranked before those who wait again for it, as they are ranked then."""
     (admission,) = step.plan.admit
-    rank = step.before.waiting.scores[admission.request_id] >> AGE_BITS
-    return all(step.decided.waiting.scores[i] >> AGE_BITS < rank for i in step.plan.preempt)
+    rank = step.before.queue.scores[admission.request_id] >> AGE_BITS
+    return all(step.decided.queue.scores[i] >> AGE_BITS < rank for i in step.plan.preempt)
 
 
 STARVE = 4
 
 
-def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> TestedClaim:
+def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> SampledClaim:
     """One client, outputs that grow.  How long each waits is counted here, anew."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
         waited: Counter[int] = Counter()
         fair = True
@@ -191,64 +195,46 @@ def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> Tested
             waited = Counter({i: waited[i] + produced if i in left else int(produced) for i in step.after.queue})
         return {"the starving first": fair}
 
-    return TestedClaim(P_LTR_1, WORLDS, shows)
+    return SampledClaim(P_LTR_1, WORLDS, shows)
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
-def _served_in_time(order: type[ShortestPredicted] = ShortestPredicted) -> TestedClaim:
-    """F-LTR-1: one seat, and requests of one token, two a step, and a long one that comes when some of them
-    are promoted."""
-    theorem = Theorem(
-        "F-LTR-1",
-        "nobody waits through more than starve_steps + period_steps steps",
-        "learning to rank, as it is told",
-        (),
-        scope=Scope.BOUNDED,
-    )
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        rule = RequestLevel(max_running=1)
-        policy = attrs.evolve(LearningToRank(), order=order(w.starve, w.period), batching=rule)
-        state, worker, came = policy.init(), WorkerState(0, 40), 0
-        for now in range(w.late + w.steps):
-            for _ in range(w.coming + (now == w.late)):
-                came += 1
-                late = now == w.late and came == 1 + w.coming * w.late
-                request = Request(0 if late else came, 0, now, Prompt(1), 9 if late else 1)
-                worker, events = transitions.arrive(worker, request, request.max_output_tokens, now)
-                for event in events:
-                    state = policy.observe(state, event)
-            plan, state = policy.decide(state, worker.view(now))
-            worker, _ = transitions.begin(worker, plan, now)
-            worker, events = transitions.finish(worker, plan, 1, now + 1)
-            for event in events:
-                state = policy.observe(state, event)
-        return {"in time": w.steps <= w.starve + w.period or 0 not in worker.queue}
-
-    return TestedClaim(theorem, lambda: [_OVERLOAD], shows)
+def _served_in_time(w: SimpleNamespace) -> Shown:
+    """One seat, and requests of one token, two a step, and a long one that comes when some of them are promoted."""
+    order, rule = ShortestPredicted(w.starve, w.period), RequestLevel(max_running=1)
+    play, came = WorkerPlay(attrs.evolve(LearningToRank(), order=order, batching=rule), WorkerState(0, 40)), 0
+    for now in range(w.late + w.steps):
+        for _ in range(w.coming + (now == w.late)):
+            came += 1
+            late = now == w.late and came == 1 + w.coming * w.late
+            outputs = 9 if late else 1
+            play.arrive(Request(0 if late else came, 0, now, Prompt(1), outputs), outputs, now)
+        play.step(now, took_ns=1)
+    return {"in time": w.steps <= w.starve + w.period or 0 not in play.worker.queue}
 
 
-_OVERLOAD = {"starve": 5, "period": 5, "coming": 2, "late": 20, "steps": 100}
-
-
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """What is said of promotions."""
     return (
-        FalseClaim(
-            _served_in_time(),
-            "the order that ships: promoted requests are ordered by their predictions, too",
-            P_LTR_1.id,
-            "two requests of one token come in a step, and one is served: one of nine that comes later waits for ever",
-            _OVERLOAD,
+        refuted(
+            "F-LTR-1",
+            "no request waits through more than starve_steps + period_steps steps",
+            "learning to rank, as it is told",
+            _served_in_time,
+            {"starve": 5, "period": 5, "coming": 2, "late": 20, "steps": 100},
+            variant="the order that ships: promoted requests are ordered by their predictions, too",
+            instead=P_LTR_1.id,
+            text="two requests of one token come in a step, and one is served: one of nine that comes later waits for "
+            "ever",
         ),
     )
 
 
-def claims() -> tuple[TestedClaim, ...]:
+def claims() -> tuple[SampledClaim, ...]:
     """About what ships."""
-    return (nobody(), oldest_stays(), displacing(), withstands(), levels(), promoted_first())
+    return (none_preempted(), oldest_stays(), displacing(), withstands(), levels(), promoted_first())
 
 
 # --- seeded bugs ----------------------------------------------------------------------------------------------------
@@ -256,8 +242,8 @@ def claims() -> tuple[TestedClaim, ...]:
 
 def _hasty() -> type[ComposedPolicy]:
     """Displaces also who has produced nothing yet."""
-    behind = with_names(displacement.behind, displaceable=lambda flight: True)
-    hasty = with_names(displacement.displaced, behind=behind)
+    behind = with_names(preemption.behind, displaceable=lambda flight: True)
+    hasty = with_names(preemption.displaced, behind=behind)
     decide = with_names(ComposedPolicy.decide, displaced=hasty)
     return type("Hasty", (ComposedPolicy,), {"decide": decide})
 
@@ -268,11 +254,11 @@ def bugs() -> tuple[Bug, ...]:
     unpromoted = changed(ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
     from_the_front = changed(FCFSOptimistic, "_preempt", "reversed(view.running_ranks)", "view.running_ranks")
     return (
-        Bug("outputs are not reserved", nobody(FCFSOptimistic())),
+        Bug("outputs are not reserved", none_preempted(FCFSOptimistic())),
         Bug("the oldest is preempted first", oldest_stays(from_the_front())),
         Bug("who has produced nothing is displaced", displacing(_hasty())),
         Bug("what is left grows", withstands(longest)),
         Bug("a prefill of exactly a quantum joins the next level", levels(lambda t, q: (t // q).bit_length())),
         Bug("a level is left when its quantum is over", levels(after=lambda j, s, q: level_after(j, s + 1, q))),
-        Bug("nobody is promoted", promoted_first(unpromoted)),
+        Bug("no request is promoted", promoted_first(unpromoted)),
     )

@@ -1,43 +1,48 @@
-"""Whose turn it is among priority groups, and how often others are let in before a request, whoever comes.
+"""Whose turn it is among priority groups, and how often others are let in before a request, whatever comes.
 
-The kernel is that of `fairsched.policies.turns`.  Here the sort is that of the priority groups of one queue, for any
-number of them and any distinct quotas; groups 1 to P, group g with quota g, are a case of that.  `below` is the sum of
-the quotas of lower groups, `N` that of all; `low` is the sum of those that are left in the round (the one at turn
-whole).  Who waits may change in any way between two picks.
+The kernel is `fairsched.policies.orders.abilities.weighted_round_robin`.  Here the sort is that of the priority groups
+of one queue, for any number of them and any distinct quotas; groups 1 to P, group g with quota g, are a case of that.
+`below` is the sum of the quotas of lower groups, `N` that of all; `low` is the sum of those that are left in the
+round (the one at turn whole).  The queue may change in any way between two picks.
 
 For PG-turns a request r waits in group `g`, and begins to wait at any point of a round.  `others` and `own` count what
 was let in since, of other groups and of its own; `visit` is how far its group's turn is.  `base` and `owned` grow by
 N - g and by g when a turn of its group ends: R times, in the theorem's words.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from fairsched.model.algebra import Algebra
-from fairsched.policies import turns
-from fairsched.policies.turns import (
-    GROUPS_RISE,
-    PG_ROUND,
-    PG_SERVES,
-    PG_TURNS,
-    QUOTA_POSITIVE,
-    TURN_RESPECTED,
+from fairsched.policies.orders import GROUPS_RISE, PG_ROUND, PG_SERVES, PG_TURNS, QUOTA_POSITIVE, TURN_RESPECTED
+from fairsched.verify.logic import (
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    System,
+    Term,
+    World,
+    Written,
+    implies,
+    one_step,
+    only,
+    same,
 )
-from fairsched.verify.system import Claim, Clause, Event, Kind, Need, System, World, implies, only, same
+from fairsched.verify.proofs.kernels import weighted_round_robin
 
 _QUOTAS = {"quota": Kind.VECTOR, "below": Kind.VECTOR, "N": Kind.SCALAR}
 _STATE = {"queued": Kind.MASK, **dict.fromkeys(("turn", "taken", "low"), Kind.SCALAR)}
 
 
-def _quota(o: Algebra, w: World, point: str) -> Any:
+def _quota(o: Algebra, w: World, point: str) -> Term:
     return o.pick(w.quota, getattr(w, point), 0)
 
 
-def _below(o: Algebra, w: World, point: str) -> Any:
+def _below(o: Algebra, w: World, point: str) -> Term:
     return o.pick(w.below, getattr(w, point), 0)
 
 
-def _is(o: Algebra, w: World, point: str, other: str) -> Any:
+def _is(o: Algebra, w: World, point: str, other: str) -> Term:
     """Whether two points are one group."""
     return o.pick(only(o, w.quota, getattr(w, point)), getattr(w, other), False)
 
@@ -45,12 +50,12 @@ def _is(o: Algebra, w: World, point: str, other: str) -> Any:
 # --- what quotas are, and where a round is ----------------------------------------------------------------------------
 
 
-def _sums(o: Algebra, w: World, i: Any, j: Any) -> Any:
+def _sums(o: Algebra, w: World, i: Term, j: Term) -> Term:
     mine, other = o.pick(w.quota, i, 0), o.pick(w.quota, j, 0)
     return implies(o, mine < other, o.pick(w.below, i, 0) + mine <= o.pick(w.below, j, 0))
 
 
-def _distinct(o: Algebra, w: World, i: Any, j: Any) -> Any:
+def _distinct(o: Algebra, w: World, i: Term, j: Term) -> Term:
     mine, other = o.pick(w.quota, i, 0), o.pick(w.quota, j, 0)
     return (mine < other) | (mine > other) | o.pick(only(o, w.quota, i), j, False)
 
@@ -73,13 +78,13 @@ _POSITION = (
 )
 
 
-def _pick(kernel: Any) -> Event:
+def _pick(kernel: Functions) -> Event:
     """One request of group `p` is let in; `new` says that a round begins with it."""
 
-    def decides(o: Algebra, w: World) -> Mapping[str, Any]:
+    def decides(o: Algebra, w: World) -> Written:
         return {"best": kernel.chosen(o, w.quota, w.queued, w.turn), "new": o.none(w.queued & (w.quota <= w.turn))}
 
-    def step(o: Algebra, w: World) -> Mapping[str, Any]:
+    def step(o: Algebra, w: World) -> Written:
         quota = _quota(o, w, "p")
         counted = kernel.count(o, w.turn, w.taken, quota)
         turn = kernel.turn_after(o, quota, counted)
@@ -107,11 +112,11 @@ def _others_change(needs: tuple[Need, ...] = ()) -> Event:
     return Event("others come and go", lambda o, w: {"queued": w.now}, {"now": Kind.MASK}, needs)
 
 
-def _round(kernel: Any) -> Claim:
+def _round(kernel: Functions) -> Claim:
     """`picks` counts what the round let in, `had` of the group at `j`."""
     pick = _pick(kernel)
 
-    def counted(o: Algebra, w: World) -> Mapping[str, Any]:
+    def counted(o: Algebra, w: World) -> Written:
         of_j = o.where(_is(o, w, "p", "j"), 1, 0)
         return {
             **pick.step(o, w),
@@ -119,7 +124,7 @@ def _round(kernel: Any) -> Claim:
             "had": o.where(w.new, of_j, w.had + of_j),
         }
 
-    def mine(o: Algebra, w: World) -> Any:
+    def mine(o: Algebra, w: World) -> Term:
         quota = _quota(o, w, "j")
         at_turn = same(quota, w.turn)
         passed = implies(o, quota > w.turn, quota >= w.had)
@@ -141,7 +146,7 @@ def _round(kernel: Any) -> Claim:
         (
             *_SUMS,
             Clause("no round is under way", lambda o, w: same(w.turn, 0) & same(w.taken, 0) & same(w.low, 0)),
-            Clause("nobody was let in", lambda o, w: same(w.picks, 0) & same(w.had, 0)),
+            Clause("none was let in", lambda o, w: same(w.picks, 0) & same(w.had, 0)),
         ),
         (
             *_SUMS,
@@ -156,37 +161,32 @@ def _round(kernel: Any) -> Claim:
     )
 
 
-def _serves(kernel: Any) -> Claim:
+def _serves(kernel: Functions) -> Claim:
     """Wherever the round is, also without quotas."""
 
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+    def choose(o: Algebra, w: World) -> Written:
         best = kernel.chosen(o, w.quota, w.queued, w.turn)
         return {"served": o.where(o.any(w.queued), o.pick(w.queued, best, False), True)}
 
-    clause = Clause("if somebody waits, the chosen group does", lambda o, w: w.served)
-    return Claim(
+    clause = Clause("if a request waits, one of the chosen group does", lambda o, w: w.served)
+    return one_step(
         PG_SERVES,
-        System(
-            "a choice among priority groups",
-            {"quota": Kind.VECTOR, "queued": Kind.MASK, "turn": Kind.SCALAR},
-            (),
-            {"served": Kind.FLAG},
-            (Event("choose", choose, kernels=(kernel.chosen,)),),
-        ),
+        "a choice among priority groups",
+        {"served": Kind.FLAG},
+        Event("choose", choose, kernels=(kernel.chosen,)),
         (clause,),
-        (clause,),
-        (clause,),
+        parameters={"quota": Kind.VECTOR, "queued": Kind.MASK, "turn": Kind.SCALAR},
     )
 
 
 # --- one request ------------------------------------------------------------------------------------------------------
 
 
-def _waiting(kernel: Any) -> tuple[Event, ...]:
+def _waiting(kernel: Functions) -> tuple[Event, ...]:
     """Whatever may happen while r waits."""
     pick = _pick(kernel)
 
-    def let_in(o: Algebra, w: World) -> Mapping[str, Any]:
+    def let_in(o: Algebra, w: World) -> Written:
         quota = _quota(o, w, "g")
         one = o.where(_is(o, w, "p", "g"), 1, 0)
         ends = _is(o, w, "p", "g") & (w.visit + 1 >= quota)
@@ -220,11 +220,11 @@ def _waiting(kernel: Any) -> tuple[Event, ...]:
     )
 
 
-def _in_turn(o: Algebra, w: World) -> Any:
+def _in_turn(o: Algebra, w: World) -> Term:
     return same(w.turn, _quota(o, w, "g")) & (w.taken > 0)
 
 
-def _room(o: Algebra, w: World) -> Any:
+def _room(o: Algebra, w: World) -> Term:
     """Others that are still to come before the next turn of r's group ends, beside those counted."""
     mine, through = _quota(o, w, "g"), _below(o, w, "g") + _quota(o, w, "g")
     left = w.low - w.taken
@@ -233,14 +233,14 @@ def _room(o: Algebra, w: World) -> Any:
     return before & after & (w.others <= w.base)
 
 
-def _begins(o: Algebra, w: World) -> Any:
+def _begins(o: Algebra, w: World) -> Term:
     """r comes: in a turn of its group, which is then the first to end, or out of it."""
     out = same(w.base, w.N - _quota(o, w, "g")) & same(w.owned, _quota(o, w, "g")) & same(w.visit, 0)
     during = same(w.base, 0) & same(w.owned, 0) & same(w.visit, w.taken)
     return o.where(_in_turn(o, w), during, out)
 
 
-def _turns(kernel: Any) -> Claim:
+def _turns(kernel: Functions) -> Claim:
     """`k` is r's place in its group, 1 for the first, later comers before it counted; `ahead` who is before it now."""
     return Claim(
         PG_TURNS,
@@ -263,7 +263,7 @@ def _turns(kernel: Any) -> Claim:
             *_SUMS,
             *_POSITION,
             Clause("r waits", lambda o, w: o.pick(w.queued, w.g, False)),
-            Clause("nobody was let in since", lambda o, w: same(w.others, 0) & same(w.own, 0)),
+            Clause("none was let in since", lambda o, w: same(w.others, 0) & same(w.own, 0)),
             Clause("those before r", lambda o, w: (w.ahead >= 0) & same(w.k, w.ahead + 1)),
             Clause("r's group is in its turn, or not", _begins),
         ),
@@ -290,6 +290,6 @@ def _turns(kernel: Any) -> Claim:
     )
 
 
-def claims(kernel: Any = turns) -> tuple[Claim, ...]:
+def claims(kernel: Functions = weighted_round_robin) -> tuple[Claim, ...]:
     """What is proved of the rule; `kernel` holds its functions."""
     return (_serves(kernel), _round(kernel), _turns(kernel))

@@ -1,7 +1,7 @@
-"""What is false of priority groups as printed, and where PG-1's bound is reached: the shipped queue, played.
+"""PG-1: after how many picks a request of a priority group is let in.
 
-A script is a list of words: ``["come", id, keys]`` (a prompt of one token a key), ``["cache", keys]`` and ``["evict",
-keys]`` (all of a prompt), and ``["let in"]``, upon which the shipped policy lets one request in.
+PG-turns, proved of the kernel for any number of groups (`fairsched.verify.proofs.orders.weighted_round_robin`),
+counts in turns of its group; here turns become the number that ships.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +14,88 @@ import msgspec
 from fairsched.model.events import Arrived, Cached, Evicted, Finished
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.model.worker_state import WorkerState
+from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
-from fairsched.policies.gate import OpenGate
+from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.priority_groups import PriorityGroups
-from fairsched.policies.turns import PG_1, picks_max, round_picks, turns_max
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.false_claim import FalseClaim
-from fairsched.verify.tested import TestedClaim
+from fairsched.policies.orders import PG_1, PG_GROUPS, PriorityGroups, picks_max, round_picks, turns_max
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    Functions,
+    RefutedClaim,
+    SampledClaim,
+    Shown,
+    at_least,
+)
+from fairsched.verify.proofs.kernels import weighted_round_robin
+
+
+def _bound(functions: Functions) -> ArithmeticClaim:
+    """PG-turns, with R a number, gives the bound that ships."""
+
+    def shows(w: SimpleNamespace) -> Shown:
+        turns_max = functions.turns_max(w.k, w.g)
+        bound = functions.picks_max(w.k, turns_max, w.g, w.N)
+        return {
+            "k <= ceil(k/g) g": w.k <= turns_max * w.g,
+            "(R - 1 - ceil(k/g)) g < 0": (w.R - 1 - turns_max) * w.g <= -1,
+            "R <= ceil(k/g)": turns_max >= w.R,
+            "(ceil(k/g) - R) (N - g) >= 0": (turns_max - w.R) * (w.N - w.g) >= 0,
+            "others + k <= bound": w.others + w.k <= bound,
+            "bound <= ceil(k/g) N": bound <= turns_max * w.N,
+        }
+
+    return ArithmeticClaim(
+        PG_1,
+        ("k", "g", "N", "R", "others", "own"),
+        (
+            *at_least(1, "g"),
+            Condition(lambda w: w.g <= w.N),
+            *at_least(1, "k"),
+            *at_least(0, "R"),
+            Condition(lambda w: w.others <= w.R * (w.N - w.g)),
+            Condition(lambda w: w.own >= (w.R - 1) * w.g),
+            Condition(lambda w: w.own <= w.k - 1),
+        ),
+        shows,
+        attained=attained,
+    )
+
+
+def _groups(functions: Functions) -> ArithmeticClaim:
+    """By induction: what is below group g is a round of g - 1 groups."""
+
+    def shows(w: SimpleNamespace) -> Shown:
+        return {
+            "no groups, no picks": functions.round_picks(w.g - w.g) == 0,
+            "with group g there are g more": functions.round_picks(w.g) == functions.round_picks(w.g - 1) + w.g,
+        }
+
+    return ArithmeticClaim(PG_GROUPS, ("g",), at_least(1, "g"), shows)
+
+
+def claims() -> tuple[ArithmeticClaim, ...]:
+    """About the functions that ship."""
+    return (_groups(weighted_round_robin), _bound(weighted_round_robin))
+
+
+def _bug(**changed: Any) -> Any:
+    """The functions, some of them changed."""
+    return SimpleNamespace(**{**vars(weighted_round_robin), **changed})
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    return (
+        Bug("a turn too few is waited", _bound(_bug(turns_max=lambda position, quota: position // quota))),
+        Bug("its own group's turns are not counted", _bound(_bug(picks_max=lambda k, m, g, n: m * (n - g)))),
+        Bug("the highest group is left out of a round", _groups(_bug(round_picks=lambda p: p * (p - 1) // 2))),
+    )
+
+
+# --- where the bound is reached, and what is false --------------------------------------------------------------------
 
 Script = Sequence[Sequence[Any]]
 
@@ -63,8 +136,6 @@ def played(order: PriorityGroups, script: Script) -> list[int]:
 @attrs.frozen
 class _Told(PriorityGroups):
     """Groups as the requests say themselves, so that group P has some."""
-
-    follows_cache = False
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return request.priority
@@ -136,10 +207,10 @@ def _regrouped() -> Mapping[str, Any]:
 
 def _waits_at_most(
     theorem: Theorem, order: type[PriorityGroups], fields: Mapping[str, Any], world: Mapping[str, Any]
-) -> TestedClaim:
+) -> SampledClaim:
     """The request is in after at most as many picks as PG-1 allows in the lowest group."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         order_played = order(groups=w.groups, **fields)
         script = tuple(w.script)
         begin = next(i for i, (word, *values) in enumerate(script) if word == "come" and values[0] == _COLD_ID)
@@ -151,16 +222,16 @@ def _waits_at_most(
     def worlds() -> Iterable[Mapping[str, Any]]:
         return (world,)
 
-    return TestedClaim(theorem, worlds, shows)
+    return SampledClaim(theorem, worlds, shows)
 
 
-def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> TestedClaim:
+def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> SampledClaim:
     """F-PG-1 about an order of this kind."""
-    theorem = Theorem("F-PG-1", "priority groups let nobody starve", _SOURCE, (), scope=Scope.BOUNDED)
+    theorem = Theorem("F-PG-1", "priority groups let no request starve", _SOURCE, (), scope=Scope.BOUNDED)
     return _waits_at_most(theorem, order, fields, _cold())
 
 
-def regrouped_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> TestedClaim:
+def regrouped_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> SampledClaim:
     """F-PG-2 about an order of this kind."""
     statement = "the bound on a wait holds if a waiting request's group follows the cache, down as well as up"
     theorem = Theorem("F-PG-2", statement, _SOURCE, (), scope=Scope.BOUNDED)
@@ -170,36 +241,33 @@ def regrouped_request(order: type[PriorityGroups] = PriorityGroups, **fields: An
 def share_of_a_batch() -> ArithmeticClaim:
     """Of a batch of `b`, group g of those of sum N gets the whole part of b g / N, as a batch by itself would give."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        return {"each group gets something": w.b * w.g // w.N >= 1}
-
     statement = "every group gets its share of every batch, rounded down, and so does not starve"
     return ArithmeticClaim(
         Theorem("F-PG-1-batch", statement, _SOURCE, ()),
         ("b", "g", "N"),
         (Condition(lambda w: (w.b >= 1) & (w.g >= 1)), Condition(lambda w: w.g <= w.N)),
-        shows,
+        lambda w: {"each group gets something": w.b * w.g // w.N >= 1},
     )
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """The false statements, in this order."""
     return (
-        FalseClaim(
+        RefutedClaim(
             cold_request(lowest=0),
             _PRINTED,
             PG_1.id,
             "three groups: a stream of requests with 3 of 4 tokens cached, and a cold one waits 20 picks of 20",
             _cold(),
         ),
-        FalseClaim(
+        RefutedClaim(
             share_of_a_batch(),
             "quotas are parts of each batch, rounded down",
             PG_1.id,
             "ten groups, N = 55, batches of 8: group 6 gets 8 x 6 // 55 = 0 of each",
             {"b": 8, "g": 6, "N": 55},
         ),
-        FalseClaim(
+        RefutedClaim(
             regrouped_request(regroup="always"),
             "a waiting request is grouped anew whenever the cache changes (printed)",
             PG_1.id,

@@ -3,16 +3,13 @@
 Best fit itself is in `aladdin_fit_proofs`, what is false in `aladdin_refuted`.
 """
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
 
-from fairsched.model.performance import Performance
-from fairsched.policies import aladdin_limits as limits
-from fairsched.policies.aladdin_size import UNIT, workers_for
-from fairsched.policies.aladdin_theorems import (
+from fairsched.model.latency import Performance
+from fairsched.policies.placement import (
     GAMMA_WHOLE,
     LINES_EXACT,
     P_ALD_2,
@@ -22,13 +19,11 @@ from fairsched.policies.aladdin_theorems import (
     P_ALD_6,
     P_ALD_8,
     PREDICTIONS_BOUND,
+    UNIT,
+    workers_for,
 )
-from fairsched.verify.aladdin_refuted import refutations
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.false_claim import Bug
-from fairsched.verify.tested import TestedClaim
-
-__all__ = ["bugs", "claims", "refutations"]
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, at_least
+from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
 
 def _lines(w: SimpleNamespace, **known: int) -> Any:
@@ -50,7 +45,7 @@ _THREE = ("a", "b", "c")
 def never_passed(slack: Any = limits.profile_slack) -> ArithmeticClaim:
     """Of three requests the first two are there, and fit; at iteration k from `now` on each may have ended already."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         p = _lines(w, h=1)
         entries = [(getattr(w, f"{name}_end"), getattr(w, f"{name}_level")) for name in _THREE]
         if slack(p, w.capacity, limits.profile_of(p, entries[:2]), *entries[2]) < 0:
@@ -99,7 +94,7 @@ def _full() -> tuple[int, int]:
 def peaks_hold(slack: Any = limits.peaks_slack) -> ArithmeticClaim:
     """The others hold `held` of what is `reserved` for them; one more comes, and has `done` tokens of its output."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         p = _lines(w)
         peak = limits.peak_kv(p, w.prompt, w.foreseen)
         if slack(w.capacity, w.reserved, peak) < 0:
@@ -133,7 +128,7 @@ def _reserved() -> tuple[int, int]:
 def iterations_within(slack: Any = limits.decode_slack) -> ArithmeticClaim:
     """A batch of `batch`, with `prompts` and `done` tokens of output in all, of which `foreseen` were counted."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         p = _lines(w)
         context = limits.context_cost(w.prompts, w.foreseen, w.gamma)
         if slack(p, w.theta, w.target, w.batch, context) < 0:
@@ -164,10 +159,10 @@ def _longest() -> tuple[int, int]:
     return p.decode_ns(1, 10 + most), target
 
 
-def mean_iteration(slack: Any = limits.decode_slack) -> TestedClaim:
+def mean_iteration(slack: Any = limits.decode_slack) -> SampledClaim:
     """A batch of prompts, all with outputs of `n` tokens: their second to last token take n - 1 iterations."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         p, batch, total = Performance(0, 0, *w.lines), len(w.prompts), sum(w.prompts)
         said = slack(p, 100, w.target, batch, limits.context_cost(total, batch * w.n, 50))
         took = sum(p.decode_ns(batch, total + batch * produced) for produced in range(1, w.n))
@@ -181,7 +176,7 @@ def mean_iteration(slack: Any = limits.decode_slack) -> TestedClaim:
             "n": st.integers(2, 200),
         }
     )
-    return TestedClaim(P_ALD_5, worlds, shows)
+    return SampledClaim(P_ALD_5, worlds, shows)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -190,7 +185,7 @@ def mean_iteration(slack: Any = limits.decode_slack) -> TestedClaim:
 def errors_kept(move: Any = limits.moved) -> ArithmeticClaim:
     """Two workers' errors, and those of all others with their sizes."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         source, target = move(w.source, w.target, w.size)
         total, sizes = source + target + w.others, limits.apart(source, target) + w.other_sizes
         return {
@@ -199,7 +194,7 @@ def errors_kept(move: Any = limits.moved) -> ArithmeticClaim:
         }
 
     conditions = (
-        Condition(lambda w: w.size >= 0),
+        *at_least(0, "size"),
         Condition(lambda w: (w.other_sizes >= w.others) & (w.other_sizes >= -w.others)),
     )
     names = ("source", "target", "size", "others", "other_sizes")
@@ -209,7 +204,7 @@ def errors_kept(move: Any = limits.moved) -> ArithmeticClaim:
 def groups_together(count: Any = workers_for) -> ArithmeticClaim:
     """So many groups with `rate` need `workers` within the bound; one more comes, with `more`."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         each = w.constant + UNIT - 1
         added = count(w.more, w.slope, w.constant)
         return {
@@ -232,7 +227,7 @@ def _rounded() -> tuple[int, int]:
     return UNIT * workers, slope * sum(rates) + len(rates) * (constant + UNIT - 1)
 
 
-def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     """About what ships."""
     return (
         never_passed(),

@@ -10,36 +10,47 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from fairsched.model.performance import Performance
-from fairsched.policies import aladdin_limits as limits
-from fairsched.policies.aladdin_draft import FOREVER_NS, Draft, Row, Rules, Wanted
-from fairsched.policies.aladdin_pack import pack
-from fairsched.policies.aladdin_theorems import (
+from fairsched.model.events import NOWHERE, Arrived
+from fairsched.model.latency import Performance
+from fairsched.model.request import Prompt, Request
+from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies.placement import (
+    FOREVER_NS,
     P_ALD_1,
+    P_ALD_3,
+    P_ALD_4,
+    P_ALD_6,
     P_ALD_7,
+    AladdinPrinted,
+    Believed,
+    Member,
+    PlacementBatch,
+    Row,
+    Rules,
+    Wanted,
+    joined,
+    pack,
 )
-from fairsched.policies.aladdin_worker import Believed, Member, joined
-from fairsched.verify.changed import changed
-from fairsched.verify.false_claim import Bug
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted
+from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
 
-def placements_hold(kind: type[Draft] = Draft) -> TestedClaim:
+def placements_hold(kind: type[PlacementBatch] = PlacementBatch) -> SampledClaim:
     """Workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         k1, c1, k2, c2, c3 = w.lines
         p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
         rules = Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
         rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
-        draft = kind(rules, rows)
+        batch = kind(rules, rows)
         shown: dict[str, bool] = {}
         there = [[*map(tuple, each)] for each in (*w.workers, ())]
         for prompt, output, due in w.coming:
             wanted = Wanted(prompt, output, output, due)
-            row = draft.choose(wanted)
+            row = batch.choose(wanted)
             if row is not None:
-                draft.take(row, wanted)
+                batch.take(row, wanted)
                 there[row].append((prompt, output, w.clock, due))
                 shown |= _kept(rules, w, there[row], rows[row].saved)
         return shown
@@ -60,7 +71,7 @@ def placements_hold(kind: type[Draft] = Draft) -> TestedClaim:
             "coming": st.lists(st.builds(lambda r, due: (*r, due), request, st.integers(0, 300)), max_size=4),
         }
     )
-    return TestedClaim(P_ALD_1, worlds, shows, drawn=400)
+    return SampledClaim(P_ALD_1, worlds, shows, drawn=400)
 
 
 def _row(rules: Rules, worker: int, capacity: int, clock: int, there: Iterable[tuple[int, int, int, Any]]) -> Row:
@@ -73,11 +84,11 @@ def _row(rules: Rules, worker: int, capacity: int, clock: int, there: Iterable[t
         worker,
         capacity,
         believed,
-        believed.everybody.batch,
-        rules.cost(believed.everybody),
+        believed.total.batch,
+        rules.cost(believed.total),
         0,
         FOREVER_NS,
-        40_000 if believed.everybody.batch else FOREVER_NS,
+        40_000 if believed.total.batch else FOREVER_NS,
     )
 
 
@@ -112,10 +123,10 @@ _KINDS = ((2, 1), (1, 1), (1, 3), (4, 1), (3, 3))
 _CAPACITY = 10
 
 
-def near_the_optimum(packs: Callable[..., tuple[int | None, ...]] = pack) -> TestedClaim:
+def near_the_optimum(packs: Callable[..., tuple[int | None, ...]] = pack) -> SampledClaim:
     """Sequences of up to five requests of two kinds of (prompt, output), under memory alone and under (b) too."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         wanted = [Wanted(*_KINDS[kind], _KINDS[kind][1], None) for kind in w.kinds]
         rules = _PACKED[w.rules]
         at = packs(rules, wanted, _CAPACITY)
@@ -132,7 +143,7 @@ def near_the_optimum(packs: Callable[..., tuple[int | None, ...]] = pack) -> Tes
                         if len(set(kinds)) == 2:
                             yield from ({"kinds": kinds, "rules": rules} for rules in range(len(_PACKED)))
 
-    return TestedClaim(P_ALD_7, worlds, shows, attained=_worst)
+    return SampledClaim(P_ALD_7, worlds, shows, attained=_worst)
 
 
 def _fewest(rules: Rules, wanted: list[Wanted]) -> int:
@@ -166,7 +177,7 @@ def _worst() -> tuple[int, int]:
     return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
 
 
-def claims() -> tuple[TestedClaim, ...]:
+def claims() -> tuple[SampledClaim, ...]:
     """About what ships."""
     return (placements_hold(), near_the_optimum())
 
@@ -177,10 +188,142 @@ def _one_each(rules: Rules, wanted: list[Wanted], capacity: int) -> tuple[int | 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    forgets = changed(Draft, "_change", "self.context[row] += count * cost", "pass")
-    unlooked = changed(Draft, "choose", "if self.has_memory(row, wanted):", "if True:")
+    forgets = changed(PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
+    unlooked = changed(PlacementBatch, "choose", "if self.has_memory(row, wanted):", "if True:")
     return (
         Bug("what was placed before in the heartbeat is not counted in (b)", placements_hold(forgets)),
         Bug("memory is not looked at", placements_hold(unlooked)),
         Bug("a worker for each", near_the_optimum(_one_each)),
+    )
+
+
+# --- what is false --------------------------------------------------------------------------------------------------
+
+_MS = 1_000_000
+
+
+def _placements_meet_targets(w: SimpleNamespace) -> Shown:
+    """A request that is late wherever it goes, before an empty worker."""
+    lines = Performance(1_000 * w.token_us, 0, 0, 0, 1)
+    policy = AladdinPrinted(ttft_us=1_000 * w.ttft_ms, performance=lines)
+    state = policy.observe(policy.init(), Arrived(0, NOWHERE, Request(0, 0, 0, Prompt(w.prompt), 10)))
+    plan, _ = policy.decide(state, ClusterView(0, (WorkerLoad(0, 0, 0, 0, 10**5, 10**5),)))
+    return {"in time": not plan.dispatches or lines.prefill_ns(w.prompt) <= w.ttft_ms * _MS}
+
+
+def _late_starts_fit(w: SimpleNamespace) -> Shown:
+    """(e) holds if the second request starts now, and it starts later."""
+    p = Performance(0, 0, 0, 0, 0)
+    (a, a_output), (b, b_output) = w.a, w.b
+    there = limits.profile_of(p, [(a_output, a)])
+    if limits.profile_slack(p, w.capacity, there, b_output, b) < 0:
+        return {}
+    return {"memory is enough": limits.profile_slack(p, w.capacity, there, w.late + b_output, b - w.late) >= 0}
+
+
+def _half_is_enough(w: SimpleNamespace) -> Shown:
+    """Long requests near their end, and a short one that lives through their longest iterations."""
+    p = Performance(0, 0, 10_000, 0, 12 * _MS)
+    (prompt, output, done), (short, tokens) = w.long, w.short
+    context = limits.context_cost(w.count * prompt + short, w.count * output + tokens, 50)
+    if limits.decode_slack(p, 100, w.target_ms * _MS, w.count + 1, context) < 0:
+        return {}
+    # The long ones leave after `output`, so only what the short one lives through with them is looked at.
+    steps = range(1, min(tokens, output - done))
+    took = [p.decode_ns(w.count + 1, w.count * (prompt + done + n) + short + n) for n in steps]
+    return {"its mean iteration is within the target": sum(took) <= len(took) * w.target_ms * _MS}
+
+
+def _near_the_best_later(w: SimpleNamespace) -> Shown:
+    """Large and small requests come in turn, and the large ones leave."""
+    rules = Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks")
+    pairs = [Wanted(size - 1, 1, 1, None) if size > 1 else Wanted(0, 1, 1, None) for size in (w.large, w.small)]
+    used = len(set(pack(rules, pairs * w.workers, w.large + w.small)[1::2]))
+    return {"at most twice the best": used <= 2 * len(set(pack(rules, pairs[1:] * w.workers, w.large + w.small)))}
+
+
+def _in_time_by_c(w: SimpleNamespace) -> Shown:
+    """(c) as printed counts from the heartbeat, and the request came just after the one before."""
+    p = Performance(0, w.prefill_ms * _MS, 0, 0, 0)
+    if limits.prefill_slack(p, 1, 0, w.ttft_ms * _MS) < 0:
+        return {}
+    waited = w.heartbeat_ms * _MS - w.after_ns
+    return {"the first token is in time": waited + p.prefill_ns(1) <= w.ttft_ms * _MS}
+
+
+def _moves_keep_limits(w: SimpleNamespace) -> Shown:
+    """Algorithm 2 as printed moves what is foreseen of the output, and looks at nothing else."""
+    over, under = w.errors
+    if limits.apart(*limits.moved(over, under, w.output)) >= limits.apart(over, under):
+        return {}
+    rules = Rules(Performance(0, 0, 1, 0, 0), w.room, 100, 100, "printed", "peaks")
+    batch = PlacementBatch(rules, [Row(0, 10**6, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS)])
+    return {"(b) holds where it goes": batch.holds(0, Wanted(w.prompt, w.output, w.output, None))}
+
+
+def refutations() -> tuple[RefutedClaim, ...]:
+    """What is said of Aladdin."""
+    return (
+        refuted(
+            "F-ALD-1",
+            "whom Algorithm 1 places keeps its targets",
+            "Aladdin, Algorithm 1",
+            _placements_meet_targets,
+            {"prompt": 5_000, "token_us": 102, "ttft_ms": 400},
+            variant="Algorithm 1 as printed, which opens a worker without looking",
+            instead=P_ALD_1.id,
+            text="a prompt of 5,000 tokens takes 510 ms, its first token is due in 400 ms, and an empty worker gets it",
+        ),
+        refuted(
+            "F-ALD-2",
+            "whom (e) lets in has memory, whenever it starts",
+            "Aladdin, constraint (e)",
+            _late_starts_fit,
+            {"capacity": 9, "a": [1, 6], "b": [2, 3], "late": 5},
+            variant="(e) as it ships, if requests wait before they start",
+            instead=P_ALD_3.id,
+            text="9 tokens of memory: 1 that grows to 7 and 2 that grow to 5 fit together now, and not if the second "
+            "starts 5 iterations later",
+        ),
+        refuted(
+            "F-ALD-3",
+            "with gamma = 1/2 every request keeps its mean time per token",
+            "Aladdin, section 4.3",
+            _half_is_enough,
+            {"long": [500, 1_440, 1_430], "count": 3, "short": [100, 20], "target_ms": 50},
+            variant="(b) as it ships with gamma = 1/2, for requests that do not start and end together",
+            instead=P_ALD_4.id,
+            text="three of 500 + 1,440 tokens ten iterations before their end, and one of 100 + 20: counted 3,770 of "
+            "3,800 tokens, and iterations take 71 ms with a target of 50 ms",
+        ),
+        refuted(
+            "F-ALD-4",
+            "best fit is within twice the optimum when requests leave",
+            "folklore",
+            _near_the_best_later,
+            {"large": 9, "small": 1, "workers": 5},
+            variant="best fit as it ships, with departures",
+            instead=P_ALD_7.id,
+            text="five workers of 10 get 9 and 1 each; when the large ones have left, five serve what fits into one",
+        ),
+        refuted(
+            "F-ALD-5",
+            "whom (c) lets in has its first token in time",
+            "Aladdin, constraint (c)",
+            _in_time_by_c,
+            {"prefill_ms": 380, "ttft_ms": 400, "heartbeat_ms": 50, "after_ns": 1},
+            variant="(c) as printed, from the heartbeat on",
+            instead=P_ALD_1.id,
+            text="380 ms of prefill fit into 400 ms, but the request waited 50 ms for the heartbeat",
+        ),
+        refuted(
+            "F-ALD-6",
+            "a move of Algorithm 2 keeps the constraints",
+            "Aladdin, Algorithm 2",
+            _moves_keep_limits,
+            {"prompt": 900, "output": 10, "room": 50, "errors": [60, -60]},
+            variant="Algorithm 2 as printed, which moves the output alone",
+            instead=P_ALD_6.id,
+            text="a request of 900 + 10 tokens goes where 50 more would be too many, since 10 are counted",
+        ),
     )

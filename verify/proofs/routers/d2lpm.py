@@ -6,31 +6,37 @@ no worker's gate reads another's; so D-4.1 holds at each worker by itself, and D
 is that bounds at each worker add up, for any number of workers and any constants of theirs.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
-from fairsched.policies import d2lpm_credit
-from fairsched.policies.d2lpm_credit import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
-from fairsched.verify import d2lpm_worlds
-from fairsched.verify.deficit_proofs import both, same_credit
-from fairsched.verify.false_claim import FalseClaim
-from fairsched.verify.system import (
+from fairsched.policies.routers import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
+from fairsched.verify.logic import (
+    BEGIN,
     Claim,
     Clause,
     Event,
     Formula,
+    Functions,
     Kind,
     Need,
+    RefutedClaim,
+    RunStep,
     System,
+    Term,
+    Values,
+    Witness,
     World,
+    Written,
     implies,
+    one_step,
     same,
     spread,
     total,
 )
-from fairsched.verify.wait_proofs import wait_bounded
+from fairsched.verify.proofs.gates import both, deficit_witness, same_credit, wait_bounded
+from fairsched.verify.proofs.kernels import d2lpm_credit
+from fairsched.verify.proofs.routers import d2lpm_scenarios as d2lpm_worlds
 
 _ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
 _NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
@@ -38,14 +44,14 @@ _NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 # --- the router: one client at its workers --------------------------------------------------------------------------
 
 
-def _gate_claim(kernel: Any) -> Claim:
+def _gate_claim(kernel: Functions) -> Claim:
     """`sent` is where the request went, and the vectors are those from which it was chosen."""
 
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
+    def choose(o: Algebra, w: World) -> Written:
         seen = {"d": w.d_now, "here": w.here_now, "holds": w.holds_now, "queue": w.queue_now}
         return {**seen, "sent": kernel.choose(o, w.d_now, w.here_now, w.holds_now, w.queue_now)}
 
-    def no_other(o: Algebra, w: World) -> Any:
+    def no_other(o: Algebra, w: World) -> Term:
         """Of any worker with credit: one that holds less is no reason to go elsewhere, and no such queue is shorter."""
         near = o.pick(w.holds, w.sent, False)
         shorter = spread(o.exists(w.sent), w.queue) & (w.queue < o.pick(w.queue, w.sent, 0))
@@ -60,33 +66,27 @@ def _gate_claim(kernel: Any) -> Claim:
         Clause("no holder with credit is passed over, no shorter queue of its kind, and there is one", no_other),
     )
     facts = {f"{name}_now": kind for name, kind in vectors.items()}
-    return Claim(
+    return one_step(
         D2_GATE,
-        System(
-            "D2LPM, its choice",
-            {},
-            (),
-            {**vectors, "sent": Kind.POINT},
-            (Event("choose a worker", choose, facts, kernels=(kernel.in_credit, kernel.choose)),),
-        ),
-        well_chosen,
-        well_chosen,
+        "D2LPM, its choice",
+        {**vectors, "sent": Kind.POINT},
+        Event("choose a worker", choose, facts, kernels=(kernel.in_credit, kernel.choose)),
         well_chosen,
     )
 
 
-def _round_claim(kernel: Any) -> Claim:
+def _round_claim(kernel: Functions) -> Claim:
     """`was` are the deficits before the round, `at` are the workers that took requests then."""
 
-    def one_round(o: Algebra, w: World) -> Mapping[str, Any]:
+    def one_round(o: Algebra, w: World) -> Written:
         due = kernel.refill_due(o, w.d, w.here)
         return {"was": w.d, "at": w.here, "due": due, "d": kernel.refill(o, w.d, w.here, w.Q)}
 
-    def topped_up(o: Algebra, w: World) -> Any:
+    def topped_up(o: Algebra, w: World) -> Term:
         without = spread(o.where(w.credit, False, True), w.d)
         return o.where(w.at & without, same(w.d, w.was + w.Q), same(w.d, w.was))
 
-    def is_due(o: Algebra, w: World) -> Any:
+    def is_due(o: Algebra, w: World) -> Term:
         needed = w.serving & o.where(w.credit, False, True)
         return o.where(w.due, needed, True) & o.where(needed, w.due, True)
 
@@ -94,30 +94,19 @@ def _round_claim(kernel: Any) -> Claim:
         Clause("a quantum wherever it takes requests, if there is credit nowhere there", topped_up),
         Clause("it is due if some take requests and there is credit at none of them", is_due),
     )
-    return Claim(
+    return one_step(
         D2_ROUND,
-        System(
-            "D2LPM, its round",
-            {"Q": Kind.VECTOR},
-            (),
-            {"was": Kind.VECTOR, "d": Kind.VECTOR, "at": Kind.MASK, "due": Kind.FLAG},
-            (Event("a round", one_round, {"here": Kind.MASK}, kernels=(kernel.refill_due, kernel.refill)),),
-            derived={"credit": lambda o, w: o.any(w.at & (w.was > 0)), "serving": lambda o, w: o.any(w.at)},
-        ),
+        "D2LPM, its round",
+        {"was": Kind.VECTOR, "d": Kind.VECTOR, "at": Kind.MASK, "due": Kind.FLAG},
+        Event("a round", one_round, {"here": Kind.MASK}, kernels=(kernel.refill_due, kernel.refill)),
         exactly,
-        exactly,
-        exactly,
+        parameters={"Q": Kind.VECTOR},
+        derived={"credit": lambda o, w: o.any(w.at & (w.was > 0)), "serving": lambda o, w: o.any(w.at)},
     )
 
 
-def _refill_claim(kernel: Any) -> Claim:
+def _refill_claim(kernel: Functions) -> Claim:
     """`y` is what the closed form gave when the refill became due: round by round it stays what is to be reached."""
-
-    def one_round(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"d": kernel.refill(o, w.d, w.here, w.Q)}
-
-    def to_be_reached(o: Algebra, w: World) -> Any:
-        return o.where(spread(w.due, w.d), same(w.y, w.at_once), same(w.y, w.d))
 
     return Claim(
         D2_REFILL,
@@ -129,7 +118,7 @@ def _refill_claim(kernel: Any) -> Claim:
             events=(
                 Event(
                     "one round at all workers",
-                    one_round,
+                    lambda o, w: {"d": kernel.refill(o, w.d, w.here, w.Q)},
                     needs=(Need(lambda o, w: w.due),),
                     kernels=(kernel.refill_due, kernel.refill),
                 ),
@@ -143,35 +132,32 @@ def _refill_claim(kernel: Any) -> Claim:
             opaque=True,
         ),
         (Clause("a refill is due, y at once", lambda o, w: spread(w.due, w.d) & same(w.y, w.at_once)),),
-        (Clause("y is to be reached", to_be_reached),),
+        (Clause("y is to be reached", lambda o, w: o.where(spread(w.due, w.d), same(w.y, w.at_once), same(w.y, w.d))),),
         (Clause("y = d once no refill is due", lambda o, w: o.where(spread(w.due, w.d), True, same(w.y, w.d))),),
     )
 
 
-def system(kernel: Any = d2lpm_credit, *, compared: bool = False) -> System:
+def system(kernel: Functions = d2lpm_credit, *, compared: bool = False) -> System:
     """One client's row: `W` its charges since t1, less what was given back, `P` the credit since; `f` and `g` are two
     workers, which both serve whenever the client is refilled if they are `compared`."""
 
-    def top_up(o: Algebra, w: World) -> Mapping[str, Any]:
+    def top_up(o: Algebra, w: World) -> Written:
         d = kernel.refill(o, w.d, w.here, w.Q)
         return {"d": d, "P": w.P + (d - w.d)}
 
-    def choose(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"p": kernel.choose(o, w.d, w.here, w.holds, w.queue)}
-
-    def pay(o: Algebra, w: World) -> Mapping[str, Any]:
+    def pay(o: Algebra, w: World) -> Written:
         return {"d": kernel.charge(o, w.d, w.p, w.x), "W": o.bump(w.W, w.p, w.x)}
 
-    def give_back(o: Algebra, w: World) -> Mapping[str, Any]:
+    def give_back(o: Algebra, w: World) -> Written:
         granted = o.minimum(w.x, o.pick(w.Q, w.p, 0) - o.pick(w.d, w.p, 0))
         return {"d": kernel.refund(o, w.d, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
 
-    def forget(o: Algebra, w: World) -> Mapping[str, Any]:
+    def forget(o: Algebra, w: World) -> Written:
         """The worker left, or the client was forgotten: it has the whole quantum, as if refilled."""
         whole = o.pick(w.Q, w.p, 0)
         return {"d": o.put(w.d, w.p, whole), "P": o.bump(w.P, w.p, whole - o.pick(w.d, w.p, 0))}
 
-    def neither(o: Algebra, w: World) -> Any:
+    def neither(o: Algebra, w: World) -> Term:
         compares = o.bump(o.bump(w.d - w.d, w.f, 1), w.g, 1)
         return o.pick(compares, w.p, 0) <= 0
 
@@ -196,7 +182,7 @@ def system(kernel: Any = d2lpm_credit, *, compared: bool = False) -> System:
                 {"x": Kind.SCALAR, "here": Kind.MASK, "holds": Kind.MASK, "queue": Kind.VECTOR},
                 (_NOT_NEGATIVE,),
                 (kernel.in_credit, kernel.choose, kernel.charge),
-                decides=choose,
+                decides=lambda o, w: {"p": kernel.choose(o, w.d, w.here, w.holds, w.queue)},
                 happens=lambda o, w: o.exists(w.p),
             ),
             Event("an output ends", pay, _ONE, (_NOT_NEGATIVE,), (kernel.charge,)),
@@ -225,7 +211,7 @@ _STARTS = (
 )
 
 
-def _spread_bound(o: Algebra, w: World) -> Any:
+def _spread_bound(o: Algebra, w: World) -> Term:
     """|W_v - W_w| <= 2Q and what is owed: at the one at the end, at the other in the beginning."""
     (charged_v, charged_w), (now_v, now_w), (was_v, was_w) = both(o, w, "W"), both(o, w, "d"), both(o, w, "d0")
     quantum, other = both(o, w, "Q")
@@ -234,7 +220,7 @@ def _spread_bound(o: Algebra, w: World) -> Any:
     return (charged_v - charged_w <= up) & (charged_w - charged_v <= down)
 
 
-def _spread_claim(kernel: Any) -> Claim:
+def _spread_claim(kernel: Functions) -> Claim:
     equal = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_WORKERS)
     return Claim(
         D2_SPREAD,
@@ -255,12 +241,6 @@ def _summed(theorem: Theorem, per_worker: Clause, sums: Mapping[str, Formula]) -
     all is the sum of G, and what f was is that of -G.
     """
 
-    def happens(o: Algebra, w: World) -> Mapping[str, Any]:
-        return {"G": w.now}
-
-    def bounded(o: Algebra, w: World) -> Any:
-        return per_worker.holds(o, World(G=w.now, B=w.B))
-
     return Claim(
         theorem,
         System(
@@ -271,9 +251,9 @@ def _summed(theorem: Theorem, per_worker: Clause, sums: Mapping[str, Formula]) -
             events=(
                 Event(
                     "workers serve f and g",
-                    happens,
+                    lambda o, w: {"G": w.now},
                     {"now": Kind.VECTOR},
-                    (Need(bounded, BACKLOGGED_EVERYWHERE),),
+                    (Need(lambda o, w: per_worker.holds(o, World(G=w.now, B=w.B)), BACKLOGGED_EVERYWHERE),),
                 ),
             ),
             derived={**sums, "bound": lambda o, w: total(o, w.B)},
@@ -294,7 +274,7 @@ def _at_most_the_bound(name: str) -> Formula:
     return lambda o, w: getattr(w, name) <= w.bound
 
 
-def kernel_claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
+def kernel_claims(kernel: Functions = d2lpm_credit) -> tuple[Claim, ...]:
     """The theorems about the kernel functions of `kernel`."""
     return (
         _gate_claim(kernel),
@@ -305,7 +285,7 @@ def kernel_claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
     )
 
 
-def claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
+def claims(kernel: Functions = d2lpm_credit) -> tuple[Claim, ...]:
     """Those, and the theorems about the workers behind them, in which no kernel takes part."""
     return (
         *kernel_claims(kernel),
@@ -315,6 +295,44 @@ def claims(kernel: Any = d2lpm_credit) -> tuple[Claim, ...]:
     )
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """What is false of it."""
     return d2lpm_worlds.refutations()
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
+
+QUANTUM = 4
+
+
+def _claim(name: str) -> Claim:
+    return next(claim for claim in claims() if claim.theorem.id == name)
+
+
+def _send(worker: int, charge: int) -> RunStep:
+    shortest = (0, 1) if worker == 0 else (1, 0)
+    return ("send", {"x": charge, "here": (1, 1), "holds": (0, 0), "queue": shortest})
+
+
+def spread_witness() -> Witness:
+    """D2-spread: a debt of 4 at worker 1 is refilled to a whole quantum, while worker 0 is used up and 4 beyond: 16."""
+    top_up: RunStep = ("top up", {"here": (1, 1)})
+    steps = [top_up, _send(1, 8), (BEGIN, {}), _send(0, 8), top_up, top_up, _send(0, 8)]
+    parameters: Values = {"Q": (QUANTUM, QUANTUM), "f": 0, "g": 1}
+    return Witness(_claim("D2-spread"), 2, parameters, tuple(steps), 2 * QUANTUM + 4 + 4, {"d0": "d"})
+
+
+def _sum(w: World) -> int:
+    return sum(map(int, w.G))
+
+
+def _summed_witness(name: str) -> Witness:
+    """At each of two workers g is ahead by what D-4.1's own witness attains."""
+    each = deficit_witness().bound_cost
+    steps: tuple[RunStep, ...] = ((BEGIN, {}), ("workers serve f and g", {"now": (each, each)}))
+    return Witness(_claim(name), 2, {"B": (each, each)}, steps, 2 * each, measure=_sum)
+
+
+def witnesses() -> Iterator[Witness]:
+    """One run a bound."""
+    yield from (spread_witness(), _summed_witness("D2-5.1"), _summed_witness("D2-5.2"))

@@ -1,10 +1,12 @@
-"""A cluster of shipped workers played in lock step: each tick clients send, a router places, and every worker steps.
+"""What is false of D2LPM and of per-client round robin as printed: worlds in which shipped workers and routers show it.
 
-Clients keep so many requests in the system: when one ends, the next is sent.  Workers and policies are those that ship;
-only time is left out, so a tick is one engine step of each worker.
+Workers are small: 16 tokens of KV and a local quantum of 4, so that U = 31 and the gap at one worker is at most
+2(Q + U - 1) = 68; and so are requests.  A client is ``[prefix, shared tokens, outputs, how many requests it keeps in
+the system, how many it sends in all]``.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -13,10 +15,16 @@ import msgspec
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Preempted, WorkerJoined
 from fairsched.model.pricing import Rates
-from fairsched.model.request import Prompt, Request
+from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import ClusterView
-from fairsched.model.worker_state import WorkerState
-from fairsched.policies.base import LocalPolicy, Router
+from fairsched.model.worker import WorkerState
+from fairsched.policies.base import AnyLocalPolicy, AnyRouter
+from fairsched.policies.batching import Chunked
+from fairsched.policies.catalog import DLPM
+from fairsched.policies.gates import DeficitGate
+from fairsched.policies.routers import D2LPM, PerClientRoundRobin
+from fairsched.verify.conformance import WorkerPlay
+from fairsched.verify.logic import RefutedClaim, Shown, refuted
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -38,7 +46,7 @@ class Behaviour(msgspec.Struct, frozen=True):
 
 @attrs.frozen
 class Tick:
-    """After a tick: each client's service at each worker so far, who waits where, and which workers run nothing."""
+    """After a tick: each client's service at each worker so far, where each waits, and which workers run nothing."""
 
     served: tuple[tuple[int, ...], ...]
     """By client, then worker, in cost units of computed tokens at the rates given."""
@@ -51,38 +59,28 @@ class Tick:
         return sum(self.served[client])
 
 
-class _Server:
-    """A worker and its policy's state."""
+class _Server(WorkerPlay):
+    """A worker and its policy, with the client of each waiting request."""
 
-    def __init__(self, worker: int, capacity: int, local: LocalPolicy[Any]) -> None:
-        self.state, self.local, self.policy_state = WorkerState(worker, capacity), local, local.init()
+    def __init__(self, worker: int, capacity: int, local: AnyLocalPolicy) -> None:
+        super().__init__(local, WorkerState(worker, capacity))
         self.waiting: dict[int, int] = {}
 
-    def tell(self, events: Iterable[Event], decided: bool = False) -> None:
-        """Its policy learns events, except what it has folded."""
-        for event in events:
-            if not (decided and isinstance(event, Admitted | Preempted)):
-                self.policy_state = self.local.observe(self.policy_state, event)
+    def follow(self, done: transitions.Step, decided: bool = False) -> list[Event]:
+        """The same, and note whose requests wait."""
+        for event in done[1]:
             if isinstance(event, Arrived):
                 self.waiting[event.request.id] = event.request.client
             elif isinstance(event, Admitted):
                 del self.waiting[event.request_id]
             elif isinstance(event, Preempted):
                 self.waiting[event.request_id] = event.client
-
-    def step(self, now_ns: int) -> list[Event]:
-        """One step; returns what happened."""
-        plan, self.policy_state = self.local.decide(self.policy_state, self.state.view(now_ns))
-        self.state, begun = transitions.begin(self.state, plan, now_ns)
-        self.tell(begun, decided=True)
-        self.state, done = transitions.finish(self.state, plan, 1, now_ns)
-        self.tell(done)
-        return begun + done
+        return super().follow(done, decided)
 
 
 def play(
-    router: Router[Any],
-    local: LocalPolicy[Any],
+    router: AnyRouter,
+    local: AnyLocalPolicy,
     clients: Sequence[Behaviour],
     *,
     workers: int,
@@ -94,8 +92,8 @@ def play(
     servers = [_Server(worker, capacity, local) for worker in range(workers)]
     state = router.init()
     for server in servers:
-        joined = WorkerJoined(0, server.state.worker, capacity)
-        server.tell([joined])
+        joined = WorkerJoined(0, server.worker.worker, capacity)
+        server.follow((server.worker, [joined]))
         state = router.observe(state, joined)
     served = [[0] * workers for _ in clients]
     sent, in_system = [0] * len(clients), [0] * len(clients)
@@ -103,12 +101,9 @@ def play(
         for client, behaviour in enumerate(clients):
             while in_system[client] < behaviour.in_system and sent[client] < behaviour.requests:
                 request, output = behaviour.request(sum(sent), client, sent[client])
-                view = ClusterView(now, tuple(server.state.load() for server in servers))
+                view = ClusterView(now, tuple(server.worker.load() for server in servers))
                 dispatch, state = router.route(state, request, view)
-                server = servers[dispatch.worker]
-                server.state, events = transitions.arrive(server.state, request, output, now)
-                server.tell(events)
-                for event in events:
+                for event in servers[dispatch.worker].arrive(request, output, now):
                     state = router.observe(state, event)
                 sent[client] += 1
                 in_system[client] += 1
@@ -126,7 +121,7 @@ def play(
             frozenset(worker for worker, server in enumerate(servers) if client in server.waiting.values())
             for client in range(len(clients))
         ]
-        idle = tuple(worker for worker, server in enumerate(servers) if not server.state.in_flight)
+        idle = tuple(worker for worker, server in enumerate(servers) if not server.worker.in_flight)
         yield Tick(tuple(map(tuple, served)), tuple(waiting), idle)
 
 
@@ -138,3 +133,145 @@ def gap_max(ticks: Iterable[Tick], f: int, g: int) -> int:
         widest = max(widest, ahead - low, high - ahead)
         low, high = min(low, ahead), max(high, ahead)
     return widest
+
+
+CAPACITY, WORKERS = 16, 2
+RATES = Rates()
+LOCAL = DLPM(gate=DeficitGate(rates=RATES, quantum=4), batching=Chunked(max_batched_tokens=CAPACITY, max_running=4))
+F, G = 0, 1
+MANY = 1 << 30
+
+World = Mapping[str, Any]
+
+
+def bound_cost() -> int:
+    """D2-5.1's sum over the workers of 2(Q_w + U_w - 1)."""
+    clients = (Client(F, "f"), Client(G, "g"))
+    per_worker = LOCAL.guarantee.service_gap_bound(clients, LOCAL.guarantee.limits(CAPACITY, CAPACITY))
+    assert per_worker is not None
+    return WORKERS * per_worker
+
+
+def router_of(world: SimpleNamespace) -> AnyRouter:
+    """D2LPM with the world's quantum, or per-client round robin where it has none."""
+    return D2LPM(quantum=world.quantum) if world.quantum else PerClientRoundRobin()
+
+
+def played(world: SimpleNamespace) -> Iterator[Tick]:
+    """The world, tick by tick."""
+    clients = [Behaviour(prefix, shared, tuple(outputs), *kept) for prefix, shared, outputs, *kept in world.clients]
+    return play(router_of(world), LOCAL, clients, workers=WORKERS, capacity=CAPACITY, ticks=world.ticks, rates=RATES)
+
+
+def _world(quantum: int, ticks: int, *clients: list[Any]) -> World:
+    return {"quantum": quantum, "ticks": ticks, "clients": list(clients)}
+
+
+# --- CD1: a worker idles while a request waits elsewhere --------------------------------------------------------------
+
+
+def _nobody_waits_beside_an_idle_worker(w: SimpleNamespace) -> Shown:
+    return {"no worker idles while a request waits": not any(tick.idle and any(tick.waiting) for tick in played(w))}
+
+
+CD1 = _world(100, 4, [1, 4, [4], 3, 3])
+"""Three requests with one prefix, of which a worker holds two: all go where the prefix is."""
+
+# --- CD2: backlogged somewhere is not backlogged everywhere -----------------------------------------------------------
+
+
+def _gap_within_the_sum(w: SimpleNamespace) -> Shown:
+    """Clients that wait somewhere at each tick are compared; there is nothing to show if one ever waits nowhere."""
+    ticks = list(played(w))[WARM_UP:]
+    if not all(tick.waiting[client] for tick in ticks for client in (F, G)):
+        return {}
+    return {"|W_f - W_g| <= sum over w of 2(Q_w + U_w - 1)": gap_max(ticks, F, G) <= bound_cost()}
+
+
+def _waits_everywhere(w: SimpleNamespace) -> Shown:
+    ticks = list(played(w))[WARM_UP:]
+    if not all(tick.waiting[F] for tick in ticks):
+        return {}
+    return {"f waits at every worker": all(len(tick.waiting[F]) == WORKERS for tick in ticks)}
+
+
+WARM_UP = 20
+_CROWD = ([1, 4, [4], 6, MANY], [2, 4, [4], 6, MANY], [1, 4, [4], 6, MANY])
+"""f and a third client share a prefix and so a worker; g has the other one alone."""
+
+
+def cd2(quantum: int, ticks: int) -> World:
+    """f and g always wait somewhere, for so many ticks, with this Q_w."""
+    return _world(quantum, ticks, *_CROWD)
+
+
+ALTERNATING = ([1, 0, [9, 1], 4, MANY], [2, 0, [5], 4, MANY])
+"""CD3: f's outputs alternate, so each second request, the long one, goes to the same worker."""
+
+
+def cd3(ticks: int) -> World:
+    """f waits at worker 0 all the time, and never at worker 1."""
+    return _world(0, ticks, *ALTERNATING)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def refutations() -> tuple[RefutedClaim, ...]:
+    """Each with the smallest of its worlds that was looked at."""
+    as_printed = "requests are placed when they come and stay, as printed and as shipped"
+    wide, endless, alternating = cd2(100, 300), cd2(1_000_000, 300), cd3(200)
+    return (
+        refuted(
+            "CD1",
+            "D2LPM is work-conserving: no worker idles while a request waits",
+            "D2LPM, on work conservation (reconstructed)",
+            _nobody_waits_beside_an_idle_worker,
+            CD1,
+            variant=as_printed,
+            instead="D-wc",
+            text="two workers, three requests with one prefix: one waits at worker 0, and worker 1 never runs",
+        ),
+        refuted(
+            "CD2",
+            "D2-5.1 for clients that are backlogged: the gap is bounded whatever Q_w is",
+            "D2LPM, theorem 5.1 (reconstructed)",
+            _gap_within_the_sum,
+            wide,
+            variant="backlogged means: a request waits somewhere",
+            instead="D2-5.1",
+            text="f shares a worker with a third client, g has one alone until Q_w = 100 is used up: a gap of more "
+            "than 136",
+        ),
+        refuted(
+            "CD2-LEMMA",
+            "who is backlogged is backlogged at every worker",
+            "D2LPM, the lemma to theorem 5.1 (reconstructed)",
+            _waits_everywhere,
+            endless,
+            variant=as_printed,
+            instead="D2-5.1",
+            text="all of f's requests wait where its prefix is, as long as it has credit there",
+        ),
+        refuted(
+            "CD3",
+            "per-client round robin is fair, with a fair gate at each worker",
+            "D2LPM, appendix A.6 (reconstructed), whose title says unbounded where its statement says bounded",
+            _gap_within_the_sum,
+            alternating,
+            variant="requests go round by their number",
+            instead="D2-5.1",
+            text="outputs of 9 and 1 in turn: f waits at worker 0 only, and all of worker 1 is g's",
+        ),
+        refuted(
+            "D2-A.5",
+            "D2LPM is fair without a limit to Q_w",
+            "this library; that it is not is D2LPM's appendix A.5",
+            _gap_within_the_sum,
+            endless,
+            variant="Q_w larger than all that is ever charged",
+            instead="D2-spread",
+            text="f stays where its prefix is, beside a third client, and gets half of what g gets for as long as one"
+            " likes",
+        ),
+    )

@@ -4,22 +4,20 @@ P-E2-4 is about any number of workers: a placement touches the load of one, so t
 request was meant to go, the lightest, and any other.  P-E2-3 and 5 run the search for the cheapest itself, among three.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from fairsched.model.prefix_index import PrefixIndex
+from fairsched.model.prefix_cache import PrefixIndex
 from fairsched.model.request import Prompt
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.e2 import E2, E2Printed, E2State
-from fairsched.policies.e2_choice import cheapest, exploits, is_heavy, rebalanced
-from fairsched.policies.e2_history import History, Sent
-from fairsched.policies.e2_theorems import (
+from fairsched.policies.routers import (
     COST_AT_MOST,
+    E2,
     EQUAL_MISS,
     F_E2_1,
     F_E2_2,
@@ -34,27 +32,30 @@ from fairsched.policies.e2_theorems import (
     P_E2_6,
     STARTS_WITHIN,
     THRESHOLD_AT_LEAST_ONE,
+    E2Printed,
+    E2State,
+    History,
+    Sent,
+    cheapest,
+    exploits,
+    is_heavy,
+    rebalanced,
 )
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import changed, with_names
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.symbolic import implies
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    RefutedClaim,
+    SampledClaim,
+    Shown,
+    at_least,
+    changed,
+    if_then,
+    with_names,
+)
 
 THREE = range(3)
 CAPACITY = 1 << 20
-
-
-def not_negative(*names: str) -> Condition:
-    """These integers are at least 0."""
-
-    def holds(w: SimpleNamespace) -> Any:
-        every = getattr(w, names[0]) >= 0
-        for name in names[1:]:
-            every = every & (getattr(w, name) >= 0)
-        return every
-
-    return Condition(holds)
 
 
 # --- P-E2-2: when to exploit ------------------------------------------------------------------------------------------
@@ -63,12 +64,12 @@ def not_negative(*names: str) -> Condition:
 def half(rule: Callable[..., bool] = exploits) -> ArithmeticClaim:
     """A prompt of n tokens with c of them cached, at the default of 50 per cent."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         if rule(w.c, w.n, E2().exploit_percent):
             return {"more than half is cached": 2 * w.c > w.n, "less is missed": w.n - w.c < w.c}
         return {"at most half is cached": 2 * w.c <= w.n, "as much is missed": w.n - w.c >= w.c}
 
-    return ArithmeticClaim(P_E2_2, ("c", "n"), (not_negative("c", "n"),), shows)
+    return ArithmeticClaim(P_E2_2, ("c", "n"), at_least(0, "c", "n"), shows)
 
 
 # --- P-E2-3: who is cheapest ------------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ _BASES, _EXTRAS = ("b0", "b1", "b2"), ("m0", "m1", "m2")
 def least_cost(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
     """Three workers with bases b (L + P), and k more each, and extras m (M): k does not matter."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         bases, extras = [getattr(w, b) for b in _BASES], [getattr(w, m) for m in _EXTRAS]
         found = search([base + w.k for base in bases], extras.__getitem__, THREE)
         costs = [base + extra for base, extra in zip(bases, extras, strict=True)]
@@ -88,7 +89,7 @@ def least_cost(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
             first = (costs[found] < costs[i] if i < found else costs[found] <= costs[i]) & first
         return {"the least of b + m, the first of equals": first}
 
-    return ArithmeticClaim(P_E2_3, (*_BASES, *_EXTRAS, "k"), (not_negative(*_EXTRAS),), shows)
+    return ArithmeticClaim(P_E2_3, (*_BASES, *_EXTRAS, "k"), at_least(0, *_EXTRAS), shows)
 
 
 # --- P-E2-4: per-source rebalancing -----------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def rebalancing(
     At the two it misses p and `pm`, evicts v and `vm`, and is decoded for d; where it explores, the first cost least.
     """
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         loads, costs = [w.t, w.m, w.o], [w.t + w.p + w.v, w.m + w.pm + w.vm, w.o]
         # Whichever of equals `lightest` gives, its load is the least, and position 1 stands for it.
         names = {"lightest": lambda _: 1, "is_heavy": heavy}
@@ -114,7 +115,7 @@ def rebalancing(
         bound = w.th * w.least + 100 * w.c
         return {
             "where it exploits": 100 * placed <= bound,
-            "where it explores": implies(costs[0] <= costs[1], 100 * (w.t + w.p + w.d) <= bound),
+            "where it explores": if_then(costs[0] <= costs[1], 100 * (w.t + w.p + w.d) <= bound),
             "everywhere else": 100 * w.o <= bound,
         }
 
@@ -122,7 +123,7 @@ def rebalancing(
         theorem,
         ("t", "m", "o", "th", "least", "p", "v", "pm", "vm", "d", "c"),
         (
-            not_negative("p", "v", "pm", "vm", "d"),
+            *at_least(0, "p", "v", "pm", "vm", "d"),
             Condition(lambda w: (w.m <= w.t) & (w.m <= w.o)),
             Condition(lambda w: (w.th >= 100) & (w.m >= 0), THRESHOLD_AT_LEAST_ONE),
             Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), COST_AT_MOST),
@@ -151,7 +152,7 @@ _LOADS = ("l0", "l1", "l2")
 def exploring(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
     """Three loads, a request that misses p everywhere (and `odd` more at worker 0) and adds a."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         loads = [getattr(w, name) for name in _LOADS]
         bases = [loads[0] + w.p + w.odd, loads[1] + w.p, loads[2] + w.p]
         place = search(bases, lambda _: 0, THREE)
@@ -164,7 +165,7 @@ def exploring(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
         P_E2_5,
         (*_LOADS, "p", "odd", "a", "c", "left"),
         (
-            not_negative(*_LOADS, "p", "odd", "a", "left"),
+            *at_least(0, *_LOADS, "p", "odd", "a", "left"),
             Condition(lambda w: w.a <= w.c, COST_AT_MOST),
             Condition(lambda w: w.odd == 0, EQUAL_MISS),
             Condition(lambda w: w.left == 0, NOTHING_EXPIRES),
@@ -264,10 +265,10 @@ def missing(w: SimpleNamespace) -> list[int]:
     return [len(w.prompt) + 1 - sum(tuple(w.prompt[: i + 1]) in each for i in range(len(w.prompt))) for each in held]
 
 
-def longest(kind: type[E2] = E2, theorem: Theorem = P_E2_1) -> TestedClaim:
+def longest(kind: type[E2] = E2, theorem: Theorem = P_E2_1) -> SampledClaim:
     """Rebalancing and autoscaling are off, since they take from the exploited on purpose."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         router, state = kind(rebalancing="off", scaling="off"), state_of(w)
         prompt = prompt_of(w.prompt)
         choice = router.choose(state, prompt, state.index.match(prompt), workers())
@@ -279,13 +280,13 @@ def longest(kind: type[E2] = E2, theorem: Theorem = P_E2_1) -> TestedClaim:
             "less than is cached": 2 * missed[choice.worker] < prompt.tokens,
         }
 
-    return TestedClaim(theorem, histories if kind is E2 else nested, shows)
+    return SampledClaim(theorem, histories if kind is E2 else nested, shows)
 
 
-def hygiene(kind: type[PrefixIndex] = PrefixIndex) -> TestedClaim:
+def hygiene(kind: type[PrefixIndex] = PrefixIndex) -> SampledClaim:
     """Every worker evicts all it has, a part at a time."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         index, held = index_of(w.told), held_by(w.told)
         closed = all(prefix[:-1] in each for each in held for prefix in each if len(prefix) > 1)
         freed = leaves = True
@@ -300,37 +301,37 @@ def hygiene(kind: type[PrefixIndex] = PrefixIndex) -> TestedClaim:
             freed &= index.held_tokens(worker) == 0
         return {"closed": closed, "frees what it says": freed, "never a part that goes on": leaves}
 
-    return TestedClaim(P_E2_6, histories, shows)
+    return SampledClaim(P_E2_6, histories, shows)
 
 
 # --- what is proved ---------------------------------------------------------------------------------------------------
 
 
-def claims() -> tuple[ArithmeticClaim | TestedClaim, ...]:
+def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     """About the router that ships."""
     return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene())
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """What a reader may expect of E2, and is false as printed."""
     node = [["holds", [0, 0], 0, 0], ["holds", [0, 0, 1], 1, 0]]
     gone = [["holds", [0, 1], 0, 0], ["evicted", [0, 1], 0, 0]]
     return (
-        FalseClaim(
+        RefutedClaim(
             longest(E2Printed, F_E2_1),
             "e2-printed",
             P_E2_1.id,
             "Both workers hold the longest node of the path, two tokens; worker 1 also holds the third, and is busier.",
             {"told": node, "loads": [0, 9, 0], "prompt": [0, 0, 1]},
         ),
-        FalseClaim(
+        RefutedClaim(
             _least_total(),
             "e2 with rebalancing=off",
             P_E2_4.id,
             "A worker with a million tokens of work holds 501 of the 1,000 tokens of a prompt, and an idle one none.",
             {"busy": 1_000_000, "idle": 0, "c": 501, "n": 1_000},
         ),
-        FalseClaim(
+        RefutedClaim(
             rebalancing(source="heaviest", theorem=F_E2_3),
             "e2-printed",
             P_E2_4.id,
@@ -349,8 +350,8 @@ def refutations() -> tuple[FalseClaim, ...]:
                 "c": 50,
             },
         ),
-        FalseClaim(
-            TestedClaim(F_E2_4, histories, _somebody_holds),
+        RefutedClaim(
+            SampledClaim(F_E2_4, histories, _a_worker_holds),
             "e2-printed",
             P_E2_1.id,
             "The only worker that held a prompt evicted it; the tree still knows it, from the request of the window.",
@@ -362,27 +363,27 @@ def refutations() -> tuple[FalseClaim, ...]:
 def _least_total() -> ArithmeticClaim:
     """Two workers, of which the busy one has c of a prompt's n tokens cached, a token costing 1."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         costs = [w.busy + w.n - w.c, w.idle + w.n]
         if not exploits(w.c, w.n, E2().exploit_percent):
             return {}
         place = rebalanced(0, [w.busy, w.idle], E2().threshold_percent, "off", costs.__getitem__)
-        return {"nobody is cheaper": costs[place] <= costs[1 - place]}
+        return {"no worker is cheaper": costs[place] <= costs[1 - place]}
 
-    return ArithmeticClaim(F_E2_2, ("busy", "idle", "c", "n"), (not_negative("busy", "idle", "c", "n"),), shows)
+    return ArithmeticClaim(F_E2_2, ("busy", "idle", "c", "n"), at_least(0, "busy", "idle", "c", "n"), shows)
 
 
-def _somebody_holds(w: SimpleNamespace) -> Mapping[str, Any]:
+def _a_worker_holds(w: SimpleNamespace) -> Shown:
     """What the tree matches, which is what the printed test counts, against what any worker holds."""
     matched = index_of(w.told).match(prompt_of(w.prompt)).blocks
-    return {"somebody holds what is matched": matched <= len(w.prompt) + 1 - min(missing(w))} if matched else {}
+    return {"a worker holds what is matched": matched <= len(w.prompt) + 1 - min(missing(w))} if matched else {}
 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    anybody = changed(E2, "_holders", "if cached == best]", "if cached]")
+    any_holder = changed(E2, "_holders", "if cached == best]", "if cached]")
     return (
-        Bug("whoever holds anything is exploited", longest(anybody)),
+        Bug("any worker that holds anything is exploited", longest(any_holder)),
         Bug("equality exploits", half(lambda cached, tokens, percent: 100 * cached >= percent * tokens)),
         Bug(
             "what is evicted costs nothing", least_cost(lambda bases, _extra, among: min(among, key=bases.__getitem__))

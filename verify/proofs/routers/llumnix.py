@@ -4,14 +4,11 @@ A worker's freeness is a ratio of two integers, and ratios are compared by multi
 products of up to five unknowns: what each step rests on is shown before it.
 """
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.policies.llumnix import P_LL_1, P_LL_2, SIZE_WITHIN, Llumnix
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import changed
-from fairsched.verify.false_claim import Bug
+from fairsched.policies.routers import P_LL_1, P_LL_2, SIZE_WITHIN, Llumnix
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Shown, changed
 
 
 def migration(kind: Any = Llumnix) -> ArithmeticClaim:
@@ -20,7 +17,7 @@ def migration(kind: Any = Llumnix) -> ArithmeticClaim:
     The request frees `out` at the source and takes `into` at the target.
     """
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         if not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most):
             return {}
         stay, come = w.n - 1, w.m + 1
@@ -60,9 +57,6 @@ def migration(kind: Any = Llumnix) -> ArithmeticClaim:
 def way_back(kind: Any = Llumnix) -> ArithmeticClaim:
     """The source has `n` requests and `free` tokens and is the freer one, the target has `m` and `room`."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        return {"it is not accepted": not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most)}
-
     return ArithmeticClaim(
         P_LL_2,
         ("free", "n", "room", "m", "least", "most"),
@@ -71,7 +65,7 @@ def way_back(kind: Any = Llumnix) -> ArithmeticClaim:
             Condition(lambda w: (w.least >= 1) & (w.least <= w.most)),
             Condition(lambda w: w.free * w.m >= w.room * w.n),
         ),
-        shows,
+        lambda w: {"it is not accepted": not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most)},
         relaxed=True,
     )
 

@@ -5,35 +5,47 @@ index any worker.  `min` and `draw` are what their contracts say: one of the row
 in range.  Two or three workers are named and stand for all, since the statements are about pairs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 from immutables import Map
 
 from fairsched.model.request import Prompt, Request
-from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.router import (
+from fairsched.policies.routers import (
     MEASURES,
     NOBODY_LEAVES,
     P_JSQ_1,
     P_JSQ_TOKENS,
+    P_P2C_1,
     P_RR_1,
     REPORTS_FRESH,
     ClientTurnState,
+    DrawState,
     JoinShortestQueue,
     NoRouterState,
     PerClientRoundRobin,
+    PowerOfTwo,
     RoundRobin,
     TurnState,
 )
-from fairsched.policies.router_random import P_P2C_1, DrawState, PowerOfTwo
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import changed, unchecked, with_names
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.symbolic import implies, one_if
-from fairsched.verify.tested import TestedClaim
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    RefutedClaim,
+    Shown,
+    Shows,
+    at_least,
+    changed,
+    if_then,
+    one_if,
+    refuted,
+    unchecked,
+    with_names,
+)
 
 _ANY: Any = SimpleNamespace(id=0, client=0)
 """A request of which nothing else matters."""
@@ -72,7 +84,7 @@ def round_robin(kind: Any = RoundRobin, per_client: Any = PerClientRoundRobin) -
     def counted(worker: Any, w: SimpleNamespace) -> Any:
         return w.q + one_if(worker < w.r) - w.Q - one_if(worker < w.R)
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         now = w.q * w.m + w.r
         worker, after = _turn(kind(), TurnState(now), w.m)
         of_client, client_after = _turn(per_client(), ClientTurnState(Map({0: now})), w.m)
@@ -146,7 +158,7 @@ def shortest_queue(kind: Any = JoinShortestQueue, measure: str = "requests") -> 
     """Queues of a, b and c differ by at most `most`, and a request of `size` comes."""
     is_count = measure == "requests"
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         try:
             chosen = _joined(kind, measure, w)
         except _NotTheLeastError:
@@ -157,7 +169,7 @@ def shortest_queue(kind: Any = JoinShortestQueue, measure: str = "requests") -> 
         if is_count:
             raised = (before[chosen] + 1 > w.longest) & (w.a <= w.longest) & (w.b <= w.longest) & (w.c <= w.longest)
             all_equal = (w.a == w.longest) & (w.b == w.longest) & (w.c == w.longest)
-            shown["the longest is raised only if all are equal"] = implies(raised, all_equal)
+            shown["the longest is raised only if all are equal"] = if_then(raised, all_equal)
         return shown
 
     pairs = (("a", "b"), ("a", "c"), ("b", "c"))
@@ -202,7 +214,7 @@ def _of_two(kind: Any, w: SimpleNamespace) -> tuple[Any, list[Any]]:
 def power_of_two(kind: Any = PowerOfTwo) -> ArithmeticClaim:
     """Of m >= 2 workers; whom it looks at first has `queue` requests."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         worker, seen = _of_two(kind, w)
         if len(seen) < 2:  # With one worker there is no choice.
             return {}
@@ -210,13 +222,13 @@ def power_of_two(kind: Any = PowerOfTwo) -> ArithmeticClaim:
         return {
             "both are workers": (one >= 0) & (one < w.m) & (other >= 0) & (other < w.m),
             "the two differ": one != other,
-            "the shorter queue is chosen": implies(worker == one, w.queue <= w.other_queue)
-            & implies(worker == other, w.other_queue <= w.queue),
+            "the shorter queue is chosen": if_then(worker == one, w.queue <= w.other_queue)
+            & if_then(worker == other, w.other_queue <= w.queue),
             "one of them is chosen": (worker == one) | (worker == other),
         }
 
     conditions = (
-        Condition(lambda w: w.m >= 2),
+        *at_least(2, "m"),
         Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
         Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
         Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
@@ -227,36 +239,8 @@ def power_of_two(kind: Any = PowerOfTwo) -> ArithmeticClaim:
 # --- what is false ----------------------------------------------------------------------------------------------------
 
 
-def _spared(name: str, statement: str, kind: Any, is_broken: Callable[[list[int], int], bool]) -> TestedClaim:
-    """Whom power of two spares of three workers with up to two requests, whatever it draws (eight draws)."""
-    theorem = Theorem(name, statement, "folklore", (), scope=Scope.BOUNDED)
-
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate(w.queues)))
-        dispatch, _ = kind().route(DrawState(w.drawn), _ANY, view)
-        return {"whoever is most loaded is spared": not is_broken(w.queues, dispatch.worker)}
-
-    queues = [[a, b, c] for a in range(3) for b in range(3) for c in range(3)]
-    return TestedClaim(
-        theorem, lambda: ({"queues": q, "drawn": drawn} for q in queues for drawn in range(0, 16, 2)), shows
-    )
-
-
 def _alone_on_top(queues: list[int], chosen: int) -> bool:
     return queues.count(max(queues)) == 1 and queues[chosen] == max(queues)
-
-
-def _one_drawn_twice() -> TestedClaim:
-    """F-P2C-1: both draws are of all workers."""
-    replaced = changed(PowerOfTwo, "route", "drawn + 1, len(workers) - 1", "drawn + 1, len(workers)")
-    kind = changed(replaced, "route", "other += 1", "other += 0")
-    return _spared("F-P2C-1", "power of two never picks the one most loaded worker", kind, _alone_on_top)
-
-
-def _tied() -> TestedClaim:
-    """F-P2C-1-ties: what ships."""
-    statement = "power of two never picks one of the most loaded workers, unless all are equal"
-    return _spared("F-P2C-1-ties", statement, PowerOfTwo, lambda q, i: min(q) < max(q) == q[i])
 
 
 class _AtLeast:
@@ -269,47 +253,70 @@ class _AtLeast:
         return self.load <= other.load
 
 
-def _reflexive() -> TestedClaim:
-    """F-LL-1: the first of a sorted list of workers depends on how the list was ordered before."""
-    theorem = Theorem(
-        "F-LL-1",
-        "workers sorted by load with `at least` begin with one that does not depend on their order",
-        "Llumnix (OSDI'24), released code",
-        (),
-        scope=Scope.BOUNDED,
-    )
+def _spared(kind: Any, is_broken: Callable[[list[int], int], bool]) -> Shows:
+    """Which worker power of two spares of three workers, whatever it draws."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
-        order = list(enumerate(w.loads))
-        found = {min(each, key=lambda one: _AtLeast(one[1]))[0] for each in (order, order[::-1])}
-        return {"the same worker": len(found) == 1, "no worker is before itself": not _AtLeast(0) < _AtLeast(0)}
+    def shows(w: SimpleNamespace) -> Shown:
+        view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate(w.queues)))
+        dispatch, _ = kind().route(DrawState(w.drawn), _ANY, view)
+        return {"the most loaded worker is spared": not is_broken(w.queues, dispatch.worker)}
 
-    return TestedClaim(theorem, lambda: [{"loads": [a, b]} for a in range(2) for b in range(2)], shows)
+    return shows
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def _queues() -> Iterator[Mapping[str, Any]]:
+    """Three workers with up to two requests, and eight draws."""
+    for queues in product(range(3), repeat=3):
+        yield from ({"queues": list(queues), "drawn": drawn} for drawn in range(0, 16, 2))
+
+
+def _drawn_twice() -> Any:
+    """Power of two, both draws of which are of all workers."""
+    replaced = changed(PowerOfTwo, "route", "drawn + 1, len(workers) - 1", "drawn + 1, len(workers)")
+    return changed(replaced, "route", "other += 1", "other += 0")
+
+
+def _first_of_sorted(w: SimpleNamespace) -> Shown:
+    order = list(enumerate(w.loads))
+    found = {min(each, key=lambda one: _AtLeast(one[1]))[0] for each in (order, order[::-1])}
+    return {"the same worker": len(found) == 1, "no worker is before itself": not _AtLeast(0) < _AtLeast(0)}
+
+
+def refutations() -> tuple[RefutedClaim, ...]:
     """Folklore about power of two, and an order that is none."""
     return (
-        FalseClaim(
-            _one_drawn_twice(),
-            "two draws of all workers (a variant that ships nowhere)",
-            P_P2C_1.id,
-            "queues 0, 1, 0, and worker 1 is drawn twice",
+        refuted(
+            "F-P2C-1",
+            "power of two never picks the one most loaded worker",
+            "folklore",
+            _spared(_drawn_twice(), _alone_on_top),
             {"queues": [0, 1, 0], "drawn": 12},
+            variant="two draws of all workers (a variant that ships nowhere)",
+            instead=P_P2C_1.id,
+            text="queues 0, 1, 0, and worker 1 is drawn twice",
+            worlds=_queues,
         ),
-        FalseClaim(
-            _tied(),
-            "what ships: of two that are both most loaded, one is chosen",
-            P_P2C_1.id,
-            "queues 0, 1, 1, and both others are drawn",
+        refuted(
+            "F-P2C-1-ties",
+            "power of two never picks one of the most loaded workers, unless all are equal",
+            "folklore",
+            _spared(PowerOfTwo, lambda q, i: min(q) < max(q) == q[i]),
             {"queues": [0, 1, 1], "drawn": 10},
+            variant="what ships: of two that are both most loaded, one is chosen",
+            instead=P_P2C_1.id,
+            text="queues 0, 1, 1, and both others are drawn",
+            worlds=_queues,
         ),
-        FalseClaim(
-            _reflexive(),
-            "a comparison that holds between a worker and itself",
-            P_JSQ_1.id,
-            "two workers of load 0: whichever comes last in the list is found",
+        refuted(
+            "F-LL-1",
+            "workers sorted by load with `at least` begin with one that does not depend on their order",
+            "Llumnix (OSDI'24), released code",
+            _first_of_sorted,
             {"loads": [0, 0]},
+            variant="a comparison that holds between a worker and itself",
+            instead=P_JSQ_1.id,
+            text="two workers of load 0: whichever comes last in the list is found",
+            worlds=lambda: ({"loads": [a, b]} for a in range(2) for b in range(2)),
         ),
     )
 

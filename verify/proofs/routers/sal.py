@@ -16,7 +16,7 @@ from immutables import Map
 
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.sal import (
+from fairsched.policies.routers import (
     NO_BUSIER,
     NOBODY_PREEMPTED,
     NOBODY_WAITED,
@@ -34,10 +34,17 @@ from fairsched.policies.sal import (
     SALPrinted,
     SALState,
 )
-from fairsched.verify.arithmetic import ArithmeticClaim, Condition
-from fairsched.verify.changed import changed, unchecked
-from fairsched.verify.false_claim import Bug, FalseClaim
-from fairsched.verify.symbolic import implies
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    RefutedClaim,
+    Shown,
+    at_least,
+    changed,
+    if_then,
+    unchecked,
+)
 
 _LENGTHS = ("tokens", "step_tokens", "mean_in", "mean_out")
 
@@ -48,17 +55,9 @@ def _terms(kind: Any, w: SimpleNamespace, free: Any, queued: Any, running: Any) 
     return router.terms(w.tokens, Estimate(free, queued, running), 0, (w.mean_in, w.mean_out))
 
 
-def _positive(*names: str) -> tuple[Condition, ...]:
-    return tuple(Condition(lambda w, name=name: getattr(w, name) >= 1) for name in names)  # type: ignore[misc]
-
-
 def _running(*names: str) -> tuple[Condition, ...]:
     """Requests are none, or at least one: said so that it holds for real numbers too."""
     return tuple(Condition(lambda w, n=n: (getattr(w, n) == 0) | (getattr(w, n) >= 1)) for n in names)  # type: ignore[misc]
-
-
-def _not_negative(*names: str) -> tuple[Condition, ...]:
-    return tuple(Condition(lambda w, name=name: getattr(w, name) >= 0) for name in names)  # type: ignore[misc]
 
 
 # --- which of two loads is less ---------------------------------------------------------------------------------------
@@ -73,8 +72,8 @@ def _pair(
         theorem,
         (*_LENGTHS, *names),
         (
-            *_positive(*_LENGTHS),
-            *_not_negative("queued", "other_queued"),
+            *at_least(1, *_LENGTHS),
+            *at_least(0, "queued", "other_queued"),
             *_running("running", "other_running"),
             *conditions,
         ),
@@ -117,12 +116,12 @@ def worse_in_one(kind: Any = SAL, theorem: Theorem = P_SAL_TIES) -> ArithmeticCl
 def monotone(theorem: Theorem = P_SAL_2, kind: Any = SAL) -> ArithmeticClaim:
     """`freed` tokens more are free and `served` fewer are queued."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         after = _terms(kind, w, w.free + w.freed, w.queued, w.running)
         before = _terms(kind, w, w.free, w.queued + w.served, w.running)
         return {"the load is no more": after[0] * before[2] <= before[0] * after[2]}
 
-    conditions = (*_positive(*_LENGTHS), *_not_negative("queued", "freed", "served"), *_running("running"))
+    conditions = (*at_least(1, *_LENGTHS), *at_least(0, "queued", "freed", "served"), *_running("running"))
     names = (*_LENGTHS, "free", "queued", "running", "freed", "served")
     return ArithmeticClaim(theorem, names, conditions, shows, relaxed=True)
 
@@ -161,19 +160,19 @@ def _chosen(kind: Any, first: Any, second: Any) -> int:
 def least(kind: Any = SAL) -> ArithmeticClaim:
     """About any three loads: `route` between a and b, and the order among all."""
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         a, b, c = (tuple(getattr(w, name) for name in names) for names in _LOADS)
         changes = _chosen(kind, a, b) == 1
         return {
-            "the second is chosen if it is better": implies(_is_less(b, a), changes),
-            "and otherwise not": implies(changes, _is_less(b, a)),
+            "the second is chosen if it is better": if_then(_is_less(b, a), changes),
+            "and otherwise not": if_then(changes, _is_less(b, a)),
             "who is not better than b, nor b than c, is not better than c": _is_less(b, a)
             | _is_less(c, b)
-            | implies(_is_less(c, a), False),
+            | if_then(_is_less(c, a), False),
         }
 
     names = tuple(name for load in _LOADS for name in load)
-    conditions = (*_positive("of_a", "of_b", "of_c"), *_not_negative("high_a", "high_b", "high_c"))
+    conditions = (*at_least(1, "of_a", "of_b", "of_c"), *at_least(0, "high_a", "high_b", "high_c"))
     return ArithmeticClaim(P_SAL_LEAST, names, conditions, shows, relaxed=True)
 
 
@@ -193,7 +192,7 @@ def between_polls(kind: Any = SAL) -> ArithmeticClaim:
         _, state = router.route(SALState(polled_ns, Map({0: thought})), request, ClusterView(0, (load,)))
         return state.estimates[0]
 
-    def shows(w: SimpleNamespace) -> Mapping[str, Any]:
+    def shows(w: SimpleNamespace) -> Shown:
         thought = Estimate(w.thought_free, w.thought_queued, 1)
         polled, later = sent(-1, thought, w), sent(0, thought, w)
         free = w.free - w.admitted + w.ended - w.grown + w.preempted
@@ -205,13 +204,13 @@ def between_polls(kind: Any = SAL) -> ArithmeticClaim:
             & (later.queued_tokens >= w.waiting + w.tokens),
             "meanwhile, free": w.thought_free + waiting <= free,
             "meanwhile, queued": w.thought_queued >= waiting,
-            "free is not overestimated": implies(waiting >= 0, w.thought_free <= free),
+            "free is not overestimated": if_then(waiting >= 0, w.thought_free <= free),
         }
 
     zero = {"others": ONE_ROUTER, "grown": OUTPUTS_RESERVED, "preempted": NOBODY_PREEMPTED, "waited": NOBODY_WAITED}
     conditions = (
-        *_positive("tokens"),
-        *_not_negative("waiting", "admitted", "ended", *zero),
+        *at_least(1, "tokens"),
+        *at_least(0, "waiting", "admitted", "ended", *zero),
         Condition(lambda w: w.admitted <= w.waiting),
         Condition(lambda w: w.thought_free + w.waiting <= w.free),
         Condition(lambda w: w.thought_queued >= w.waiting),
@@ -252,25 +251,25 @@ _CODE = {"tokens": 100, "step_tokens": 1024, "mean_in": 2047, "mean_out": 27}
 """The paper's mean lengths, and tokens a step."""
 
 
-def refutations() -> tuple[FalseClaim, ...]:
+def refutations() -> tuple[RefutedClaim, ...]:
     """What is said of SAL."""
     one = {"running": 1, "other_running": 1}
     return (
-        FalseClaim(
+        RefutedClaim(
             _room_first("F-SAL-1", SAL),
             "what ships: a deficit of one token is a short wait, and a queue of 8,000 a long one",
             P_SAL_1.id,
             "100 tokens free and 8,000 queued, or 99 free and none queued, for a prompt of 100",
             {**_CHAT, **one, "free": 100, "queued": 8_000, "other_free": 99, "other_queued": 0},
         ),
-        FalseClaim(
+        RefutedClaim(
             _room_first("F-SAL-1-printed", SALPrinted),
             "as printed, from 78,559 queued tokens on",
             P_SAL_1_PRINTED.id,
             "100 tokens free and 78,559 queued, or 99 free and none queued, for a prompt of 100",
             {**_CODE, **one, "free": 100, "queued": 78_559, "other_free": 99, "other_queued": 0},
         ),
-        FalseClaim(
+        RefutedClaim(
             _never_underestimated(),
             "workers whose outputs grow, or that preempt",
             P_SAL_3.id,
@@ -280,7 +279,7 @@ def refutations() -> tuple[FalseClaim, ...]:
                 **{"tokens": 1, "free": 10, "thought_free": 10, "thought_queued": 0, "grown": 1},
             },
         ),
-        FalseClaim(
+        RefutedClaim(
             _no_tie_hides(),
             "as printed: `max` hides the smaller term, and equal loads go to the lowest id",
             P_SAL_TIES.id,

@@ -1,0 +1,1 @@
+"""Adapters that apply a policy inside other people's engines. Read `common` first."""

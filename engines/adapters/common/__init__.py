@@ -1,0 +1,27 @@
+"""What all adapters share: the tracker of requests, settings, status, log and report. Read `tracker` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.adapters.common.settings import (
+        Chosen,
+        InsideSettings,
+        Name,
+        Positive,
+        SettingsError,
+        Tested,
+        choose,
+        read_file,
+        typed,
+    )
+    from fairsched.engines.adapters.common.status import Outputs, TrackerStatus, monitor_inside
+    from fairsched.engines.adapters.common.tracker import Memory, RequestTracker, TrackedRequest
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "Chosen", "InsideSettings", "Memory", "Name", "Outputs", "Positive", "RequestTracker", "SettingsError",
+    "Tested", "TrackedRequest", "TrackerStatus", "choose", "monitor_inside", "read_file", "typed"
+]  # fmt: skip

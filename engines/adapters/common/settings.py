@@ -1,0 +1,154 @@
+"""Settings of a shim: a TOML file that an environment variable names, or a table that its engine carries.
+
+An unknown key is refused.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import attrs
+import msgspec
+from msgspec import Meta
+
+from fairsched.engines.serving import ClientRegistry
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import FollowsCache, preempts
+from fairsched.policies.registry import local_policy, parameters, with_parameters
+
+Positive = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the message says where they stand and which key."""
+
+
+class InsideSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all engines are told.  `clients` gives weights by name; a client that is not named has weight 1.
+
+    `parameters` are the policy's, as `fairsched policies` lists them.  Unknown clients beyond `clients_max` names share
+    `default_client`, as do requests that say no name.
+    """
+
+    policy: Name
+    parameters: dict[Name, str | int] = {}
+    """The policy's parameters, as `fairsched policies` lists them."""
+    client_key: Name = "client"
+    """The key under which a request names its client."""
+    default_client: Name = "default"
+    """The client of requests that name none, and of unknown clients beyond `clients_max`."""
+    clients: dict[Name, Positive] = {}
+    """Weights by client name; other clients have weight 1."""
+    clients_max: Positive = 1024
+    """Unknown clients beyond so many share `default_client`."""
+    log: Name | None = None
+    """A file for the log, which `replay`, `explain` and `audit` read."""
+    report: Name | None = None
+    """A file for the status as JSON, written at the end."""
+    metrics_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    """Serve Prometheus metrics on this port."""
+    metrics_host: Name = "127.0.0.1"
+    """The address on which metrics are served."""
+    accept_untested_version: bool = False
+    """Start with a release of the engine that was not tested."""
+
+    def registry(self) -> ClientRegistry:
+        """Return the registry of the configured clients, the default client first."""
+        default = self.default_client
+        weights = {default: self.clients.get(default, 1), **self.clients}
+        return ClientRegistry(weights, unknown_max=self.clients_max, overflow=default)
+
+
+@attrs.frozen
+class Chosen:
+    """A policy for one engine, with an admission a decision.  `parameters` are all that it has, for the log."""
+
+    policy: ComposedPolicy
+    parameters: dict[str, object]
+
+    @property
+    def looks_at_cache(self) -> bool:
+        """Whether what is cached matters to the policy."""
+        return isinstance(self.policy.order, FollowsCache) or self.policy.gate.charging.splits
+
+
+def choose(settings: InsideSettings, engine: str, own: dict[str, str], taken: str) -> Chosen:
+    """Return the policy of settings inside an engine, which sets the parameters `own`; `taken` says so of one of them.
+
+    Raises `SettingsError` for one that cannot be used there.
+    """
+    given = {name: str(value) for name, value in settings.parameters.items()}
+    try:
+        policy = local_policy(settings.policy)
+        if names := sorted(own.keys() & given.keys()):
+            raise ValueError(f"{names[0]} is {taken}")
+        policy = with_parameters(policy, given | own)
+    except ValueError as error:
+        raise SettingsError(f"fairsched: {error}") from None
+    if preempts(policy.order):
+        raise SettingsError(f"fairsched: {settings.policy} preempts, which {engine} decides itself")
+    return Chosen(policy, dict(parameters(policy)))
+
+
+def read_file(path: Path, variable: str, kind: type[S]) -> S:
+    """Return the settings in the TOML file that `variable` names.  Raises `SettingsError`."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{variable}: {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from None
+    return typed(str(path), document, kind)
+
+
+def typed(where: str, document: object, kind: type[S]) -> S:
+    """Return the settings of a document that stands there.  Raises `SettingsError`."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def own_file(name: str, rank: int) -> Path:
+    """The file of one of several engines with the same settings: beyond the first they have their number in the name.
+
+    >>> own_file("fair.json", 0).name, own_file("fair.json", 2).name
+    ('fair.json', 'fair.2.json')
+    """
+    path = Path(name)
+    return path.with_name(f"{path.stem}.{rank}{path.suffix}") if rank else path
+
+
+class VersionError(ValueError):
+    """A release that was not tested."""
+
+
+@attrs.frozen
+class Tested:
+    """The releases of an `engine` that were tested: from `first` on, below `below`.  `anyway` is how to try others."""
+
+    engine: str
+    first: tuple[int, int, int]
+    below: tuple[int, int, int]
+    anyway: str
+
+    def require(self, version: str, accept_untested: bool = False) -> None:
+        """Raise `VersionError` for an untested version, unless it is accepted.
+
+        >>> Tested("vLLM", (0, 32, 0), (0, 33, 0), "...").require("0.32.0+cpu")
+        """
+        if not accept_untested and not self.includes(version):
+            first, below = (".".join(map(str, each)) for each in (self.first, self.below))
+            raise VersionError(
+                f"fairsched was tested with {self.engine} from {first} to below {below}, and this is {version}; "
+                f"the setting {self.anyway} tries it all the same"
+            )
+
+    def includes(self, version: str) -> bool:
+        """Return whether a version is among those that were tested; pre-releases are not."""
+        parts = version.split("+")[0].split(".")
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            return False
+        return self.first <= tuple(int(part) for part in parts) < self.below

@@ -1,0 +1,12 @@
+"""The order of SGLang's queue, as a plugin. Read `shim` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.adapters.sglang.shim import register
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = ["register"]

@@ -1,0 +1,59 @@
+"""What a policy promises about a run: the limits that its bound rests on, how it charges, and a monitor of both."""
+
+from collections.abc import Iterable
+
+import attrs
+
+from fairsched.engines.logs import LogReader
+from fairsched.model.events import Event
+from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, together
+from fairsched.model.pricing import multipliers
+from fairsched.model.request import Client, Job
+from fairsched.model.service import Charging
+from fairsched.policies.base import AnyLocalPolicy, Limits
+
+
+def run_limits(policy: AnyLocalPolicy, jobs: Iterable[Job], capacity: int, workers: int) -> Limits:
+    """Return what the policy's bound rests on: the declared output limits, the KV capacity, and the batching rule.
+
+    The longest prompt is the longest that fits a worker beside one output token; no maximum of the jobs' prompts
+    enters.  `workers` counts only where the workers share credit.
+    """
+    declared = max((job.request.max_output_tokens for job in jobs), default=1)
+    limits = policy.guarantee.limits(capacity, declared)
+    return limits if policy.shared_credit is None else attrs.evolve(limits, workers=workers)
+
+
+def run_charging(policy: AnyLocalPolicy, clients: Iterable[Client]) -> Charging | None:
+    """Return how the policy charges; None if it charges no client."""
+    rule = policy.guarantee.charging
+    if rule is None:
+        return None
+    multiples = multipliers([client.weight for client in clients])
+    return Charging(rule.rates, rule.input, multiples, rule.cached_percent, rule.splits)
+
+
+def assumption_monitor(
+    policy: AnyLocalPolicy, clients: tuple[Client, ...], limits: Limits, gate: bool = True
+) -> ClusterMonitor | None:
+    """Return a monitor of the assumptions of the policy's theorems, gaps left out; None if it promises nothing.
+
+    Without `gate` the gate's own decisions are not checked.
+    """
+    promise = policy.guarantee.promise(clients, limits)
+    if promise is None:
+        return None
+    check = policy.guarantee.gate_monitors() if gate else lambda: None
+    return ClusterMonitor(lambda worker: Monitor(promise, check(), worker=worker, gaps=False))
+
+
+def log_assumptions(
+    log: LogReader, policy: AnyLocalPolicy, limits: Limits, events: Iterable[Event]
+) -> dict[str, Finding]:
+    """Return what a monitor of a log's events finds; nothing if the policy promises nothing."""
+    # A gate's monitor must have seen all that the gate did: not so where a run went on from an earlier one's state.
+    monitor = assumption_monitor(policy, tuple(log.clients), limits, gate=log.header.run.state is None)
+    if monitor is None:
+        return {}
+    monitor.observe_all(events)
+    return together(monitor.reports())

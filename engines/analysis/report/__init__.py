@@ -1,0 +1,28 @@
+"""The HTML report of a comparison. Read `report` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.analysis.report.canvas import (
+        COLOURS,
+        DOTTED,
+        GREY,
+        WIDTH,
+        Plot,
+        cost_tick,
+        drawn,
+        end_labels,
+        line_style,
+        point_labels,
+    )
+    from fairsched.engines.analysis.report.report import summary_html, write_report
+    from fairsched.engines.analysis.report.sheet import Table, write_sheet
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "COLOURS", "DOTTED", "GREY", "WIDTH", "Plot", "Table", "cost_tick", "drawn", "end_labels", "line_style",
+    "point_labels", "summary_html", "write_report", "write_sheet"
+]  # fmt: skip

@@ -1,0 +1,18 @@
+"""The simulator held against a machine: step times measured, fitted and validated. Read `calibrate` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.calibration.calibrator import Calibration
+    from fairsched.engines.calibration.performance_fit import PerformanceFit, asked, fit_performance, scaled_latency
+    from fairsched.engines.calibration.validation import Fidelity, Figures, with_slo
+    from fairsched.engines.calibration.workbench import Workbench, calibrate, page_tokens_of, validate
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "Calibration", "Fidelity", "Figures", "PerformanceFit", "Workbench", "asked", "calibrate", "fit_performance",
+    "page_tokens_of", "scaled_latency", "validate", "with_slo"
+]  # fmt: skip

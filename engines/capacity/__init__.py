@@ -1,0 +1,19 @@
+"""How many workers of which size, and which quantum and cap. Read `sizing` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.capacity.batch import BatchSummary, order_batch
+    from fairsched.engines.capacity.pages import attainment_plot, write_plan, write_tuning
+    from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
+    from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
+    from fairsched.engines.capacity.tuning import Point, Tuning, tune
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Sizing", "Tuning", "attainment_plot", "fewest", "line",
+    "measured", "order_batch", "plan", "slo_text", "tune", "worker_sizes", "write_plan", "write_tuning"
+]  # fmt: skip

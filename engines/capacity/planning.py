@@ -1,0 +1,245 @@
+"""Planning a cluster: a worker size by Aladdin's equations, then the fewest workers of it that keep the targets.
+
+Every size is judged by equations 5 and 6 (`policies.placement.aladdin.sizing`) on lines fitted to its latency model.
+Of the size with the most tokens a second and GPU ever more workers are simulated, with Aladdin's placement and with
+other routers, until enough requests keep their targets.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import attrs
+
+from fairsched.engines.analysis import Measures, time
+from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
+from fairsched.engines.capacity.sizing import Sizing, fewest, measured
+from fairsched.engines.fleet import WorkerSpec
+from fairsched.engines.simulation import Bucketed, Cluster, Predictor, Progress, RunSpec, latency_model, router_of
+from fairsched.model.latency import DEFAULT_PRESET, LatencyModel
+from fairsched.model.request import Slo, Workload
+from fairsched.policies.base import AnyClusterPolicy
+from fairsched.policies.placement import Aladdin, Demand, Size, SizeFigures, size_figures
+from fairsched.policies.registry import router_with
+
+BESIDE = ("join-shortest-queue", "power-of-two")
+"""Routers that are compared with Aladdin unless others are named."""
+_GPUS = re.compile(r"-tp(\d+)$")
+
+
+@attrs.frozen
+class WorkerSize:
+    """A worker that may be bought: its name, what it is, and how many GPUs it has."""
+
+    name: str
+    spec: WorkerSpec
+    gpus: int
+
+
+@attrs.frozen
+class SizeOption:
+    """A size with Aladdin's lines, and what equation 6 says of it (None: it keeps the targets of no request)."""
+
+    size: WorkerSize
+    fit: PerformanceFit
+    figures: SizeFigures | None
+
+
+@attrs.frozen
+class CapacityPlan:
+    """The chosen size, and for Aladdin and every other router the fewest workers of it that keep the targets."""
+
+    workload: Workload
+    slo: Slo
+    attainment: float
+    predictor: Predictor
+    policy: str
+    batching: str
+    workers_max: int
+    options: tuple[SizeOption, ...]
+    chosen: SizeOption
+    placements: Mapping[str, Sizing]
+
+    @property
+    def workers(self) -> int | None:
+        """The fewest workers under Aladdin's placement; None: not with as many as were allowed."""
+        return self.placements["aladdin"].workers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fairsched plan --json`."""
+        return {
+            "workload": self.workload.name,
+            "requests": len(self.workload.jobs),
+            "slo": {"ttft_us": (self.slo.ttft_ns or 0) / 1e3, "tpot_us": (self.slo.tpot_ns or 0) / 1e3},
+            "attainment": self.attainment,
+            "predictor": self.predictor.title,
+            "size": self.chosen.size.name,
+            "gpus_per_worker": self.chosen.size.gpus,
+            "workers": self.workers,
+            "sizes": [
+                {
+                    "name": option.size.name,
+                    "gpus": option.size.gpus,
+                    "tokens_per_s_per_gpu": None if option.figures is None else float(option.figures.tokens_per_s),
+                    "lines": attrs.asdict(option.fit.performance),
+                    "errors": {"prefill": attrs.asdict(option.fit.prefill), "decode": attrs.asdict(option.fit.decode)},
+                }
+                for option in self.options
+            ],
+            "placements": {
+                name: {
+                    "workers": sizing.workers,
+                    "tried": {str(n): attrs.asdict(measures) for n, measures in sizing.tried.items()},
+                }
+                for name, sizing in self.placements.items()
+            },
+        }
+
+
+def slo_text(slo: Slo) -> str:
+    """Return both targets in a few words."""
+    return f"ttft={time((slo.ttft_ns or 0) / 1e3)}, tpot={time((slo.tpot_ns or 0) / 1e3)}"
+
+
+def worker_sizes(
+    names: Sequence[str], *, scaled_to: Sequence[int] = (), kv_capacity_tokens: int | None = None
+) -> list[WorkerSize]:
+    """Return the sizes of latency models by name, `NAME` or `NAME:GPUS`, and of as many GPUs as `scaled_to` says.
+
+    A name in `-tpN` has N GPUs, others one, unless they say.  A scaled size was never timed: equation 5 gives its
+    latency model from the sizes named.  Raises `ValueError`.
+
+    >>> [(size.name, size.gpus) for size in worker_sizes(["opt-13b-a100", "opt-13b-a100-tp4"], scaled_to=[2])]
+    [('opt-13b-a100', 1), ('opt-13b-a100-tp4', 4), ('2 GPUs by equation 5', 2)]
+    """
+    sizes = [_size(text, kv_capacity_tokens) for text in names]
+    if not scaled_to:
+        return sizes
+    timed = {size.gpus: size.spec.latency for size in sizes}
+    if len(timed) < len(sizes) or len(timed) < 2:
+        raise ValueError(
+            "--scaled-to goes by two or more sizes in --latency-model, each with another number of GPUs, not by "
+            + ", ".join(f"{size.name} ({size.gpus})" for size in sizes)
+        )
+    for gpus in scaled_to:
+        if gpus in timed:
+            raise ValueError(f"--scaled-to {gpus}: {timed[gpus].name} has {gpus} GPUs, and was timed")
+        latency = scaled_latency(timed, gpus)
+        sizes.append(WorkerSize(latency.name, WorkerSpec(latency, kv_capacity_tokens), gpus))
+    return sizes
+
+
+def _size(text: str, kv_capacity_tokens: int | None) -> WorkerSize:
+    name, colon, gpus = text.rpartition(":")
+    if not colon or not gpus.isdecimal():
+        name, gpus = text, ""
+    latency = latency_model(name)
+    named = _GPUS.search(latency.name)
+    count = int(gpus) if gpus else int(named[1]) if named else 1
+    if count < 1:
+        raise ValueError(f"--latency-model {text!r}: a worker has at least one GPU")
+    return WorkerSize(name, WorkerSpec(latency, kv_capacity_tokens), count)
+
+
+def plan(
+    workload: Workload,
+    slo: Slo,
+    *,
+    sizes: Sequence[WorkerSize] | None = None,
+    attainment: float = 0.99,
+    routers: Sequence[str] = BESIDE,
+    settings: Mapping[str, Mapping[str, object]] | None = None,
+    predictor: Predictor | None = None,
+    policy: str = "fcfs",
+    batching: str = "eager-prefill",
+    workers_max: int = 64,
+    progress: Progress | None = None,
+) -> CapacityPlan:
+    """Return the worker size, and how many workers of it keep the targets for the share `attainment` of the requests.
+
+    `slo` is the target of every request that names none.  `sizes` (default: the default preset) are judged, and the
+    best is simulated under Aladdin and under each of `routers`, whose parameters `settings` sets by name.  Workers run
+    `policy` with the batching rule `batching`; `predictor` (default: bucketed) predicts outputs.  Raises `ValueError`
+    where no size keeps the targets for even one request, or a name or a parameter is not there.
+
+    >>> from fairsched.engines.workloads import generate
+    >>> found = plan(generate("azure-chat", requests=20), Slo(ttft_ns=5 * 10**9, tpot_ns=10**9), routers=[])
+    >>> found.workers
+    1
+    """
+    named = {name: router_of(name) for name in dict.fromkeys(("aladdin", *routers))}
+    given = settings or {}
+    workload = with_slo(workload, slo)
+    if not workload.jobs:
+        raise ValueError("the workload has no requests")
+    options = tuple(_option(size, workload, slo) for size in sizes or worker_sizes([DEFAULT_PRESET]))
+    serving = [(option.figures.tokens_per_s, option) for option in options if option.figures is not None]
+    if not serving:
+        raise ValueError(
+            f"no size keeps {slo_text(slo)} even for one request; a step that decodes one takes "
+            + ", ".join(f"{time(o.size.spec.latency.decode_ns(1, 1) / 1e3)} on {o.size.name}" for o in options)
+        )
+    _, chosen = max(serving, key=lambda row: (row[0], -row[1].size.gpus))
+    latency = chosen.size.spec.latency
+    predictor = predictor or Bucketed()
+    local = {"batching": batching, "reserve": "optimistic"}
+    cluster = Cluster(latency, kv_capacity_tokens=chosen.size.spec.kv_capacity_tokens)
+    runs = {
+        name: attrs.evolve(
+            RunSpec.of(policy, _fitted(router, workload, latency, slo, given.get(name, {})), params=local),
+            predictor=predictor,
+        )
+        for name, router in named.items()
+    }
+    placements: dict[str, Sizing] = {}
+    for name, run in runs.items():
+        measure = _measure(workload, run, cluster, name, progress)
+        sizing = fewest(measure, attainment, at_most=workers_max)
+        common = placements["aladdin"].workers if placements else None
+        if common is not None and common not in sizing.tried:
+            sizing = attrs.evolve(sizing, tried=dict(sorted({**sizing.tried, common: measure(common)}.items())))
+        placements[name] = sizing
+    return CapacityPlan(
+        workload, slo, attainment, predictor, policy, batching, workers_max, options, chosen, placements
+    )
+
+
+def _option(size: WorkerSize, workload: Workload, slo: Slo) -> SizeOption:
+    fit = fit_performance(asked(size.spec.latency))
+    kv = max(round(mean(job.request.prompt.tokens + job.output_tokens / 2 for job in workload.jobs)), 1)
+    if slo.tpot_ns is None:
+        raise ValueError("a plan needs a target per output token (tpot)")
+    figures = size_figures(Size(size.gpus, fit.performance, size.spec.capacity), Demand(kv, kv), slo.tpot_ns)
+    return SizeOption(size, fit, figures)
+
+
+def _fitted(
+    router: AnyClusterPolicy, workload: Workload, latency: LatencyModel, slo: Slo, settings: Mapping[str, object]
+) -> AnyClusterPolicy:
+    """The router with its parameters; Aladdin and its variants with these targets, and lines that cover the longest
+    prompt."""
+    given = {name: str(value) for name, value in settings.items()}
+    if not isinstance(router, Aladdin):
+        return router_with(router, given)
+    if slo.ttft_ns is None or slo.tpot_ns is None:
+        raise ValueError("a plan needs a target to the first token (ttft) and one per output token (tpot)")
+    longest = max(job.request.prompt.tokens for job in workload.jobs)
+    router = attrs.evolve(router, ttft_us=slo.ttft_ns // 1_000, tpot_us=slo.tpot_ns // 1_000, prompt_tokens_max=longest)
+    return router_with(router, given).fitted(latency)
+
+
+def _measure(
+    workload: Workload, run: RunSpec, cluster: Cluster, name: str, progress: Progress | None
+) -> Callable[[int], Measures]:
+    """What a run with so many workers measures."""
+    total = len(workload.jobs)
+
+    def measure(workers: int) -> Measures:
+        def step(ended: int) -> None:
+            if progress is not None:
+                progress(f"{name}, {workers} workers", ended, total)
+
+        return measured(workload, run, cluster, step)(workers)
+
+    return measure

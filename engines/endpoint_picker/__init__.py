@@ -1,1 +1,0 @@
-"""An endpoint picker for Envoy, by the protocol of the Gateway API Inference Extension."""

@@ -1,0 +1,76 @@
+"""The policy that a gateway's configuration names, and what it promises there."""
+
+from pathlib import Path
+
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.model.request import Client
+from fairsched.policies.base import AnyRouter
+from fairsched.policies.gates import HierarchicalGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import preempts
+from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
+
+
+def window_policy(name: str, quantum: int) -> ComposedPolicy:
+    """Return the policy of that name, in a window; `quantum` is for gates that have one.
+
+    Raises `ValueError` for one that cannot be used there.
+    """
+    policy = local_policy(name)
+    values = {"batching": "iteration-level", "max_running": "1", "reserve": "static"}
+    if hasattr(policy.gate, "quantum"):
+        values["quantum"] = str(quantum)
+    policy = with_parameters(policy, values)
+    if preempts(policy.order):
+        raise ValueError(f"{name} preempts, which a window before servers cannot")
+    rates = policy.gate.rates
+    if policy.promises_bound and rates.input > rates.output:
+        raise ValueError("its bound needs input tokens that are not dearer than output tokens")
+    return policy
+
+
+def window_router(name: str) -> AnyRouter:
+    """Return the router of that name.  Raises `ValueError` for one that is not there."""
+    router = ROUTERS.get(name)
+    if router is None:
+        raise unknown("router", name, ROUTERS)
+    return router
+
+
+def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
+    """Return the policy of a gateway's configuration, which was read from `path`.
+
+    Raises `ConfigError` for one that cannot be used here.
+    """
+    try:
+        policy = window_policy("fcfs" if config.mode == "priority" else config.policy, config.quantum)
+    except ValueError as error:
+        raise ConfigError(f"{path}: policy: {error}") from None
+    if config.organisations and not isinstance(policy.gate, HierarchicalGate):
+        raise ConfigError(f'{path}: organisation: a hierarchical gate has them: policy = "fcfs+hierarchical"')
+    return policy
+
+
+def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
+    """Return what the policy promises with the windows of the configuration, a line each bound."""
+    if config.mode == "priority":
+        return "mode priority: servers order calls by their field priority, and nothing is promised"
+    tokens = sum(server.window_tokens or 0 for server in config.servers)
+    families: dict[str, list[Client]] = {"": []}
+    for name, client in config.clients.items():
+        place = config.groups(name)
+        path = "/".join(group for group, _ in place)
+        families.setdefault(path, []).append(Client(len(families[path]), name, client.weight, place))
+    lines = []
+    for path, found in families.items():
+        clients = tuple(found) if len(found) > 1 else (Client(0, "a"), Client(1, "b"))
+        bound = policy.guarantee.service_gap_bound(clients, policy.guarantee.limits(tokens, tokens))
+        pair = f"two clients of {path}" if path else "two clients" if len(families) == 1 else "two clients in none"
+        if bound is not None and (path == "" or len(found) > 1):
+            lines.append(f"{pair} that wait differ by at most {bound:,} cost units (an output token costs 2)")
+    groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))
+    if len(groups) > 1:
+        bound = policy.guarantee.group_gap_bound(groups, policy.guarantee.limits(tokens, tokens))
+        lines.append(f"two organisations that wait differ by at most {bound:,} cost units")
+    text = f"window {tokens:,} tokens, policy {policy.name}: "
+    return text + ("\n".join(lines) or "promises nothing")

@@ -1,0 +1,148 @@
+"""Metrics of live engines for Prometheus: service by client, the gap against its bound, decisions, the guard.
+
+Counts are kept while the engine serves and read at a scrape.  A gap is in output tokens of a client of the largest
+weight.  At most `clients_shown` clients have a label of their own, those that were served most; what others get goes to
+"other" and stays there, so that no series ever falls.
+
+    fairsched_client_service_tokens_total{worker,client,phase}   tokens computed ("prefill", "decode") or "cached"
+    fairsched_service_gap_tokens{worker}                         the largest gap between two clients that both waited
+    fairsched_service_gap_bound_tokens{worker}                   what was promised; no series without a promise
+    fairsched_bound_violations_total{worker}                     events at which a bound was exceeded
+    fairsched_assumption_violations_total{worker,assumption}     events that broke what theorems assume
+    fairsched_decision_seconds{worker}                           policy and guard, a decision (histogram)
+    fairsched_guard_interventions_total{worker,cause}            steps that the policy did not decide
+    fairsched_policy_set_aside{worker}                           1 while the fallback serves for good
+    fairsched_executor_failures_total{worker}
+    fairsched_requests_total{worker,outcome}
+    fairsched_waiting_requests{worker}, fairsched_running_requests{worker}, fairsched_kv_free_tokens{worker}
+    fairsched_step_seconds_total{worker,part}                    where steps spend their time: decide, books, execute
+
+A gateway's worker is "gateway"; its requests also end by what servers did, and it has, beside those that fit it:
+
+    fairsched_retries_total{worker}, fairsched_overrun_tokens_total{worker}    computed beyond what the window held
+    fairsched_window_free_tokens{worker}, fairsched_server_up{worker,server}
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import REGISTRY, CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairsched.engines.serving.guard import CAUSES
+from fairsched.engines.serving.loop import Engine
+from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus, monitor_of
+from fairsched.model.monitor import Monitor
+
+__all__ = ["DECISION_SECONDS", "EngineMetrics", "Samples", "decision_seconds", "monitor_of", "serve"]
+
+DECISION_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 1.0)
+"""Upper ends of the histogram of decision times."""
+
+HELP = {
+    "client_service_tokens_total": "Tokens computed for a client, charged to it, or taken from the cache.",
+    "service_gap_tokens": "Largest service gap between two clients that both waited.",
+    "service_gap_bound_tokens": "What the policy promises of the service gap.",
+    "bound_violations_total": "Events at which a gap exceeded its bound.",
+    "assumption_violations_total": "Events that broke an assumption.",
+    "guard_interventions_total": "Decisions that were not the policy's.",
+    "policy_set_aside": "1 while the fallback decides for good.",
+    "executor_failures_total": "Executors that failed.",
+    "requests_total": "Requests that ended, and tries of them.",
+    "waiting_requests": "Requests in the queue.",
+    "running_requests": "Requests in the batch, or at servers.",
+    "kv_free_tokens": "KV memory that may still be promised.",
+    "step_seconds_total": "Where steps spend their time.",
+    "retries_total": "Calls that were tried at another server.",
+    "overrun_tokens_total": "Tokens computed beyond what the window held.",
+    "window_free_tokens": "Tokens of the windows that are free.",
+    "server_up": "Whether a server takes calls.",
+}
+
+
+class Samples(Collector):
+    """The samples of some workers, by name, at a scrape, which is in a thread of its own."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.sources: list[tuple[str, Callable[[], Iterable[Sample]]]] = []
+        registry.register(self)
+
+    def add(self, worker: str, samples: Callable[[], Iterable[Sample]]) -> None:
+        """Add what says a worker's samples."""
+        self.sources.append((worker, samples))
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for worker, samples in self.sources:
+            for name, labels, value in samples():
+                if name not in families:
+                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                    full = f"fairsched_{name.removesuffix('_total')}"
+                    families[name] = kind(full, HELP[name], labels=["worker", *labels])
+                families[name].add_metric([worker, *labels.values()], value)
+        yield from families.values()
+
+
+def decision_seconds(registry: CollectorRegistry) -> Histogram:
+    """Return the histogram of decision times, by worker."""
+    return Histogram(
+        "fairsched_decision_seconds",
+        "Time of a decision, in policy and guard.",
+        ["worker"],
+        buckets=DECISION_SECONDS,
+        registry=registry,
+    )
+
+
+def serve(samples: Callable[[], Iterable[Sample]], host: str, port: int, worker: int) -> Callable[[], None]:
+    """Answer scrapes at that port; what is returned stops it.  Raises `OSError` for a port that is taken."""
+    registry = CollectorRegistry(auto_describe=False)
+    Samples(registry).add(str(worker), samples)
+    server, thread = start_http_server(port, host, registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop
+
+
+class EngineMetrics:
+    """The metrics of one or more engines of a process: make it, `watch` each engine before it serves."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY, clients_shown: int = 20) -> None:
+        self._clients_shown = clients_shown
+        self._decisions = decision_seconds(registry)
+        self._samples = Samples(registry)
+
+    def watch(self, engine: Engine, monitor: Monitor | None = None) -> None:
+        """Follow an engine from its first request on; raises `ValueError` for one that has served already.
+
+        `monitor` is fed here and must not be elsewhere (see `status.monitor_of`); without one there are no gaps.
+        """
+        if engine.next_id:
+            raise ValueError(f"worker {engine.state.worker} has served already, and its counts would be wrong")
+        status, labels, worker = ServiceStatus(monitor), ClientLabels(self._clients_shown), str(engine.state.worker)
+        decided = self._decisions.labels(worker).observe
+        engine.bus.listeners.append(status.record)
+        engine.decision_listeners.append(lambda spent_ns: decided(spent_ns / 1e9))
+        self._samples.add(worker, lambda: _engine_samples(engine, status, labels))
+
+
+def _engine_samples(engine: Engine, status: ServiceStatus, labels: ClientLabels) -> Iterator[Sample]:
+    guard, state, times = engine.guard, engine.state, engine.times
+    yield from labels.samples(status.tokens, lambda client: engine.clients.all[client].name)
+    yield from status.promised()
+    for cause in CAUSES:
+        yield "guard_interventions_total", {"cause": cause}, guard.interventions[cause]
+    for outcome in ("finished", "cancelled", "rejected"):
+        yield "requests_total", {"outcome": outcome}, status.outcomes[outcome]
+    for part in ("decide", "books", "execute"):
+        yield "step_seconds_total", {"part": part}, getattr(times, f"{part}_ns") / 1e9
+    yield "policy_set_aside", {}, guard.set_aside is not None
+    yield "executor_failures_total", {}, engine.executor_failures
+    yield "waiting_requests", {}, len(state.queue)
+    yield "running_requests", {}, len(state.in_flight)
+    yield "kv_free_tokens", {}, state.free

@@ -1,0 +1,31 @@
+"""A discrete-event simulator of a cluster, and runs of it. Read `simulator` first, then `event_loop` and
+`simulated_worker`.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.simulation.control_plane import Reports
+    from fairsched.engines.simulation.predictors import PREDICTORS, Bucketed, Oracle, Predictor, predictor
+    from fairsched.engines.simulation.runs import (
+        NOTHING,
+        Cluster,
+        RunSpec,
+        latency_model,
+        limits_of,
+        router_of,
+        simulate,
+    )
+    from fairsched.engines.simulation.scaling import SIZED, ScaleRow, scale
+    from fairsched.engines.simulation.simulator import Simulator, simulate_events
+    from fairsched.engines.simulation.sweep import DEFAULT_POLICIES, Progress, compare
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "SIZED", "Bucketed", "Cluster", "Oracle", "Predictor", "Progress",
+    "Reports", "RunSpec", "ScaleRow", "Simulator", "compare", "latency_model", "limits_of", "predictor",
+    "router_of", "scale", "simulate", "simulate_events"
+]  # fmt: skip

@@ -1,0 +1,288 @@
+"""Where the requests of a simulation are: held for the cluster's policy, at a worker, or on the way to another.
+
+The cluster's policy chooses a worker for each request.  If that worker takes no requests (it is gone, and the policy
+does not know yet), the request goes to the worker with the fewest.  A migrating request leaves at once if it waits,
+after the current step if it runs, and arrives when its KV has been transferred.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+
+from msgspec.structs import replace
+
+from fairsched.engines.fleet import Counters, KvLink, Transfer
+from fairsched.engines.simulation.calls import CallGraph
+from fairsched.engines.simulation.control_plane import ControlPlane
+from fairsched.engines.simulation.event_loop import CALLER_GIVES_UP, REQUEST_COMES, REQUEST_LANDS, EventLoop
+from fairsched.engines.simulation.predictors import Prediction
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
+from fairsched.model import worker as transitions
+from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Rejected
+from fairsched.model.plan import Dispatch, Migration
+from fairsched.model.request import Request
+from fairsched.model.worker import generated, kv_tokens
+
+_ROOT = 1
+"""A request that comes at its own time, as the next of the workload."""
+
+
+class Dispatcher:
+    """The requests of a run, each at its place.
+
+    `on_events` learns what happens to requests at no worker.  `progress` is called with the number of requests that
+    have ended, now and then.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        pool: WorkerPool,
+        control: ControlPlane,
+        calls: CallGraph,
+        link: KvLink,
+        prediction: Prediction | None,
+        on_events: Callable[[list[Event]], object],
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.counters = Counters()
+        self._loop = loop
+        self._pool = pool
+        self._control = control
+        self._calls = calls
+        self._link = link
+        self._prediction = prediction
+        self._on_events = on_events
+        self._progress = progress
+        self._home: dict[int, SimulatedWorker] = {}
+        self._held: dict[int, Transfer] = {}
+        self._under_way: dict[int, Transfer] = {}
+        self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in calls.roots()]))
+        pool.on_end = self._end
+        pool.on_step = self.let_go
+
+    # --- requests that come and end ---------------------------------------------------------------------------------
+
+    def schedule_next(self) -> None:
+        """Schedule the next request that depends on no other: one at a time, which keeps the agenda short."""
+        for arrival_ns, request_id in islice(self._roots, 1):
+            self._loop.at(arrival_ns, REQUEST_COMES, request_id, _ROOT)
+
+    def request_comes(self, request_id: int, root: int) -> None:
+        """Place a request whose time has come."""
+        if root:
+            self.schedule_next()
+        job = self._calls.jobs[request_id]
+        if self._prediction is not None:
+            request = replace(job.request, predicted_output_tokens=self._prediction.of(job))
+            job = self._calls.jobs[request_id] = replace(job, request=request)
+        self.place(Transfer(self._now(job.request)))
+        if job.cancel_after_ns is not None and request_id not in self._calls.over:
+            self._loop.at(self._loop.now_ns + job.cancel_after_ns, CALLER_GIVES_UP, request_id)
+
+    def caller_gives_up(self, request_id: int, _: int) -> None:
+        """Cancel a request that has not ended, at a worker after the current step."""
+        if request_id in self._calls.over:
+            return
+        transfer = self._held.pop(request_id, None) or self._under_way.pop(request_id, None)
+        if transfer is not None:
+            client, done = transfer.request.client, transfer.generated_tokens
+            self._nowhere(Cancelled(self._loop.now_ns, NOWHERE, request_id, client, False, 0, done))
+            return
+        worker = self._home[request_id]
+        self._pool.interrupt(worker)
+        if request_id in worker.state.queue or worker.plan is None:
+            self._pool.cancel(worker, request_id)
+        else:
+            worker.leaving.append(request_id)
+        self._pool.wake(worker)
+
+    def _end(self, request_id: int, finished: bool) -> None:
+        """Release the calls that depend on a request that ended, or drop them if it did not finish."""
+        calls, now_ns = self._calls, self._loop.now_ns
+        if finished and self._prediction is not None:
+            self._prediction.finished(calls.jobs[request_id])
+        due, lost = calls.end(request_id, finished)
+        for child in due:
+            self._loop.at(now_ns + calls.jobs[child].think_ns, REQUEST_COMES, child)
+        for child in lost:
+            client = calls.jobs[child].request.client
+            self._on_events([Cancelled(now_ns, NOWHERE, child, client, False, 0, 0)])
+        if self._progress is not None:
+            ended = len(calls.over)
+            for count in range(ended - len(lost), ended + 1):
+                if not count % 256:
+                    self._progress(count)
+
+    def _now(self, request: Request) -> Request:
+        """Return the request as one that arrives now."""
+        now_ns = self._loop.now_ns
+        return request if request.arrival_ns == now_ns else replace(request, arrival_ns=now_ns)
+
+    def _nowhere(self, event: Arrived | Cancelled | Rejected) -> None:
+        """Publish an event of a request at no worker; a router that holds nothing need not know."""
+        if not self._control.places:
+            self._control.happened([event])
+        self._on_events([event])
+        if not isinstance(event, Arrived):
+            self._end(event.request_id, False)
+
+    # --- placing ----------------------------------------------------------------------------------------------------
+
+    def place(self, transfer: Transfer) -> None:
+        """Send a request where the router says, or hold it: for a policy that decides later, or for a worker."""
+        request, control = transfer.request, self._control
+        if control.places:
+            takers = self._pool.takers(request)
+            if takers:
+                self.follow_decoding()
+                view = control.view(takers, self._pool.credit.known)
+                if view.workers:
+                    self._deliver(self._taker(control.route(request, view).worker, takers), transfer)
+                    return
+            if not takers and not self._pool.joining:
+                self._reject(request, f"request {request.id} finds no worker that takes requests, and none is to come")
+                return
+        self._held[request.id] = transfer
+        self._nowhere(Arrived(self._loop.now_ns, NOWHERE, self._now(request), transfer.generated_tokens))
+
+    def place_held(self) -> None:
+        """Place a router's requests that no worker took, once a worker is seen and takes requests."""
+        if self._control.places and self._held:
+            takers = self._pool.takers()
+            if takers and self._control.view(takers).workers:
+                held, self._held = self._held, {}
+                for _, transfer in sorted(held.items()):
+                    self.place(transfer)
+
+    def place_again(self, request_id: int, generated_tokens: int) -> None:
+        """Place a request whose worker died, with the output that it has."""
+        del self._home[request_id]
+        self.counters.placed_again += 1
+        self.place(Transfer(self._calls.jobs[request_id].request, generated_tokens))
+
+    def dispatch(self, plan: Dispatch) -> None:
+        """Deliver a held request where the cluster's policy says."""
+        transfer = self._held.pop(plan.request_id, None)
+        if transfer is None:
+            self.counters.refused += 1
+        else:
+            self._deliver(self._taker(plan.worker, self._pool.takers(transfer.request)), transfer)
+
+    def reject_held(self) -> None:
+        """Reject the requests that are still held when nothing will happen any more."""
+        why = "no worker takes requests" if self._control.places else "its policy sends it nowhere"
+        for request_id, transfer in sorted(self._held.items()):
+            self._reject(transfer.request, f"request {request_id} is held for ever: {why}")
+
+    def follow_decoding(self) -> None:
+        """Publish the finished steps of leaps before a policy that follows decoding decides."""
+        if self._control.follows_decoding and self._control.reports is None:
+            for worker in self._pool.workers:
+                self._pool.settle(worker)
+
+    def _reject(self, request: Request, reason: str) -> None:
+        self._nowhere(Rejected(self._loop.now_ns, NOWHERE, request.id, request.client, reason))
+
+    def _taker(self, number: int, takers: list[SimulatedWorker]) -> SimulatedWorker:
+        """Return the worker of that number, or the one with the fewest requests if that takes none."""
+        workers = self._pool.workers
+        if len(takers) == len(workers) and 0 <= number < len(takers):
+            return workers[number]
+        for worker in takers:
+            if worker.state.worker == number:
+                return worker
+        self.counters.redirected += 1
+        self._control.unanswered(number)
+        return min(takers, key=lambda each: (len(each.state.queue) + len(each.state.in_flight), each.state.worker))
+
+    def _deliver(self, worker: SimulatedWorker, transfer: Transfer) -> None:
+        """Let a request arrive at a worker."""
+        pool, now_ns = self._pool, self._loop.now_ns
+        pool.interrupt(worker)
+        request = self._now(transfer.request)
+        refusal = pool.policy.refuses(request)
+        if refusal is not None:
+            pool.publish(worker, [Rejected(now_ns, worker.state.worker, request.id, request.client, refusal)])
+            return
+        output_tokens = self._calls.jobs[request.id].output_tokens
+        worker.state, events = transitions.arrive(
+            worker.state, request, output_tokens, now_ns, transfer.generated_tokens, transfer.kv_tokens
+        )
+        self._home[request.id] = worker
+        pool.publish(worker, events)
+        if request.id not in self._calls.over:
+            pool.wake(worker)
+
+    # --- migrations -------------------------------------------------------------------------------------------------
+
+    def migrate(self, plan: Migration) -> None:
+        """Move a request now if it waits, after the current step if it runs; leave it where it cannot move."""
+        worker = self._home.get(plan.request_id)
+        if worker is None or not self._can_move(plan, worker):
+            self.counters.refused += 1
+            return
+        self._pool.interrupt(worker)
+        if plan.request_id in worker.state.queue or worker.plan is None:
+            self._depart(worker, plan)
+            self._pool.wake(worker)
+        else:
+            worker.moving[plan.request_id] = plan
+
+    def _can_move(self, plan: Migration, worker: SimulatedWorker) -> bool:
+        request_id, target, workers = plan.request_id, plan.target, self._pool.workers
+        if request_id in self._calls.over or request_id in worker.moving or request_id in worker.leaving:
+            return False
+        if worker.state.worker != plan.source or target == plan.source or not 0 <= target < len(workers):
+            return False
+        # A request moves once at one instant, so that it cannot go round in circles.
+        if self.counters.moved_ns.get(request_id) == self._loop.now_ns:
+            return False
+        other, request = workers[target], self._calls.jobs[request_id].request
+        return other in self._pool.takers() and other.state.fits_alone(request)
+
+    def _depart(self, worker: SimulatedWorker, plan: Migration) -> None:
+        """Let a request leave its worker; it lands at the other when its KV has been transferred."""
+        request_id, state, now_ns = plan.request_id, worker.state, self._loop.now_ns
+        waiting = state.queue.get(request_id)
+        if waiting is not None:
+            done, kv = waiting.generated_tokens, waiting.kv_tokens or state.host.kept(request_id)
+        else:
+            done, kv = generated(state, request_id), kv_tokens(state, request_id)
+        kv = kv if plan.with_kv else 0
+        del self._home[request_id]
+        self._under_way[request_id] = Transfer(self._calls.jobs[request_id].request, done, kv, plan.target)
+        self.counters.migrated += 1
+        self.counters.moved_ns[request_id] = now_ns
+        worker.state, events = transitions.depart(state, request_id, now_ns)
+        self._pool.publish(worker, events)
+        self._loop.at(now_ns + self._link.transfer_ns(kv), REQUEST_LANDS, request_id)
+
+    def request_lands(self, request_id: int, _: int) -> None:
+        """Deliver a migrated request, or place it anew if its target takes none any more."""
+        transfer = self._under_way.pop(request_id, None)
+        if transfer is None:
+            return
+        worker = self._pool.workers[transfer.target]
+        if worker in self._pool.takers():
+            self.counters.moved_ns[request_id] = self._loop.now_ns
+            self._deliver(worker, transfer)
+        else:
+            self.place(Transfer(transfer.request, transfer.generated_tokens))
+
+    def stay(self, worker: SimulatedWorker) -> None:
+        """Call off the migrations that wait for the end of a worker's step."""
+        self.counters.refused += len(worker.moving)
+        worker.moving.clear()
+
+    def let_go(self, worker: SimulatedWorker) -> None:
+        """After a step, cancel the requests whose callers gave up, and let the migrating ones depart."""
+        for request_id in worker.leaving:
+            if request_id not in self._calls.over:
+                self._pool.cancel(worker, request_id)
+        worker.leaving.clear()
+        for request_id, plan in worker.moving.items():
+            if self._home.get(request_id) is worker and request_id not in self._calls.over:
+                self._depart(worker, plan)
+            else:
+                self.counters.refused += 1
+        worker.moving.clear()

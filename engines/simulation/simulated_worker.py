@@ -1,0 +1,368 @@
+"""Simulated workers: their states, the steps that they execute, and how policies drive them.
+
+A worker whose batch only decodes leaps to the next instant at which anything can change: the end of the plan's
+validity, the end of a request, or a step that needs memory.  When something reaches the worker in the middle of a leap,
+the finished steps are settled and the leap ends with the current step.  Leaping and stepping give the same log.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heappush
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from fairsched.engines.fleet import WorkerSpec
+from fairsched.engines.simulation.event_loop import STEP_ENDS, WORKER_WAKES, EventLoop
+from fairsched.model import worker as transitions
+from fairsched.model.events import Admitted, Cancelled, Event, Finished, Preempted, Rejected, SwappedIn, SwappedOut
+from fairsched.model.plan import Migration, StepPlan
+from fairsched.model.request import Request
+from fairsched.model.view import NO_HOST, WorkerLoad
+from fairsched.model.worker import WorkerState
+from fairsched.policies.base import AnyLocalPolicy
+
+Phase = Literal["absent", "serving", "draining"]
+
+FOLDED = frozenset({Admitted, Preempted, SwappedIn, SwappedOut})
+"""Events that a policy's own decision has folded already, when its whole plan was executed."""
+
+_ENDS = (Finished, Rejected, Cancelled)
+ENDS = frozenset(_ENDS)
+"""How a request ends."""
+
+
+class PolicyStallError(ValueError):
+    """A policy that returns plans without effect for ever."""
+
+
+class SimulatedWorker:
+    """One worker of a simulation.
+
+    The worker executes `plan` for `steps` steps since `start_ns` (None: it is idle); `run` numbers these executions.
+    After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.
+    """
+
+    __slots__ = (
+        "down_until_ns",
+        "latency",
+        "leaving",
+        "loaded",
+        "loaded_state",
+        "moving",
+        "phase",
+        "plan",
+        "policy_state",
+        "run",
+        "spec",
+        "start_ns",
+        "state",
+        "steps",
+        "waking",
+    )
+
+    def __init__(self, worker: int, spec: WorkerSpec, policy_state: Any) -> None:
+        self.spec = spec
+        self.latency = spec.latency
+        self.state = self.empty(worker)
+        self.policy_state = policy_state
+        self.phase: Phase = "absent"
+        self.plan: StepPlan | None = None
+        self.start_ns = 0
+        self.steps = 0
+        self.run = 0
+        self.waking = False
+        self.leaving: list[int] = []
+        self.loaded_state, self.loaded = self.state, self.state.load()
+        self.moving: dict[int, Migration] = {}
+        self.down_until_ns = 0
+
+    def empty(self, worker: int) -> WorkerState:
+        """Return the state of a worker of this kind without requests."""
+        return WorkerState(worker, self.spec.capacity, host=self.spec.host)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits or runs here."""
+        return self.plan is None and not self.state.queue and not self.state.in_flight
+
+    def load(self, now_ns: int) -> WorkerLoad:
+        """Return the load of now.  In the middle of a leap only outputs that grow into free memory have changed."""
+        state = self.state
+        if self.loaded_state is not state:
+            self.loaded_state, self.loaded = state, state.load()
+        load = self.loaded
+        if not state.growing or self.steps < 2:
+            return load
+        grown = self._steps_over(now_ns) * state.growing
+        return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
+
+    def start(self, plan: StepPlan, leap: bool, now_ns: int) -> int:
+        """Execute a plan that has begun, for as many steps as it is valid or for one; returns when they end.
+
+        Transfers to and from the host overlap with the computation; a step is over when both are.
+        """
+        state = self.state
+        self.plan, self.start_ns = plan, now_ns
+        self.run += 1
+        if state.host is not NO_HOST and state.host.moves:
+            return now_ns + max(self._step_ns(plan), self.spec.link.transfer_ns(state.host.moving_tokens))
+        if plan.chunks:
+            return now_ns + self._step_ns(plan)
+        steps = 1
+        if leap:
+            steps, valid_steps = state.decode_steps_max(), plan.valid_steps
+            if valid_steps is not None and valid_steps < steps:
+                steps = valid_steps
+        self.steps = steps
+        return now_ns + self.latency.decode_run_ns(state.decoding, state.context, steps)
+
+    def _step_ns(self, plan: StepPlan) -> int:
+        """Return how long the computation of one step takes."""
+        self.steps, state = 1, self.state
+        decoding = state.decoding if plan.decode else 0
+        if not plan.chunks and not decoding:
+            return 0
+        return self.latency.step_ns(state.chunk_contexts(plan), decoding, state.context)
+
+    def settle(self, now_ns: int) -> list[Event]:
+        """Return the events of a leap's steps that are over by now; the leap goes on."""
+        if self.steps < 2:
+            return []
+        over = self._steps_over(now_ns)
+        if not over:
+            return []
+        assert self.plan is not None
+        state = self.state
+        at_ns = self.start_ns + self.latency.decode_run_ns(state.decoding, state.context, over)
+        self.state, events = transitions.finish(state, self.plan, over, at_ns)
+        self.start_ns = at_ns
+        self.steps -= over
+        return events
+
+    def cut(self) -> int:
+        """End a settled leap with the step under way; returns when that step ends."""
+        self.steps = 1
+        self.run += 1
+        return self.start_ns + self.latency.decode_run_ns(self.state.decoding, self.state.context, 1)
+
+    def stop(self) -> None:
+        """Execute nothing from now on; a step under way is void."""
+        self.plan = None
+        self.steps = 0
+        self.run += 1
+
+    def _steps_over(self, now_ns: int) -> int:
+        """Return how many steps of the leap under way are complete by now."""
+        return self.latency.decode_steps_within(self.state.decoding, self.state.context, now_ns - self.start_ns)
+
+
+class Credit:
+    """The credit that the workers' policies share; `shared` says whether there is any.
+
+    The value is checked out by one worker's policy at a time, so that policies stay pure although the charges of one
+    worker decide what another may do.
+    """
+
+    def __init__(self, policy: AnyLocalPolicy) -> None:
+        self._policy = policy.shared_credit
+        self.value = None if self._policy is None else self._policy.credit()
+        self.shared = self._policy is not None
+
+    @property
+    def known(self) -> Any:
+        """What is public of the credit; None if nothing is shared."""
+        return None if self._policy is None else self._policy.snapshot(self.value)
+
+    def checkout(self, state: Any, worker: int) -> Any:
+        """Return the worker's policy state with its view of the credit."""
+        return state if self._policy is None else self._policy.checkout(state, self.value, worker)
+
+    def commit(self, state: Any, worker: int) -> bool:
+        """Take the credit back from a worker's new policy state; returns whether it changed."""
+        if self._policy is None:
+            return False
+        before, self.value = self.value, self._policy.commit(self.value, state, worker)
+        return self.value is not before
+
+    def idle(self, worker: int) -> bool:
+        """Note that a worker has nothing to do; returns whether the credit changed."""
+        if self._policy is None:
+            return False
+        before, self.value = self.value, self._policy.idle(self.value, worker)
+        return self.value is not before
+
+
+class WorkerPool:
+    """The workers of a run: they ask their policy, execute its plans, and publish what happens.
+
+    `on_end` is called for each request that ends (and whether it finished), `on_step` after a step of a worker that
+    requests are to leave, and `on_idle` when a worker has decided to do nothing.  `joining` counts workers to come.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        policy: AnyLocalPolicy,
+        specs: Sequence[WorkerSpec],
+        listeners: Sequence[Callable[[list[Event]], object]],
+        leap: bool,
+    ) -> None:
+        self.policy = policy
+        self.credit = Credit(policy)
+        self.workers = [SimulatedWorker(worker, spec, policy.init()) for worker, spec in enumerate(specs)]
+        self.joining = 0
+        self.on_end: Callable[[int, bool], None] = lambda request_id, finished: None
+        self.on_step: Callable[[SimulatedWorker], None] = lambda worker: None
+        self.on_idle: Callable[[SimulatedWorker], None] = lambda worker: None
+        self._loop = loop
+        self._agenda = loop.agenda
+        self._listeners = tuple(listeners)
+        self._shares = self.credit.shared
+        # Charges of a leap would reach the other workers too late.
+        self._leap = leap and not self._shares
+        self._ignored = policy.ignored - ENDS
+        self._folded = FOLDED | self._ignored
+        self._up: list[SimulatedWorker] | None = None
+        self._uneven = len({spec.capacity for spec in specs}) > 1
+
+    # --- steps and leaps --------------------------------------------------------------------------------------------
+
+    def decide(self, worker: SimulatedWorker) -> None:
+        """Ask the policy, apply its plan, and schedule the end of the step or leap."""
+        now_ns = self._loop.now_ns
+        for _ in range(len(worker.state.in_flight) + 2):
+            state, policy_state = worker.state, worker.policy_state
+            if self._shares:
+                policy_state = self.credit.checkout(policy_state, state.worker)
+            plan, policy_state = self.policy.decide(policy_state, state.view(now_ns))
+            worker.state, events = transitions.begin(state, plan, now_ns)
+            worker.policy_state = policy_state
+            if self._shares:
+                self._commit(worker)
+            if events:
+                self.publish(worker, events, decided=True)
+            if plan.chunks or (plan.decode and worker.state.decoding) or worker.state.host.moves:
+                # An eviction that made room may change what the policy wants next, so that nothing is leapt over.
+                end_ns = worker.start(plan, self._leap and not events, now_ns)
+                heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, worker.run))
+                return
+            if not plan.preempt and not plan.admit:
+                worker.stop()
+                if self._shares and self.credit.idle(worker.state.worker):
+                    self._wake_others(worker)
+                self.on_idle(worker)
+                return
+        number = worker.state.worker
+        raise PolicyStallError(f"worker {number}: the policy keeps changing its batch and computes nothing")
+
+    def step_ends(self, number: int, run: int) -> None:
+        """Finish the step or leap of that run, if it is still under way."""
+        worker = self.workers[number]
+        if run != worker.run or worker.plan is None:
+            return
+        worker.state, events = transitions.finish(worker.state, worker.plan, worker.steps, self._loop.now_ns)
+        if events:
+            self.publish(worker, events)
+        if worker.leaving or worker.moving:
+            self.on_step(worker)
+        self.decide(worker)
+
+    def interrupt(self, worker: SimulatedWorker) -> None:
+        """Settle the finished steps of a leap, since something is about to reach the worker in the middle of it."""
+        if worker.steps > 1:
+            self.settle(worker)
+            self._loop.at(worker.cut(), STEP_ENDS, worker.state.worker, worker.run)
+
+    def settle(self, worker: SimulatedWorker) -> None:
+        """Publish the finished steps of a leap; it goes on."""
+        events = worker.settle(self._loop.now_ns)
+        if events:
+            self.publish(worker, events)
+
+    def wakes(self, number: int, _: int) -> None:
+        """Let an idle worker decide."""
+        worker = self.workers[number]
+        if self._loop.now_ns < worker.down_until_ns:
+            return
+        worker.waking = False
+        if worker.plan is None and worker.phase != "absent":
+            self.decide(worker)
+
+    def wake(self, worker: SimulatedWorker) -> None:
+        """Let an idle worker decide after everything else that happens now."""
+        if worker.plan is None and not worker.waking:
+            worker.waking = True
+            self._loop.at(self._loop.now_ns, WORKER_WAKES, worker.state.worker)
+
+    def _wake_others(self, worker: SimulatedWorker) -> None:
+        for other in self.workers:
+            if other.plan is None and other is not worker and other.state.queue:
+                self.wake(other)
+
+    def _commit(self, worker: SimulatedWorker) -> None:
+        """Take shared credit back; idle workers with queues decide again if it changed."""
+        if self.credit.commit(worker.policy_state, worker.state.worker):
+            self._wake_others(worker)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def cancel(self, worker: SimulatedWorker, request_id: int) -> None:
+        """Cancel a request between two steps."""
+        worker.state, events = transitions.cancel(worker.state, request_id, self._loop.now_ns)
+        self.publish(worker, events)
+
+    def reject(self, worker: SimulatedWorker, request_id: int, reason: str) -> None:
+        """Reject a waiting request."""
+        worker.state, events = transitions.reject(worker.state, request_id, reason, self._loop.now_ns)
+        self.publish(worker, events)
+
+    def publish(self, worker: SimulatedWorker, events: list[Event], decided: bool = False) -> None:
+        """Tell the worker's policy and the listeners what happened, and then which requests ended.
+
+        What the policy has `decided` itself, it has folded already.
+        """
+        policy_state, observe = worker.policy_state, self.policy.observe
+        if self._shares:
+            policy_state = self.credit.checkout(policy_state, worker.state.worker)
+        over = False
+        untold = self._folded if decided else self._ignored
+        for event in events:
+            kind = type(event)
+            if kind not in untold:
+                policy_state = observe(policy_state, event)
+                if kind in ENDS:
+                    over = True
+        worker.policy_state = policy_state
+        if self._shares:
+            self._commit(worker)
+        for listener in self._listeners:
+            listener(events)
+        if over:
+            for event in events:
+                if isinstance(event, _ENDS):
+                    self.on_end(event.request_id, type(event) is Finished)
+
+    # --- which workers take requests --------------------------------------------------------------------------------
+
+    def enter(self, worker: SimulatedWorker, phase: Phase) -> None:
+        """Change a worker's phase."""
+        worker.phase, self._up = phase, None
+
+    def take_down(self, worker: SimulatedWorker, until_ns: int) -> None:
+        """Let a worker compute nothing until then."""
+        worker.down_until_ns, self._up = max(worker.down_until_ns, until_ns), None
+        worker.waking = True
+        self._loop.at(worker.down_until_ns, WORKER_WAKES, worker.state.worker)
+
+    def takers(self, request: Request | None = None) -> list[SimulatedWorker]:
+        """Return the serving workers: those that are up, all if none is; and that can hold the request, if any can."""
+        takers = self._up
+        if takers is None:
+            serving = [worker for worker in self.workers if worker.phase == "serving"]
+            takers = [worker for worker in serving if worker.down_until_ns <= self._loop.now_ns]
+            if len(takers) == len(serving):
+                self._up = takers  # until a worker changes
+            takers = takers or serving
+        if self._uneven and request is not None:
+            takers = [worker for worker in takers if worker.state.fits_alone(request)] or takers
+        return takers

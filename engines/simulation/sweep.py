@@ -1,0 +1,142 @@
+"""Many runs side by side: policies, routers, parameter values, predictors and rates, multiplied."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+from fairsched.engines.analysis import Comparison, Run
+from fairsched.engines.logs import LogWriter, RunInfo, params_of
+from fairsched.engines.simulation.predictors import Predictor
+from fairsched.engines.simulation.runs import Cluster, RunSpec, name_of, run_one
+from fairsched.engines.workloads import trace_info
+from fairsched.model.request import Workload
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import parameters, unknown
+
+DEFAULT_POLICIES = ("fcfs", "lpm", "vtc", "dlpm")
+"""What is compared unless policies are named."""
+Progress = Callable[[str, int, int], None]
+"""Called now and then with what is being run, how much of it is done, and how much there is to do."""
+Settings = Mapping[str, Mapping[str, Sequence[object]]]
+"""Values of parameters by policy or router and by parameter; several values are runs of their own."""
+
+
+def compare(
+    workload: Workload | Mapping[float, Workload],
+    policies: Iterable[str | AnyLocalPolicy] = DEFAULT_POLICIES,
+    routers: Iterable[str | AnyClusterPolicy] = ("round-robin",),
+    *,
+    cluster: Cluster | None = None,
+    settings: Settings | None = None,
+    predictors: Sequence[Predictor | None] = (None,),
+    logs: Path | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+) -> Comparison:
+    """Simulate a workload under every policy behind every router, and return the figures side by side.
+
+    `workload` is one, or one for each rate scale.  Policies and routers are values or names; `settings` multiplies them
+    by values of their parameters, and each of `predictors` is a run of its own.  Event logs go into the folder `logs`.
+    An interrupt ends the comparison with what was computed.  Raises `ValueError` for names, parameters or values that
+    are not there, before anything is run.
+
+    >>> from fairsched.engines.workloads import generate
+    >>> found = compare(generate("demo", limit=20), ["fcfs", "dlpm"], settings={"dlpm": {"quantum": [256, 512]}})
+    >>> found.labels()
+    ['fcfs', 'dlpm quantum=256', 'dlpm quantum=512']
+    """
+    cluster = cluster or Cluster()
+    workloads = workload if isinstance(workload, Mapping) else {1.0: workload}
+    runs = list(_runs(list(policies), list(routers), workloads, settings or {}, predictors))
+    results: list[Run] = []
+    complete = True
+    total = sum(len(workloads[run.rate_scale].jobs) for run in runs)
+    begun = 0
+    for place, run in enumerate(runs):
+        jobs = workloads[run.rate_scale]
+
+        def step(ended: int, title: str = run.title, begun: int = begun) -> None:
+            if progress is not None:
+                progress(title, begun + ended, total)
+
+        with ExitStack() as stack:
+            sink = None
+            if logs is not None:
+                path = logs / _log_name(place, run)
+                sink = stack.enter_context(LogWriter(path, version("fairsched"), _info(jobs, cluster, run), jobs))
+            result, simulator, complete = run_one(jobs, run, cluster, progress=step, sink=sink)
+            if sink is not None and complete:
+                sink.complete(result.log_sha256, [worker.policy_state for worker in simulator.workers])
+        results.append(result)
+        begun += len(jobs.jobs)
+        if not complete:
+            break
+    return Comparison(version("fairsched"), command, _facts(workloads, cluster, runs, complete), results)
+
+
+def _runs(
+    policies: Sequence[str | AnyLocalPolicy],
+    routers: Sequence[str | AnyClusterPolicy],
+    rate_scales: Iterable[float],
+    settings: Settings,
+    predictors: Sequence[Predictor | None],
+) -> Iterator[RunSpec]:
+    """Every policy with every combination of its parameter values, behind every router, with every predictor, at every
+    rate."""
+    chosen = [name_of(each) for each in (*policies, *routers)]
+    for name in settings:
+        if name not in chosen:
+            raise unknown("policy in --set (it is not among --policies or --routers)", name, chosen)
+    for scale, predictor, policy, router in product(rate_scales, predictors, policies, routers):
+        for params, routing in product(_choices(settings, policy), _choices(settings, router)):
+            yield RunSpec.of(
+                policy, router, params=params, router_params=routing, predictor=predictor, rate_scale=scale
+            )
+
+
+def _choices(settings: Settings, policy: str | AnyLocalPolicy | AnyClusterPolicy) -> list[dict[str, object]]:
+    """Every combination of the parameter values that were given to a policy or router."""
+    given = settings.get(name_of(policy), {})
+    return [dict(zip(given, values, strict=True)) for values in product(*given.values())]
+
+
+def _log_name(place: int, run: RunSpec) -> str:
+    """A file of its own for each run, in the order of the table."""
+    params = "".join(f"-{key}={value}" for key, value in run.params.items())
+    name = f"{place + 1:02}-{run.name}-{run.router_title}{params}"
+    return re.sub(r"[^A-Za-z0-9=._-]", "_", name) + ".jsonl"
+
+
+def _info(workload: Workload, cluster: Cluster, run: RunSpec) -> RunInfo:
+    if not isinstance(run.policy, ComposedPolicy):
+        raise ValueError(f"{run.name} is no composed policy, and its log could not say what was run")
+    return RunInfo(
+        policy=run.name,
+        params=params_of(parameters(run.policy)),
+        router=run.router_title,
+        workers=len(cluster.all_specs),
+        kv_capacity_tokens=cluster.capacity,
+        latency=cluster.latency,
+        workload=workload.name,
+        latencies=tuple(spec.latency for spec in cluster.all_specs) if cluster.differ else (),
+    )
+
+
+def _facts(
+    workloads: Mapping[float, Workload], cluster: Cluster, runs: Sequence[RunSpec], complete: bool
+) -> dict[str, object]:
+    """What a report says of the workload (at the first rate) and of the workers."""
+    scale, workload = next(iter(workloads.items()))
+    facts = trace_info(workload)
+    if len(workloads) > 1:
+        facts["rate_scales"] = ", ".join(f"{each:g}" for each in workloads)
+        facts["notes"] = [*facts["notes"], f"What is said of the workload is at rate scale {scale:g}."]
+    if any(run.predictor for run in runs):
+        facts["predictors"] = "; ".join(dict.fromkeys(run.predictor.title for run in runs if run.predictor))
+    facts |= cluster.facts()
+    facts["complete"] = complete
+    return facts

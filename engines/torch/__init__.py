@@ -1,0 +1,14 @@
+"""The torch worker: a Llama with paged keys and values. Read `executor` first, then `model`."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.torch.executor import TorchExecutor
+    from fairsched.engines.torch.model import SIZES, Llama
+    from fairsched.engines.torch.spec import TorchSpec
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = ["SIZES", "Llama", "TorchExecutor", "TorchSpec"]

@@ -1,0 +1,12 @@
+"""Generated workloads, one a file, and their catalog by name. Read `tree_of_thoughts` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.workloads.generators.catalog import WORKLOADS, generate
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = ["WORKLOADS", "generate"]

@@ -1,0 +1,18 @@
+"""Readers of trace files, one format a file. `formats` lists them; `rows` is what all of them yield."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.workloads.readers.batch_jobs import BatchJobs, Progress, read_batch
+    from fairsched.engines.workloads.readers.formats import format_of, recognise
+    from fairsched.engines.workloads.readers.mooncake import save_workload
+    from fairsched.engines.workloads.readers.rows import TraceFormat, TraceRow, lines
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "BatchJobs", "Progress", "TraceFormat", "TraceRow", "format_of", "lines", "read_batch", "recognise",
+    "save_workload"
+]  # fmt: skip

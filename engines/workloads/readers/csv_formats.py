@@ -1,0 +1,137 @@
+"""The CSV formats: Azure's LLM inference trace, the arena workload of the VTC paper's artifact, and BurstGPT.
+
+- Azure public dataset, LLM inference trace 2023 (CC-BY 4.0): wall-clock times and lengths, with neither clients nor
+  prefixes.  A row without a generated token is refused: the published 2023 conversation trace holds none (its smallest
+  is 7).
+- The arena workload of the artifact of "Fairness in Serving Large Language Models" (OSDI'24), converted from its pickle
+  (Apache-2.0): real clients with a skewed load, and no prefixes.
+- BurstGPT (Wang et al., CC-BY-4.0): two years of calls to a campus service, with sessions and failures, without clients
+  or prefixes.  Times are seconds on a clock of their own.  `Session ID` is empty for API calls; it and `Elapsed time`
+  are missing from the first release's files.  A row without a response token is a call that failed: what it would have
+  asked for is unknown, so it is left out and counted.
+
+Times of Azure and BurstGPT are counted from the first row.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+from fairsched.engines.workloads.errors import TraceError
+from fairsched.engines.workloads.readers.rows import (
+    ID_MAX,
+    NS_PER_S,
+    TraceFormat,
+    TraceRow,
+    count,
+    csv_rows,
+    seconds_ns,
+)
+from fairsched.model.request import TOKENS_MAX, Prompt
+
+AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+ARENA_COLUMNS = ("req_id", "arrival_s", "client", "input_tokens", "output_tokens")
+SINCE_RELEASE_2 = ("Session ID", "Elapsed time")
+BURSTGPT_COLUMNS = (
+    "Timestamp",
+    *SINCE_RELEASE_2,
+    "Model",
+    "Request tokens",
+    "Response tokens",
+    "Total tokens",
+    "Log Type",
+)
+FAILED = "calls failed (no response token) and are left out"
+
+_TIMESTAMP = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)?", re.ASCII
+)
+
+
+class _FirstRow:
+    """Times counted from that of the first row."""
+
+    def __init__(self, path: Path, field: str) -> None:
+        self._place = (path, field)
+        self._start_ns: int | None = None
+
+    def since(self, row: int, time_ns: int, text: str) -> int:
+        """Return a time as counted from the first row's.  Raises `TraceError` for an earlier one."""
+        if self._start_ns is None:
+            self._start_ns = time_ns
+        elif time_ns < self._start_ns:
+            path, field = self._place
+            raise TraceError(path, row, field, "a time not before the first row's", text)
+        return time_ns - self._start_ns
+
+
+def read_azure(path: Path) -> Iterator[TraceRow]:
+    """Read the rows of an Azure trace; ids count from 0.  Raises `TraceError`."""
+    first = _FirstRow(path, "TIMESTAMP")
+    days: dict[str, int] = {}
+    for row, (timestamp, context, generated) in csv_rows(path, AZURE_COLUMNS):
+        yield TraceRow(
+            row=row,
+            id=row - 2,
+            arrival_ns=first.since(row, _time_ns(path, row, timestamp, days), timestamp),
+            prompt=Prompt(tokens=count(path, row, "ContextTokens", context)),
+            output_tokens=count(path, row, "GeneratedTokens", generated),
+        )
+
+
+def _time_ns(path: Path, row: int, text: str, days: dict[str, int]) -> int:
+    """Nanoseconds since year 1; `days` remembers the dates already seen, since parsing one costs more than the rest."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match:
+        day, hours, minutes, seconds, fraction = match.groups()
+        try:
+            ordinal = days.get(day) or days.setdefault(day, date.fromisoformat(day).toordinal())
+        except ValueError:
+            ordinal = 0
+        if ordinal:
+            whole = ((ordinal * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+            return whole * NS_PER_S + int(((fraction or "") + "000000000")[:9])
+    raise TraceError(path, row, "TIMESTAMP", "a UTC time as in 2023-11-16 18:15:46.680590", repr(text))
+
+
+def read_arena(path: Path) -> Iterator[TraceRow]:
+    """Read the rows of an arena trace, with the ids of its `req_id`.  Raises `TraceError`."""
+    for row, (identity, arrival, client, prompt, output) in csv_rows(path, ARENA_COLUMNS):
+        if not client.strip():
+            raise TraceError(path, row, "client", "a client's name", repr(client))
+        yield TraceRow(
+            row=row,
+            id=count(path, row, "req_id", identity, low=0, high=ID_MAX),
+            arrival_ns=seconds_ns(path, row, "arrival_s", arrival),
+            prompt=Prompt(tokens=count(path, row, "input_tokens", prompt)),
+            output_tokens=count(path, row, "output_tokens", output),
+            client=client,
+        )
+
+
+def read_burstgpt(path: Path) -> Iterator[TraceRow]:
+    """Read the rows of a BurstGPT trace; ids count rows from 0, failures included.  Raises `TraceError`."""
+    first = _FirstRow(path, "Timestamp")
+    for row, values in csv_rows(path, BURSTGPT_COLUMNS, optional=SINCE_RELEASE_2):
+        timestamp, session, elapsed, _, asked, answered, total, _ = values
+        arrival_ns = first.since(row, seconds_ns(path, row, "Timestamp", timestamp), timestamp)
+        if elapsed:
+            seconds_ns(path, row, "Elapsed time", elapsed)
+        output_tokens = count(path, row, "Response tokens", answered, low=0)
+        prompt_tokens = count(path, row, "Request tokens", asked, low=1 if output_tokens else 0)
+        count(path, row, "Total tokens", total, low=0, high=2 * TOKENS_MAX)
+        yield TraceRow(
+            row=row,
+            id=row - 2,
+            arrival_ns=arrival_ns,
+            prompt=Prompt(tokens=max(prompt_tokens, 1)),
+            output_tokens=output_tokens,
+            session=session.strip() or None,
+            remark=None if output_tokens else FAILED,
+        )
+
+
+AZURE = TraceFormat("azure", "Azure LLM inference trace, CSV", AZURE_COLUMNS, read_azure, "TIMESTAMP", None)
+ARENA = TraceFormat("arena", "VTC artifact's arena workload, CSV", ARENA_COLUMNS, read_arena, "arrival_s", "req_id")
+BURSTGPT = TraceFormat("burstgpt", "BurstGPT, CSV", BURSTGPT_COLUMNS, read_burstgpt, "Timestamp", None)

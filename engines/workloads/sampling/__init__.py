@@ -1,0 +1,44 @@
+"""What generators draw from: arrivals, popularity, tokens, programs, and the scale of a workload. Read `arrivals`
+first.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.workloads.sampling.auto_rate import ONE_WORKER, AutoRate, saturation
+    from fairsched.engines.workloads.sampling.distributions import (
+        arrivals_ns,
+        lengths,
+        spread_lengths,
+        uniform_ns,
+        zipf_counts,
+    )
+    from fairsched.engines.workloads.sampling.programs import (
+        Arrivals,
+        Call,
+        Clients,
+        Gaps,
+        GapSpread,
+        Misbehave,
+        Number,
+        Program,
+        Rate,
+        RequestRate,
+        Size,
+        client_names,
+        streams,
+        workload_of,
+    )
+    from fairsched.engines.workloads.sampling.timing import Timing, check_limit, rate_notes, rate_ratio, scaled_ns
+    from fairsched.engines.workloads.sampling.tokens import EMPTY_TEXT, Text, Tokens, TokenSource, prompt_of
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Call", "Clients", "GapSpread", "Gaps", "Misbehave",
+    "Number", "Program", "Rate", "RequestRate", "Size", "Text", "Timing", "TokenSource", "Tokens", "arrivals_ns",
+    "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio", "saturation", "scaled_ns",
+    "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"
+]  # fmt: skip

@@ -1,0 +1,8 @@
+"""The runtime monitor: it follows a run and holds it to what its policy guarantees. Read `guarantee` first, then
+`monitor`.
+"""
+
+from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise
+from fairsched.model.monitor.monitor import ClusterMonitor, GateCheck, Monitor, together
+
+__all__ = ["ClusterMonitor", "Finding", "GateCheck", "Monitor", "MonitorReport", "Promise", "together"]

@@ -1,0 +1,20 @@
+"""Service that clients received and the times at which they were backlogged, as columns. Read `received` first."""
+
+from fairsched.model.service.columns import Ints, Table, Tables, concatenate, tables
+from fairsched.model.service.received import (
+    CLIENTS_MAX,
+    Charging,
+    Gap,
+    anywhere,
+    backlogs,
+    busiest,
+    charges,
+    corrections,
+    service,
+    service_gap,
+)
+
+__all__ = [
+    "CLIENTS_MAX", "Charging", "Gap", "Ints", "Table", "Tables", "anywhere", "backlogs", "busiest", "charges",
+    "concatenate", "corrections", "service", "service_gap", "tables"
+]  # fmt: skip

@@ -1,0 +1,24 @@
+"""The composed policy of one worker: queue, admission, preemption, swapping, and what changes while it runs. Read
+`policy` first, then `state` and `queue`.
+"""
+
+from fairsched.policies.local.admission import AdmissionPass
+from fairsched.policies.local.policy import ComposedPolicy
+from fairsched.policies.local.predicted_batches import P_S3_1, PredictedBatches, SimilarLength
+from fairsched.policies.local.state import AnyLocalState, Flight, LocalState
+from fairsched.policies.local.state_transfer import (
+    SWAP_D,
+    SWAP_GAP_D,
+    SWAP_GAP_V,
+    SWAP_V,
+    gap_to_counter_cost,
+    gap_to_deficit_cost,
+    keep_debts,
+    migrate,
+)
+
+__all__ = [
+    "P_S3_1", "SWAP_D", "SWAP_GAP_D", "SWAP_GAP_V", "SWAP_V", "AdmissionPass", "AnyLocalState", "ComposedPolicy",
+    "Flight", "LocalState", "PredictedBatches", "SimilarLength", "gap_to_counter_cost", "gap_to_deficit_cost",
+    "keep_debts", "migrate"
+]  # fmt: skip

@@ -1,0 +1,321 @@
+"""The queue in the order in which it would be served: an index that events keep up to date.
+
+`decide` never walks the queue.  For each group (a client under a gate, all clients without one) the queue holds the
+scores of its requests in order, and in one vector the best score of each group, which is all that a gate's kernel
+sees.  A score packs the order's rank and the age of the request into one integer, so that scores are distinct and the
+larger goes first.
+
+What an order's abilities keep beside that is in `extensions`: they are told of each request that joins or leaves, and
+may choose another head of a group than its best request.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from immutables import Map
+
+from fairsched.model.algebra import NO_SCORE, Ints
+from fairsched.model.prefix_cache import Eviction, Insertion, PrefixCache, SortedTuple
+from fairsched.model.request import Prompt
+from fairsched.policies.orders import (
+    AGE_BITS,
+    AGE_MASK,
+    BypassLines,
+    CacheMatches,
+    FollowsCache,
+    Grouped,
+    LimitsBypass,
+    Order,
+    Promotes,
+    Promotions,
+    QueuedRequest,
+    QueueExtension,
+    Regroups,
+    score_of,
+)
+from fairsched.policies.vectors import grown
+
+Extension = TypeVar("Extension", bound=QueueExtension[Any])
+
+_NO_HEADS = np.zeros(0, dtype=np.int64)
+_NO_QUEUE: SortedTuple[int] = SortedTuple()
+
+
+class Queue(msgspec.Struct, frozen=True, gc=False):
+    """The requests that wait.
+
+    `entries` are by request id, `ids` by age, `scores` by request id, `queues` of scores by group.  `heads[g]` is the
+    score of the next request of group g, NO_SCORE when none of it waits.  `arrivals` counts the requests that came.
+    """
+
+    entries: Map[int, QueuedRequest] = Map()
+    ids: Map[int, int] = Map()
+    scores: Map[int, int] = Map()
+    queues: Map[int, SortedTuple[int]] = Map()
+    heads: Ints = msgspec.field(default_factory=lambda: _NO_HEADS)
+    arrivals: int = 0
+    extensions: tuple[QueueExtension[Any], ...] = ()
+
+    def best(self, group: int) -> QueuedRequest:
+        """The next request of a group that is not empty: its best one, unless an extension says otherwise.  O(1)."""
+        return self.entries[self.ids[AGE_MASK - (int(self.heads[group]) & AGE_MASK)]]
+
+    def due(self, order: Order, group: int) -> bool:
+        """Whether the oldest request of such a group has used up the order's bypass budget.  O(1)."""
+        lines = self.extension(BypassLines)
+        return lines is not None and isinstance(order, LimitsBypass) and lines.due(order, group, self.entries, self.ids)
+
+    def ranked(self, group: int) -> Iterator[QueuedRequest]:
+        """The group's requests from the best score down."""
+        queue = self.queues.get(group)
+        for score in reversed(queue) if queue is not None else ():
+            yield self.entries[self.ids[AGE_MASK - (score & AGE_MASK)]]
+
+    def extension(self, kind: type[Extension]) -> Extension | None:
+        """What the ability of that kind keeps; None if the order has no such ability."""
+        for kept in self.extensions:
+            if type(kept) is kind:
+                return kept
+        return None
+
+    def extended(self, extension: QueueExtension[Any]) -> tuple[QueueExtension[Any], ...]:
+        """The extensions with this one in place of the one of its kind."""
+        if len(self.extensions) == 1 and type(self.extensions[0]) is type(extension):
+            return (extension,)
+        return tuple([extension if type(kept) is type(extension) else kept for kept in self.extensions])
+
+
+def join(queue: Queue, order: Order, cache: PrefixCache, queued: QueuedRequest, group: int) -> Queue:
+    """The queue with one more request.  O(log n + sqrt n), and a match of the prompt if the order follows the cache."""
+    extensions, cached_tokens, request_id = queue.extensions, 0, queued.request.id
+    if extensions:
+        joined = []
+        for kept in extensions:
+            extension, queued = kept.joined(order, queued, group, cache)
+            if type(extension) is CacheMatches:
+                cached_tokens = extension.cached_tokens(queued.request)
+            joined.append(extension)
+        extensions = tuple(joined)
+    score = score_of(order.rank_queued(queued, cached_tokens), queued.age)
+    scores_of_group = queue.queues.get(group, _NO_QUEUE).add(score)
+    entries = queue.entries.set(request_id, queued)
+    ids = queue.ids.set(queued.age, request_id)
+    scores = queue.scores.set(request_id, score)
+    head = _head(order, extensions, group, scores_of_group, entries, ids, scores)
+    return Queue(
+        entries,
+        ids,
+        scores,
+        queue.queues.set(group, scores_of_group),
+        _with_head(queue.heads, group, head),
+        max(queue.arrivals, queued.age + 1),
+        extensions,
+    )
+
+
+def leave(queue: Queue, order: Order, request_id: int, group: int, admitted: bool) -> Queue:
+    """The queue without a request, which must be in it and is admitted or gives up.  O(log n + sqrt n)."""
+    queued, score = queue.entries[request_id], queue.scores[request_id]
+    scores_of_group = queue.queues[group].remove(score)
+    extensions = queue.extensions
+    if len(extensions) == 1:
+        extensions = (extensions[0].left(order, queued, score, group, admitted),)
+    elif extensions:
+        extensions = tuple([kept.left(order, queued, score, group, admitted) for kept in extensions])
+    entries = queue.entries.delete(request_id)
+    ids = queue.ids.delete(queued.age)
+    scores = queue.scores.delete(request_id)
+    head = _head(order, extensions, group, scores_of_group, entries, ids, scores)
+    return Queue(
+        entries,
+        ids,
+        scores,
+        queue.queues.set(group, scores_of_group) if scores_of_group.size else queue.queues.delete(group),
+        _with_head(queue.heads, group, head),
+        queue.arrivals,
+        extensions,
+    )
+
+
+# --- what changes ranks -----------------------------------------------------------------------------------------------
+
+
+def after_steps(queue: Queue, order: Promotes, steps: int, grouped: bool) -> Queue:
+    """The queue after so many more steps with output: a request that has waited too long is promoted.
+
+    O(1), and for each that is promoted O(groups + log n + sqrt n).
+    """
+    promotions = queue.extension(Promotions)
+    assert promotions is not None
+    promotions, promoted = promotions.after(order, steps)
+    for request_id in promoted:
+        queued = msgspec.structs.replace(queue.entries[request_id], promoted=True)
+        group, score = queued.request.client if grouped else 0, score_of(order.rank_queued(queued, 0), queued.age)
+        scores = queue.queues[group].remove(queue.scores[request_id]).add(score)
+        queue = msgspec.structs.replace(
+            queue,
+            entries=queue.entries.set(request_id, queued),
+            scores=queue.scores.set(request_id, score),
+            queues=queue.queues.set(group, scores),
+            heads=_with_head(queue.heads, group, scores.last()),
+        )
+    extensions = queue.extended(promotions)
+    return Queue(queue.entries, queue.ids, queue.scores, queue.queues, queue.heads, queue.arrivals, extensions)
+
+
+def after_insertion(
+    queue: Queue, order: Order, cache: PrefixCache, insertion: Insertion, prompt: Prompt, grouped: bool
+) -> Queue:
+    """The queue after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
+    matches = queue.extension(CacheMatches)
+    moved = matches.lengthened(insertion, prompt) if matches is not None else []
+    return _rescored(queue, order, cache, moved, grouped) if moved else queue
+
+
+def after_eviction(
+    queue: Queue, order: Order, cache: PrefixCache, evictions: tuple[Eviction, ...], grouped: bool
+) -> Queue:
+    """The queue after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
+    matches = queue.extension(CacheMatches)
+    moved = matches.shortened(evictions) if matches is not None else []
+    return _rescored(queue, order, cache, moved, grouped) if moved else queue
+
+
+def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], grouped: bool) -> Queue:
+    """Match the moved prompts again and update their scores.  O(moved x (match + log n + sqrt n))."""
+    matches, ids = queue.extension(CacheMatches), sorted(set(moved))
+    assert matches is not None
+    assert isinstance(order, FollowsCache)
+    matches = matches.matched_again([queue.entries[i].request for i in ids], cache)
+    scores, queues = queue.scores.mutate(), queue.queues.mutate()
+    touched: set[int] = set()
+    for request_id in ids:
+        queued = queue.entries[request_id]
+        rank = order.rank_queued(queued, matches.cached_tokens(queued.request))
+        score = score_of(order.renewed(scores[request_id] >> AGE_BITS, rank), queued.age)
+        if score != scores[request_id]:
+            group = queued.request.client if grouped else 0
+            queues[group] = queues[group].remove(scores[request_id]).add(score)
+            scores[request_id] = score
+            touched.add(group)
+    queue = msgspec.structs.replace(
+        queue, scores=scores.finish(), queues=queues.finish(), extensions=queue.extended(matches)
+    )
+    return with_heads(queue, order, touched)
+
+
+def regrouped(queue: Queue, order: Regroups, grouped: bool) -> Queue:
+    """The queue in which each request has the rank that the order finds for all together; the same if that is not due.
+
+    O(n log n) for n waiting, and what the order itself takes.
+    """
+    kept = queue.extension(Grouped)
+    assert kept is not None
+    if not order.regroups(len(queue.entries), queue.arrivals - kept.grouped):
+        return queue
+    waiting = sorted(queue.entries.values(), key=lambda queued: queued.age)
+    together = order.ranks_together([queued.request for queued in waiting])
+    if together is None:
+        matches = queue.extension(CacheMatches)
+        cached = [0 if matches is None else matches.cached_tokens(queued.request) for queued in waiting]
+        ranks = [order.rank_queued(*each) for each in zip(waiting, cached, strict=True)]
+    else:
+        ranks = together.tolist()
+    scores: dict[int, int] = {}
+    queues: dict[int, list[int]] = {}
+    for queued, rank in zip(waiting, ranks, strict=True):
+        score = score_of(rank, queued.age)
+        scores[queued.request.id] = score
+        queues.setdefault(queued.request.client if grouped else 0, []).append(score)
+    anew = msgspec.structs.replace(
+        queue,
+        scores=Map(scores),
+        queues=Map({group: SortedTuple.from_sorted(sorted(line)) for group, line in queues.items()}),
+        extensions=queue.extended(Grouped(queue.arrivals)),
+    )
+    return with_heads(anew, order, queues)
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+def with_groups(queue: Queue, size: int) -> Queue:
+    """The queue with a head for each of at least `size` groups, so that it and a gate's vectors have one length."""
+    return msgspec.structs.replace(queue, heads=grown(queue.heads, size, NO_SCORE))
+
+
+def with_heads(queue: Queue, order: Order, groups: Any = None) -> Queue:
+    """The queue with the heads of these groups found anew; None: of all that are not empty.  O(groups)."""
+    heads = queue.heads.copy()
+    for group in queue.queues if groups is None else groups:
+        heads[group] = _head(
+            order, queue.extensions, group, queue.queues[group], queue.entries, queue.ids, queue.scores
+        )
+    return msgspec.structs.replace(queue, heads=heads)
+
+
+def _head(
+    order: Order,
+    extensions: tuple[QueueExtension[Any], ...],
+    group: int,
+    queue: SortedTuple[int],
+    entries: Map[int, QueuedRequest],
+    ids: Map[int, int],
+    scores: Map[int, int],
+) -> int:
+    """The score of the next request of a group, NO_SCORE when none of it waits.  O(1); O(log n) with turns."""
+    if not queue.size:
+        return NO_SCORE
+    for extension in extensions:
+        if extension.picks_head:
+            return extension.head(order, group, queue, entries, ids, scores)
+    return queue.last()
+
+
+def _with_head(heads: Ints, group: int, head: int) -> Ints:
+    """The vector of heads after one group's queue changed.  O(groups), or O(1) if the head is the same."""
+    if group < len(heads):
+        if heads[group] == head:
+            return heads
+        heads = heads.copy()
+    else:
+        heads = grown(heads, group + 1, NO_SCORE)
+    heads[group] = head
+    return heads
+
+
+# --- invariants -------------------------------------------------------------------------------------------------------
+
+
+def check_queue(queue: Queue, order: Order, cache: PrefixCache, grouped: bool) -> None:
+    """Raise `AssertionError` unless every representation invariant holds.  O(n log n + bytes of prompts)."""
+    entries = queue.entries
+    # Ages identify requests, and no age is in the future.
+    assert {queued.age: i for i, queued in entries.items()} == dict(queue.ids.items())
+    assert all(queued.age < queue.arrivals for queued in entries.values())
+    assert [type(kept) for kept in queue.extensions] == [type(kept) for kept in order.extensions()]
+    groups: dict[int, list[int]] = {}
+    waiting = []
+    for queued in sorted(entries.values(), key=lambda queued: queued.age):
+        request, score = queued.request, queue.scores[queued.request.id]
+        # Every score is the one that the order gives for what is cached now.
+        if isinstance(order, FollowsCache):
+            rank = order.rank_queued(queued, cache.cached_tokens(request.prompt))
+            # One that only rises, or was found together with others, may be another.
+            rank = order.renewed(score >> AGE_BITS, rank)
+        else:
+            rank = order.rank_queued(queued, 0)
+        assert score == score_of(rank, queued.age)
+        group = request.client if grouped else 0
+        groups.setdefault(group, []).append(score)
+        waiting.append((queued, group, score))
+    # Each group's queue holds exactly its scores, in order.
+    assert {group: list(scores) for group, scores in queue.queues.items()} == {g: sorted(s) for g, s in groups.items()}
+    # Each head is the one that the rules give now; extensions check the rules themselves.
+    for group, head in enumerate(queue.heads.tolist()):
+        scores = queue.queues.get(group, _NO_QUEUE)
+        assert head == _head(order, queue.extensions, group, scores, entries, queue.ids, queue.scores)
+    for kept in queue.extensions:
+        kept.check(order, waiting, cache)

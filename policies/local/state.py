@@ -1,0 +1,212 @@
+"""What a local policy remembers, and the transition that deciding and observing share: a request enters the batch."""
+
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
+from immutables import Map
+
+from fairsched.model.prefix_cache import Insertion, PrefixCache
+from fairsched.model.request import KEY_BYTES, Prompt
+from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
+from fairsched.policies.batching import Batching
+from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered
+from fairsched.policies.local.queue import Queue, after_insertion, leave, with_heads
+from fairsched.policies.orders import (
+    BypassLines,
+    CacheMatches,
+    FollowsCache,
+    Order,
+    Promotes,
+    Promotions,
+    QueuedRequest,
+)
+
+G = TypeVar("G")
+
+
+class Flight(msgspec.Struct, frozen=True, gc=False):
+    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, as
+    the gate was told, and the step at which it was let in, where steps are counted."""
+
+    entry: QueuedRequest
+    extend_tokens: int
+    kv_tokens: int
+    since: int = 0
+
+    def promoted_steps(self, steps: int) -> int | None:
+        """For how many steps it has run since it was let in promoted, None if it was not."""
+        return steps - self.since if self.entry.promoted else None
+
+
+class LocalState(msgspec.Struct, Generic[G], frozen=True, gc=False):
+    """What waits, the gate's state, the policy's copy of the prefix cache, what runs, the prompts of those whose
+    prefill is under way, and who paid for what is cached, None unless the gate splits that."""
+
+    gate: G
+    queue: Queue
+    cache: PrefixCache
+    flights: Map[int, Flight]
+    computing: Map[int, Prompt]
+    ledger: Ledger | None = None
+
+
+AnyLocalState: TypeAlias = LocalState[Any]
+"""The state of a composed policy, whatever its gate."""
+
+
+class Composition(Protocol):
+    """A local policy as its decisions see it: what it is composed of, and how a request leaves the batch."""
+
+    @property
+    def order(self) -> Order: ...
+
+    @property
+    def gate(self) -> AnyGate: ...
+
+    @property
+    def batching(self) -> Batching: ...
+
+    def requeued(self, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
+        """The state in which a running request waits again, at its old age, with `decoded` more tokens to compute."""
+
+
+def group_of(gate: AnyGate, client: int) -> int:
+    """The queue in which a client's requests wait: its own under a gate, the only one without."""
+    return client if gate.grouped else 0
+
+
+def enter(
+    policy: Composition,
+    state: AnyLocalState,
+    admissions: AdmissionTransaction,
+    entry: QueuedRequest,
+    extend_tokens: int,
+    cache: PrefixCache,
+    cut: Insertion | None,
+) -> AnyLocalState:
+    """Move an entry from the queue into the batch and charge it; the gate's state follows with the decision.
+
+    `cache` is the cache in which the entry's prefix is pinned, `cut` the node that was cut for that.
+    """
+    order, gate, request = policy.order, policy.gate, entry.request
+    group = group_of(gate, request.client)
+    queue = leave(state.queue, order, request.id, group, admitted=True)
+    if cut is not None:
+        queue = after_insertion(queue, order, cache, cut, request.prompt, gate.grouped)
+    steps = steps_of(queue) if isinstance(order, Promotes) else 0
+    flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left, steps)
+    charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
+    admissions.admit(group, charged, flight.kv_tokens, group not in queue.queues)
+    ledger = state.ledger
+    if ledger is not None:
+        ledger = entered(ledger, cache, cut, request.id, request.client, admissions.take_over)
+    computing = state.computing
+    if isinstance(order, FollowsCache) and order.waits_for_prefix and request.prompt.keys:
+        computing = computing.set(request.id, request.prompt)
+    return LocalState(state.gate, queue, cache, state.flights.set(request.id, flight), computing, ledger)
+
+
+def steps_of(queue: Queue) -> int:
+    """How many steps produced output, where the order counts them to promote requests; else 0."""
+    promotions = queue.extension(Promotions)
+    return 0 if promotions is None else promotions.steps
+
+
+def prefix_is_computed(order: Order, state: AnyLocalState, entry: QueuedRequest) -> bool:
+    """Whether the entry waits for a running prefill that computes the block it needs next.  O(prefills under way)."""
+    prompt = entry.request.prompt
+    if not state.computing or not prompt.keys or not isinstance(order, FollowsCache) or not order.waits_for_prefix:
+        return False
+    matches = state.queue.extension(CacheMatches)
+    assert matches is not None
+    _, blocks = matches.stops[entry.request.id]
+    if blocks >= prompt.reusable_blocks:
+        return False
+    prefix = prompt.keys[: (blocks + 1) * KEY_BYTES]
+    return any(other.keys.startswith(prefix) for other in state.computing.values())
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def document_of(state: AnyLocalState) -> dict[str, Any]:
+    """The JSON document of a state; what the order's abilities keep is in it by name."""
+    document = to_json(state)
+    queue = document["state"]["queue"]
+    names = [type(kept).__name__ for kept in state.queue.extensions]
+    queue["extensions"] = dict(zip(names, queue["extensions"], strict=True))
+    return document
+
+
+def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalState:
+    """The state of a document under this order and gate; raises `StateError` where it is not one.
+
+    What an ability keeps may be missing where no request waits.  A bypass budget that was kept must be there again, and
+    one that was not cannot be there, unless no request ever came.
+    """
+    document, kept = _without_extensions(document)
+    generic: Any = LocalState
+    restored: AnyLocalState = from_json(generic[gate.state_type], document)
+    queue, wanted = restored.queue, {type(each).__name__: each for each in order.extensions()}
+    counted = BypassLines.__name__
+    if counted in wanted and queue.arrivals and not _lines(kept):
+        raise StateError("the state was kept without a bypass budget")
+    if counted not in wanted and _lines(kept):
+        raise StateError("the state was kept with a bypass budget")
+    if queue.entries and (missing := sorted(wanted.keys() - kept.keys())):
+        raise StateError(f"the state was kept by another order, without {', '.join(missing)}")
+    extensions = tuple(
+        from_json(type(empty), {"schema": SCHEMA, "type": name, "state": kept[name]}) if name in kept else empty
+        for name, empty in wanted.items()
+    )
+    queue = msgspec.structs.replace(queue, extensions=extensions)
+    # The budget may be another one now.
+    queue = with_heads(queue, order) if counted in wanted else queue
+    ledger = (restored.ledger or NO_LEDGER) if gate.charging.splits else None
+    return msgspec.structs.replace(restored, queue=queue, ledger=ledger)
+
+
+def _lines(kept: dict[str, Any]) -> bool:
+    lines = kept.get(BypassLines.__name__)
+    return isinstance(lines, dict) and bool(lines.get("lines"))
+
+
+def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
+    """The document without what abilities keep, and that by name; a document of another shape as it is."""
+    if not isinstance(document, dict) or not isinstance(document.get("state"), dict):
+        return document, {}
+    state: dict[str, Any] = document["state"]
+    if document.get("schema") == 1 and isinstance(state.get("waiting"), dict):
+        document, state = {**document, "schema": SCHEMA}, _upgraded(state)
+    queue = state.get("queue")
+    if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
+        return document, {}
+    kept: dict[str, Any] = queue["extensions"]
+    return {**document, "state": {**state, "queue": {**queue, "extensions": []}}}, kept
+
+
+def _upgraded(state: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a schema 1 document in schema 2, where abilities keep what was the queue's own, by name."""
+    waiting = dict(state["waiting"])
+    extensions = {
+        name: {new: waiting.pop(old, None) for new, old in fields.items()} for name, fields in _SCHEMA_1.items()
+    }
+    extensions["Columns"] = waiting.pop("columns", None)
+    # Requests that run took their position and came to the queue as others do.
+    entries = [[i, _repositioned(entry)] for i, entry in waiting.get("entries", ())]
+    flights = [[i, {**flight, "entry": _repositioned(flight["entry"])}] for i, flight in state.get("flights", ())]
+    rest = {name: value for name, value in state.items() if name != "waiting"}
+    return {**rest, "queue": {**waiting, "entries": entries, "extensions": extensions}, "flights": flights}
+
+
+_SCHEMA_1 = {
+    "CacheMatches": {"stops": "stops", "stopped": "stopped"},
+    "BypassLines": {"lines": "lines"},
+    "Turns": {"turns": "turns"},
+    "Promotions": {"steps": "steps", "unpromoted": "patient"},
+    "Grouped": {"grouped": "grouped"},
+}
+
+
+def _repositioned(entry: dict[str, Any]) -> dict[str, Any]:
+    return {("position" if name == "place" else name): value for name, value in entry.items()}

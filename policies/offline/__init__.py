@@ -1,0 +1,25 @@
+"""Offline batches: prefix trees of a batch, prefix groups, and BatchLLM's order. Read `tree` first."""
+
+from fairsched.policies.offline.batchllm import PrefixGroupOrder
+from fairsched.policies.offline.prefix_groups import (
+    GROUP_ORDERS,
+    GROUPINGS,
+    P_BL_1,
+    P_BL_2,
+    P_BL_3,
+    Grouping,
+    GroupOrder,
+    PrefixGroups,
+    exact_groups,
+    greedy_groups,
+    group_places,
+    groups_by,
+    ratio,
+)
+from fairsched.policies.offline.tree import BatchTree, batch_tree, tree_of
+
+__all__ = [
+    "GROUPINGS", "GROUP_ORDERS", "P_BL_1", "P_BL_2", "P_BL_3", "BatchTree", "GroupOrder", "Grouping",
+    "PrefixGroupOrder", "PrefixGroups", "batch_tree", "exact_groups", "greedy_groups", "group_places", "groups_by",
+    "ratio", "tree_of"
+]  # fmt: skip

@@ -1,0 +1,69 @@
+"""What only some orders need, one ability a file: a class that an order derives from, with what it keeps beside the
+queue.
+
+Read `cache_matching` first.
+"""
+
+from fairsched.policies.orders.abilities.bypass import (
+    D_HEAD,
+    D_LINE,
+    D_OLDER,
+    D_PASSED,
+    D_REQUEST,
+    DUE_RESPECTED,
+    BypassLines,
+    LimitsBypass,
+    Line,
+    bypass_budget_field,
+)
+from fairsched.policies.orders.abilities.cache_matching import CacheMatches, FollowsCache, waits_for_prefix
+from fairsched.policies.orders.abilities.preemption import (
+    KV_HOST,
+    KV_SWAP_IN,
+    KV_SWAP_OUT,
+    P_DISPLACED,
+    P_SWAP,
+    SWAPPING,
+    Preempts,
+    Swap,
+    Swaps,
+    preempts,
+)
+from fairsched.policies.orders.abilities.promotion import FollowsOutput, Promotes, Promotions
+from fairsched.policies.orders.abilities.queue_ranking import (
+    EXACT_MAX,
+    NO_MATCHES,
+    PRIORITY_MAX,
+    Columns,
+    Grouped,
+    Matches,
+    Ranking,
+    RanksQueue,
+    Regroups,
+    compacted,
+)
+from fairsched.policies.orders.abilities.weighted_round_robin import (
+    GROUPS_RISE,
+    PG_1,
+    PG_GROUPS,
+    PG_ROUND,
+    PG_SERVES,
+    PG_TURNS,
+    QUOTA_POSITIVE,
+    THEOREMS,
+    TURN_RESPECTED,
+    TakesTurns,
+    picks_max,
+    round_picks,
+    turns_max,
+)
+
+__all__ = [
+    "DUE_RESPECTED", "D_HEAD", "D_LINE", "D_OLDER", "D_PASSED", "D_REQUEST", "EXACT_MAX", "GROUPS_RISE", "KV_HOST",
+    "KV_SWAP_IN", "KV_SWAP_OUT", "NO_MATCHES", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS",
+    "PRIORITY_MAX", "P_DISPLACED", "P_SWAP", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED",
+    "BypassLines", "CacheMatches", "Columns", "FollowsCache", "FollowsOutput", "Grouped", "LimitsBypass", "Line",
+    "Matches", "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps",
+    "TakesTurns", "bypass_budget_field", "compacted", "picks_max", "preempts", "round_picks", "turns_max",
+    "waits_for_prefix"
+]  # fmt: skip

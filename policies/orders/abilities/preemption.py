@@ -1,0 +1,110 @@
+"""Orders by which a waiting request takes the place of running ones, which compute again or go to host memory.
+
+The decisions are in `policies.local.preemption` and `policies.local.swapping`.
+"""
+
+from abc import abstractmethod
+from typing import TypeGuard
+
+import attrs
+
+from fairsched.model.request import Request
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.model.view import WorkerView
+from fairsched.policies.orders.base import Order
+
+P_DISPLACED = Theorem(
+    "P-DISPLACED",
+    "a displaced request has produced a token since its admission, and is displaced by one that ranks before it; so a "
+    "request is displaced less often than it has tokens of output",
+    "this library; in drawn worlds",
+    (),
+    bound="output tokens - 1",
+    scope=Scope.TESTED,
+)
+P_SWAP = Theorem(
+    "P-SWAP",
+    "a request that is swapped out has produced a token since its admission; so that happens less often than it has "
+    "tokens of output, and it computes one token again when it comes back",
+    "this library; FastServe's proactive swap; in drawn worlds",
+    (),
+    bound="output tokens - 1",
+    scope=Scope.TESTED,
+)
+_CODE = (
+    "this library; the shipped text of model/worker/host_memory.py and model/worker/transitions.py on symbolic integers"
+)
+KV_HOST = Theorem(
+    "KV-host",
+    "the KV of all requests on the host, with what is leaving it, never exceeds its capacity",
+    "this library; for any number of requests, under the worker's check of each that is swapped out",
+    (),
+    bound="host_capacity_tokens",
+)
+KV_SWAP_OUT = Theorem(
+    "KV-swap-out",
+    "a request that is swapped out keeps on the device what it computed and promises no more, until the transfer is "
+    "over; all but its last token is on the host",
+    _CODE,
+    (),
+)
+KV_SWAP_IN = Theorem(
+    "KV-swap-in",
+    "a request that is swapped in is promised its memory as at any admission, and computes just what is neither cached "
+    "nor on the host",
+    _CODE,
+    (),
+)
+SWAPPING = (P_SWAP, KV_HOST, KV_SWAP_OUT, KV_SWAP_IN)
+
+
+class Preempts(Order):
+    """An order by which a waiting request may take the place of running requests that rank behind it."""
+
+    @property
+    def preempts(self) -> bool:
+        """Whether it does so as it is configured."""
+        return True
+
+    @abstractmethod
+    def preemption_rank(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+        """What a waiting request's rank must exceed to take this running one's place; None: none may.  O(1).
+
+        At least the rank that it would have when it waits again, so that it does not come before the request that
+        took its place.  `promoted_steps` is for how many steps with output it has run since it was admitted promoted,
+        None if it was not.
+        """
+
+    def preemption_rank_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+        """For how many decode steps that rank does not fall, 1 at least; None: ever.  O(1)."""
+        return None
+
+
+def preempts(order: Order) -> TypeGuard[Preempts]:
+    """Whether waiting requests may take the place of running ones under this order."""
+    return isinstance(order, Preempts) and order.preempts
+
+
+@attrs.frozen
+class Swap:
+    """How much an order swaps.
+
+    `free_percent` of the KV capacity is kept free for new requests.  Of what goes to the host, or comes back, at most
+    `step_tokens` move in a step, or one request.
+    """
+
+    free_percent: int
+    step_tokens: int
+
+    def reserve(self, view: WorkerView) -> int:
+        """KV tokens that are kept free."""
+        return view.kv_capacity_tokens * self.free_percent // 100
+
+
+class Swaps(Preempts):
+    """An order that uses host memory, where there is some, for requests that leave the batch."""
+
+    @property
+    @abstractmethod
+    def swap(self) -> Swap:
+        """How much it swaps."""

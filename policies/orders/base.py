@@ -1,0 +1,133 @@
+"""The contract of an order: which waiting request of a group goes first, as one integer a request, larger first.
+
+Equal integers are served in order of arrival, so every order is total.
+
+What only some orders need is an ability of its own in `policies.orders.abilities`, a subclass of `Order` that an order
+also derives from:
+
+- `FollowsCache`: the rank depends on how much of the prompt is cached.
+- `LimitsBypass`: the oldest request goes first once so many younger ones have passed it over.
+- `TakesTurns`: ranks are the numbers of priority groups, which take turns.
+- `RanksQueue`, `Regroups`: ranks depend on all requests that wait.
+- `FollowsOutput`, `Promotes`: the rank depends on the output so far, and on a long wait.
+- `Preempts`, `Swaps`: a waiting request takes the place of running ones.
+
+An ability that must remember something has a `QueueExtension`, a value that the queue carries for it.
+"""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+from immutables import Map
+
+from fairsched.model.prefix_cache import PrefixCache, SortedTuple
+from fairsched.model.request import Request
+from fairsched.model.theorem import Theorem
+
+AGE_BITS = 40
+AGE_MASK = (1 << AGE_BITS) - 1
+"""A score packs a rank and the age of the request into one integer: scores are distinct, and the larger goes first."""
+
+
+def score_of(rank: int, age: int) -> int:
+    """One integer that orders by rank, then by age, the older first."""
+    return (rank << AGE_BITS) + (AGE_MASK - age)
+
+
+NO_POSITION = -1
+"""The position of a request where there is no bypass budget, or that has not joined yet."""
+
+
+class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request in the queue.
+
+    `age` counts arrivals, and `generated_tokens` is what a preemption left to compute again.  The KV of the first
+    `kv_tokens` of its context came with it.  `position` is its position in its group's line under a bypass budget.
+    Under an order that promotes, it waits `since` that step, and may be `promoted`.
+    """
+
+    request: Request
+    age: int
+    generated_tokens: int
+    position: int = NO_POSITION
+    kv_tokens: int = 0
+    since: int = 0
+    promoted: bool = False
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens to be in the KV cache before the next token can be produced."""
+        return self.request.prompt.tokens + self.generated_tokens
+
+    @property
+    def output_tokens_left(self) -> int:
+        """Most output tokens that it may still produce."""
+        return self.request.max_output_tokens - self.generated_tokens
+
+
+Ability = TypeVar("Ability", bound="Order")
+
+
+class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
+    """What one ability of an order keeps beside the queue; it is told of each request that joins or leaves."""
+
+    def joined(
+        self, order: Ability, queued: QueuedRequest, group: int, cache: PrefixCache
+    ) -> tuple["QueueExtension[Ability]", QueuedRequest]:
+        """The extension and the request after it joined the queue of `group`."""
+        return self, queued
+
+    def left(
+        self, order: Ability, queued: QueuedRequest, score: int, group: int, admitted: bool
+    ) -> "QueueExtension[Ability]":
+        """The extension after a request was admitted from the queue of `group`, or left it otherwise."""
+        return self
+
+    picks_head: ClassVar[bool] = False
+    """Whether it may choose another head of a group than its best request (`head`)."""
+
+    def head(
+        self,
+        order: Ability,
+        group: int,
+        queue: SortedTuple[int],
+        entries: Map[int, QueuedRequest],
+        ids: Map[int, int],
+        scores: Map[int, int],
+    ) -> int:
+        """The score of the next request of a group that is not empty."""
+        return queue.last()
+
+    def check(self, order: Ability, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
+        """Raise `AssertionError` unless it fits the requests that wait: each with its group and its score, by age."""
+
+
+class Order:
+    """The integer by which waiting requests are ranked.
+
+    It is no `ABC`, although it has an abstract method: decisions ask for abilities by `isinstance`, which is several
+    times slower for one.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        """Rank of a request, between -TOKENS_MAX and TOKENS_MAX: larger goes first.  O(1).
+
+        `cached_tokens` is 0 unless the order is a `FollowsCache`.
+        """
+
+    def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
+        """Rank of a request as it stands in the queue.  O(1)."""
+        return self.rank(queued.request, cached_tokens)
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        """What the order's abilities keep beside an empty queue."""
+        return ()
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """What the order promises of requests, whatever its ranks are."""
+        return ()

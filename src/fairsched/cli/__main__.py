@@ -1,0 +1,7 @@
+"""`python -m fairsched.cli`: the command line."""
+
+import sys
+
+from fairsched.cli import main
+
+sys.exit(main())

@@ -1,0 +1,391 @@
+"""A gateway before made-up servers: bytes pass through, every call ends once, nothing is said twice."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from fairsched.engines.gateway import CallError, Share, StreamReader, usage_of
+from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
+from tests.support.adapters.gateway_scenarios import STREAM_HEAD, Fake, dying, events, served, world
+from tests.support.adapters.loops import in_loop
+
+KEYS = ("choices", "delta", "text", "usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details")
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test in an event loop of its own; one that hangs fails."""
+    asyncio.run(asyncio.wait_for(test, 900))
+
+
+@in_loop
+async def test_streams_pass_byte_for_byte_and_usage_settles_what_was_charged() -> None:
+    """A stream's bytes are the server's; prompt and output are charged as its usage says."""
+    fake = Fake(tokens=5)
+    async with served(fake.app) as url, world(url) as here:
+        answer = await here.ask(stream=True)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.content == b"".join(events(5))
+        await here.emptied()
+        (client,) = here.status["clients"].values()
+        assert (client["prompt_tokens"], client["output_tokens"]) == (7, 5)
+        assert here.status["outcomes"] == {"finished": 1}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@example([{"choices": True}], 1)
+@given(st.lists(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4) | JSON, max_size=4), st.integers(1, 40))
+def test_whatever_a_stream_says_it_is_read_in_any_pieces(documents: list[Any], size: int) -> None:
+    """Events of any JSON raise nothing, count as one token at most, and what they say does not depend on how the bytes
+    were cut."""
+    data = b"".join(b"data: " + json.dumps(each).encode() + b"\r\n\r\n" for each in documents)
+    whole, cut = StreamReader(), StreamReader()
+    tokens = whole.read(data)
+    assert tokens <= len(documents)
+    assert sum(cut.read(data[start : start + size]) for start in range(0, len(data), size)) == tokens
+    assert cut.usage == whole.usage
+    usage_of(data[6:-4], 5, 4)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@in_loop
+async def test_whole_answers_models_and_health(path: str) -> None:
+    """An answer that is no stream comes whole; models are the server's; health says that servers are up."""
+    fake = Fake(tokens=4)
+    async with served(fake.app) as url, world(url) as here:
+        answer = await here.http.post(path, json={"prompt": "hi", "max_tokens": 9}, headers={"x-client": "a"})
+        assert answer.json()["choices"] == [{"text": "xxxx"}]
+        models = await here.http.get("/v1/models")
+        assert (models.json()["data"], models.headers["x-from"]) == ([{"id": "tiny"}], "fake")
+        assert (await here.http.get("/health")).json() == {"servers_up": 1}
+        assert (await here.http.get("/gateway/status")).json() == here.status
+
+
+@in_loop
+async def test_what_is_no_call_is_refused_and_reaches_no_server() -> None:
+    """Bad JSON, no prompt, bad numbers, bodies and prompts that are too large: an error as OpenAI's."""
+    fake = Fake()
+    limits = LimitConfig(body_bytes=5000)
+    async with served(fake.app) as url, world(url, limits=limits) as here:
+        post = here.http.post
+
+        async def refused(content: bytes) -> int:
+            answer = await post("/v1/completions", content=content)
+            assert answer.json()["error"]["code"] == answer.status_code
+            return answer.status_code
+
+        assert await refused(b"{") == 400
+        assert await refused(b"[1]") == 400
+        assert await refused(b"\xff\xfe") == 400
+        assert await refused(b"[" * 4000) == 400
+        assert await refused(b"{}") == 400
+        assert await refused(b'{"prompt": "a", "max_tokens": -1}') == 400
+        assert await refused(b'{"prompt": "a", "max_tokens": true}') == 400
+        assert await refused(b'{"prompt": "a", "max_tokens": 1e99}') == 400
+        assert await refused(b'{"prompt": "a", "max_tokens": 1001}') == 413
+        assert await refused(b'{"prompt": "' + b"a" * 5000 + b'"}') == 413
+        assert (await here.http.get("/v1/completions")).status_code == 405
+        assert (await here.http.get("/elsewhere")).status_code == 404
+        assert fake.asked == []
+
+
+@in_loop
+async def test_a_call_that_names_no_most_is_told_one() -> None:
+    """The default that was reserved is what the server is told; a declared one passes unchanged."""
+    fake = Fake()
+    async with served(fake.app) as url, world(url, default_output_tokens=33) as here:
+        await here.ask(max_tokens=None)
+        await here.ask(max_tokens=12)
+        assert [asked["max_tokens"] for asked in fake.asked] == [33, 12]
+
+
+@in_loop
+async def test_keys_name_clients_and_a_server_may_have_its_own() -> None:
+    """A key belongs to its client, a stranger is refused where strangers are, and a server sees its own key."""
+    fake = Fake()
+    async with served(fake.app) as url:
+        clients = {"gold": ClientConfig(keys=("sk-1",), weight=3)}
+        fields: dict[str, Any] = {"identify": "key", "unknown_clients": "reject", "clients": clients}
+        async with world(url, **fields) as here:
+            body = {"prompt": "a", "max_tokens": 1}
+            right, wrong = ({"Authorization": f"Bearer sk-{i}"} for i in (1, 2))
+            assert (await here.http.post("/v1/completions", json=body, headers=wrong)).status_code == 401
+            assert (await here.http.get("/v1/models", headers=wrong)).status_code == 401
+            assert (await here.http.post("/v1/completions", json=body, headers=right)).status_code == 200
+            config = here.gateway.config
+            object.__setattr__(config, "servers", (ServerConfig(url, 1000, api_key="sk-server"),))
+            assert (await here.http.post("/v1/completions", json=body, headers=right)).status_code == 200
+            assert fake.keys == ["Bearer sk-1", "Bearer sk-server"]
+            assert here.status["clients"]["gold"]["weight"] == 3
+
+
+@in_loop
+async def test_what_a_caller_sends_takes_no_server_out_and_reaches_no_other_caller() -> None:
+    """Headers that are not ASCII pass; what is no HTTP request is the caller's fault (400), charged to nobody, and
+    rests no server; cookies that a server sets for one caller do not go out with another's call."""
+    seen: list[tuple[str | None, str | None]] = []
+
+    async def answer(request: Request) -> Response:
+        seen.append((request.headers.get("x-user"), request.headers.get("cookie")))
+        response = Response(b"{}", media_type="application/json")
+        response.set_cookie("session", "of-the-first")
+        return response
+
+    app = Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+    limits = LimitConfig(down_seconds=60.0)
+    async with served(app) as url, world(url, limits=limits, clients={"a": ClientConfig()}) as here:
+        body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
+
+        async def ask(*more: tuple[bytes, bytes]) -> int:
+            async with httpx.AsyncClient(base_url=here.http.base_url, trust_env=False) as http:
+                headers = [(b"x-client", b"a"), *more]
+                return (await http.post("/v1/completions", content=body, headers=headers)).status_code
+
+        assert await ask((b"x-user", "Jörg".encode())) == 200
+        assert await ask() == 200
+        assert seen == [("JÃ¶rg", None), (None, None)]
+        charged = here.status["clients"]["a"]["prompt_tokens"]
+        for query, value in (("?" + "x" * 70_000, ""), ("", "a\x0bb")):
+            with pytest.raises(CallError) as caught:
+                await here.gateway.serve("/v1/completions" + query, {"x-client": "a", "x-odd": value}, body, never)
+            assert caught.value.status == 400
+        assert here.status["clients"]["a"]["prompt_tokens"] == charged
+        assert here.gateway.window.up == (True,)
+        assert (len(seen), here.empty()) == (2, True)
+
+
+async def never(_: Any) -> None:
+    """Nothing is to be sent."""
+    raise AssertionError
+
+
+@in_loop
+async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
+    """A call that was let in, and whose caller left before it went on, gives back what it was charged."""
+    fake = Fake()
+    fake.answers.clear()
+    clients = {"second": ClientConfig()}
+    async with served(fake.app) as url, world(url, window_requests=1, clients=clients) as here:
+        body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
+        first = asyncio.ensure_future(here.ask("first"))
+        async with asyncio.timeout(10):
+            while not fake.running:
+                await asyncio.sleep(0.001)
+        headers = {"x-client": "second"}
+        second = asyncio.ensure_future(here.gateway.serve("/v1/completions", headers, body, never))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert here.gateway.window.waiting == 1
+        here.gateway.window.servers[0].share = Share(1000, 2)
+        here.gateway.pump()
+        assert here.gateway.window.in_flight == 2
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert here.status["clients"]["second"]["prompt_tokens"] == 0
+        assert here.gateway.window.in_flight == 1
+        fake.answers.set()
+        await first
+        assert len(fake.asked) == 1
+
+
+@in_loop
+async def test_the_window_is_never_exceeded_and_too_many_waiting_are_told_when_to_come_back() -> None:
+    """Two requests at a time at the server; of those that wait for a client two at most, others get 429."""
+    fake = Fake()
+    fake.answers.clear()
+    limits = LimitConfig(waiting_per_client=2, waiting=3, retry_after_seconds=4)
+    async with served(fake.app) as url, world(url, window_requests=2, limits=limits) as here:
+        calls = asyncio.gather(*(here.ask() for _ in range(10)))
+        await here.told("limited", 6)
+        while fake.running < 2:
+            await asyncio.sleep(0.005)
+        fake.answers.set()
+        answers = await calls
+        codes = sorted(answer.status_code for answer in answers)
+        assert codes == [200] * 4 + [429] * 6
+        assert all(a.headers["retry-after"] == "4" for a in answers if a.status_code == 429)
+        assert fake.running_max == 2
+        assert here.status["outcomes"] == {"finished": 4, "limited": 6}
+
+
+@in_loop
+async def test_who_leaves_while_it_waits_or_runs_is_gone_everywhere() -> None:
+    """A caller that leaves cancels its stream at the server, frees the window, and nobody serves it later."""
+    fake = Fake(tokens=1000, pause=0.01)
+    async with served(fake.app) as url, world(url, window_requests=1) as here:
+        first = asyncio.ensure_future(here.ask(stream=True))
+        while not fake.running:
+            await asyncio.sleep(0.005)
+        second = asyncio.ensure_future(here.ask(stream=True))
+        while not here.gateway.window.waiting:
+            await asyncio.sleep(0.005)
+        second.cancel()
+        while here.gateway.window.waiting:
+            await asyncio.sleep(0.005)
+        first.cancel()
+        await here.emptied()
+        while not fake.left:
+            await asyncio.sleep(0.005)
+        assert (len(fake.asked), fake.running) == (1, 0)
+        assert here.status["outcomes"] == {"left": 2}
+
+
+@in_loop
+async def test_a_server_that_dies_before_a_byte_is_replaced_by_another() -> None:
+    """No connection, a connection that closes, and a head without a byte of the body: the other server answers, and
+    what was charged for the first try is given back."""
+    fake = Fake(tokens=2)
+    for last_words in (b"", STREAM_HEAD):
+        async with dying(last_words) as dead, served(fake.app) as url, world(dead, url) as here:
+            answer = await here.ask(stream=True)
+            if last_words and answer.content == b"":
+                raise AssertionError("an empty answer was passed on")
+            assert answer.content == b"".join(events(2))
+            await here.emptied()
+            (client,) = here.status["clients"].values()
+            assert (client["prompt_tokens"], client["output_tokens"]) == (7, 2)
+            assert here.status["retries"] == 1
+    async with served(fake.app) as url, world("http://127.0.0.1:9", url) as here:
+        assert (await here.ask()).status_code == 200
+
+
+@in_loop
+async def test_a_stream_that_breaks_off_is_never_begun_again() -> None:
+    """After the first byte nobody else is asked: the caller sees what came, an error event, and no second beginning."""
+    fake, token = Fake(), events(1)[1]
+    words = STREAM_HEAD + b"%x\r\n%s\r\n" % (len(token), token)
+    async with dying(words) as dead, served(fake.app) as url, world(dead, url) as here:
+        answer = await here.ask(stream=True)
+        assert answer.content.startswith(token)
+        rest = answer.content.removeprefix(token)
+        assert "broke off" in json.loads(rest.removeprefix(b"data: "))["error"]["message"]
+        assert fake.asked == []
+        assert here.status["outcomes"] == {"broken": 1}
+
+
+@pytest.mark.parametrize(("status", "seen"), [(503, 503), (429, 503), (502, 502), (400, 400), (500, 500)])
+@in_loop
+async def test_what_a_server_refuses(status: int, seen: int) -> None:
+    """A busy or broken server is tried as often as the limits say; any other refusal is the caller's, for nothing."""
+    fake = Fake(status=status)
+    limits = LimitConfig(tries=2, down_seconds=0.02)
+    async with served(fake.app) as url, world(url, limits=limits) as here:
+        answer = await here.ask()
+        assert answer.status_code == seen
+        assert len(fake.asked) == (2 if status in (429, 502, 503) else 1)
+        await here.emptied()
+        (client,) = here.status["clients"].values()
+        assert client["prompt_tokens"] == client["output_tokens"] == 0
+
+
+@in_loop
+async def test_a_caller_that_reads_nothing_is_cut_off() -> None:
+    """It holds its part of the window no longer than `stall_seconds`, and then the server is told to stop."""
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                await asyncio.sleep(0)
+                yield b": " + b"x" * (1 << 18) + b"\n\n"
+        finally:
+            ended.set()
+
+    async def answer(_: Request) -> Response:
+        return StreamingResponse(endless(), media_type="text/event-stream")
+
+    app = Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+    async with served(app) as url, world(url, limits=LimitConfig(stall_seconds=0.2)) as here:
+        address = here.http.base_url
+        _, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
+        body = b'{"prompt": "a", "max_tokens": 10, "stream": true}'
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        async with asyncio.timeout(20):
+            await ended.wait()
+        await here.emptied()
+        writer.close()
+        assert here.status["outcomes"] == {"stalled": 1}
+
+
+@in_loop
+async def test_nobody_waits_for_ever() -> None:
+    """With no room in `wait_seconds` a call ends with 503."""
+    fake = Fake()
+    fake.answers.clear()
+    limits = LimitConfig(wait_seconds=0.05)
+    async with served(fake.app) as url, world(url, window_requests=1, limits=limits) as here:
+        calls = asyncio.gather(here.ask(), here.ask())
+        await here.told("waited too long", 1)
+        fake.answers.set()
+        answers = await calls
+        assert sorted(answer.status_code for answer in answers) == [200, 503]
+
+
+@in_loop
+async def test_shadow_forwards_everything_at_once_and_counts() -> None:
+    """All calls are at the server together though the window has room for one; what would have waited is counted."""
+    fake = Fake()
+    fake.answers.clear()
+    async with served(fake.app) as url, world(url, window_requests=1, shadow=True) as here:
+        calls = asyncio.gather(*(here.ask(str(i)) for i in range(6)), here.ask(max_tokens=5000))
+        while fake.running < 7:
+            await asyncio.sleep(0.005)
+        fake.answers.set()
+        answers = await calls
+        assert [answer.status_code for answer in answers] == [200] * 7
+        await here.emptied()
+        counts = here.status["shadow"]
+        assert (counts["forwarded"], counts["too large"]) == (7, 1)
+        assert counts["at once"] == 1
+        assert counts["at once"] + counts.get("later", 0) + counts.get("never", 0) == 6
+        assert all(asked.get("max_tokens") in (10, 5000) for asked in fake.asked)
+
+
+@pytest.mark.nightly
+@in_loop
+async def test_many_calls_end_once_and_keep_the_bound(full_budget: bool) -> None:
+    """Of calls of three clients to three servers, one of which fails now and then, each gets one whole answer, the
+    window is empty afterwards, and the gap of clients that wait is within its bound."""
+    calls = 10_000 if full_budget else 200
+    fakes = [Fake(tokens=i + 1) for i in range(3)]
+    async with (
+        served(fakes[0].app) as one,
+        served(fakes[1].app) as two,
+        served(fakes[2].app) as three,
+        world(one, two, three, window_tokens=200, window_requests=4, quantum=50) as here,
+    ):
+        turns = asyncio.Semaphore(60)
+
+        async def ask(i: int) -> None:
+            async with turns:
+                fakes[2].status = 503 if i % 50 == 7 else 200
+                answer = await here.ask("abc"[i % 5 % 3], stream=i % 2 == 0)
+                assert answer.status_code == 200
+                if i % 2 == 0:
+                    assert answer.content in [b"".join(events(n)) for n in (1, 2, 3)]
+
+        await asyncio.gather(*(ask(i) for i in range(calls)))
+        await here.emptied()
+        told, promise = here.status, here.status["promise"]
+        assert told["outcomes"]["finished"] == calls
+        assert told["set_aside"] is None
+        assert promise["bound_violations"] == 0
+        assert 0 < promise["gap"] <= promise["gap_bound"]
+        assert set(promise["broken_assumptions"]) <= {"NothingRefunded", "ExtendAsPlanned", "EqualQuanta"}

@@ -1,0 +1,81 @@
+"""State documents of earlier schemas are read as the states that they were."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairsched.model.request import Prompt
+from fairsched.model.serialization import StateError
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES, local_policy, with_parameters
+from tests.support.policy_play import Play
+
+SCHEMA_1: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "states" / "schema_1.json").read_text())
+"""Documents that schema 1 had of the states that `played` comes to."""
+
+PARAMETERS = {
+    "lpm": {"bypass_budget": "1"},
+    "larry-fair": {"bypass_budget": "2"},
+    "shortest-prompt": {"bypass_budget": "1"},
+    "dlpm-split": {"sharing": "equal-split"},
+}
+
+
+def small(name: str) -> ComposedPolicy:
+    """The policy of a document, on small batches."""
+    given = {"max_running": "3", "max_batched_tokens": "12", **PARAMETERS.get(name, {})}
+    return with_parameters(local_policy("dlpm" if name == "dlpm-split" else name), given)
+
+
+def played(policy: ComposedPolicy) -> Play:
+    """A worker of 30 tokens in the middle of a load: requests run and wait, and one gave up."""
+    play = Play(policy, 30)
+    play.configure(1, 2)
+    for i in range(14):
+        shared = (1, 2, 3, 4) if i % 3 else (5, 6)
+        play.arrive(i % 2, Prompt.from_keys((*shared, *(100 * i + k for k in range(i % 4)))), 3, 6)
+        if i in (3, 6):
+            play.step(3)
+    play.step()
+    play.cancel(max(play.worker.queue))
+    return play
+
+
+@pytest.mark.parametrize("name", SCHEMA_1)
+def test_schema_1_is_read(name: str) -> None:
+    """The state of a stored document is the state that the same events lead to now, and goes on as that does."""
+    policy, play = small(name), played(small(name))
+    restored = policy.state_from_json(SCHEMA_1[name])
+    policy.check(restored)
+    assert policy.state_to_json(restored) == policy.state_to_json(play.state)
+    view = play.worker.view(play.now_ns)
+    assert policy.decide(restored, view)[0] == policy.decide(play.state, view)[0]
+
+
+@pytest.mark.parametrize("name", SCHEMA_1)
+def test_a_document_is_what_it_was_made_of(name: str) -> None:
+    """Writing, reading and writing again gives the same document, also as text."""
+    policy = small(name)
+    document = json.loads(json.dumps(policy.state_to_json(played(policy).state)))
+    assert policy.state_to_json(policy.state_from_json(document)) == document
+
+
+def test_every_ability_is_among_the_documents() -> None:
+    """What any shipped order keeps beside the queue is in some stored document."""
+    kept = {type(each) for name in SCHEMA_1 for each in small(name).order.extensions()}
+    assert kept >= {type(each) for policy in LOCAL_POLICIES.values() for each in policy.order.extensions()}
+
+
+def test_a_queue_of_another_order_is_refused() -> None:
+    """An order that keeps more than the document has refuses it, unless no request waits in it."""
+    play = Play(local_policy("fcfs"))
+    empty = play.policy.state_to_json(play.state)
+    play.arrive()
+    full = play.policy.state_to_json(play.state)
+    for name in ("dfs-weight", "fastserve", "preble"):
+        policy = local_policy(name)
+        assert policy.state_to_json(policy.state_from_json(empty)) == policy.state_to_json(policy.init())
+        with pytest.raises(StateError, match="kept by another order, without"):
+            policy.state_from_json(full)

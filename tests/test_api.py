@@ -1,0 +1,135 @@
+"""`import fairsched as fs`: what is there, what loading it costs, and what unknown names and old paths get."""
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+import fairsched as fs
+from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
+
+MOVED = [line.split() for line in (Path(fs.__file__).parent / "moved.txt").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def workload() -> fs.Workload:
+    """A small workload of four clients."""
+    return fs.generate("demo", limit=60)
+
+
+@pytest.fixture(scope="module")
+def comparison(workload: fs.Workload) -> fs.Comparison:
+    """Two policies over it, one by name and one as a value."""
+    return fs.compare(workload, ["fcfs", fs.LPM()], ["round-robin"], cluster=fs.Cluster(workers=2))
+
+
+def loaded_after(program: str) -> set[str]:
+    """The modules that a program of its own loads."""
+    code = f"import sys\n{program}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_every_public_name_is_there_and_every_policy_is_public() -> None:
+    """`__all__` resolves, `dir` lists it, and it has the class of every shipped policy and router."""
+    assert all(getattr(fs, name) is not None for name in fs.__all__)
+    assert set(fs.__all__) <= set(dir(fs))
+    assert {type(each).__name__ for each in (*LOCAL_POLICIES.values(), *CLUSTER_POLICIES.values())} <= set(fs.__all__)
+
+
+def test_comparing_loads_no_solver_and_no_torch() -> None:
+    """Nor does the name alone load anything of ours."""
+    heavy = {"z3", "cvc5", "hypothesis", "torch", "matplotlib", "rich", "ray", "pandas"}
+    assert not any(name.startswith("fairsched.") for name in loaded_after("import fairsched"))
+    assert not heavy & loaded_after("import fairsched as fs; fs.compare(fs.generate('demo', limit=5), ['fcfs'])")
+    assert not any(name.startswith("fairsched.engines") for name in loaded_after("import fairsched.cli"))
+
+
+def test_a_policy_by_name_is_the_policy_by_value(workload: fs.Workload, comparison: fs.Comparison) -> None:
+    """Same events, same hash, in a comparison too."""
+    cluster = fs.Cluster(workers=2)
+    by_name, by_value = fs.simulate(workload, "lpm", cluster=cluster), fs.simulate(workload, fs.LPM(), cluster=cluster)
+    assert by_name.log_sha256 == by_value.log_sha256 == comparison.runs[1].log_sha256
+    assert by_name.measures.finished == 60
+
+
+def test_a_comparison_is_a_table_values_a_report_and_html(comparison: fs.Comparison, tmp_path: Path) -> None:
+    """Text with a row for each run, plain values that JSON takes, one HTML file, and a table for notebooks."""
+    assert all(label in comparison.table() for label in ("fcfs", "lpm", "TTFT"))
+    assert [run["policy"] for run in msgspec.json.decode(msgspec.json.encode(comparison.to_dict()))["runs"]] == [
+        "fcfs",
+        "lpm",
+    ]
+    assert "<svg" in comparison.report(tmp_path / "report").read_text()
+    html = comparison._repr_html_()
+    assert html.count("<tr>") == 3
+    assert html.startswith("<table>")
+
+
+def test_a_comparison_is_a_data_frame_where_pandas_is(
+    comparison: fs.Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row for each run by its label and a column for each figure; without pandas the error names it."""
+    made: dict[str, object] = {}
+
+    class DataFrame:
+        def __init__(self, rows: list[dict[str, object]], index: list[str]) -> None:
+            made.update(rows=rows, index=index)
+
+    pandas = ModuleType("pandas")
+    monkeypatch.setattr(pandas, "DataFrame", DataFrame, raising=False)
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    assert isinstance(comparison.to_frame(), DataFrame)
+    assert made["index"] == ["fcfs", "lpm"]
+    rows = made["rows"]
+    assert isinstance(rows, list)
+    assert rows[1]["ttft_us.p99"] == comparison.runs[1].measures.ttft_us.p99
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match="needs pandas: pip install pandas"):
+        comparison.to_frame()
+
+
+def test_verify_is_a_function_and_a_package() -> None:
+    """`fs.verify` can be called, and the modules in the package of that name are found."""
+    report = fs.verify("fcfs", quick=True, jobs=1)
+    assert isinstance(report, fs.Report)
+    assert report.proved
+    assert import_module("fairsched.verify.report").verify("fcfs", quick=True, jobs=1).proved
+    with pytest.raises(ValueError, match="did you mean dlpm"):
+        fs.verify("dlmp")
+
+
+@pytest.mark.parametrize(("name", "near"), [("DLMP", "did you mean DLPM"), ("Simulate", "did you mean simulate")])
+def test_an_unknown_name_says_what_is_near(name: str, near: str) -> None:
+    """The message has both names."""
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; {near}"):
+        getattr(fs, name)
+
+
+@pytest.mark.parametrize("statement", ["import {}", "from {} import x", "from {0[0]} import {0[1]}"])
+def test_an_old_module_path_says_where_the_module_is(statement: str) -> None:
+    """However it is imported."""
+    old, new = MOVED[0]
+    split = old.rpartition(".")[::2]
+    program = statement.format(split) if "[" in statement else statement.format(old)
+    with pytest.raises(ModuleNotFoundError, match=f"{old} has moved: it is now {new}"):
+        exec(program, {})
+    with pytest.raises(ModuleNotFoundError, match="No module named"):
+        import_module("fairsched.never")
+
+
+def test_moved_modules_are_where_the_file_says() -> None:
+    """Every new path exists, and every old one says so unless a room of that name is there now."""
+    assert [new for _, new in MOVED if find_spec(new) is None] == []
+    rooms = {new.rpartition(".")[0] for _, new in MOVED}
+    # Tools ask all finders in turn, for one folder only.
+    assert all(finder.find_spec(room, ["nowhere"]) is None for room in rooms for finder in sys.meta_path)
+    for old, _ in MOVED:
+        if old not in rooms:
+            with pytest.raises(ModuleNotFoundError, match="has moved: it is now"):
+                import_module(old)

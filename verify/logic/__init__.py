@@ -1,0 +1,104 @@
+"""Claims, transition systems, and the ways in which a kernel's text is read: exact, symbolic, as SMT-LIB. Read
+`system` first.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.verify.logic.claims import (
+        ArithmeticClaim,
+        Bug,
+        Condition,
+        PlainWorld,
+        RefutedClaim,
+        SampledClaim,
+        Shown,
+        Shows,
+        WorldClaim,
+        at_least,
+        broken,
+        refuted,
+    )
+    from fairsched.verify.logic.counterexample import (
+        Counterexample,
+        Document,
+        Happening,
+        NotPermittedError,
+        Replay,
+        counterexample_document,
+        is_counterexample,
+        is_world,
+        minimised,
+        read_counterexample,
+        replay_counterexample,
+    )
+    from fairsched.verify.logic.kernel_language import closure, violations
+    from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
+    from fairsched.verify.logic.saved_worlds import WorldFile, WorldReplay, read_world, replay_world, world_document
+    from fairsched.verify.logic.smtlib import Answer, Script, Seen, script
+    from fairsched.verify.logic.symbolic import Paths, SymbolicInt, explore, if_then, one_if, truth
+    from fairsched.verify.logic.system import (
+        CONCLUSION,
+        INTERPRETATIONS,
+        Claim,
+        Clause,
+        Event,
+        Formula,
+        Functions,
+        Kind,
+        Need,
+        Rule,
+        Step,
+        System,
+        Term,
+        Values,
+        World,
+        Written,
+        and_also,
+        confirmed,
+        decided,
+        hypotheses,
+        implies,
+        module_of,
+        one_step,
+        only,
+        product,
+        same,
+        spread,
+        state_after,
+        steps,
+        total,
+        with_derived,
+    )
+    from fairsched.verify.logic.term_algebra import (
+        CLIENT,
+        ClosedFormValue,
+        FixedAlgebra,
+        KernelError,
+        Point,
+        Value,
+        Z3Algebra,
+        entries,
+        lifted,
+        point,
+        scalar,
+    )
+    from fairsched.verify.logic.witness import BEGIN, RATES, NotAWitness, RunStep, Witness, attained, one, served
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "RATES", "Answer", "ArithmeticClaim", "Bug", "Claim",
+    "Clause", "ClosedFormValue", "Condition", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula",
+    "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths",
+    "PlainWorld", "Point", "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Script", "Seen", "Shown",
+    "Shows", "Step", "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim",
+    "WorldFile", "WorldReplay", "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed",
+    "closure", "confirmed", "counterexample_document", "decided", "entries", "explore", "hypotheses", "if_then",
+    "implies", "is_counterexample", "is_world", "lifted", "minimised", "module_of", "one", "one_if", "one_step",
+    "only", "point", "product", "read_counterexample", "read_world", "refuted", "replay_counterexample",
+    "replay_world", "same", "scalar", "script", "served", "spread", "state_after", "steps", "total", "truth",
+    "unchecked", "violations", "with_derived", "with_names", "with_text", "world_document"
+]  # fmt: skip

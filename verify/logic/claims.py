@@ -1,0 +1,141 @@
+"""Claims about plain Python in worlds of plain values: prices, a worker's accounts, a router's choice, whole runs.
+
+Shipped functions are run in a world, and what must follow is named; statements are shown in their order, and each may
+rest on those before it.  An `ArithmeticClaim` is proved: its functions are run on unknown integers, once along each
+path.  A `SampledClaim` is tried in worlds one after the other, for what no solver decides: trees, sorted lists, whole
+runs.  Trying every world up to a size proves it for that size (scope `n <= k`).  Trying drawn worlds, the same in every
+run, *tests* it and no more (scope `tested`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+
+from fairsched.model.theorem import Assumption, Scope, Theorem
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+PlainWorld = Mapping[str, Any]
+"""A world as JSON has it: integers, texts, lists and mappings of such, by name."""
+
+Shown = Mapping[str, Any]
+"""The statements that must be true of a world, by name; none where the world is of no interest."""
+
+Shows = Callable[[SimpleNamespace], Shown]
+"""Runs shipped code in a world and returns the statements about it."""
+
+Attained = Callable[[], tuple[int, int]]
+"""Runs the shipped code to where a theorem's bound is reached; returns what was reached and the bound."""
+
+DRAWN = 200
+"""How many worlds are drawn unless the claim says otherwise."""
+
+
+@attrs.frozen
+class Condition:
+    """A hypothesis about named integers, which an audit may drop if it is an assumption."""
+
+    holds: Callable[[SimpleNamespace], Any]
+    assumption: Assumption | None = None
+
+
+def at_least(least: int, *names: str) -> tuple[Condition, ...]:
+    """Return the conditions that each of these integers is at least so much."""
+    return tuple(Condition(lambda w, name=name: getattr(w, name) >= least) for name in names)  # type: ignore[misc]
+
+
+@attrs.frozen
+class ArithmeticClaim:
+    """For all integers `names` under `conditions`, every statement of `shows` is true.
+
+    `relaxed`: solvers are asked about all real numbers first, which are easier to multiply and include the integers.
+    """
+
+    theorem: Theorem
+    names: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    shows: Shows
+    relaxed: bool = False
+    attained: Attained | None = None
+
+    @property
+    def droppable(self) -> frozenset[Assumption]:
+        """Every assumption that the claim can be decided without."""
+        return frozenset(condition.assumption for condition in self.conditions if condition.assumption)
+
+
+@attrs.frozen
+class SampledClaim:
+    """In each of `worlds` every statement of `shows` is true.
+
+    `worlds` is a function that lists all worlds of some size, the smallest first (for the scope `n <= k`), or a
+    strategy from which `drawn` worlds are drawn (for the scope `tested`).
+    """
+
+    theorem: Theorem
+    worlds: "Callable[[], Iterable[PlainWorld]] | SearchStrategy[Any]"
+    shows: Shows
+    drawn: int = DRAWN
+    attained: Attained | None = None
+    droppable: ClassVar[frozenset[Assumption]] = frozenset()
+
+    def __attrs_post_init__(self) -> None:
+        if self.theorem.scope is not (Scope.BOUNDED if callable(self.worlds) else Scope.TESTED):
+            raise ValueError(f"{self.theorem.id} claims {self.theorem.scope.value}, which its worlds cannot show")
+
+
+WorldClaim = ArithmeticClaim | SampledClaim
+"""A claim about shipped code in worlds of plain values."""
+
+
+@attrs.frozen
+class Bug:
+    """A theorem about code that is wrong in this way: the claim, with the theorem's id, that has to be refuted."""
+
+    what: str
+    claim: WorldClaim
+
+
+@attrs.frozen
+class RefutedClaim:
+    """A statement that is false of a variant, a world that shows it, and the id of the theorem that is true instead.
+
+    `claim` holds the statement, about the variant; `text` says the world in words.
+    """
+
+    claim: WorldClaim
+    variant: str
+    shipped: str
+    text: str
+    world: PlainWorld
+
+
+def refuted(
+    name: str,
+    statement: str,
+    source: str,
+    shows: Shows,
+    world: PlainWorld,
+    *,
+    variant: str,
+    instead: str,
+    text: str,
+    worlds: Callable[[], Iterable[PlainWorld]] | None = None,
+) -> RefutedClaim:
+    """Return a statement that is false in `world`, looked for in all of `worlds` (default: in this one)."""
+    theorem = Theorem(name, statement, source, (), scope=Scope.BOUNDED)
+    return RefutedClaim(SampledClaim(theorem, worlds or (lambda: (world,)), shows), variant, instead, text, world)
+
+
+def broken(claim: WorldClaim, values: PlainWorld, dropped: frozenset[Assumption] = frozenset()) -> tuple[str, ...]:
+    """Return the statements that fail in a world; raises `ValueError` for a world that the claim is not about."""
+    w = SimpleNamespace(**values)
+    if isinstance(claim, ArithmeticClaim):
+        if set(values) != set(claim.names):
+            raise ValueError(f"{claim.theorem.id} is about {', '.join(claim.names)}, not {', '.join(values)}")
+        if not all(each.holds(w) for each in claim.conditions if each.assumption not in dropped):
+            raise ValueError(f"{claim.theorem.id}: the world does not fulfil a condition of the claim")
+    return tuple(name for name, holds in claim.shows(w).items() if not holds)

@@ -1,0 +1,14 @@
+"""Bugs on purpose: mutants of kernels, prices and claims, each killed by a counterexample or proved equivalent. Read
+`kernels` first.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.verify.mutation.kernels import mutation_rows, mutation_tasks
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = ["mutation_rows", "mutation_tasks"]

@@ -1,0 +1,17 @@
+"""Proofs about gates, with the runs that attain their bounds.  Read `deficit` first: it proves D-4.1."""
+
+# written by hand
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.verify.proofs.gates.counter import counter_system
+    from fairsched.verify.proofs.gates.counter_waits import wait_bounded
+    from fairsched.verify.proofs.gates.deficit import both, same_credit
+    from fairsched.verify.proofs.gates.deficit_witnesses import deficit_witness
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = ["both", "counter_system", "deficit_witness", "same_credit", "wait_bounded"]

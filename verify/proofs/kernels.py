@@ -1,0 +1,24 @@
+"""The modules of kernels that ship, each under the name that its proofs use; a variant of one takes its place there."""
+
+from importlib import import_module
+
+bypass = import_module("fairsched.policies.orders.abilities.bypass")
+counter = import_module("fairsched.policies.gates.counter")
+credit_ledger = import_module("fairsched.policies.gates.shared.credit_ledger")
+d2lpm_credit = import_module("fairsched.policies.routers.d2lpm.credit")
+deficit = import_module("fairsched.policies.gates.deficit.gate")
+global_deficit = import_module("fairsched.policies.gates.shared.gate")
+hierarchical = import_module("fairsched.policies.gates.hierarchical")
+prefix_ledger = import_module("fairsched.policies.gates.prefix_ledger")
+state_transfer = import_module("fairsched.policies.local.state_transfer")
+weighted_round_robin = import_module("fairsched.policies.orders.abilities.weighted_round_robin")
+
+# Plain Python that is run on symbolic integers or in worlds.
+aladdin_limits = import_module("fairsched.policies.placement.aladdin.limits")
+host_memory = import_module("fairsched.model.worker.host_memory")
+larry = import_module("fairsched.policies.orders.larry")
+preemption = import_module("fairsched.policies.local.preemption")
+swapping = import_module("fairsched.policies.local.swapping")
+worker_batch = import_module("fairsched.model.worker.batch")
+worker = import_module("fairsched.model.worker.transitions")
+window = import_module("fairsched.policies.guarantees.window")

@@ -1,0 +1,13 @@
+"""Proofs about a worker's memory, host memory and prices."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.verify.proofs.memory.pricing import PRICING_THEOREMS, staggered_as_printed, with_contracts
+    from fairsched.verify.proofs.memory.window import WINDOW_THEOREMS
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = ["PRICING_THEOREMS", "WINDOW_THEOREMS", "staggered_as_printed", "with_contracts"]

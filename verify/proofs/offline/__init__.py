@@ -1,0 +1,1 @@
+"""Proofs about prefix groups and batching thresholds."""

@@ -1,0 +1,1 @@
+"""Proofs and refutations about Aladdin's placement."""

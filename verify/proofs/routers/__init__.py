@@ -1,0 +1,1 @@
+"""Proofs about routers, most of them on symbolic integers. Read `load_based` first."""
