@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from itertools import dropwhile
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
@@ -25,6 +26,9 @@ EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_PATH = re.compile(r"`((?:model|policies|verify|engines|src|tests|benchmarks|docs)/[\w/.-]+)`")
+_NAME = re.compile(r"`(?:fairsched\.)?((?:model|policies|verify|engines)\.[a-z_][\w.]*)`")
+NOT_OURS = ("model.safetensors", "model.config.stop_tokens")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
@@ -49,6 +53,24 @@ def dead_links(page: Path) -> list[str]:
     targets = _LINK.findall(_CODE.sub("", page.read_text()))
     paths = [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:", target)]
     return [path for path in paths if not (page.parent / path).exists()]
+
+
+def unknown_names(text: str) -> list[str]:
+    """The paths and modules of ours in backticks that are not there."""
+    unknown = [path for path in _PATH.findall(text) if not (ROOT / path).exists()]
+    return unknown + [name for name in _NAME.findall(text) if name not in NOT_OURS and not is_there(name)]
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name of ours leads to a module, which may need an extra that is not installed, or into one."""
+    path = ROOT / name.replace(".", "/")
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    try:
+        resolve_name(f"fairsched.{name}")
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def run_page(page: Path) -> ModuleType:
@@ -108,6 +130,18 @@ def test_the_links_of_the_readme_lead_somewhere() -> None:
     assert dead_links(ROOT / "README.md") == []
 
 
+@EACH_PAGE
+def test_files_and_modules_on_pages_are_there(page: Path) -> None:
+    """A path or a dotted name of ours in backticks names what there is."""
+    assert unknown_names(page.read_text()) == []
+
+
+def test_files_and_modules_in_comments_are_there() -> None:
+    """The same holds in docstrings and comments of the code."""
+    files = [file for folder in ("model", "policies", "verify", "engines") for file in (ROOT / folder).rglob("*.py")]
+    assert {file: names for file in files if (names := unknown_names(file.read_text()))} == {}
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """As `make docs` does it: links and anchors resolve, and every theorem, policy and command has its place."""
     options = ["--quiet", "--fail-on-warning", "--keep-going"]
@@ -150,6 +184,10 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A page\n\n```python\nassert 1 > 2\n```\n\n[a](page.md#a-page) [b](gone.md)\n")
     assert dead_links(page) == ["gone.md"]
+    assert unknown_names("`model/events.py` `model/gone.py` `policies.base` `policies.base.gone`") == [
+        "model/gone.py",
+        "policies.base.gone",
+    ]
     with pytest.raises(AssertionError):
         run_page(page)
     (words,) = commands("```console\n$ fairsched compare \\\n    --polices fcfs  # misspelt\n```\n")

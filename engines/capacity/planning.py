@@ -1,6 +1,6 @@
 """Planning a cluster: a worker size by Aladdin's equations, then the fewest workers of it that keep the targets.
 
-Every size is judged by equations 5 and 6 (`policies.placement.aladdin.sizing`) on lines fitted to its latency model.
+Every size is judged by equations 5 and 6 (`policies.placement.sizing`) on lines fitted to its latency model.
 Of the size with the most tokens a second and GPU ever more workers are simulated, with Aladdin's placement and with
 other routers, until enough requests keep their targets.
 """

@@ -70,7 +70,7 @@ class Engine:
 
     `kv_capacity_tokens` is what the executor holds.  `fallback` decides where the policy fails (an order that needs no
     history, such as FCFS).  `decision_budget_ns` bounds a decision (see `engines.serving.guard.advisor`), `rebuild`
-    makes the state of a policy that lost track (`policies.rebuild.keep_debts` keeps what clients owe).  With a
+    makes the state of a policy that lost track (`policies.local.keep_debts` keeps what clients owe).  With a
     `certificate` (a value, or where `fairsched verify` wrote it) only what it is about is served; any other policy is
     refused by `NotCertifiedError`.  `make_executor` replaces an executor that failed.  `now_ns` is a clock that never
     runs backwards; by default time since the start.

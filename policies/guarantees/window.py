@@ -2,7 +2,7 @@
 
 A call holds its prompt, by estimate, and all outputs that it declared.  Half of the prompt is charged when the call is
 forwarded, outputs as they pass, and the rest when the answer says what was true.  Theorems:
-`verify.proofs.gates.window`.
+`verify.proofs.memory.window`.
 """
 
 from fairsched.model.pricing import Rates, charge_max_reserved

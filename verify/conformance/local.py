@@ -73,7 +73,7 @@ def check_local_policy(
     """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed.
 
     `settings` says how many runs of how many steps (default: the Hypothesis profile that is loaded, 100 of 50 unless it
-    says otherwise; `verify.profiles` has two).  No run is judged by the time that it takes.
+    says otherwise; `verify.conformance.strategies` has two).  No run is judged by the time that it takes.
     """
     chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine(policy, world), settings=chosen)

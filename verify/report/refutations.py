@@ -216,7 +216,7 @@ def _without(theorem: str, assumption: Assumption, world: Callable[[], Document]
 
 
 def _refuted(claim: Callable[[], Claim]) -> tuple[Callable[[], bool], Callable[[], Document]]:
-    """Whether the prover refutes a claim of `fairsched.verify.refuted`, and the world that it found."""
+    """Whether the prover refutes a claim of `fairsched.verify.proofs`, and the world that it found."""
 
     def world() -> Document:
         verdict = prove(claim())

@@ -9,7 +9,7 @@ The state of a policy that refuses an event is made anew from the worker's prese
 After `failures_max` failures with no good decision in between the policy is set aside, and the fallback serves until
 `replace` puts a policy in again.
 
-`Failsafe` counts failures; `Guard` decides whole steps, `engines.serving.guard_admission` one admission at a time.
+`Failsafe` counts failures; `Guard` decides whole steps, `engines.serving.guard.admission` one admission at a time.
 """
 
 import logging
