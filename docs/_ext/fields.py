@@ -13,6 +13,7 @@ import msgspec
 from markdown import directive, escaped, sentence, table
 
 from fairsched.engines.workloads import WORKLOADS
+from fairsched.engines.workloads.readers import FORMATS
 
 UNITS = {
     "_tokens": "tokens",
@@ -141,9 +142,19 @@ def workloads(_: Sequence[str]) -> str:
     return table(("name", "what", "parameters"), rows)
 
 
+def formats(_: Sequence[str]) -> str:
+    """A table of the trace formats: what a file holds, and its columns or keys."""
+    rows = [
+        (f"`{each.name}`", escaped(sentence(each.summary)), ", ".join(f"`{name}`" for name in each.fields))
+        for each in FORMATS.values()
+    ]
+    return table(("name", "what", "columns or keys"), rows)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("settings", directive(settings))
     app.add_directive("figures", directive(figures))
     app.add_directive("workloads", directive(workloads))
+    app.add_directive("formats", directive(formats))
     return {"parallel_read_safe": True}

@@ -6,13 +6,13 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.workloads.readers.batch_jobs import BatchJobs, Progress, read_batch
-    from fairsched.engines.workloads.readers.formats import format_of, recognise
+    from fairsched.engines.workloads.readers.formats import FORMATS, format_of, recognise
     from fairsched.engines.workloads.readers.mooncake import save_workload
     from fairsched.engines.workloads.readers.rows import TraceFormat, TraceRow, lines
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BatchJobs", "Progress", "TraceFormat", "TraceRow", "format_of", "lines", "read_batch", "recognise",
+    "FORMATS", "BatchJobs", "Progress", "TraceFormat", "TraceRow", "format_of", "lines", "read_batch", "recognise",
     "save_workload"
 ]  # fmt: skip

@@ -1,0 +1,55 @@
+"""How far orders let a request or a client fall behind, and what a gate makes of it, in worlds that can be counted."""
+
+import pytest
+
+import fairsched as fs
+from fairsched.engines.simulation import simulate_events
+from fairsched.model.events import Finished
+from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
+
+LATENCY = "llama-3.2-3b-a10g"
+
+
+def answered_before(policy: str, stream: int, client: int = 1, **params: str) -> int:
+    """How many of a stream of client 0 with one prompt are answered before a cold, longer request of `client` that
+    came second."""
+    requests = [fs.Request(i, 0, 0, fs.Prompt.from_keys(range(64)), 1) for i in range(stream + 1)]
+    requests[1] = fs.Request(1, client, 0, fs.Prompt.from_keys(range(1000, 1128)), 1)
+    jobs = [fs.Job(request, output_tokens=1) for request in requests]
+    workload = fs.Workload("stream", jobs, (fs.Client(0, "many"), fs.Client(1, "one")))
+    chosen = with_parameters(LOCAL_POLICIES[policy], {"max_running": "1", **params})
+    events = simulate_events(workload, chosen, fs.RoundRobin(), fs.latency_model(LATENCY))
+    return [event.request_id for event in events if isinstance(event, Finished)].index(1)
+
+
+@pytest.mark.parametrize("policy", ["shortest-prompt", "lpm"])
+def test_open_orders_starve_a_cold_request(policy: str) -> None:
+    """The whole stream passes it, however long the stream is."""
+    assert [answered_before(policy, stream) for stream in (100, 200)] == [100, 200]
+
+
+@pytest.mark.parametrize(("policy", "place"), [("fcfs", 1), ("vtc", 1), ("dlpm", 22)])
+def test_arrival_order_and_gates_serve_a_cold_request(policy: str, place: int) -> None:
+    """A stream of another client passes it a constant number of times."""
+    quantum = {"quantum": "128"} if policy == "dlpm" else {}
+    assert [answered_before(policy, stream, **quantum) for stream in (100, 200)] == [place, place]
+
+
+def test_a_gate_does_not_protect_a_client_from_itself() -> None:
+    """A stream of the client's own passes its cold request under DLPM as under LPM."""
+    assert [answered_before("dlpm", stream, client=0, quantum="128") for stream in (100, 200)] == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("policy", "gaps"), [("fcfs", [47_940, 95_940]), ("vtc", [100, 100]), ("dlpm", [4_000, 4_000])]
+)
+def test_only_a_gate_keeps_the_gap_from_growing(policy: str, gaps: list[int]) -> None:
+    """Of two clients that wait all along one sent nine requests of ten: twice the run, twice the gap without a gate."""
+
+    def gap(count: int) -> int:
+        requests = [fs.Request(i, int(i % 10 == 9), 0, fs.Prompt(100), 10) for i in range(count)]
+        jobs = [fs.Job(request, output_tokens=10) for request in requests]
+        workload = fs.Workload("uneven", jobs, (fs.Client(0, "many"), fs.Client(1, "few")))
+        return fs.simulate(workload, policy, cluster=fs.Cluster(LATENCY, kv_capacity_tokens=1_100)).gap.cost
+
+    assert [gap(500), gap(1000)] == gaps
