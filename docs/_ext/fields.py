@@ -5,6 +5,7 @@ import importlib
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -55,8 +56,8 @@ def kind_of(kind: Any, name: str = "") -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if origin in (Union, UnionType):
-        return " or ".join(kind_of(each, name) for each in get_args(kind))
-    if kind in (int, float):
+        return " or ".join(filter(None, dict.fromkeys(kind_of(each, name) for each in get_args(kind))))
+    if kind in (int, float, Decimal):
         return next((unit for end, unit in UNITS.items() if name.endswith(end)), "number")
     return {str: "text", bool: "true or false", type(None): "none", dict: "table", tuple: "list"}.get(
         origin or kind, ""
