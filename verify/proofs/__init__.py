@@ -99,6 +99,13 @@ def gate_claims() -> tuple[Claim, ...]:
     return tuple(claim for claim in claims() if isinstance(claim, Claim))
 
 
+def gate_claim(theorem: str) -> Claim:
+    """The claim about kernels that shows this theorem."""
+    claim = claims_of(SUITE)[theorem]
+    assert isinstance(claim, Claim)
+    return claim
+
+
 def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     """Every claim about unknown integers: prices, U, the accounting of memory, routers."""
     return tuple(claim for claim in claims() if isinstance(claim, ArithmeticClaim))

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fairsched.model.algebra import NUMPY, Bools, Ints, SiblingAlgebra
-from fairsched.model.pricing import Rates, charge_max_reserved
+from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.gates import (
     H_FAMILIES,
@@ -27,24 +27,33 @@ from fairsched.policies.gates import (
 )
 from fairsched.verify.logic import (
     BEGIN,
+    RATES,
     Bug,
-    Claim,
     RefutedClaim,
     RunStep,
     SampledClaim,
     Shown,
-    Values,
     Witness,
-    World,
     one,
     served,
 )
-from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
-from fairsched.verify.proofs.gates.deficit_witnesses import CHARGE_MAX
+from fairsched.verify.proofs import gate_claim
+from fairsched.verify.proofs.gates.deficit_witnesses import (
+    CHARGE_MAX,
+    GAP,
+    GAP_BOUND,
+    QUANTUM,
+    RANGE_BOUND,
+    REFILL,
+    TOKENS,
+    WEIGHTED,
+    WEIGHTED_QUANTA,
+    F,
+    G,
+    Script,
+)
 from fairsched.verify.proofs.kernels import hierarchical
 
-RATES = Rates(1, 2)
-QUANTUM = 4
 NODES_MAX = 9
 
 
@@ -196,19 +205,27 @@ def refutations() -> tuple[RefutedClaim, ...]:
 
 # --- runs that attain the bounds --------------------------------------------------------------------------------------
 
-NODES, ORGANISATION, CLIENT = 4, 0, 1
+NODES, ORGANISATION, CLIENT = 4, F, G
 ROOTS, CLIENTS = (1, 1, 0, 0), (0, 0, 1, 1)
-_TOKENS = {3: (1, 1), 4: (2, 1), 5: (1, 2)}
-"""Input and output tokens of a request of each cost."""
 
 
 class _Run:
     """A run under way: its steps so far and the deficits after them."""
 
-    def __init__(self, quanta: tuple[int, ...]) -> None:
+    def __init__(self, quanta: tuple[int, ...], script: Script) -> None:
+        """The deficit gate's run, in which the organisation is f, and the client beside it g."""
         self.quanta = quanta
         self.q = [0] * NODES
         self.steps: list[RunStep] = [("arrive", {"p": node}) for node in range(NODES)]
+        for word in script:
+            if word == REFILL:
+                self.refill(ROOTS)
+            elif word == BEGIN:
+                self.steps.append((BEGIN, {}))
+            else:
+                node, *costs = word
+                for cost in costs:
+                    self.request(node, cost)
 
     def refill(self, family: tuple[int, ...]) -> None:
         """A round of credit for a family in which no client has any."""
@@ -229,111 +246,31 @@ class _Run:
         for charged in {p, node}:
             self.q[charged] -= cost
 
-    def costs(self, node: int, *costs: int) -> None:
-        """Requests one after the other."""
-        for cost in costs:
-            self.request(node, cost)
-
-    def starts(self) -> None:
-        """The interval starts here."""
-        self.steps.append((BEGIN, {}))
-
 
 def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterator[RunStep]:
     """Admitted by the gate's choice, and every node of the path pays for its output."""
-    admission, (name, facts) = served(NODES, p, *_TOKENS[cost], ready=(1,) * NODES, score=one(NODES, p, 1), **groups)
+    admission, (name, facts) = served(NODES, p, *TOKENS[cost], ready=(1,) * NODES, score=one(NODES, p, 1), **groups)
     yield admission
     output = facts["d"][p]
     yield name, {"d": tuple(output if node in (p, inner) else 0 for node in range(NODES))}
 
 
-def _claim(of: tuple[Claim, ...], name: str) -> Claim:
-    return next(claim for claim in of if claim.theorem.id == name)
-
-
-def _parameters(quanta: tuple[int, ...], f: int = ORGANISATION, g: int = CLIENT) -> Values:
-    return {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": f, "g": g}
-
-
-def _siblings() -> Witness:
-    """H-siblings: from q = (4, -4) to (-4, 4), where the organisation was served 16 and the client nothing."""
-    run = _Run((QUANTUM,) * NODES)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 3, 5)
-    run.starts()
-    run.costs(ORGANISATION, 3, 5)
-    run.refill(ROOTS)
-    run.refill(ROOTS)
-    run.costs(ORGANISATION, 3, 5)
-    claim = _claim(hierarchical_proofs.claims(), "H-siblings")
-    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(claim, NODES, _parameters(run.quanta), tuple(run.steps), bound, {"q0": "q"})
-
-
-def _split() -> Witness:
-    """H-split: the same run, in which the organisation's two clients got 16 together."""
-
-    def lead(w: World) -> int:
-        return int(w.clients_of_g) - int(w.W[CLIENT])
-
-    claim = _claim(hierarchical_proofs.claims(), "H-split")
-    parameters = {**_parameters((QUANTUM,) * NODES, CLIENT, ORGANISATION), "mine": CLIENTS}
-    return attrs.evolve(_siblings(), claim=claim, parameters=parameters, measure=lead)
-
-
-def _range() -> Witness:
-    """H-range: both ends at once, among the root's children."""
-
-    def width(w: World) -> int:
-        return int(w.q[CLIENT]) - int(w.q[ORGANISATION])
-
-    claim = _claim(hierarchical_proofs.claims(), "H-range")
-    steps = tuple(step for step in _siblings().steps if step[0] != BEGIN)
-    parameters = _parameters((QUANTUM,) * NODES)
-    return Witness(claim, NODES, parameters, steps, QUANTUM + CHARGE_MAX - 1, measure=width)
-
-
-def _weighted() -> Witness:
-    """H-weighted: Q = (4, 2) at the root; the organisation is served 20, the client nothing."""
-    quanta = (4, 2, 4, 4)
-
-    def gap(w: World) -> int:
-        return quanta[1] * int(w.W[ORGANISATION]) - quanta[0] * int(w.W[CLIENT])
-
-    run = _Run(quanta)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 3)
-    run.costs(ORGANISATION, 4)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 5)
-    run.starts()
-    run.costs(ORGANISATION, 3, 5)
-    run.refill(ROOTS)
-    run.refill(ROOTS)
-    run.costs(ORGANISATION, 3, 4)
-    run.refill(ROOTS)
-    run.costs(ORGANISATION, 5)
-    claim = _claim(hierarchical_proofs.claims(), "H-weighted")
-    bound = weighted_gap_cost(quanta[0], CHARGE_MAX, quanta[1], CHARGE_MAX)
-    return Witness(claim, NODES, _parameters(quanta), tuple(run.steps), bound, {"q0": "q"}, gap)
+def _witness(theorem: str, quanta: tuple[int, ...], script: Script, bound: int, **more: Any) -> Witness:
+    parameters = {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
+    steps = tuple(_Run(quanta, script).steps)
+    return attrs.evolve(Witness(gate_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
 
 
 def _rounds() -> Witness:
     """H-rounds: a debt of U - 1 = 4 with Q = 4 takes two rounds of the root's family."""
-
-    def rounds(w: World) -> int:
-        return int(w.G[ORGANISATION]) // QUANTUM
-
-    run = _Run((QUANTUM,) * NODES)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 3, 5)
-    run.costs(ORGANISATION, 3, 5)
-    run.refill(ROOTS)
-    run.refill(ROOTS)
-    steps = tuple(map(_of_two_kinds, run.steps))
-    claim = _claim(hierarchical_proofs.claims(), "H-rounds")
-    parameters = {**_parameters(run.quanta), "ours": ROOTS}
-    return Witness(claim, NODES, parameters, steps, (CHARGE_MAX - 1) // QUANTUM + 1, measure=rounds)
+    script = (REFILL, (CLIENT, 3, 5), (ORGANISATION, 3, 5), REFILL, REFILL)
+    plain = _witness("H-rounds", (QUANTUM,) * NODES, script, (CHARGE_MAX - 1) // QUANTUM + 1)
+    return attrs.evolve(
+        plain,
+        steps=tuple(map(_of_two_kinds, plain.steps)),
+        parameters={**plain.parameters, "ours": ROOTS},
+        measure=lambda w: int(w.G[ORGANISATION]) // QUANTUM,
+    )
 
 
 def _of_two_kinds(step: RunStep) -> RunStep:
@@ -342,5 +279,27 @@ def _of_two_kinds(step: RunStep) -> RunStep:
 
 
 def witnesses() -> tuple[Witness, ...]:
-    """One run a bound of the hierarchical gate."""
-    return (_range(), _siblings(), _weighted(), _split(), _rounds())
+    """One run a bound of the hierarchical gate: the deficit gate's, among the root's children."""
+    siblings = _witness("H-siblings", (QUANTUM,) * NODES, GAP, GAP_BOUND)
+    both_ends = attrs.evolve(
+        siblings,
+        claim=gate_claim("H-range"),
+        steps=tuple(step for step in siblings.steps if step[0] != BEGIN),
+        bound_cost=RANGE_BOUND,
+        measure=lambda w: int(w.q[CLIENT]) - int(w.q[ORGANISATION]),
+    )
+    weighted = _witness(
+        "H-weighted",
+        (*WEIGHTED_QUANTA, 4, 4),
+        WEIGHTED,
+        weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
+        measure=lambda w: 2 * int(w.W[ORGANISATION]) - 4 * int(w.W[CLIENT]),
+    )
+    # The organisation's two clients got 16 together.
+    split = attrs.evolve(
+        siblings,
+        claim=gate_claim("H-split"),
+        parameters={**siblings.parameters, "f": CLIENT, "g": ORGANISATION, "mine": CLIENTS},
+        measure=lambda w: int(w.clients_of_g) - int(w.W[CLIENT]),
+    )
+    return (both_ends, siblings, weighted, split, _rounds())
