@@ -217,16 +217,16 @@ NOTHING_YET = (
     Clause("no client waits or runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
 )
-INTERVAL_STARTS = (
-    *RANGE,
+NOTHING_COUNTED = (
     Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
     Clause("q = q0", lambda o, w: same(w.q, w.q0)),
 )
-BALANCE = (
-    *RANGE,
+COUNTED = (
     Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
     Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P)),
 )
+INTERVAL_STARTS = (*RANGE, *NOTHING_COUNTED)
+BALANCE = (*RANGE, *COUNTED)
 
 
 def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
