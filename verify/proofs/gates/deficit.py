@@ -221,12 +221,9 @@ NOTHING_COUNTED = (
     Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
     Clause("q = q0", lambda o, w: same(w.q, w.q0)),
 )
-COUNTED = (
-    Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
-    Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P)),
-)
 INTERVAL_STARTS = (*RANGE, *NOTHING_COUNTED)
-BALANCE = (*RANGE, *COUNTED)
+BALANCED = Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P))
+BALANCE = (*RANGE, Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)), BALANCED)
 
 
 def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:

@@ -34,7 +34,7 @@ from fairsched.verify.logic import (
     spread,
 )
 from fairsched.verify.proofs.gates.deficit import (
-    COUNTED,
+    BALANCED,
     EQUAL,
     IN_RANGE,
     NOT_NEGATIVE,
@@ -270,11 +270,12 @@ def _gap_within(o: Algebra, w: World) -> Term:
 
 
 def _capped(kernel: Functions) -> Claim:
+    began = Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q))
     return Claim(
         D_CAP,
         capped_system(kernel),
         (*_CAPPED_RANGE, *NOTHING_COUNTED),
-        (*_CAPPED_RANGE, *COUNTED, Clause("P_f = P_g", same_credit)),
+        (*_CAPPED_RANGE, began, BALANCED, Clause("P_f = P_g", same_credit)),
         (IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within)),
     )
 

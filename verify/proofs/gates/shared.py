@@ -44,6 +44,7 @@ from fairsched.verify.logic import (
     one,
     same,
 )
+from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import (
     EQUAL,
     NOT_NEGATIVE,
@@ -323,19 +324,17 @@ def _run(before: Sequence[int], ahead: int) -> tuple[RunStep, ...]:
 
 
 def _witness(theorem: str, f: int = F, g: int = G) -> Witness:
-    claim = next(claim for claim in claims() if claim.theorem.id == theorem)
     parameters: Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
     bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(claim, 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
+    return Witness(gate_claim(theorem), 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
 
 
 def _stale() -> Witness:
     """Each admission is let in by a copy that lacks four cost units of what its client was charged."""
-    claim = next(claim for claim in claims() if claim.theorem.id == "D2-stale")
     parameters: Values = {"Q": (STALE_QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G, "S": STALE}
     charge_max = CHARGE_MAX + STALE
     bound = gap_cost(STALE_QUANTUM, charge_max, STALE_QUANTUM, charge_max)
-    return Witness(claim, 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
+    return Witness(gate_claim("D2-stale"), 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
 
 
 def witnesses() -> tuple[Witness, ...]:
