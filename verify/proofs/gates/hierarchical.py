@@ -18,17 +18,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import MEM_RESERVE, Theorem
-from fairsched.policies.gates import (
-    H_CHANGE,
-    H_GATE,
-    H_PROGRESS,
-    H_RANGE,
-    H_REFUND,
-    H_ROUNDS,
-    H_SIBLINGS,
-    H_SPLIT,
-    H_WEIGHTED,
-)
+from fairsched.policies import gates
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -263,7 +253,7 @@ def _change_claim(kernel: Functions, flat: Functions) -> Claim:
         *(event for event in of.system.events if event.name == "configured"),
     )
     changing = attrs.evolve(of.system, name="hierarchical gate, quanta change", events=events)
-    return attrs.evolve(of, theorem=H_CHANGE, system=changing)
+    return attrs.evolve(of, theorem=gates.H_CHANGE, system=changing)
 
 
 # --- one step of the kernels ------------------------------------------------------------------------------------------
@@ -298,7 +288,7 @@ def _gate_claim(kernel: Functions) -> Claim:
     )
     facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
     event = Event("choose", choose, facts, kernels=(kernel.choose,))
-    return one_step(H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": Kind.POINT}, event, well_chosen)
+    return one_step(gates.H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": Kind.POINT}, event, well_chosen)
 
 
 def _rounds_claim(kernel: Functions, flat: Functions) -> Claim:
@@ -330,7 +320,7 @@ def _rounds_claim(kernel: Functions, flat: Functions) -> Claim:
         lambda o, w: implies(o, w.queued & w.ours, w.q - w.G >= 1 - w.U),
     )
     return Claim(
-        H_ROUNDS,
+        gates.H_ROUNDS,
         of,
         (*NOTHING_YET, Clause("G = 0", lambda o, w: same(w.G, 0))),
         (*RANGE, raised),
@@ -363,7 +353,7 @@ def _progress_claim(kernel: Functions, flat: Functions) -> Claim:
     )
     event = Event("choose", choose, facts, (Need(nothing_due), in_credit), (kernel.choose, flat.refill_due))
     fields = {"q": Kind.VECTOR, "queued": Kind.MASK, "family": Kind.MASK, "served": Kind.POINT}
-    return one_step(H_PROGRESS, "hierarchical gate, a family", fields, event, (served,))
+    return one_step(gates.H_PROGRESS, "hierarchical gate, a family", fields, event, (served,))
 
 
 def _refund_claim(kernel: Functions) -> Claim:
@@ -392,7 +382,7 @@ def _refund_claim(kernel: Functions) -> Claim:
     fields = {"q": Kind.VECTOR, "was": Kind.VECTOR, "x": Kind.SCALAR, "taken": Kind.SCALAR, **PATH}
     event = Event("refund", refund, facts, needs, (kernel.takes_back, kernel.refund))
     return one_step(
-        H_REFUND,
+        gates.H_REFUND,
         "hierarchical gate, a refund",
         fields,
         event,
@@ -405,12 +395,12 @@ def _refund_claim(kernel: Functions) -> Claim:
 def claims(kernel: Functions = hierarchical, flat: Functions = deficit) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s and, in families, `flat`'s."""
     pair = hierarchical_system(kernel, flat, backlogged=("f", "g"))
-    split = _as_of_clients(H_SPLIT, _split_system(kernel, flat), "D-4.2")
+    split = _as_of_clients(gates.H_SPLIT, _split_system(kernel, flat), "D-4.2")
     of_g = Clause("W_g is the sum over g's clients", lambda o, w: same(o.pick(w.W, w.g, 0), w.clients_of_g))
     return (
-        _as_of_clients(H_RANGE, hierarchical_system(kernel, flat), "D-range"),
-        _as_of_clients(H_SIBLINGS, pair.with_laws(EQUAL), "D-4.1"),
-        _as_of_clients(H_WEIGHTED, pair, "D-weighted"),
+        _as_of_clients(gates.H_RANGE, hierarchical_system(kernel, flat), "D-range"),
+        _as_of_clients(gates.H_SIBLINGS, pair.with_laws(EQUAL), "D-4.1"),
+        _as_of_clients(gates.H_WEIGHTED, pair, "D-weighted"),
         attrs.evolve(
             split,
             invariants=(*split.invariants, of_g),

@@ -14,17 +14,7 @@ from hypothesis import strategies as st
 from fairsched.model.algebra import NUMPY, Bools, Ints, SiblingAlgebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.gates import (
-    H_FAMILIES,
-    H_SPLIT,
-    ROOT,
-    AnyGate,
-    DeficitGate,
-    HierarchicalGate,
-    deficit,
-    gap_cost,
-    weighted_gap_cost,
-)
+from fairsched.policies import gates
 from fairsched.verify.logic import (
     BEGIN,
     RATES,
@@ -67,7 +57,7 @@ def trees(draw: st.DrawFn) -> Mapping[str, Any]:
 
     known = [0, *each(st.integers(0, 1))]
     return {
-        "up": [ROOT, *(draw(st.integers(0, node - 1)) for node in range(1, size))],
+        "up": [gates.ROOT, *(draw(st.integers(0, node - 1)) for node in range(1, size))],
         "q": [1, *each(st.integers(-9, 4))],
         "known": known,
         "waits": [seen and waits for seen, waits in zip(known, [0, *each(st.integers(0, 1))], strict=True)],
@@ -83,13 +73,13 @@ def refilled_alone(w: Any) -> dict[int, list[int]]:
         family = np.array([node for node in range(1, len(up)) if up[node] == above], dtype=np.int64)
         q, quantum = np.array(w.q)[family], np.array(w.quantum)[family]
         known, waits = np.array(w.known, dtype=bool)[family], np.array(w.waits, dtype=bool)[family]
-        while deficit.refill_due(NUMPY, q, waits):
-            q = deficit.refill(NUMPY, q, waits, known, quantum)
+        while gates.deficit.refill_due(NUMPY, q, waits):
+            q = gates.deficit.refill(NUMPY, q, waits, known, quantum)
         found[above] = q.tolist()
     return found
 
 
-def split_up(gate: AnyGate, keys: int, requests: int) -> tuple[int, int]:
+def split_up(gate: gates.AnyGate, keys: int, requests: int) -> tuple[int, int]:
     """What an organisation of so many clients and one client in none were charged after so many requests of 3 units.
 
     All of them always have another request waiting, and the organisation's are preferred.
@@ -114,7 +104,7 @@ def split_up(gate: AnyGate, keys: int, requests: int) -> tuple[int, int]:
 def split_bound() -> int:
     """2(Q + U - 1) for these requests, which a worker of 2 tokens takes one at a time."""
     charge_max = charge_max_reserved(RATES, 2, 1)
-    return gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
+    return gates.gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
 
 
 Refilled = Callable[[Ints, Bools, Any], Ints]
@@ -135,7 +125,7 @@ def _families(refilled: Refilled = hierarchical.refilled) -> SampledClaim:
             for above, children in alone.items()
         } | {"the root is left alone": found[0] == w.q[0]}
 
-    return SampledClaim(H_FAMILIES, trees(), shows)
+    return SampledClaim(gates.H_FAMILIES, trees(), shows)
 
 
 def claims() -> tuple[SampledClaim, ...]:
@@ -147,14 +137,14 @@ def bugs() -> tuple[Bug, ...]:
     """Refills that are wrong in one way each."""
 
     def as_one_family(q: Ints, waits: Bools, state: Any) -> Ints:
-        if not deficit.refill_due(NUMPY, q, waits):
+        if not gates.deficit.refill_due(NUMPY, q, waits):
             return q
-        topped: Ints = deficit.refill_rounds(NUMPY, q, waits, state.known, state.quantum)
+        topped: Ints = gates.deficit.refill_rounds(NUMPY, q, waits, state.known, state.quantum)
         return topped
 
     def one_round(q: Ints, waits: Bools, state: Any) -> Ints:
         families = SiblingAlgebra(state.up)
-        topped: Ints = deficit.refill(families, q, waits, state.known, state.quantum)
+        topped: Ints = gates.deficit.refill(families, q, waits, state.known, state.quantum)
         return topped
 
     return (
@@ -168,7 +158,7 @@ def bugs() -> tuple[Bug, ...]:
 KEYS_MAX, REQUESTS_MAX = 6, 120
 
 
-def splits(gate: AnyGate, name: str) -> SampledClaim:
+def splits(gate: gates.AnyGate, name: str) -> SampledClaim:
     """That splitting up gains nothing, of a gate: for up to so many clients of an organisation and so many requests."""
     statement = "an organisation gets at most 2(Q + U - 1) more than a client beside it, however many clients it is"
 
@@ -183,9 +173,9 @@ def splits(gate: AnyGate, name: str) -> SampledClaim:
     return SampledClaim(theorem, worlds, shows)
 
 
-GATES: dict[str, AnyGate] = {
-    "flat": DeficitGate(RATES, QUANTUM),
-    "hierarchical": HierarchicalGate(RATES, QUANTUM),
+GATES: dict[str, gates.AnyGate] = {
+    "flat": gates.DeficitGate(RATES, QUANTUM),
+    "hierarchical": gates.HierarchicalGate(RATES, QUANTUM),
 }
 """The two gates of the comparison."""
 
@@ -196,7 +186,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
         RefutedClaim(
             splits(GATES["flat"], "F-HIER-1"),
             "the deficit gate, whose shares are per client",
-            H_SPLIT.id,
+            gates.H_SPLIT.id,
             "120 requests of 3 units: as 3 clients an organisation gets 270 units, and a client beside it 90",
             {"keys": 3, "requests": 120},
         ),
@@ -292,7 +282,7 @@ def witnesses() -> tuple[Witness, ...]:
         "H-weighted",
         (*WEIGHTED_QUANTA, 4, 4),
         WEIGHTED,
-        weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
+        gates.weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
         measure=lambda w: 2 * int(w.W[ORGANISATION]) - 4 * int(w.W[CLIENT]),
     )
     # The organisation's two clients got 16 together.

@@ -12,18 +12,9 @@ import hypothesis.strategies as st
 
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
+from fairsched.policies import orders
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import LARRY
-from fairsched.policies.orders import (
-    P_LAR_1,
-    P_LAR_2,
-    P_LAR_3,
-    P_LAR_4,
-    P_LAR_5,
-    QUEUE_BOUNDED,
-    LarryOrder,
-    LarryPrintedOrder,
-)
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import (
     ArithmeticClaim,
@@ -66,7 +57,7 @@ def as_the_score(run: Any = key) -> ArithmeticClaim:
         other_score = w.age * (w.now - w.other_wait) - w.size * w.queue * w.other_memory
         return {"the same order": _same(one < other, score > other_score)}
 
-    return ArithmeticClaim(P_LAR_1, (*_TWO, "now"), (_POSITIVE, _MEMORY), shows)
+    return ArithmeticClaim(orders.P_LAR_1, (*_TWO, "now"), (_POSITIVE, _MEMORY), shows)
 
 
 def older_first(run: Any = key) -> ArithmeticClaim:
@@ -78,7 +69,7 @@ def older_first(run: Any = key) -> ArithmeticClaim:
         return {"the older is first exactly then": _same(one <= other, enough)}
 
     later = Condition(lambda w: w.other_wait >= w.wait)
-    return ArithmeticClaim(P_LAR_2, _TWO, (_POSITIVE, _MEMORY, later), shows)
+    return ArithmeticClaim(orders.P_LAR_2, _TWO, (_POSITIVE, _MEMORY, later), shows)
 
 
 def horizon(run: Any = key) -> ArithmeticClaim:
@@ -99,9 +90,9 @@ def horizon(run: Any = key) -> ArithmeticClaim:
         _MEMORY,
         Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
         Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
-        Condition(lambda w: w.queue <= w.most, QUEUE_BOUNDED),
+        Condition(lambda w: w.queue <= w.most, orders.QUEUE_BOUNDED),
     )
-    return ArithmeticClaim(P_LAR_3, (*_TWO, "spread", "most"), conditions, shows, attained=_at_the_horizon)
+    return ArithmeticClaim(orders.P_LAR_3, (*_TWO, "spread", "most"), conditions, shows, attained=_at_the_horizon)
 
 
 def _at_the_horizon() -> tuple[int, int]:
@@ -120,7 +111,7 @@ def unchanged(run: Any = key) -> ArithmeticClaim:
         one_after, other_after = _keys(after, run)
         return {"the same order": _same(one < other, one_after < other_after)}
 
-    return ArithmeticClaim(P_LAR_5, (*_TWO, "later"), (_POSITIVE, _MEMORY), shows)
+    return ArithmeticClaim(orders.P_LAR_5, (*_TWO, "later"), (_POSITIVE, _MEMORY), shows)
 
 
 # --- let in before --------------------------------------------------------------------------------------------------
@@ -129,7 +120,7 @@ _ALPHA = 4
 """Tokens a step; a step takes a second."""
 
 
-def _overtakers(order: LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
+def _overtakers(order: orders.LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
     """One request a step is served; who is let in before the large one that comes first of all, the longest queue, and
     how many came in all."""
     policy = LARRY(order=order, batching=RequestLevel(max_running=1, reserve="optimistic"))
@@ -148,9 +139,9 @@ def _overtakers(order: LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
     return before, longest, came
 
 
-def let_in_before(order: LarryOrder | None = None) -> SampledClaim:
+def let_in_before(order: orders.LarryOrder | None = None) -> SampledClaim:
     """Up to `rho` a step come, and `sigma` more at once; the first request needs `spread` more than the others."""
-    used = LarryOrder(1_000 * _ALPHA, memory_unit="tokens") if order is None else order
+    used = orders.LarryOrder(1_000 * _ALPHA, memory_unit="tokens") if order is None else order
 
     def shows(w: SimpleNamespace) -> Shown:
         before, longest, _ = _overtakers(used, w)
@@ -164,14 +155,14 @@ def let_in_before(order: LarryOrder | None = None) -> SampledClaim:
             "spread": st.integers(0, 60),
         }
     )
-    return SampledClaim(P_LAR_4, worlds, shows)
+    return SampledClaim(orders.P_LAR_4, worlds, shows)
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
 def _smaller_first(w: SimpleNamespace) -> Shown:
-    small, large = (key(1, LarryPrintedOrder.sign, 2, 0, memory) for memory in (w.small, w.large))
+    small, large = (key(1, orders.LarryPrintedOrder.sign, 2, 0, memory) for memory in (w.small, w.large))
     return {"the smaller first": small < large}
 
 
@@ -184,7 +175,7 @@ def _arrival_order(w: SimpleNamespace) -> Shown:
 
 
 def _never_starves(w: SimpleNamespace) -> Shown:
-    before, _, came = _overtakers(LarryOrder(0, memory_unit="tokens"), w)
+    before, _, came = _overtakers(orders.LarryOrder(0, memory_unit="tokens"), w)
     return {"not every request goes first": before < len(w.coming) or came < len(w.coming)}
 
 
@@ -198,7 +189,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _smaller_first,
             {"small": 1, "large": 2},
             variant="equation 1 as printed, which adds what should be subtracted",
-            instead=P_LAR_1.id,
+            instead=orders.P_LAR_1.id,
             text="two that came together, of 1 and 2 tokens: the larger goes first",
             worlds=lambda: ({"small": small, "large": large} for large in range(2, 4) for small in range(1, large)),
         ),
@@ -209,7 +200,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _arrival_order,
             {"alpha": 1_000, "queue": 100, "memory": 4_001},
             variant="the order that ships, in tokens: it takes an alpha of 4,000,000",
-            instead=P_LAR_2.id,
+            instead=orders.P_LAR_2.id,
             text="a hundred wait, and 4,001 tokens came a tenth of a second before 1 token, which goes first",
         ),
         refuted(
@@ -219,7 +210,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _never_starves,
             {"coming": [1] * 30, "spread": 1},
             variant="the order that ships, with alpha = 0",
-            instead=P_LAR_3.id,
+            instead=orders.P_LAR_3.id,
             text="one small request comes in every step, and one is served",
         ),
     )
@@ -244,7 +235,7 @@ def _squared(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    late = changed(LarryOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
+    late = changed(orders.LarryOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
     return (
         Bug("the sign as printed", as_the_score(_printed)),
         Bug("one too many in the queue", older_first(_without_queue)),

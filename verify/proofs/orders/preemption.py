@@ -15,33 +15,20 @@ import hypothesis.strategies as st
 
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import InfeasiblePlanError, WorkerState
+from fairsched.policies import orders
 from fairsched.policies.batching import BATCHINGS, P_FC_1, P_NP_1, Chunked, RequestLevel
 from fairsched.policies.catalog import FCFSOptimistic, LearningToRank, NoPreempt
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import (
-    AGE_BITS,
-    P_DISPLACED,
-    P_FS_1,
-    P_LTR_1,
-    P_TRAIL,
-    Order,
-    ShortestPredicted,
-    ShortestRemaining,
-    SkipJoin,
-    join_level,
-    level_after,
-    service_left,
-)
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, with_names
 from fairsched.verify.proofs.kernels import preemption
 from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
 
-ORDERS: tuple[Order, ...] = (
-    ShortestRemaining(100),
-    ShortestPredicted(starve_steps=4, period_steps=2),
-    SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
+ORDERS: tuple[orders.Order, ...] = (
+    orders.ShortestRemaining(100),
+    orders.ShortestPredicted(starve_steps=4, period_steps=2),
+    orders.SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
 )
 """Orders that displace, with parameters of the size of a small world."""
 
@@ -57,7 +44,7 @@ def _levels() -> Iterator[Mapping[str, Any]]:
         yield {"quantum": quantum, "prefill": prefill}
 
 
-def levels(join: Callable[[int, int], int] = join_level, after: Any = level_after) -> SampledClaim:
+def levels(join: Callable[[int, int], int] = orders.join_level, after: Any = orders.level_after) -> SampledClaim:
     """Against the rule taken by its word: time is served one by one, and each level's quantum runs out."""
 
     def shows(w: SimpleNamespace) -> Shown:
@@ -67,11 +54,11 @@ def levels(join: Callable[[int, int], int] = join_level, after: Any = level_afte
             while here > w.quantum * 2**level:
                 here, level = here - w.quantum * 2**level, level + 1
             right &= after(first, service, w.quantum) == level
-            right &= service_left(first, level, service, w.quantum) == w.quantum * 2**level - here
+            right &= orders.service_left(first, level, service, w.quantum) == w.quantum * 2**level - here
             here += 1
         return {"level by level": right}
 
-    return SampledClaim(P_FS_1, _levels, shows)
+    return SampledClaim(orders.P_FS_1, _levels, shows)
 
 
 def _predictions() -> Iterator[Mapping[str, Any]]:
@@ -79,7 +66,7 @@ def _predictions() -> Iterator[Mapping[str, Any]]:
         yield {"predicted": predicted, "percent": percent}
 
 
-def withstands(order: type[ShortestRemaining] = ShortestRemaining) -> SampledClaim:
+def withstands(order: type[orders.ShortestRemaining] = orders.ShortestRemaining) -> SampledClaim:
     """With up to twelve predicted tokens of fourteen, and any limit."""
 
     def shows(w: SimpleNamespace) -> Shown:
@@ -88,7 +75,7 @@ def withstands(order: type[ShortestRemaining] = ShortestRemaining) -> SampledCla
         later = pairwise(stands)
         return {"no less": all(b is None or (a is not None and b >= a) for a, b in later)}
 
-    return SampledClaim(P_TRAIL, _predictions, shows)
+    return SampledClaim(orders.P_TRAIL, _predictions, shows)
 
 
 # --- step by step ---------------------------------------------------------------------------------------------------
@@ -157,7 +144,7 @@ def displacing(kind: type[ComposedPolicy] = ComposedPolicy) -> SampledClaim:
         }
 
     worlds = st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1))
-    return SampledClaim(P_DISPLACED, worlds, shows, attained=_at_every_token)
+    return SampledClaim(orders.P_DISPLACED, worlds, shows, attained=_at_every_token)
 
 
 def _at_every_token() -> tuple[int, int]:
@@ -170,14 +157,14 @@ def _at_every_token() -> tuple[int, int]:
 def _ranks_behind(step: Step) -> bool:
     """Whether the one that enters ranked before those who wait again for it, as they are ranked then."""
     (admission,) = step.plan.admit
-    rank = step.before.queue.scores[admission.request_id] >> AGE_BITS
-    return all(step.decided.queue.scores[i] >> AGE_BITS < rank for i in step.plan.preempt)
+    rank = step.before.queue.scores[admission.request_id] >> orders.AGE_BITS
+    return all(step.decided.queue.scores[i] >> orders.AGE_BITS < rank for i in step.plan.preempt)
 
 
 STARVE = 4
 
 
-def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> SampledClaim:
+def promoted_first(order: type[orders.ShortestPredicted] = orders.ShortestPredicted) -> SampledClaim:
     """One client, outputs that grow.  How long each waits is counted here, anew."""
 
     def shows(w: SimpleNamespace) -> Shown:
@@ -195,7 +182,7 @@ def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> Sample
             waited = Counter({i: waited[i] + produced if i in left else int(produced) for i in step.after.queue})
         return {"the starving first": fair}
 
-    return SampledClaim(P_LTR_1, WORLDS, shows)
+    return SampledClaim(orders.P_LTR_1, WORLDS, shows)
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
@@ -203,7 +190,7 @@ def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> Sample
 
 def _served_in_time(w: SimpleNamespace) -> Shown:
     """One seat, and requests of one token, two a step, and a long one that comes when some of them are promoted."""
-    order, rule = ShortestPredicted(w.starve, w.period), RequestLevel(max_running=1)
+    order, rule = orders.ShortestPredicted(w.starve, w.period), RequestLevel(max_running=1)
     play, came = WorkerPlay(attrs.evolve(LearningToRank(), order=order, batching=rule), WorkerState(0, 40)), 0
     for now in range(w.late + w.steps):
         for _ in range(w.coming + (now == w.late)):
@@ -225,7 +212,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _served_in_time,
             {"starve": 5, "period": 5, "coming": 2, "late": 20, "steps": 100},
             variant="the order that ships: promoted requests are ordered by their predictions, too",
-            instead=P_LTR_1.id,
+            instead=orders.P_LTR_1.id,
             text="two requests of one token come in a step, and one is served: one of nine that comes later waits for "
             "ever",
         ),
@@ -250,8 +237,8 @@ def _hasty() -> type[ComposedPolicy]:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    longest = changed(ShortestRemaining, "rank_after", "- generated_tokens", "+ generated_tokens")
-    unpromoted = changed(ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
+    longest = changed(orders.ShortestRemaining, "rank_after", "- generated_tokens", "+ generated_tokens")
+    unpromoted = changed(orders.ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
     from_the_front = changed(FCFSOptimistic, "_preempt", "reversed(view.running_ranks)", "view.running_ranks")
     return (
         Bug("outputs are not reserved", none_preempted(FCFSOptimistic())),
@@ -259,6 +246,6 @@ def bugs() -> tuple[Bug, ...]:
         Bug("who has produced nothing is displaced", displacing(_hasty())),
         Bug("what is left grows", withstands(longest)),
         Bug("a prefill of exactly a quantum joins the next level", levels(lambda t, q: (t // q).bit_length())),
-        Bug("a level is left when its quantum is over", levels(after=lambda j, s, q: level_after(j, s + 1, q))),
+        Bug("a level is left when its quantum is over", levels(after=lambda j, s, q: orders.level_after(j, s + 1, q))),
         Bug("no request is promoted", promoted_first(unpromoted)),
     )

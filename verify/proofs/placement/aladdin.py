@@ -9,19 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 
 from fairsched.model.latency import Performance
-from fairsched.policies.placement import (
-    GAMMA_WHOLE,
-    LINES_EXACT,
-    P_ALD_2,
-    P_ALD_3,
-    P_ALD_4,
-    P_ALD_5,
-    P_ALD_6,
-    P_ALD_8,
-    PREDICTIONS_BOUND,
-    UNIT,
-    workers_for,
-)
+from fairsched.policies import placement
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, at_least
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
@@ -68,7 +56,7 @@ def never_passed(slack: Any = limits.profile_slack) -> ArithmeticClaim:
         )
 
     def foreseen(name: str) -> Condition:
-        return Condition(lambda w: getattr(w, f"{name}_left") <= getattr(w, f"{name}_end"), PREDICTIONS_BOUND)
+        return Condition(lambda w: getattr(w, f"{name}_left") <= getattr(w, f"{name}_end"), placement.PREDICTIONS_BOUND)
 
     conditions = (
         Condition(lambda w: (w.j >= 0) & (w.capacity >= 0) & (w.k >= w.now)),
@@ -79,7 +67,7 @@ def never_passed(slack: Any = limits.profile_slack) -> ArithmeticClaim:
         *map(foreseen, _THREE),
     )
     names = [f"{name}_{part}" for name in _THREE for part in ("end", "level", "left", "held")]
-    return ArithmeticClaim(P_ALD_2, ("capacity", "j", "now", "k", *names), conditions, shows, attained=_full)
+    return ArithmeticClaim(placement.P_ALD_2, ("capacity", "j", "now", "k", *names), conditions, shows, attained=_full)
 
 
 def _full() -> tuple[int, int]:
@@ -109,10 +97,10 @@ def peaks_hold(slack: Any = limits.peaks_slack) -> ArithmeticClaim:
     conditions = (
         Condition(lambda w: (w.h >= 1) & (w.j >= 0) & (w.prompt >= 1) & (w.done >= 0) & (w.foreseen >= 1)),
         Condition(lambda w: (w.held >= 0) & (w.held <= w.reserved)),
-        Condition(lambda w: w.done <= w.foreseen, PREDICTIONS_BOUND),
+        Condition(lambda w: w.done <= w.foreseen, placement.PREDICTIONS_BOUND),
     )
     names = ("capacity", "reserved", "held", "prompt", "foreseen", "done", "h", "j")
-    return ArithmeticClaim(P_ALD_3, names, conditions, shows, relaxed=True, attained=_reserved)
+    return ArithmeticClaim(placement.P_ALD_3, names, conditions, shows, relaxed=True, attained=_reserved)
 
 
 def _reserved() -> tuple[int, int]:
@@ -144,12 +132,12 @@ def iterations_within(slack: Any = limits.decode_slack) -> ArithmeticClaim:
     conditions = (
         Condition(lambda w: (w.k2 >= 0) & (w.c2 >= 0) & (w.c3 >= 0) & (w.batch >= 1) & (w.prompts >= 1)),
         Condition(lambda w: (w.done >= 0) & (w.foreseen >= 0) & (w.theta >= 1) & (w.theta <= 100)),
-        Condition(lambda w: w.done <= w.foreseen, PREDICTIONS_BOUND),
-        Condition(lambda w: w.gamma == 100, GAMMA_WHOLE),
-        Condition(lambda w: w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3, LINES_EXACT),
+        Condition(lambda w: w.done <= w.foreseen, placement.PREDICTIONS_BOUND),
+        Condition(lambda w: w.gamma == 100, placement.GAMMA_WHOLE),
+        Condition(lambda w: w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3, placement.LINES_EXACT),
     )
     names = ("k2", "c2", "c3", "target", "theta", "gamma", "batch", "prompts", "foreseen", "done", "took")
-    return ArithmeticClaim(P_ALD_4, names, conditions, shows, relaxed=True, attained=_longest)
+    return ArithmeticClaim(placement.P_ALD_4, names, conditions, shows, relaxed=True, attained=_longest)
 
 
 def _longest() -> tuple[int, int]:
@@ -176,7 +164,7 @@ def mean_iteration(slack: Any = limits.decode_slack) -> SampledClaim:
             "n": st.integers(2, 200),
         }
     )
-    return SampledClaim(P_ALD_5, worlds, shows)
+    return SampledClaim(placement.P_ALD_5, worlds, shows)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -198,33 +186,35 @@ def errors_kept(move: Any = limits.moved) -> ArithmeticClaim:
         Condition(lambda w: (w.other_sizes >= w.others) & (w.other_sizes >= -w.others)),
     )
     names = ("source", "target", "size", "others", "other_sizes")
-    return ArithmeticClaim(P_ALD_6, names, conditions, shows, attained=lambda: (limits.apart(*move(9, -5, 6)), 4))
+    return ArithmeticClaim(
+        placement.P_ALD_6, names, conditions, shows, attained=lambda: (limits.apart(*move(9, -5, 6)), 4)
+    )
 
 
-def groups_together(count: Any = workers_for) -> ArithmeticClaim:
+def groups_together(count: Any = placement.workers_for) -> ArithmeticClaim:
     """So many groups with `rate` need `workers` within the bound; one more comes, with `more`."""
 
     def shows(w: SimpleNamespace) -> Shown:
-        each = w.constant + UNIT - 1
+        each = w.constant + placement.UNIT - 1
         added = count(w.more, w.slope, w.constant)
         return {
-            "one group": UNIT * added <= w.slope * w.more + each,
-            "all": UNIT * (w.workers + added) <= w.slope * w.rate + w.slope * w.more + w.spent + each,
+            "one group": placement.UNIT * added <= w.slope * w.more + each,
+            "all": placement.UNIT * (w.workers + added) <= w.slope * w.rate + w.slope * w.more + w.spent + each,
         }
 
     conditions = (
         Condition(lambda w: (w.slope >= 0) & (w.constant >= 0) & (w.rate >= 0) & (w.more >= 0) & (w.workers >= 0)),
-        Condition(lambda w: UNIT * w.workers <= w.slope * w.rate + w.spent),
+        Condition(lambda w: placement.UNIT * w.workers <= w.slope * w.rate + w.spent),
     )
     names = ("workers", "rate", "more", "slope", "constant", "spent")
-    return ArithmeticClaim(P_ALD_8, names, conditions, shows, attained=_rounded)
+    return ArithmeticClaim(placement.P_ALD_8, names, conditions, shows, attained=_rounded)
 
 
 def _rounded() -> tuple[int, int]:
     """Two groups that are rounded up as far as can be, and the bound, in millionths of a worker."""
-    slope, constant, rates = 1, 0, (UNIT + 1, 2 * UNIT + 1)
-    workers = sum(workers_for(rate, slope, constant) for rate in rates)
-    return UNIT * workers, slope * sum(rates) + len(rates) * (constant + UNIT - 1)
+    slope, constant, rates = 1, 0, (placement.UNIT + 1, 2 * placement.UNIT + 1)
+    workers = sum(placement.workers_for(rate, slope, constant) for rate in rates)
+    return placement.UNIT * workers, slope * sum(rates) + len(rates) * (constant + placement.UNIT - 1)
 
 
 def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
@@ -266,5 +256,8 @@ def bugs() -> tuple[Bug, ...]:
         Bug("the new request itself is not counted", iterations_within(_without_requests)),
         Bug("the new request itself is not counted", mean_iteration(_without_requests)),
         Bug("the target's error stays as it was", errors_kept(_lost)),
-        Bug("a group too many", groups_together(lambda rate, slope, constant: workers_for(rate, slope, constant) + 1)),
+        Bug(
+            "a group too many",
+            groups_together(lambda rate, slope, constant: placement.workers_for(rate, slope, constant) + 1),
+        ),
     )
