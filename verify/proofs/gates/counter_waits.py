@@ -80,25 +80,15 @@ def _or_lifted(o: Algebra, w: World) -> Term:
     return o.where(w.lifted, o.pick(w.c0, w.f, 0), _from_reserve(o, w))
 
 
-def f_waited(o: Algebra, w: World) -> Term:
-    """f waits, or did before the last event."""
-    return o.pick(w.queued | w.was, w.f, True)
-
-
-def charged_as_served(o: Algebra, w: World) -> Term:
-    """f's counter has grown by its service."""
-    return same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))
-
-
 def _own_service(o: Algebra, w: World) -> Term:
     """f is served only what was reserved for it at the start."""
     return o.pick(w.W, w.f, 0) + o.pick(w.R, w.f, 0) <= o.pick(w.R0, w.f, 0)
 
 
-_F_WAITED = Clause("f waited", f_waited)
+_F_WAITED = Clause("f waited", lambda o, w: o.pick(w.queued | w.was, w.f, True))
 _R_IS_R0 = Clause("R = R0", lambda o, w: same(w.R, w.R0))
 _PAID_FOR = (
-    Clause("c_f = c0_f + W_f", charged_as_served),
+    Clause("c_f = c0_f + W_f", lambda o, w: same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))),
     Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
 )
 _DID_NOT_WAIT = Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0))

@@ -4,7 +4,7 @@ PG-turns, proved of the kernel for any number of groups (`fairsched.verify.proof
 counts in turns of its group; here turns become the number that ships.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -219,10 +219,7 @@ def _waits_at_most(
         bound = picks_max(w.position, turns_max(w.position, 1), 1, round_picks(w.groups))
         return {"it is let in within the bound": _COLD_ID in let_in[:bound]} if len(let_in) >= bound else {}
 
-    def worlds() -> Iterable[Mapping[str, Any]]:
-        return (world,)
-
-    return SampledClaim(theorem, worlds, shows)
+    return SampledClaim(theorem, lambda: (world,), shows)
 
 
 def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> SampledClaim:

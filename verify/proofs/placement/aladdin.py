@@ -236,26 +236,18 @@ def _own_end_only(p: Any, capacity: Any, profile: Any, end: Any, level: Any) -> 
     return limits.profile_slack(p, capacity, profile._replace(highs=[0] * len(profile.ends)), end, level)
 
 
-def _half_peak(capacity: Any, reserved: Any, peak: Any) -> Any:
-    return 2 * (capacity - reserved) - peak
-
-
 def _without_requests(p: Any, theta: Any, target: Any, batch: Any, context: Any) -> Any:
     return limits.decode_slack(p, theta, target, batch - 1, context)
-
-
-def _lost(source: Any, target: Any, size: Any) -> tuple[Any, Any]:
-    return source - size, target
 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     return (
         Bug("only its own end is looked at", never_passed(_own_end_only)),
-        Bug("half a peak is reserved", peaks_hold(_half_peak)),
+        Bug("half a peak is reserved", peaks_hold(lambda capacity, reserved, peak: 2 * (capacity - reserved) - peak)),
         Bug("the new request itself is not counted", iterations_within(_without_requests)),
         Bug("the new request itself is not counted", mean_iteration(_without_requests)),
-        Bug("the target's error stays as it was", errors_kept(_lost)),
+        Bug("the target's error stays as it was", errors_kept(lambda source, target, size: (source - size, target))),
         Bug(
             "a group too many",
             groups_together(lambda rate, slope, constant: placement.workers_for(rate, slope, constant) + 1),

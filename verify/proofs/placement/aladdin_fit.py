@@ -168,10 +168,6 @@ def claims() -> tuple[SampledClaim, ...]:
     return (placements_hold(), near_the_optimum())
 
 
-def _one_each(rules: placement.Rules, wanted: list[placement.Wanted], capacity: int) -> tuple[int | None, ...]:
-    return tuple(range(len(wanted)))
-
-
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     forgets = changed(placement.PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
@@ -179,7 +175,7 @@ def bugs() -> tuple[Bug, ...]:
     return (
         Bug("what was placed before in the heartbeat is not counted in (b)", placements_hold(forgets)),
         Bug("memory is not looked at", placements_hold(unlooked)),
-        Bug("a worker for each", near_the_optimum(_one_each)),
+        Bug("a worker for each", near_the_optimum(lambda rules, wanted, capacity: tuple(range(len(wanted))))),
     )
 
 

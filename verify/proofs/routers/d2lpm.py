@@ -319,15 +319,11 @@ def spread_witness() -> Witness:
     return Witness(gate_claim("D2-spread"), 2, parameters, tuple(steps), 2 * QUANTUM + 4 + 4, {"d0": "d"})
 
 
-def _sum(w: World) -> int:
-    return sum(map(int, w.G))
-
-
 def _summed_witness(name: str) -> Witness:
     """At each of two workers g is ahead by what D-4.1's own witness attains."""
     each = deficit_witness().bound_cost
     steps: tuple[RunStep, ...] = ((BEGIN, {}), ("workers serve f and g", {"now": (each, each)}))
-    return Witness(gate_claim(name), 2, {"B": (each, each)}, steps, 2 * each, measure=_sum)
+    return Witness(gate_claim(name), 2, {"B": (each, each)}, steps, 2 * each, measure=lambda w: sum(map(int, w.G)))
 
 
 def witnesses() -> Iterator[Witness]:
