@@ -316,9 +316,6 @@ def refutations() -> tuple[RefutedClaim, ...]:
     return (_settled_late(), _evicted("CS2", "first-toucher"), _evicted("CS3", "equal-split"), _free_rider())
 
 
-# --- all of them ----------------------------------------------------------------------------------------------------
-
-
 def kernel_claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
     return (_split(kernel),)

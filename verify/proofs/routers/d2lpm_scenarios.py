@@ -214,9 +214,6 @@ def cd3(ticks: int) -> World:
     return _world(0, ticks, *ALTERNATING)
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
-
-
 def refutations() -> tuple[RefutedClaim, ...]:
     """Each with the smallest of its worlds that was looked at."""
     as_printed = "requests are placed when they come and stay, as printed and as shipped"

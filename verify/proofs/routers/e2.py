@@ -279,9 +279,6 @@ def hygiene(kind: type[PrefixIndex] = PrefixIndex) -> SampledClaim:
     return SampledClaim(routers.P_E2_6, histories, shows)
 
 
-# --- what is proved ---------------------------------------------------------------------------------------------------
-
-
 def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     """About the router that ships."""
     return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene())

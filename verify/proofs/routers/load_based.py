@@ -305,9 +305,6 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-# --- what is proved --------------------------------------------------------------------------------
-
-
 def claims() -> tuple[ArithmeticClaim, ...]:
     """About the routers that ship."""
     return (round_robin(), shortest_queue(), shortest_queue(measure="tokens"), power_of_two())

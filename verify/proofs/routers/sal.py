@@ -277,9 +277,6 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-# --- what is proved, and what is false --------------------------------------------------------------------------------
-
-
 def claims() -> tuple[ArithmeticClaim, ...]:
     """About the routers that ship."""
     printed = monotone(routers.P_SAL_2_PRINTED, routers.SALPrinted)
