@@ -27,14 +27,7 @@ from fairsched.verify.logic import (
     product,
     same,
 )
-from fairsched.verify.proofs.gates.deficit import (
-    BALANCE,
-    INTERVAL_STARTS,
-    NOTHING_YET,
-    RANGE,
-    both,
-    deficit_system,
-)
+from fairsched.verify.proofs.gates.deficit import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, both, deficit_system
 from fairsched.verify.proofs.kernels import deficit
 
 

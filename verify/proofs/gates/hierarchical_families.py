@@ -15,18 +15,7 @@ from fairsched.model.algebra import NUMPY, Bools, Ints, SiblingAlgebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies import gates
-from fairsched.verify.logic import (
-    BEGIN,
-    RATES,
-    Bug,
-    RefutedClaim,
-    RunStep,
-    SampledClaim,
-    Shown,
-    Witness,
-    one,
-    served,
-)
+from fairsched.verify.logic import BEGIN, RATES, Bug, RefutedClaim, RunStep, SampledClaim, Shown, Witness, one, served
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit_witnesses import (
     CHARGE_MAX,
