@@ -15,13 +15,25 @@ theorem with a `bound` also needs `attained` in its claim.  What is missing is n
 
 # written by hand
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Functions, RefutedClaim, SampledClaim, Witness
+from fairsched.model.theorem import Theorem
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Claim,
+    Condition,
+    Functions,
+    RefutedClaim,
+    SampledClaim,
+    Shown,
+    Witness,
+)
+from fairsched.verify.logic.claims import DRAWN
 
 SUITE = ""
 """The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
@@ -140,6 +152,46 @@ def home_of(theorem: str) -> ModuleType | None:
         if any(claim.theorem.id == theorem for claim in (*claims_in(module), *refuted)):
             return module
     return None
+
+
+def arithmetic(
+    theorem: Theorem,
+    names: tuple[str, ...],
+    *conditions: Condition,
+    relaxed: bool = False,
+    attained: Callable[[], tuple[int, int]] | None = None,
+) -> Callable[[Callable[..., Shown]], Callable[..., ArithmeticClaim]]:
+    """Make of what is shown in a world the claim about what ships; arguments beside the world make it about a variant.
+
+    The integers `names`, under these conditions, are the world.
+    """
+
+    def claim(shows: Callable[..., Shown]) -> Callable[..., ArithmeticClaim]:
+        @wraps(shows)
+        def about(*variant: Any, **variants: Any) -> ArithmeticClaim:
+            def shown(w: SimpleNamespace) -> Shown:
+                return shows(w, *variant, **variants)
+
+            return ArithmeticClaim(theorem, names, conditions, shown, relaxed, attained)
+
+        return about
+
+    return claim
+
+
+def sampled(
+    theorem: Theorem, worlds: Any, *, drawn: int = DRAWN, attained: Callable[[], tuple[int, int]] | None = None
+) -> Callable[[Callable[..., Shown]], Callable[..., SampledClaim]]:
+    """Make of what is shown in a world the claim that is tried in these worlds, about what ships or a variant."""
+
+    def claim(shows: Callable[..., Shown]) -> Callable[..., SampledClaim]:
+        @wraps(shows)
+        def about(*variant: Any, **variants: Any) -> SampledClaim:
+            return SampledClaim(theorem, worlds, lambda w: shows(w, *variant, **variants), drawn, attained)
+
+        return about
+
+    return claim
 
 
 def _listed(module: ModuleType, name: str) -> tuple[Any, ...]:

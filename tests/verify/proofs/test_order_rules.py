@@ -1,7 +1,9 @@
 """Bypass budgets and priority groups: what is proved is about the shipped rule, and every wrong rule falls."""
 
 import inspect
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ from fairsched.verify.report.scope import subject
 from fairsched.verify.solvers import Proved, Refuted, prove
 
 PROOFS = {bypass: bypass_proofs, turns: turns_proofs}
-KERNELS = {
+KERNELS: dict[ModuleType, tuple[Callable[..., Any], ...]] = {
     bypass: (bypass.place, bypass.gone, bypass.due, bypass.head),
     turns: (turns.chosen, turns.count, turns.turn_after, turns.taken_after),
 }

@@ -27,7 +27,8 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, gap_within, started_close, waits
+from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, gap_within, started_close
+from fairsched.verify.proofs.gates.deficit import waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import attrs
 
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.policies.gates import gap_cost, weighted_gap_cost
-from fairsched.verify.logic import BEGIN, RATES, RunStep, Witness, World, one, served
+from fairsched.verify.logic import BEGIN, RATES, RunStep, Values, Witness, World, one, served
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import deficit_system
 
@@ -66,7 +66,7 @@ _F_IN_DEBT: Script = (
 
 
 def _witness(theorem: str, script: Script, bound: int, quanta: tuple[int, int] = EVEN, **more: Any) -> Witness:
-    parameters = {"Q": quanta, "U": (CHARGE_MAX,) * 2, "f": F, "g": G}
+    parameters: Values = {"Q": quanta, "U": (CHARGE_MAX,) * 2, "f": F, "g": G}
     witness = Witness(gate_claim(theorem), 2, parameters, tuple(_steps(script)), bound, {"q0": "q"})
     return attrs.evolve(witness, **more)
 

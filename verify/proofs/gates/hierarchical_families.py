@@ -15,8 +15,20 @@ from fairsched.model.algebra import NUMPY, Bools, Ints, SiblingAlgebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies import gates
-from fairsched.verify.logic import BEGIN, RATES, Bug, RefutedClaim, RunStep, SampledClaim, Shown, Witness, one, served
-from fairsched.verify.proofs import gate_claim
+from fairsched.verify.logic import (
+    BEGIN,
+    RATES,
+    Bug,
+    RefutedClaim,
+    RunStep,
+    SampledClaim,
+    Shown,
+    Values,
+    Witness,
+    one,
+    served,
+)
+from fairsched.verify.proofs import gate_claim, sampled
 from fairsched.verify.proofs.gates.deficit_witnesses import (
     CHARGE_MAX,
     GAP,
@@ -99,22 +111,20 @@ def split_bound() -> int:
 Refilled = Callable[[Ints, Bools, Any], Ints]
 
 
-def _families(refilled: Refilled = hierarchical.refilled) -> SampledClaim:
-    def shows(w: SimpleNamespace) -> Shown:
-        state: Any = SimpleNamespace(
-            up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
-        )
-        found = refilled(np.array(w.q), np.array(w.waits, dtype=np.bool_), state).tolist()
-        alone = refilled_alone(w)
-        return {
-            f"the children of node {above} are as if they were alone": [
-                q for node, q in enumerate(found) if node and w.up[node] == above
-            ]
-            == children
-            for above, children in alone.items()
-        } | {"the root is left alone": found[0] == w.q[0]}
-
-    return SampledClaim(gates.H_FAMILIES, trees(), shows)
+@sampled(gates.H_FAMILIES, trees())
+def _families(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> Shown:
+    state: Any = SimpleNamespace(
+        up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
+    )
+    found = refilled(np.array(w.q), np.array(w.waits, dtype=np.bool_), state).tolist()
+    alone = refilled_alone(w)
+    return {
+        f"the children of node {above} are as if they were alone": [
+            q for node, q in enumerate(found) if node and w.up[node] == above
+        ]
+        == children
+        for above, children in alone.items()
+    } | {"the root is left alone": found[0] == w.q[0]}
 
 
 def claims() -> tuple[SampledClaim, ...]:
@@ -235,7 +245,7 @@ def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterat
 
 
 def _witness(theorem: str, quanta: tuple[int, ...], script: Script, bound: int, **more: Any) -> Witness:
-    parameters = {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
+    parameters: Values = {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
     steps = tuple(_Run(quanta, script).steps)
     return attrs.evolve(Witness(gate_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
 

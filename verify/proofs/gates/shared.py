@@ -158,11 +158,7 @@ class _Cluster:
             {**alone.parameters, **({"S": Kind.SCALAR} if self.stale else {})},
             (*alone.laws, *((Need(lambda o, w: w.S >= 0),) if self.stale else ()), *laws),
             {**dict.fromkeys(("q", "places", "R", "W", "P"), Kind.VECTOR), "known": Kind.MASK, **ghosts},
-            (
-                *_queues(self.kernel, self.gate),
-                kept["finish"],
-                *(map(_from_a_copy, charges) if self.stale else charges),
-            ),
+            (*_queues(self.kernel, self.gate), kept["finish"], *charges),
             derived={"queued": lambda o, w: self.kernel.waits(o, w.places)},
         )
 

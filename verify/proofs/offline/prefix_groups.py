@@ -15,6 +15,7 @@ import numpy as np
 from fairsched.model.request import Prompt
 from fairsched.policies import offline
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
+from fairsched.verify.proofs import sampled
 
 Groups = Callable[[offline.BatchTree], offline.PrefixGroups]
 DRAWN = 500
@@ -59,57 +60,47 @@ def saved_by_partitions(prompts: list[list[int]]) -> int:
     return best[-1]
 
 
-def saves_most(groups: Groups = offline.exact_groups) -> SampledClaim:
+@sampled(offline.P_BL_1, _batches(), drawn=DRAWN)
+def saves_most(w: SimpleNamespace, groups: Groups = offline.exact_groups) -> Shown:
     """As much as the best of all partitions."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        prompts = _prompts(w)
-        tree = _tree(prompts)
-        if not tree.saved_tokens_max:
-            return {}
-        return {"the most that can be saved": groups(tree).saved_tokens == saved_by_partitions(prompts)}
-
-    return SampledClaim(offline.P_BL_1, _batches(), shows, drawn=DRAWN)
+    prompts = _prompts(w)
+    tree = _tree(prompts)
+    if not tree.saved_tokens_max:
+        return {}
+    return {"the most that can be saved": groups(tree).saved_tokens == saved_by_partitions(prompts)}
 
 
-def between(groups: Groups = offline.greedy_groups) -> SampledClaim:
+@sampled(offline.P_BL_2, _batches(), drawn=DRAWN)
+def between(w: SimpleNamespace, groups: Groups = offline.greedy_groups) -> Shown:
     """The greedy groups, literally as printed."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        tree = _tree(_prompts(w))
-        if not tree.saved_tokens_max:
-            return {}
-        saved = groups(tree).saved_tokens
-        return {
-            "at most what the exact groups save": saved <= offline.exact_groups(tree).saved_tokens,
-            "at least what is saved without forking": saved >= offline.groups_by(tree, "whole").saved_tokens,
-        }
-
-    return SampledClaim(offline.P_BL_2, _batches(), shows, drawn=DRAWN)
+    tree = _tree(_prompts(w))
+    if not tree.saved_tokens_max:
+        return {}
+    saved = groups(tree).saved_tokens
+    return {
+        "at most what the exact groups save": saved <= offline.exact_groups(tree).saved_tokens,
+        "at least what is saved without forking": saved >= offline.groups_by(tree, "whole").saved_tokens,
+    }
 
 
-def parted(groups: Groups = offline.exact_groups) -> SampledClaim:
+@sampled(offline.P_BL_3, _batches())
+def parted(w: SimpleNamespace, groups: Groups = offline.exact_groups) -> Shown:
     """Counted in prompts and tokens, without the tree."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        prompts = _prompts(w)
-        made = groups(_tree(prompts))
-        members: list[list[list[int]]] = [[] for _ in made.sizes]
-        for keys, g in zip(prompts, made.group_of.tolist(), strict=True):
-            members[g].append(keys)
-        prefixes = made.prefix_tokens.tolist()
-        fits = [
-            all(keys[:n] == one[0][:n] and len(keys) > n for keys in one)
-            for one, n in zip(members, prefixes, strict=True)
-        ]
-        computed = sum(n + sum(len(keys) - n for keys in one) for one, n in zip(members, prefixes, strict=True))
-        return {
-            "in one group each": [len(one) for one in members] == made.sizes.tolist() and all(members),
-            "the group's prefix, and more": all(fits),
-            "all tokens less those saved": computed == sum(map(len, prompts)) - made.saved_tokens,
-        }
-
-    return SampledClaim(offline.P_BL_3, _batches(), shows)
+    prompts = _prompts(w)
+    made = groups(_tree(prompts))
+    members: list[list[list[int]]] = [[] for _ in made.sizes]
+    for keys, g in zip(prompts, made.group_of.tolist(), strict=True):
+        members[g].append(keys)
+    prefixes = made.prefix_tokens.tolist()
+    fits = [
+        all(keys[:n] == one[0][:n] and len(keys) > n for keys in one) for one, n in zip(members, prefixes, strict=True)
+    ]
+    computed = sum(n + sum(len(keys) - n for keys in one) for one, n in zip(members, prefixes, strict=True))
+    return {
+        "in one group each": [len(one) for one in members] == made.sizes.tolist() and all(members),
+        "the group's prefix, and more": all(fits),
+        "all tokens less those saved": computed == sum(map(len, prompts)) - made.saved_tokens,
+    }
 
 
 def claims() -> tuple[SampledClaim, ...]:

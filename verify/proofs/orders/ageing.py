@@ -24,6 +24,7 @@ from fairsched.verify.logic import (
     if_then,
     refuted,
 )
+from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 
 _TWO = ("boost", "level", "wait", "other_wait", "priority", "other_priority")
@@ -35,35 +36,14 @@ def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
     return run(w.boost, w.level, w.wait, w.priority), run(w.boost, w.level, w.other_wait, w.other_priority)
 
 
-def as_priority_and_wait(run: Any = key) -> ArithmeticClaim:
+@arithmetic(P_AGE_1, (*_TWO, "now"), _POSITIVE)
+def as_priority_and_wait(w: SimpleNamespace, run: Any = key) -> Shown:
     """At `now`, with the same factors; the larger goes first."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        raised = w.level * w.priority + w.boost * (w.now - w.wait)
-        other_raised = w.level * w.other_priority + w.boost * (w.now - w.other_wait)
-        before, higher = one < other, raised > other_raised
-        return {"the same order": if_then(before, higher) & if_then(higher, before)}
-
-    return ArithmeticClaim(P_AGE_1, (*_TWO, "now"), (_POSITIVE,), shows)
-
-
-def horizon(run: Any = key) -> ArithmeticClaim:
-    """`other` came so much later; `above` is D."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        return {
-            "of priority": w.level * (w.other_priority - w.priority) <= w.level * w.above,
-            "the later one is behind": one < other,
-        }
-
-    conditions = (
-        _POSITIVE,
-        Condition(lambda w: (w.other_priority - w.priority <= w.above) & (w.above >= 0)),
-        Condition(lambda w: w.boost * (w.other_wait - w.wait) > w.level * w.above),
-    )
-    return ArithmeticClaim(P_AGE_2, (*_TWO, "above"), conditions, shows, attained=_at_the_horizon)
+    one, other = _keys(w, run)
+    raised = w.level * w.priority + w.boost * (w.now - w.wait)
+    other_raised = w.level * w.other_priority + w.boost * (w.now - w.other_wait)
+    before, higher = one < other, raised > other_raised
+    return {"the same order": if_then(before, higher) & if_then(higher, before)}
 
 
 def _at_the_horizon() -> tuple[int, int]:
@@ -71,6 +51,23 @@ def _at_the_horizon() -> tuple[int, int]:
     boost, level, above = 2, 3, 8
     before = [later for later in range(50) if key(boost, level, later, above) <= key(boost, level, 0, 0)]
     return max(before), level * above // boost
+
+
+@arithmetic(
+    P_AGE_2,
+    (*_TWO, "above"),
+    _POSITIVE,
+    Condition(lambda w: (w.other_priority - w.priority <= w.above) & (w.above >= 0)),
+    Condition(lambda w: w.boost * (w.other_wait - w.wait) > w.level * w.above),
+    attained=_at_the_horizon,
+)
+def horizon(w: SimpleNamespace, run: Any = key) -> Shown:
+    """`other` came so much later; `above` is D."""
+    one, other = _keys(w, run)
+    return {
+        "of priority": w.level * (w.other_priority - w.priority) <= w.level * w.above,
+        "the later one is behind": one < other,
+    }
 
 
 # --- let in before --------------------------------------------------------------------------------------------------
@@ -89,16 +86,11 @@ def _overtakers(order: AgeingOrder, w: SimpleNamespace) -> int:
     return overtakers(policy, 10, w.coming, request)[0]
 
 
-def let_in_before(order: AgeingOrder | None = None) -> SampledClaim:
+@sampled(P_AGE_3, st.fixed_dictionaries({"coming": arrivals(3), "above": st.integers(0, 60)}))
+def let_in_before(w: SimpleNamespace, order: type[AgeingOrder] = AgeingOrder) -> Shown:
     """Up to `rho` a step come, and `sigma` more at once; all are `above` levels above the first."""
-    used = AgeingOrder(1_000 * _BOOST) if order is None else order
-
-    def shows(w: SimpleNamespace) -> Shown:
-        rho, sigma = max(w.coming[1:], default=0), w.coming[0]
-        return {"within the bound": _overtakers(used, w) * _BOOST <= (sigma + rho) * _BOOST + rho * w.above}
-
-    worlds = st.fixed_dictionaries({"coming": arrivals(3), "above": st.integers(0, 60)})
-    return SampledClaim(P_AGE_3, worlds, shows)
+    before, rho, sigma = _overtakers(order(1_000 * _BOOST), w), max(w.coming[1:], default=0), w.coming[0]
+    return {"within the bound": before * _BOOST <= (sigma + rho) * _BOOST + rho * w.above}
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
@@ -159,5 +151,5 @@ def bugs() -> tuple[Bug, ...]:
     return (
         Bug("low priorities first", as_priority_and_wait(added)),
         Bug("a priority counts twice", horizon(doubled)),
-        Bug("waits count for nothing", let_in_before(timeless(1_000 * _BOOST))),
+        Bug("waits count for nothing", let_in_before(timeless)),
     )

@@ -25,6 +25,7 @@ from fairsched.verify.logic import (
     if_then,
     refuted,
 )
+from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.kernels import larry
 from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 
@@ -47,51 +48,21 @@ def _same(one: Any, other: Any) -> Any:
     return if_then(one, other) & if_then(other, one)
 
 
-def as_the_score(run: Any = key) -> ArithmeticClaim:
+@arithmetic(orders.P_LAR_1, (*_TWO, "now"), _POSITIVE, _MEMORY)
+def as_the_score(w: SimpleNamespace, run: Any = key) -> Shown:
     """At `now` the score is -q m + alpha (now - arrival), with the same factors; the larger goes first."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        score = w.age * (w.now - w.wait) - w.size * w.queue * w.memory
-        other_score = w.age * (w.now - w.other_wait) - w.size * w.queue * w.other_memory
-        return {"the same order": _same(one < other, score > other_score)}
-
-    return ArithmeticClaim(orders.P_LAR_1, (*_TWO, "now"), (_POSITIVE, _MEMORY), shows)
+    one, other = _keys(w, run)
+    score = w.age * (w.now - w.wait) - w.size * w.queue * w.memory
+    other_score = w.age * (w.now - w.other_wait) - w.size * w.queue * w.other_memory
+    return {"the same order": _same(one < other, score > other_score)}
 
 
-def older_first(run: Any = key) -> ArithmeticClaim:
+@arithmetic(orders.P_LAR_2, _TWO, _POSITIVE, _MEMORY, Condition(lambda w: w.other_wait >= w.wait))
+def older_first(w: SimpleNamespace, run: Any = key) -> Shown:
     """`other` came later; equal keys go by age."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        enough = w.age * (w.other_wait - w.wait) >= w.size * w.queue * (w.memory - w.other_memory)
-        return {"the older is first exactly then": _same(one <= other, enough)}
-
-    later = Condition(lambda w: w.other_wait >= w.wait)
-    return ArithmeticClaim(orders.P_LAR_2, _TWO, (_POSITIVE, _MEMORY, later), shows)
-
-
-def horizon(run: Any = key) -> ArithmeticClaim:
-    """`other` came so much later; `spread` is d and `most` is Q."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        more = w.memory - w.other_memory
-        return {
-            "of memory": w.queue * more <= w.queue * w.spread,
-            "of the queue": w.queue * w.spread <= w.most * w.spread,
-            "of both, in key units": w.size * (w.queue * more) <= w.size * (w.most * w.spread),
-            "the later one is behind": one < other,
-        }
-
-    conditions = (
-        _POSITIVE,
-        _MEMORY,
-        Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
-        Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
-        Condition(lambda w: w.queue <= w.most, orders.QUEUE_BOUNDED),
-    )
-    return ArithmeticClaim(orders.P_LAR_3, (*_TWO, "spread", "most"), conditions, shows, attained=_at_the_horizon)
+    one, other = _keys(w, run)
+    enough = w.age * (w.other_wait - w.wait) >= w.size * w.queue * (w.memory - w.other_memory)
+    return {"the older is first exactly then": _same(one <= other, enough)}
 
 
 def _at_the_horizon() -> tuple[int, int]:
@@ -101,16 +72,35 @@ def _at_the_horizon() -> tuple[int, int]:
     return max(before), size * queue * spread // age
 
 
-def unchanged(run: Any = key) -> ArithmeticClaim:
+@arithmetic(
+    orders.P_LAR_3,
+    (*_TWO, "spread", "most"),
+    _POSITIVE,
+    _MEMORY,
+    Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
+    Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
+    Condition(lambda w: w.queue <= w.most, orders.QUEUE_BOUNDED),
+    attained=_at_the_horizon,
+)
+def horizon(w: SimpleNamespace, run: Any = key) -> Shown:
+    """`other` came so much later; `spread` is d and `most` is Q."""
+    one, other = _keys(w, run)
+    more = w.memory - w.other_memory
+    return {
+        "of memory": w.queue * more <= w.queue * w.spread,
+        "of the queue": w.queue * w.spread <= w.most * w.spread,
+        "of both, in key units": w.size * (w.queue * more) <= w.size * (w.most * w.spread),
+        "the later one is behind": one < other,
+    }
+
+
+@arithmetic(orders.P_LAR_5, (*_TWO, "later"), _POSITIVE, _MEMORY)
+def unchanged(w: SimpleNamespace, run: Any = key) -> Shown:
     """Keys are computed again after the oldest left, `later` than the one that was."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
-        one_after, other_after = _keys(after, run)
-        return {"the same order": _same(one < other, one_after < other_after)}
-
-    return ArithmeticClaim(orders.P_LAR_5, (*_TWO, "later"), (_POSITIVE, _MEMORY), shows)
+    one, other = _keys(w, run)
+    after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
+    one_after, other_after = _keys(after, run)
+    return {"the same order": _same(one < other, one_after < other_after)}
 
 
 # --- let in before --------------------------------------------------------------------------------------------------
@@ -129,17 +119,12 @@ def _overtakers(order: orders.LarryOrder, w: SimpleNamespace) -> tuple[int, int,
     return overtakers(policy, 200, w.coming, request)
 
 
-def let_in_before(order: orders.LarryOrder | None = None) -> SampledClaim:
+@sampled(orders.P_LAR_4, st.fixed_dictionaries({"coming": arrivals(2), "spread": st.integers(0, 60)}))
+def let_in_before(w: SimpleNamespace, order: type[orders.LarryOrder] = orders.LarryOrder) -> Shown:
     """Up to `rho` a step come, and `sigma` more at once; the first request needs `spread` more than the others."""
-    used = orders.LarryOrder(1_000 * _ALPHA, memory_unit="tokens") if order is None else order
-
-    def shows(w: SimpleNamespace) -> Shown:
-        before, longest, _ = _overtakers(used, w)
-        rho, sigma = max(w.coming[1:], default=0), w.coming[0]
-        return {"within the bound": before * _ALPHA <= (longest + sigma + rho) * _ALPHA + rho * longest * w.spread}
-
-    worlds = st.fixed_dictionaries({"coming": arrivals(2), "spread": st.integers(0, 60)})
-    return SampledClaim(orders.P_LAR_4, worlds, shows)
+    before, longest, _ = _overtakers(order(1_000 * _ALPHA, memory_unit="tokens"), w)
+    rho, sigma = max(w.coming[1:], default=0), w.coming[0]
+    return {"within the bound": before * _ALPHA <= (longest + sigma + rho) * _ALPHA + rho * longest * w.spread}
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
@@ -223,5 +208,5 @@ def bugs() -> tuple[Bug, ...]:
         Bug("one too many in the queue", older_first(longer_queue)),
         Bug("one too many in the queue", horizon(longer_queue)),
         Bug("waits are squared", unchanged(squared)),
-        Bug("waits count for nothing", let_in_before(late(1_000 * _ALPHA, memory_unit="tokens"))),
+        Bug("waits count for nothing", let_in_before(late)),
     )

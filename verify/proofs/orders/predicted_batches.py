@@ -1,5 +1,7 @@
 """How often S3 and PiA let a request in, in all worlds of a size; and that PiA's long requests may wait for ever."""
 
+from collections.abc import Iterator, Mapping
+from itertools import product
 from types import SimpleNamespace
 
 from fairsched.model.request import Prompt, Request
@@ -9,6 +11,7 @@ from fairsched.policies.catalog import S3, PiA
 from fairsched.policies.local import P_S3_1, Flight, PredictedBatches, SimilarLength
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
+from fairsched.verify.proofs import sampled
 
 DECLARED_MAX = 12
 """Declared outputs up to this are tried, with every prediction and every length."""
@@ -34,27 +37,23 @@ def _doublings(declared: int, predicted: int) -> int:
     return max((-(-declared // predicted) - 1).bit_length(), 0)
 
 
-def let_in(policy: PredictedBatches | None = None) -> SampledClaim:
-    """Every declared output up to a size, with every prediction and every output."""
-    used = S3() if policy is None else policy
-
-    def shows(w: SimpleNamespace) -> Shown:
-        return {"as often as it doubles": _let_in(w, used) <= 1 + _doublings(w.declared, w.predicted)}
-
-    sizes = range(1, DECLARED_MAX + 1)
-    worlds = [
-        {"declared": declared, "predicted": predicted, "output": output}
-        for declared in sizes
-        for predicted in range(1, declared + 1)
-        for output in range(1, declared + 1)
-    ]
-    return SampledClaim(P_S3_1, lambda: worlds, shows, attained=_attained)
-
-
 def _attained() -> tuple[int, int]:
     """One predicted to produce a token that produces all twelve."""
     world = SimpleNamespace(declared=DECLARED_MAX, predicted=1, output=DECLARED_MAX)
     return _let_in(world, S3()), 1 + _doublings(DECLARED_MAX, 1)
+
+
+def _worlds() -> Iterator[Mapping[str, int]]:
+    """Every declared output up to a size, with every prediction and every output."""
+    for declared in range(1, DECLARED_MAX + 1):
+        for predicted, output in product(range(1, declared + 1), repeat=2):
+            yield {"declared": declared, "predicted": predicted, "output": output}
+
+
+@sampled(P_S3_1, _worlds, attained=_attained)
+def let_in(w: SimpleNamespace, policy: type[S3] = S3) -> Shown:
+    """As S3 ships, or a variant of it."""
+    return {"as often as it doubles": _let_in(w, policy()) <= 1 + _doublings(w.declared, w.predicted)}
 
 
 def claims() -> tuple[SampledClaim, ...]:
@@ -72,7 +71,7 @@ class _Hasty(S3):
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    return (Bug("every request leaves after each token", let_in(_Hasty())),)
+    return (Bug("every request leaves after each token", let_in(_Hasty)),)
 
 
 def _never_starves(w: SimpleNamespace) -> Shown:

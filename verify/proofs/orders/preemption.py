@@ -22,6 +22,7 @@ from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, with_names
+from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import preemption
 from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
 
@@ -44,21 +45,20 @@ def _levels() -> Iterator[Mapping[str, Any]]:
         yield {"quantum": quantum, "prefill": prefill}
 
 
-def levels(join: Callable[[int, int], int] = orders.join_level, after: Any = orders.level_after) -> SampledClaim:
+@sampled(orders.P_FS_1, _levels)
+def levels(
+    w: SimpleNamespace, join: Callable[[int, int], int] = orders.join_level, after: Any = orders.level_after
+) -> Shown:
     """Against the rule taken by its word: time is served one by one, and each level's quantum runs out."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        first = next(p for p in range(99) if w.quantum * 2**p >= w.prefill)
-        level, here, right = first, w.prefill, join(w.prefill, w.quantum) == first
-        for service in range(w.prefill, w.prefill + SERVICES):
-            while here > w.quantum * 2**level:
-                here, level = here - w.quantum * 2**level, level + 1
-            right &= after(first, service, w.quantum) == level
-            right &= orders.service_left(first, level, service, w.quantum) == w.quantum * 2**level - here
-            here += 1
-        return {"level by level": right}
-
-    return SampledClaim(orders.P_FS_1, _levels, shows)
+    first = next(p for p in range(99) if w.quantum * 2**p >= w.prefill)
+    level, here, right = first, w.prefill, join(w.prefill, w.quantum) == first
+    for service in range(w.prefill, w.prefill + SERVICES):
+        while here > w.quantum * 2**level:
+            here, level = here - w.quantum * 2**level, level + 1
+        right &= after(first, service, w.quantum) == level
+        right &= orders.service_left(first, level, service, w.quantum) == w.quantum * 2**level - here
+        here += 1
+    return {"level by level": right}
 
 
 def _predictions() -> Iterator[Mapping[str, Any]]:
@@ -66,52 +66,43 @@ def _predictions() -> Iterator[Mapping[str, Any]]:
         yield {"predicted": predicted, "percent": percent}
 
 
-def withstands(order: type[orders.ShortestRemaining] = orders.ShortestRemaining) -> SampledClaim:
+@sampled(orders.P_TRAIL, _predictions)
+def withstands(w: SimpleNamespace, order: type[orders.ShortestRemaining] = orders.ShortestRemaining) -> Shown:
     """With up to twelve predicted tokens of fourteen, and any limit."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        request = Request(0, 0, 0, Prompt(1), 14, w.predicted)
-        stands = [order(w.percent).preemption_rank(request, generated, None) for generated in range(1, 15)]
-        later = pairwise(stands)
-        return {"no less": all(b is None or (a is not None and b >= a) for a, b in later)}
-
-    return SampledClaim(orders.P_TRAIL, _predictions, shows)
+    request = Request(0, 0, 0, Prompt(1), 14, w.predicted)
+    stands = [order(w.percent).preemption_rank(request, generated, None) for generated in range(1, 15)]
+    later = pairwise(stands)
+    return {"no less": all(b is None or (a is not None and b >= a) for a, b in later)}
 
 
 # --- step by step ---------------------------------------------------------------------------------------------------
 
 
-def _with_rule(policy: ComposedPolicy, w: SimpleNamespace) -> ComposedPolicy:
+def _played(kind: Callable[[], ComposedPolicy], w: SimpleNamespace) -> Iterator[Step]:
+    """The policy's steps under the world's batching rule."""
+    policy = kind()
     rule = BATCHINGS[w.batching](reserve=policy.batching.reserve)
-    return attrs.evolve(policy, batching=rule)
+    return steps(attrs.evolve(policy, batching=rule), w)
 
 
 _RULES = st.builds(lambda world, rule: {**world, "batching": rule}, WORLDS, st.sampled_from(sorted(BATCHINGS)))
 
 
-def none_preempted(policy: ComposedPolicy | None = None) -> SampledClaim:
+@sampled(P_NP_1, _RULES, drawn=100)
+def none_preempted(w: SimpleNamespace, policy: type[ComposedPolicy] = NoPreempt) -> Shown:
     """No-preempt under every batching rule."""
-    used = NoPreempt() if policy is None else policy
-
-    def shows(w: SimpleNamespace) -> Shown:
-        return {"none preempted": not any(step.plan.preempt for step in steps(_with_rule(used, w), w))}
-
-    return SampledClaim(P_NP_1, _RULES, shows, drawn=100)
+    return {"none preempted": not any(step.plan.preempt for step in _played(policy, w))}
 
 
-def oldest_stays(policy: ComposedPolicy | None = None) -> SampledClaim:
+@sampled(P_FC_1, _RULES, drawn=100)
+def oldest_stays(w: SimpleNamespace, policy: type[ComposedPolicy] = FCFSOptimistic) -> Shown:
     """First come, first served under every batching rule, with outputs that grow."""
-    used = FCFSOptimistic() if policy is None else policy
-
-    def shows(w: SimpleNamespace) -> Shown:
-        found = [_first(step) for step in steps(_with_rule(used, w), w) if step.worker.running]
-        return {
-            "stays": all(stays for stays, _, _ in found),
-            "the oldest": all(oldest for _, _, oldest in found),
-            "computes": w.batching != Chunked.name or all(computes for _, computes, _ in found),
-        }
-
-    return SampledClaim(P_FC_1, _RULES, shows, drawn=100)
+    found = [_first(step) for step in _played(policy, w) if step.worker.running]
+    return {
+        "stays": all(stays for stays, _, _ in found),
+        "the oldest": all(oldest for _, _, oldest in found),
+        "computes": w.batching != Chunked.name or all(computes for _, computes, _ in found),
+    }
 
 
 def _first(step: Step) -> tuple[bool, bool, bool]:
@@ -127,31 +118,31 @@ def _first(step: Step) -> tuple[bool, bool, bool]:
     return first not in step.plan.preempt, computes, flights[first].entry.age == min(ages)
 
 
-def displacing(kind: type[ComposedPolicy] = ComposedPolicy) -> SampledClaim:
-    """Outputs are reserved, so a preempted request is displaced."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        policy = kind("displaces", ORDERS[w.order], OpenGate(), Chunked())
-        try:
-            taken = [step for step in steps(policy, w) if step.plan.preempt]
-        except InfeasiblePlanError:
-            return {"feasible": False}
-        times = Counter(request_id for step in taken for request_id in step.plan.preempt)
-        return {
-            "a token each": all(step.worker.view(0).decoded_tokens(i) for step in taken for i in step.plan.preempt),
-            "behind": all(_ranks_behind(step) for step in taken),
-            "fewer times than tokens": all(count < w.rows[i][2] for i, count in times.items()),
-        }
-
-    worlds = st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1))
-    return SampledClaim(orders.P_DISPLACED, worlds, shows, attained=_at_every_token)
-
-
 def _at_every_token() -> tuple[int, int]:
     """How often a request of three tokens is displaced, of which nine were predicted."""
     world = SimpleNamespace(capacity=30, seats=1, rows=[[0, 2, 3, 9], [1, 1, 1, 1], [2, 1, 1, 1]])
     policy = ComposedPolicy("displaces", ORDERS[0], OpenGate(), Chunked())
     return sum(step.plan.preempt.count(0) for step in steps(policy, world)), world.rows[0][2] - 1
+
+
+@sampled(
+    orders.P_DISPLACED,
+    st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1)),
+    attained=_at_every_token,
+)
+def displacing(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) -> Shown:
+    """Outputs are reserved, so a preempted request is displaced."""
+    policy = kind("displaces", ORDERS[w.order], OpenGate(), Chunked())
+    try:
+        taken = [step for step in steps(policy, w) if step.plan.preempt]
+    except InfeasiblePlanError:
+        return {"feasible": False}
+    times = Counter(request_id for step in taken for request_id in step.plan.preempt)
+    return {
+        "a token each": all(step.worker.view(0).decoded_tokens(i) for step in taken for i in step.plan.preempt),
+        "behind": all(_ranks_behind(step) for step in taken),
+        "fewer times than tokens": all(count < w.rows[i][2] for i, count in times.items()),
+    }
 
 
 def _ranks_behind(step: Step) -> bool:
@@ -164,25 +155,22 @@ def _ranks_behind(step: Step) -> bool:
 STARVE = 4
 
 
-def promoted_first(order: type[orders.ShortestPredicted] = orders.ShortestPredicted) -> SampledClaim:
+@sampled(orders.P_LTR_1, WORLDS)
+def promoted_first(w: SimpleNamespace, order: type[orders.ShortestPredicted] = orders.ShortestPredicted) -> Shown:
     """One client, outputs that grow.  How long each waits is counted here, anew."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
-        waited: Counter[int] = Counter()
-        fair = True
-        for step in steps(policy, w):
-            admitted = {admission.request_id for admission in step.plan.admit}
-            left = set(step.worker.queue) - admitted
-            starving = any(waited[i] >= STARVE for i in left)
-            fair &= not starving or all(waited[i] >= STARVE for i in admitted)
-            produced = step.after.clock > step.worker.clock or len(step.after.prefilling) < len(
-                {*(i for i, _ in step.worker.prefilling), *admitted} - set(step.plan.preempt)
-            )
-            waited = Counter({i: waited[i] + produced if i in left else int(produced) for i in step.after.queue})
-        return {"the starving first": fair}
-
-    return SampledClaim(orders.P_LTR_1, WORLDS, shows)
+    policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
+    waited: Counter[int] = Counter()
+    fair = True
+    for step in steps(policy, w):
+        admitted = {admission.request_id for admission in step.plan.admit}
+        left = set(step.worker.queue) - admitted
+        starving = any(waited[i] >= STARVE for i in left)
+        fair &= not starving or all(waited[i] >= STARVE for i in admitted)
+        produced = step.after.clock > step.worker.clock or len(step.after.prefilling) < len(
+            {*(i for i, _ in step.worker.prefilling), *admitted} - set(step.plan.preempt)
+        )
+        waited = Counter({i: waited[i] + produced if i in left else int(produced) for i in step.after.queue})
+    return {"the starving first": fair}
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
@@ -241,8 +229,8 @@ def bugs() -> tuple[Bug, ...]:
     unpromoted = changed(orders.ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
     from_the_front = changed(FCFSOptimistic, "_preempt", "reversed(view.running_ranks)", "view.running_ranks")
     return (
-        Bug("outputs are not reserved", none_preempted(FCFSOptimistic())),
-        Bug("the oldest is preempted first", oldest_stays(from_the_front())),
+        Bug("outputs are not reserved", none_preempted(FCFSOptimistic)),
+        Bug("the oldest is preempted first", oldest_stays(from_the_front)),
         Bug("who has produced nothing is displaced", displacing(_hasty())),
         Bug("what is left grows", withstands(longest)),
         Bug("a prefill of exactly a quantum joins the next level", levels(lambda t, q: (t // q).bit_length())),

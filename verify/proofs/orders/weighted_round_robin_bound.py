@@ -29,51 +29,49 @@ from fairsched.verify.logic import (
     Shown,
     at_least,
 )
+from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.kernels import weighted_round_robin
 
 
-def _bound(functions: Functions) -> ArithmeticClaim:
+def attained() -> tuple[int, int]:
+    """The longest wait of the fourth of group 2 of 3, whenever in a round it comes, and its bound."""
+    longest = max(picks(3, 2, 4, offset) for offset in range(round_picks(3)))
+    return longest, picks_max(4, turns_max(4, 2), 2, round_picks(3))
+
+
+@arithmetic(
+    PG_1,
+    ("k", "g", "N", "R", "others", "own"),
+    *at_least(1, "g"),
+    Condition(lambda w: w.g <= w.N),
+    *at_least(1, "k"),
+    *at_least(0, "R"),
+    Condition(lambda w: w.others <= w.R * (w.N - w.g)),
+    Condition(lambda w: w.own >= (w.R - 1) * w.g),
+    Condition(lambda w: w.own <= w.k - 1),
+    attained=attained,
+)
+def _bound(w: SimpleNamespace, functions: Functions) -> Shown:
     """PG-turns, with R a number, gives the bound that ships."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        turns_max = functions.turns_max(w.k, w.g)
-        bound = functions.picks_max(w.k, turns_max, w.g, w.N)
-        return {
-            "k <= ceil(k/g) g": w.k <= turns_max * w.g,
-            "(R - 1 - ceil(k/g)) g < 0": (w.R - 1 - turns_max) * w.g <= -1,
-            "R <= ceil(k/g)": turns_max >= w.R,
-            "(ceil(k/g) - R) (N - g) >= 0": (turns_max - w.R) * (w.N - w.g) >= 0,
-            "others + k <= bound": w.others + w.k <= bound,
-            "bound <= ceil(k/g) N": bound <= turns_max * w.N,
-        }
-
-    return ArithmeticClaim(
-        PG_1,
-        ("k", "g", "N", "R", "others", "own"),
-        (
-            *at_least(1, "g"),
-            Condition(lambda w: w.g <= w.N),
-            *at_least(1, "k"),
-            *at_least(0, "R"),
-            Condition(lambda w: w.others <= w.R * (w.N - w.g)),
-            Condition(lambda w: w.own >= (w.R - 1) * w.g),
-            Condition(lambda w: w.own <= w.k - 1),
-        ),
-        shows,
-        attained=attained,
-    )
+    turns_max = functions.turns_max(w.k, w.g)
+    bound = functions.picks_max(w.k, turns_max, w.g, w.N)
+    return {
+        "k <= ceil(k/g) g": w.k <= turns_max * w.g,
+        "(R - 1 - ceil(k/g)) g < 0": (w.R - 1 - turns_max) * w.g <= -1,
+        "R <= ceil(k/g)": turns_max >= w.R,
+        "(ceil(k/g) - R) (N - g) >= 0": (turns_max - w.R) * (w.N - w.g) >= 0,
+        "others + k <= bound": w.others + w.k <= bound,
+        "bound <= ceil(k/g) N": bound <= turns_max * w.N,
+    }
 
 
-def _groups(functions: Functions) -> ArithmeticClaim:
+@arithmetic(PG_GROUPS, ("g",), *at_least(1, "g"))
+def _groups(w: SimpleNamespace, functions: Functions) -> Shown:
     """By induction: what is below group g is a round of g - 1 groups."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        return {
-            "no groups, no picks": functions.round_picks(w.g - w.g) == 0,
-            "with group g there are g more": functions.round_picks(w.g) == functions.round_picks(w.g - 1) + w.g,
-        }
-
-    return ArithmeticClaim(PG_GROUPS, ("g",), at_least(1, "g"), shows)
+    return {
+        "no groups, no picks": functions.round_picks(w.g - w.g) == 0,
+        "with group g there are g more": functions.round_picks(w.g) == functions.round_picks(w.g - 1) + w.g,
+    }
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:
@@ -162,12 +160,6 @@ def picks(groups: int, quota: int, position: int, offset: int) -> int:
             waiting.remove(admission.request_id)
         if admission.request_id == target:
             return count - offset
-
-
-def attained() -> tuple[int, int]:
-    """The longest wait of the fourth of group 2 of 3, whenever in a round it comes, and its bound."""
-    longest = max(picks(3, 2, 4, offset) for offset in range(round_picks(3)))
-    return longest, picks_max(4, turns_max(4, 2), 2, round_picks(3))
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------

@@ -16,46 +16,45 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import placement
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted
+from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
+_REQUEST = st.tuples(st.integers(1, 30), st.integers(1, 12))
+_PRESENT = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5), st.none()), max_size=3)
+_HEARTBEATS = st.fixed_dictionaries(
+    {
+        "lines": st.lists(st.integers(0, 5), min_size=5, max_size=5),
+        "per_request": st.integers(0, 2),
+        "target": st.integers(20, 300),
+        "theta": st.integers(50, 100),
+        "gamma": st.sampled_from((0, 50, 100)),
+        "reserve": st.sampled_from(("lock-step", "peaks")),
+        "capacity": st.integers(20, 120),
+        "clock": st.just(5),
+        "workers": st.lists(_PRESENT, max_size=2),
+        "coming": st.lists(st.builds(lambda r, due: (*r, due), _REQUEST, st.integers(0, 300)), max_size=4),
+    }
+)
 
-def placements_hold(kind: type[placement.PlacementBatch] = placement.PlacementBatch) -> SampledClaim:
+
+@sampled(placement.P_ALD_1, _HEARTBEATS, drawn=400)
+def placements_hold(w: SimpleNamespace, kind: type[placement.PlacementBatch] = placement.PlacementBatch) -> Shown:
     """Workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        k1, c1, k2, c2, c3 = w.lines
-        p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
-        rules = placement.Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
-        rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
-        batch = kind(rules, rows)
-        shown: dict[str, bool] = {}
-        there = [[*map(tuple, each)] for each in (*w.workers, ())]
-        for prompt, output, due in w.coming:
-            wanted = placement.Wanted(prompt, output, output, due)
-            row = batch.choose(wanted)
-            if row is not None:
-                batch.take(row, wanted)
-                there[row].append((prompt, output, w.clock, due))
-                shown |= _kept(rules, w, there[row], rows[row].saved)
-        return shown
-
-    request = st.tuples(st.integers(1, 30), st.integers(1, 12))
-    present = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5), st.none()), max_size=3)
-    worlds = st.fixed_dictionaries(
-        {
-            "lines": st.lists(st.integers(0, 5), min_size=5, max_size=5),
-            "per_request": st.integers(0, 2),
-            "target": st.integers(20, 300),
-            "theta": st.integers(50, 100),
-            "gamma": st.sampled_from((0, 50, 100)),
-            "reserve": st.sampled_from(("lock-step", "peaks")),
-            "capacity": st.integers(20, 120),
-            "clock": st.just(5),
-            "workers": st.lists(present, max_size=2),
-            "coming": st.lists(st.builds(lambda r, due: (*r, due), request, st.integers(0, 300)), max_size=4),
-        }
-    )
-    return SampledClaim(placement.P_ALD_1, worlds, shows, drawn=400)
+    k1, c1, k2, c2, c3 = w.lines
+    p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
+    rules = placement.Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
+    rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
+    batch = kind(rules, rows)
+    shown: dict[str, bool] = {}
+    there = [[*map(tuple, each)] for each in (*w.workers, ())]
+    for prompt, output, due in w.coming:
+        wanted = placement.Wanted(prompt, output, output, due)
+        row = batch.choose(wanted)
+        if row is not None:
+            batch.take(row, wanted)
+            there[row].append((prompt, output, w.clock, due))
+            shown |= _kept(rules, w, there[row], rows[row].saved)
+    return shown
 
 
 def _row(
@@ -109,27 +108,32 @@ _KINDS = ((2, 1), (1, 1), (1, 3), (4, 1), (3, 3))
 _CAPACITY = 10
 
 
-def near_the_optimum(packs: Callable[..., tuple[int | None, ...]] = placement.pack) -> SampledClaim:
+def _worst() -> tuple[int, int]:
+    """Two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
+    wanted = [placement.Wanted(*kind, kind[1], None) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
+    at = placement.pack(_PACKED[0], wanted, _CAPACITY)
+    return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
+
+
+def _sequences() -> Iterator[Mapping[str, Any]]:
+    for count in range(1, 6):
+        for code in range(1 << count):
+            for first in range(len(_KINDS)):
+                for second in range(first):
+                    kinds = [second if code >> i & 1 else first for i in range(count)]
+                    if len(set(kinds)) == 2:
+                        yield from ({"kinds": kinds, "rules": rules} for rules in range(len(_PACKED)))
+
+
+@sampled(placement.P_ALD_7, _sequences, attained=_worst)
+def near_the_optimum(w: SimpleNamespace, packs: Callable[..., tuple[int | None, ...]] = placement.pack) -> Shown:
     """Sequences of up to five requests of two kinds of (prompt, output), under memory alone and under (b) too."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        wanted = [placement.Wanted(*_KINDS[kind], _KINDS[kind][1], None) for kind in w.kinds]
-        rules = _PACKED[w.rules]
-        at = packs(rules, wanted, _CAPACITY)
-        if None in at:
-            return {}
-        return {"at most 3/2": 2 * (1 + max(i for i in at if i is not None)) <= 3 * _fewest(rules, wanted)}
-
-    def worlds() -> Iterator[Mapping[str, Any]]:
-        for count in range(1, 6):
-            for code in range(1 << count):
-                for first in range(len(_KINDS)):
-                    for second in range(first):
-                        kinds = [second if code >> i & 1 else first for i in range(count)]
-                        if len(set(kinds)) == 2:
-                            yield from ({"kinds": kinds, "rules": rules} for rules in range(len(_PACKED)))
-
-    return SampledClaim(placement.P_ALD_7, worlds, shows, attained=_worst)
+    wanted = [placement.Wanted(*_KINDS[kind], _KINDS[kind][1], None) for kind in w.kinds]
+    rules = _PACKED[w.rules]
+    at = packs(rules, wanted, _CAPACITY)
+    if None in at:
+        return {}
+    return {"at most 3/2": 2 * (1 + max(i for i in at if i is not None)) <= 3 * _fewest(rules, wanted)}
 
 
 def _fewest(rules: placement.Rules, wanted: list[placement.Wanted]) -> int:
@@ -154,13 +158,6 @@ def _fewest(rules: placement.Rules, wanted: list[placement.Wanted]) -> int:
         return min(found)
 
     return shared(wanted, [])
-
-
-def _worst() -> tuple[int, int]:
-    """Two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
-    wanted = [placement.Wanted(*kind, kind[1], None) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
-    at = placement.pack(_PACKED[0], wanted, _CAPACITY)
-    return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
 
 
 def claims() -> tuple[SampledClaim, ...]:

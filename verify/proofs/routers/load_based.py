@@ -30,6 +30,7 @@ from fairsched.verify.logic import (
     unchecked,
     with_names,
 )
+from fairsched.verify.proofs import arithmetic
 
 _ANY: Any = SimpleNamespace(id=0, client=0)
 """A request of which nothing else matters."""
@@ -59,42 +60,6 @@ def _turn(router: Any, state: Any, size: Any) -> tuple[Any, Any]:
     return dispatch.worker, after.placed
 
 
-def round_robin(kind: Any = routers.RoundRobin, per_client: Any = routers.PerClientRoundRobin) -> ArithmeticClaim:
-    """Before turn q m + r, worker i had q + 1 turns if i < r, or else q.
-
-    A client's turns begin at turn Q m + R, those of all clients together at 0.
-    """
-
-    def counted(worker: Any, w: SimpleNamespace) -> Any:
-        return w.q + one_if(worker < w.r) - w.Q - one_if(worker < w.R)
-
-    def shows(w: SimpleNamespace) -> Shown:
-        now = w.q * w.m + w.r
-        worker, after = _turn(kind(), routers.TurnState(now), w.m)
-        of_client, client_after = _turn(per_client(), routers.ClientTurnState(Map({0: now})), w.m)
-        then = SimpleNamespace(**{**vars(w), "q": w.q + one_if(w.r + 1 >= w.m)})
-        then.r = (w.r + 1) * one_if(w.r + 1 < w.m)
-        difference = counted(w.a, then) - counted(w.b, then)
-        return {
-            "the next turn": (after == now + 1) & (client_after[0] == now + 1),
-            "the worker at turn": worker == w.r,
-            "the worker at turn, for a client": of_client == w.r,
-            "a's turns are counted": counted(w.a, then) == counted(w.a, w) + one_if(w.a == w.r),
-            "a and b differ by at most 1": (difference <= 1) & (difference >= -1),
-        }
-
-    def within(name: str) -> Condition:
-        return Condition(lambda w: (getattr(w, name) >= 0) & (getattr(w, name) < w.m))
-
-    return ArithmeticClaim(
-        routers.P_RR_1,
-        ("m", "q", "r", "Q", "R", "a", "b"),
-        (Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)), *map(within, ("r", "R", "a", "b"))),
-        shows,
-        attained=lambda: (_spread(routers.RoundRobin(), 1), 1),
-    )
-
-
 def _spread(router: Any, count: int) -> int:
     """How much counts of two workers differ after so many requests of one token each."""
     state, queues = router.init(), [0, 0]
@@ -103,6 +68,43 @@ def _spread(router: Any, count: int) -> int:
         dispatch, state = router.route(state, Request(i, 0, 0, Prompt(1), 1), view)
         queues[dispatch.worker] += 1
     return abs(queues[0] - queues[1])
+
+
+def _counted(worker: Any, w: SimpleNamespace) -> Any:
+    return w.q + one_if(worker < w.r) - w.Q - one_if(worker < w.R)
+
+
+def _a_worker(name: str) -> Condition:
+    return Condition(lambda w: (getattr(w, name) >= 0) & (getattr(w, name) < w.m))
+
+
+@arithmetic(
+    routers.P_RR_1,
+    ("m", "q", "r", "Q", "R", "a", "b"),
+    Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)),
+    *map(_a_worker, ("r", "R", "a", "b")),
+    attained=lambda: (_spread(routers.RoundRobin(), 1), 1),
+)
+def round_robin(
+    w: SimpleNamespace, kind: Any = routers.RoundRobin, per_client: Any = routers.PerClientRoundRobin
+) -> Shown:
+    """Before turn q m + r, worker i had q + 1 turns if i < r, or else q.
+
+    A client's turns begin at turn Q m + R, those of all clients together at 0.
+    """
+    now = w.q * w.m + w.r
+    worker, after = _turn(kind(), routers.TurnState(now), w.m)
+    of_client, client_after = _turn(per_client(), routers.ClientTurnState(Map({0: now})), w.m)
+    then = SimpleNamespace(**{**vars(w), "q": w.q + one_if(w.r + 1 >= w.m)})
+    then.r = (w.r + 1) * one_if(w.r + 1 < w.m)
+    difference = _counted(w.a, then) - _counted(w.b, then)
+    return {
+        "the next turn": (after == now + 1) & (client_after[0] == now + 1),
+        "the worker at turn": worker == w.r,
+        "the worker at turn, for a client": of_client == w.r,
+        "a's turns are counted": _counted(w.a, then) == _counted(w.a, w) + one_if(w.a == w.r),
+        "a and b differ by at most 1": (difference <= 1) & (difference >= -1),
+    }
 
 
 # --- join the shortest queue ------------------------------------------------------------------------------------------
@@ -195,29 +197,27 @@ def _of_two(kind: Any, w: SimpleNamespace) -> tuple[Any, list[Any]]:
     return dispatch.worker, seen
 
 
-def power_of_two(kind: Any = routers.PowerOfTwo) -> ArithmeticClaim:
+@arithmetic(
+    routers.P_P2C_1,
+    ("m", "first", "second", "queue", "other_queue"),
+    *at_least(2, "m"),
+    Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
+    Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
+    Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
+)
+def power_of_two(w: SimpleNamespace, kind: Any = routers.PowerOfTwo) -> Shown:
     """Of m >= 2 workers; whom it looks at first has `queue` requests."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        worker, seen = _of_two(kind, w)
-        if len(seen) < 2:  # With one worker there is no choice.
-            return {}
-        one, other = seen
-        return {
-            "both are workers": (one >= 0) & (one < w.m) & (other >= 0) & (other < w.m),
-            "the two differ": one != other,
-            "the shorter queue is chosen": if_then(worker == one, w.queue <= w.other_queue)
-            & if_then(worker == other, w.other_queue <= w.queue),
-            "one of them is chosen": (worker == one) | (worker == other),
-        }
-
-    conditions = (
-        *at_least(2, "m"),
-        Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
-        Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
-        Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
-    )
-    return ArithmeticClaim(routers.P_P2C_1, ("m", "first", "second", "queue", "other_queue"), conditions, shows)
+    worker, seen = _of_two(kind, w)
+    if len(seen) < 2:  # With one worker there is no choice.
+        return {}
+    one, other = seen
+    return {
+        "both are workers": (one >= 0) & (one < w.m) & (other >= 0) & (other < w.m),
+        "the two differ": one != other,
+        "the shorter queue is chosen": if_then(worker == one, w.queue <= w.other_queue)
+        & if_then(worker == other, w.other_queue <= w.queue),
+        "one of them is chosen": (worker == one) | (worker == other),
+    }
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from fairsched.verify.logic import (
     if_then,
     unchecked,
 )
+from fairsched.verify.proofs import arithmetic
 
 _LENGTHS = ("tokens", "step_tokens", "mean_in", "mean_out")
 
@@ -140,23 +141,24 @@ def _chosen(kind: Any, first: Any, second: Any) -> int:
     return int(dispatch.worker)
 
 
-def least(kind: Any = routers.SAL) -> ArithmeticClaim:
+@arithmetic(
+    routers.P_SAL_LEAST,
+    tuple(name for load in _LOADS for name in load),
+    *at_least(1, "of_a", "of_b", "of_c"),
+    *at_least(0, "high_a", "high_b", "high_c"),
+    relaxed=True,
+)
+def least(w: SimpleNamespace, kind: Any = routers.SAL) -> Shown:
     """About any three loads: `route` between a and b, and the order among all."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        a, b, c = (tuple(getattr(w, name) for name in names) for names in _LOADS)
-        changes = _chosen(kind, a, b) == 1
-        return {
-            "the second is chosen if it is better": if_then(_is_less(b, a), changes),
-            "and otherwise not": if_then(changes, _is_less(b, a)),
-            "who is not better than b, nor b than c, is not better than c": _is_less(b, a)
-            | _is_less(c, b)
-            | if_then(_is_less(c, a), False),
-        }
-
-    names = tuple(name for load in _LOADS for name in load)
-    conditions = (*at_least(1, "of_a", "of_b", "of_c"), *at_least(0, "high_a", "high_b", "high_c"))
-    return ArithmeticClaim(routers.P_SAL_LEAST, names, conditions, shows, relaxed=True)
+    a, b, c = (tuple(getattr(w, name) for name in names) for names in _LOADS)
+    changes = _chosen(kind, a, b) == 1
+    return {
+        "the second is chosen if it is better": if_then(_is_less(b, a), changes),
+        "and otherwise not": if_then(changes, _is_less(b, a)),
+        "who is not better than b, nor b than c, is not better than c": _is_less(b, a)
+        | _is_less(c, b)
+        | if_then(_is_less(c, a), False),
+    }
 
 
 # --- between polls ----------------------------------------------------------------------------------------------------
