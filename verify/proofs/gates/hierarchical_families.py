@@ -172,18 +172,11 @@ def splits(gate: gates.AnyGate, name: str) -> SampledClaim:
     return SampledClaim(theorem, worlds, shows)
 
 
-GATES: dict[str, gates.AnyGate] = {
-    "flat": gates.DeficitGate(RATES, QUANTUM),
-    "hierarchical": gates.HierarchicalGate(RATES, QUANTUM),
-}
-"""The two gates of the comparison."""
-
-
 def refutations() -> tuple[RefutedClaim, ...]:
     """What sounds right of shares among clients and is not."""
     return (
         RefutedClaim(
-            splits(GATES["flat"], "F-HIER-1"),
+            splits(gates.DeficitGate(RATES, QUANTUM), "F-HIER-1"),
             "the deficit gate, whose shares are per client",
             gates.H_SPLIT.id,
             "120 requests of 3 units: as 3 clients an organisation gets 270 units, and a client beside it 90",

@@ -12,13 +12,10 @@ from fairsched.policies.local import P_S3_1, Flight, PredictedBatches, SimilarLe
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
 from fairsched.verify.proofs import sampled
+from fairsched.verify.proofs.orders.scenarios import overtakers
 
 DECLARED_MAX = 12
 """Declared outputs up to this are tried, with every prediction and every length."""
-
-
-def _play(policy: PredictedBatches) -> WorkerPlay:
-    return WorkerPlay(policy, WorkerState(0, 2 * DECLARED_MAX))
 
 
 def _request(request_id: int, now_ns: int, declared: int, predicted: int) -> Request:
@@ -27,7 +24,7 @@ def _request(request_id: int, now_ns: int, declared: int, predicted: int) -> Req
 
 def _let_in(w: SimpleNamespace, policy: PredictedBatches) -> int:
     """How often the request is admitted; a step takes a nanosecond."""
-    play = _play(policy)
+    play = WorkerPlay(policy, WorkerState(0, 2 * DECLARED_MAX))
     play.arrive(_request(0, 0, w.declared, w.predicted), w.output, 0)
     return sum(len(admitted(play.step(now_ns, took_ns=1))) for now_ns in range(8 * DECLARED_MAX))
 
@@ -76,13 +73,13 @@ def bugs() -> tuple[Bug, ...]:
 
 def _never_starves(w: SimpleNamespace) -> Shown:
     """A long request, and a short one in each step."""
-    play = _play(PiA(order=SimilarLength(1), batching=RequestLevel(max_running=1, reserve="optimistic")))
-    play.arrive(_request(0, 0, DECLARED_MAX, DECLARED_MAX), DECLARED_MAX, 0)
-    served = list[int]()
-    for step in range(w.steps):
-        play.arrive(_request(1 + step, step, 1, 1), 1, step)
-        served += admitted(play.step(step, took_ns=1))
-    return {"not for ever": 0 in served}
+    policy = PiA(order=SimilarLength(1), batching=RequestLevel(max_running=1, reserve="optimistic"))
+
+    def request(number: int, now_ns: int) -> Request:
+        tokens = 1 if number else DECLARED_MAX
+        return _request(number, now_ns, tokens, tokens)
+
+    return {"not for ever": overtakers(policy, 2 * DECLARED_MAX, [1] * w.steps, request)[0] < w.steps}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:

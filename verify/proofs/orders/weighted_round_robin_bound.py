@@ -93,7 +93,7 @@ def bugs() -> tuple[Bug, ...]:
     )
 
 
-# --- where the bound is reached, and what is false --------------------------------------------------------------------
+# --- where the bound is reached ---------------------------------------------------------------------------------------
 
 Script = Sequence[Sequence[Any]]
 
@@ -102,9 +102,20 @@ _PRINTED = "the share of a prompt that is cached says which group it is in; grou
 _SOURCE = "Preble (ICLR'25), the local scheduler"
 
 
+def _policy(order: PriorityGroups) -> ComposedPolicy:
+    return ComposedPolicy("played", order, OpenGate(), Chunked(max_running=1))
+
+
+def _lets_in(policy: ComposedPolicy, state: Any) -> tuple[int, Any]:
+    """The one request that is let in, and the state once it has finished."""
+    plan, state = policy.decide(state, _EMPTY)
+    (admission,) = plan.admit
+    return admission.request_id, policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+
+
 def played(order: PriorityGroups, script: Script) -> list[int]:
     """Who is let in by the shipped policy with this order, one by one."""
-    policy = ComposedPolicy("played", order, OpenGate(), Chunked(max_running=1))
+    policy = _policy(order)
     state, let_in = policy.init(), list[int]()
     for word, *values in script:
         match word:
@@ -119,16 +130,11 @@ def played(order: PriorityGroups, script: Script) -> list[int]:
                 prompt = Prompt.from_keys(values[0])
                 state = policy.observe(state, Evicted(0, 0, -1, prompt, 0, prompt.blocks))
             case "let in":
-                plan, state = policy.decide(state, _EMPTY)
-                (admission,) = plan.admit
-                let_in.append(admission.request_id)
-                state = policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+                request_id, state = _lets_in(policy, state)
+                let_in.append(request_id)
             case _:
                 raise ValueError(f"a script has no word {word!r}")
     return let_in
-
-
-# --- where the bound is reached ---------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -142,7 +148,7 @@ class _Told(PriorityGroups):
 def picks(groups: int, quota: int, position: int, offset: int) -> int:
     """After how many picks a request is in, if all groups are full, so many picks of a round are over, and it is the
     `position`-th of its group then."""
-    policy = ComposedPolicy("played", _Told(groups), OpenGate(), Chunked(max_running=1))
+    policy = _policy(_Told(groups))
     state, many = policy.init(), position + 2 * round_picks(groups)
     for request_id in range(groups * many * position):
         group = 1 + request_id % groups
@@ -152,13 +158,11 @@ def picks(groups: int, quota: int, position: int, offset: int) -> int:
     while True:
         if count == offset:
             target = waiting[position - 1]
-        plan, state = policy.decide(state, _EMPTY)
-        (admission,) = plan.admit
-        state = policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+        let_in, state = _lets_in(policy, state)
         count += 1
-        if admission.request_id in waiting[: position + 1]:
-            waiting.remove(admission.request_id)
-        if admission.request_id == target:
+        if let_in in waiting[: position + 1]:
+            waiting.remove(let_in)
+        if let_in == target:
             return count - offset
 
 
