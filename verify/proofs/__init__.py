@@ -3,7 +3,8 @@
 **To add proofs**, write a module in the folder that it belongs to and put it into `MODULES`.  It has:
 
 - `claims()`: one claim a theorem, of any kind.  `Claim` is about kernels and any sequence of events (`logic.system`);
-  `ArithmeticClaim` runs shipped functions on unknown integers, and `SampledClaim` tries worlds (`logic.claims`).
+  `ArithmeticClaim` runs shipped functions on unknown integers, and `SampledClaim` tries worlds (`logic.claims`):
+  `arithmetic` and `sampled` make them of a function from a world to the statements that must be true of it.
 - `bugs()`, for the second and third kind: each `Bug` is the claim about code that is wrong, and has to be refuted.
 - `refutations()`, if statements are false: each `RefutedClaim` has a world; `fairsched verify` looks for it again.
 - `witnesses()`, if runs attain the bounds of its theorems.
@@ -18,7 +19,7 @@ theorem with a `bound` also needs `attained` in its claim.  What is missing is n
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from importlib import import_module
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from fairsched.model.theorem import Theorem
@@ -33,7 +34,6 @@ from fairsched.verify.logic import (
     Shown,
     Witness,
 )
-from fairsched.verify.logic.claims import DRAWN
 
 SUITE = ""
 """The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
@@ -154,40 +154,32 @@ def home_of(theorem: str) -> ModuleType | None:
     return None
 
 
+Shows = Callable[..., Shown]
+"""What is shown in a world, of what ships unless other arguments say of which variant."""
+
+
 def arithmetic(
-    theorem: Theorem,
-    names: tuple[str, ...],
-    *conditions: Condition,
-    relaxed: bool = False,
-    attained: Callable[[], tuple[int, int]] | None = None,
-) -> Callable[[Callable[..., Shown]], Callable[..., ArithmeticClaim]]:
-    """Make of what is shown in a world the claim about what ships; arguments beside the world make it about a variant.
+    theorem: Theorem, names: tuple[str, ...], *conditions: Condition, **more: Any
+) -> Callable[[Shows], Callable[..., ArithmeticClaim]]:
+    """Make of what is shown the claim about all integers `names` under these conditions; `more` as the claim has it."""
 
-    The integers `names`, under these conditions, are the world.
-    """
-
-    def claim(shows: Callable[..., Shown]) -> Callable[..., ArithmeticClaim]:
+    def claim(shows: Shows) -> Callable[..., ArithmeticClaim]:
         @wraps(shows)
         def about(*variant: Any, **variants: Any) -> ArithmeticClaim:
-            def shown(w: SimpleNamespace) -> Shown:
-                return shows(w, *variant, **variants)
-
-            return ArithmeticClaim(theorem, names, conditions, shown, relaxed, attained)
+            return ArithmeticClaim(theorem, names, conditions, lambda w: shows(w, *variant, **variants), **more)
 
         return about
 
     return claim
 
 
-def sampled(
-    theorem: Theorem, worlds: Any, *, drawn: int = DRAWN, attained: Callable[[], tuple[int, int]] | None = None
-) -> Callable[[Callable[..., Shown]], Callable[..., SampledClaim]]:
-    """Make of what is shown in a world the claim that is tried in these worlds, about what ships or a variant."""
+def sampled(theorem: Theorem, worlds: Any, **more: Any) -> Callable[[Shows], Callable[..., SampledClaim]]:
+    """Make of what is shown the claim that is tried in these worlds; `more` as the claim has it."""
 
-    def claim(shows: Callable[..., Shown]) -> Callable[..., SampledClaim]:
+    def claim(shows: Shows) -> Callable[..., SampledClaim]:
         @wraps(shows)
         def about(*variant: Any, **variants: Any) -> SampledClaim:
-            return SampledClaim(theorem, worlds, lambda w: shows(w, *variant, **variants), drawn, attained)
+            return SampledClaim(theorem, worlds, lambda w: shows(w, *variant, **variants), **more)
 
         return about
 
