@@ -279,25 +279,30 @@ def _refund_claim(kernel: Functions) -> Claim:
     )
 
 
+def gap_claim(kernel: Functions) -> Claim:
+    """V-4.4, about an interval in which f and g wait."""
+    both_wait = Clause("f and g waited", both_waited)
+    return Claim(
+        V_44,
+        counter_system(kernel, backlogged=("f", "g")),
+        (*INVARIANT, both_wait, *INTERVAL_STARTS),
+        (
+            *INVARIANT,
+            both_wait,
+            Clause("c0_f and c0_g are close", started_close),
+            Clause("c = c0 + W for f and g", charged_as_served),
+        ),
+        (Clause("|W_f - W_g| <= 2U", gap_within),),
+    )
+
+
 def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
-    both_wait = Clause("f and g waited", both_waited)
     served = (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),)
     return (
         Claim(V_43, counter_system(kernel), NOTHING_YET, INVARIANT, INVARIANT[:1]),
         Claim(V_DEBT, counter_system(kernel), INTERVAL_STARTS, served, served),
-        Claim(
-            V_44,
-            counter_system(kernel, backlogged=("f", "g")),
-            (*INVARIANT, both_wait, *INTERVAL_STARTS),
-            (
-                *INVARIANT,
-                both_wait,
-                Clause("c0_f and c0_g are close", started_close),
-                Clause("c = c0 + W for f and g", charged_as_served),
-            ),
-            (Clause("|W_f - W_g| <= 2U", gap_within),),
-        ),
+        gap_claim(kernel),
         _gate_claim(kernel),
         _lift_claim(kernel),
         _refund_claim(kernel),
