@@ -3,7 +3,8 @@
 **To add proofs**, write a module in the folder that it belongs to and put it into `MODULES`.  It has:
 
 - `claims()`: one claim a theorem, of any kind.  `Claim` is about kernels and any sequence of events (`logic.system`);
-  `ArithmeticClaim` runs shipped functions on unknown integers, and `SampledClaim` tries worlds (`logic.claims`).
+  `ArithmeticClaim` runs shipped functions on unknown integers, and `SampledClaim` tries worlds (`logic.claims`):
+  `arithmetic` and `sampled` make them of a function from a world to the statements that must be true of it.
 - `bugs()`, for the second and third kind: each `Bug` is the claim about code that is wrong, and has to be refuted.
 - `refutations()`, if statements are false: each `RefutedClaim` has a world; `fairsched verify` looks for it again.
 - `witnesses()`, if runs attain the bounds of its theorems.
@@ -15,13 +16,24 @@ theorem with a `bound` also needs `attained` in its claim.  What is missing is n
 
 # written by hand
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Functions, RefutedClaim, SampledClaim, Witness
+from fairsched.model.theorem import Theorem
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Claim,
+    Condition,
+    Functions,
+    RefutedClaim,
+    SampledClaim,
+    Shown,
+    Witness,
+)
 
 SUITE = ""
 """The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
@@ -99,6 +111,13 @@ def gate_claims() -> tuple[Claim, ...]:
     return tuple(claim for claim in claims() if isinstance(claim, Claim))
 
 
+def gate_claim(theorem: str) -> Claim:
+    """The claim about kernels that shows this theorem."""
+    claim = claims_of(SUITE)[theorem]
+    assert isinstance(claim, Claim)
+    return claim
+
+
 def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     """Every claim about unknown integers: prices, U, the accounting of memory, routers."""
     return tuple(claim for claim in claims() if isinstance(claim, ArithmeticClaim))
@@ -133,6 +152,38 @@ def home_of(theorem: str) -> ModuleType | None:
         if any(claim.theorem.id == theorem for claim in (*claims_in(module), *refuted)):
             return module
     return None
+
+
+Shows = Callable[..., Shown]
+"""What is shown in a world, of what ships unless other arguments say of which variant."""
+
+
+def arithmetic(
+    theorem: Theorem, names: tuple[str, ...], *conditions: Condition, **more: Any
+) -> Callable[[Shows], Callable[..., ArithmeticClaim]]:
+    """Make of what is shown the claim about all integers `names` under these conditions; `more` as the claim has it."""
+
+    def claim(shows: Shows) -> Callable[..., ArithmeticClaim]:
+        @wraps(shows)
+        def about(*variant: Any, **variants: Any) -> ArithmeticClaim:
+            return ArithmeticClaim(theorem, names, conditions, lambda w: shows(w, *variant, **variants), **more)
+
+        return about
+
+    return claim
+
+
+def sampled(theorem: Theorem, worlds: Any, **more: Any) -> Callable[[Shows], Callable[..., SampledClaim]]:
+    """Make of what is shown the claim that is tried in these worlds; `more` as the claim has it."""
+
+    def claim(shows: Shows) -> Callable[..., SampledClaim]:
+        @wraps(shows)
+        def about(*variant: Any, **variants: Any) -> SampledClaim:
+            return SampledClaim(theorem, worlds, lambda w: shows(w, *variant, **variants), **more)
+
+        return about
+
+    return claim
 
 
 def _listed(module: ModuleType, name: str) -> tuple[Any, ...]:

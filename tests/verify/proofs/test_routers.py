@@ -1,4 +1,4 @@
-"""What is proved of routers holds, needs its assumptions, is broken by bugs, and is neither vacuous nor overstated."""
+"""What is proved of routers and prices holds, needs what it assumes, breaks with bugs, and is not overstated."""
 
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -7,6 +7,7 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
+from fairsched.model import pricing
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.model.view import ClusterView
@@ -26,6 +27,7 @@ from fairsched.verify.solvers.cross_check import questions
 
 BUGS = [(module, bug) for module in proofs.modules() for bug in proofs.bugs(module)]
 THEOREMS = {theorem.id for router in CLUSTER_POLICIES.values() for theorem in router.theorems}
+THEOREMS |= {claim.theorem.id for claim in proofs.price_claims(pricing)}
 CLAIMS = [claim for claim in proofs.claims() if claim.theorem.id in THEOREMS and not isinstance(claim, Claim)]
 
 

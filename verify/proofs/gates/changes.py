@@ -25,9 +25,9 @@ from fairsched.verify.logic import (
     product,
     same,
 )
-from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, gap_within, started_close, waits
+from fairsched.verify.proofs.gates.counter import INVARIANT, gap_claim, gap_within
+from fairsched.verify.proofs.gates.deficit import waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
@@ -123,35 +123,24 @@ def _charges_today(kernel: Functions) -> tuple[Event, ...]:
 
 
 def _counter_claim(kernel: Functions) -> Claim:
-    fixed = counter_proofs.counter_system(kernel, backlogged=("f", "g"))
+    """V-4.4's, with events in which prices change."""
+    plain = gap_claim(kernel)
+    fixed = plain.system
     today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
     moved = {"U": Kind.VECTOR, "c0": Kind.VECTOR}
     events = tuple(
         today[event.name].also(was=lambda w: w.queued) if event.name in today else event for event in fixed.events
     )
-    both_wait = Clause("f and g waited", both_waited)
-    return Claim(
-        V_CHANGE,
-        attrs.evolve(
-            fixed,
-            name="counter gate, weights change",
-            parameters={name: kind for name, kind in fixed.parameters.items() if name not in moved},
-            fields={**fixed.fields, **moved},
-            events=(*events, _finer_unit(kernel)),
-            closed_forms=True,
-        ),
-        (*counter_proofs.INVARIANT, both_wait, *counter_proofs.INTERVAL_STARTS),
-        (
-            *counter_proofs.INVARIANT,
-            both_wait,
-            Clause("c0_f and c0_g are close", started_close),
-            Clause("c = c0 + W for f and g", charged_as_served),
-        ),
-        (
-            Clause("|W_f - W_g| <= U_f + U_g", gap_within),
-            counter_proofs.INVARIANT[0],
-        ),
+    changing = attrs.evolve(
+        fixed,
+        name="counter gate, weights change",
+        parameters={name: kind for name, kind in fixed.parameters.items() if name not in moved},
+        fields={**fixed.fields, **moved},
+        events=(*events, _finer_unit(kernel)),
+        closed_forms=True,
     )
+    within = (Clause("|W_f - W_g| <= U_f + U_g", gap_within), INVARIANT[0])
+    return attrs.evolve(plain, theorem=V_CHANGE, system=changing, conclusions=within)
 
 
 def claims(deficit_kernel: Functions = deficit, counter_kernel: Functions = counter) -> tuple[Claim, ...]:

@@ -9,10 +9,8 @@ been admitted, so the theorem covers half-open intervals [t1, t2) that end with 
 A lift is no service, and a waiting client is never lifted.
 """
 
-from typing import Any
-
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE
+from fairsched.model.theorem import GATE_RESPECTED, LIFT_ON_JOIN
 from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND
 from fairsched.verify.logic import (
     Claim,
@@ -31,14 +29,12 @@ from fairsched.verify.logic import (
     same,
     spread,
 )
+from fairsched.verify.proofs.gates.deficit import AMOUNTS, DECODED, FITS, NOT_NEGATIVE, ONE, RESERVED, both, waits
 from fairsched.verify.proofs.kernels import counter
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
 _P = {"p": Kind.POINT}
-_ONE = {**_P, "x": Kind.SCALAR}
-_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
-_WAS_RESERVED = Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE)
 _WAITS = Need(lambda o, w: o.pick(w.queued, w.p, True))
 _AWAY = Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True))
 
@@ -58,7 +54,6 @@ def _queue_events(kernel: Functions) -> tuple[Event, ...]:
     def released(o: Algebra, w: World) -> Written:
         return {"R": o.bump(w.R, w.p, -w.x)}
 
-    reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
     return (
         Event("arrive", lifted, _P, (_AWAY,), (kernel.lift,)),
         Event("arrive behind one's own", join, _P, (_WAITS,)),
@@ -67,16 +62,16 @@ def _queue_events(kernel: Functions) -> tuple[Event, ...]:
         Event(
             "preempt, nothing else waits",
             lambda o, w: {**lifted(o, w), **released(o, w)},
-            _ONE,
-            (*reserved, _AWAY),
+            ONE,
+            (*RESERVED, _AWAY),
             (kernel.lift,),
         ),
-        Event("preempt, others of it wait", released, _ONE, (*reserved, _WAITS)),
+        Event("preempt, others of it wait", released, ONE, (*RESERVED, _WAITS)),
         Event(
             "preempt without a lift",
             lambda o, w: {**join(o, w), **released(o, w)},
-            _ONE,
-            (*reserved, _AWAY),
+            ONE,
+            (*RESERVED, _AWAY),
             excluded_by=LIFT_ON_JOIN,
         ),
     )
@@ -94,25 +89,12 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
     def choose(o: Algebra, w: World) -> Written:
         return {"p": kernel.choose(o, w.c, w.queued)}
 
-    amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
-    needs = (
-        _NOT_NEGATIVE,
-        Need(lambda o, w: w.r >= 0),
-        Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
-    )
-    exists = Need(lambda o, w: o.exists(w.p))
-    kernels = (kernel.choose, kernel.admit)
+    needs = (*FITS, Need(lambda o, w: o.exists(w.p)))
+    kernels, past = (kernel.choose, kernel.admit), {**AMOUNTS, **_P}
     return (
-        Event("admit", admit, amounts, (*needs, exists), kernels, decides=choose),
-        Event("admit the last that waits", admit_last, amounts, (*needs, exists), kernels, decides=choose),
-        Event(
-            "admit past the gate",
-            admit,
-            {**amounts, "p": Kind.POINT},
-            (*needs, _WAITS),
-            (kernel.admit,),
-            excluded_by=GATE_RESPECTED,
-        ),
+        Event("admit", admit, AMOUNTS, needs, kernels, decides=choose),
+        Event("admit the last that waits", admit_last, AMOUNTS, needs, kernels, decides=choose),
+        Event("admit past the gate", admit, past, (*FITS, _WAITS), (kernel.admit,), excluded_by=GATE_RESPECTED),
     )
 
 
@@ -130,24 +112,18 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
             "W": o.bump(w.W, w.p, -o.minimum(w.x, room)),
         }
 
-    reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
     return (
         Event(
             "decode",
             lambda o, w: {"c": kernel.decode(o, w.c, w.d), "R": w.R - w.d, "W": w.W + w.d},
             {"d": Kind.VECTOR},
-            (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
+            DECODED,
             (kernel.decode,),
         ),
-        Event("correct", correct, _ONE, reserved, (kernel.admit,)),
-        Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, _ONE, reserved),
-        Event("refund", refund, _ONE, (_NOT_NEGATIVE,), (kernel.refund,)),
+        Event("correct", correct, ONE, RESERVED, (kernel.admit,)),
+        Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, ONE, RESERVED),
+        Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,)),
     )
-
-
-def waits(client: str) -> Need:
-    """That f or g has a request waiting."""
-    return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
 
 
 def counter_system(kernel: Functions = counter, *, backlogged: tuple[str, ...] = ()) -> System:
@@ -158,12 +134,8 @@ def counter_system(kernel: Functions = counter, *, backlogged: tuple[str, ...] =
         parameters={"U": Kind.VECTOR, "c0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
         laws=(Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
         fields={
-            "c": Kind.VECTOR,
-            "queued": Kind.MASK,
-            "was": Kind.MASK,
-            "last": Kind.POINT,
-            "R": Kind.VECTOR,
-            "W": Kind.VECTOR,
+            **{"c": Kind.VECTOR, "queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT},
+            **dict.fromkeys("RW", Kind.VECTOR),
         },
         events=tuple(event.with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events),
         derived={"idle": lambda o, w: o.none(w.queued)},
@@ -199,11 +171,6 @@ INTERVAL_STARTS = (
     Clause("W = 0", lambda o, w: same(w.W, 0)),
     Clause("c = c0", lambda o, w: same(w.c, w.c0)),
 )
-
-
-def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
-    """The values of f and of g."""
-    return o.pick(getattr(w, name), w.f, 0), o.pick(getattr(w, name), w.g, 0)
 
 
 def both_waited(o: Algebra, w: World) -> Term:
@@ -312,34 +279,30 @@ def _refund_claim(kernel: Functions) -> Claim:
     )
 
 
+def gap_claim(kernel: Functions) -> Claim:
+    """V-4.4, about an interval in which f and g wait."""
+    both_wait = Clause("f and g waited", both_waited)
+    return Claim(
+        V_44,
+        counter_system(kernel, backlogged=("f", "g")),
+        (*INVARIANT, both_wait, *INTERVAL_STARTS),
+        (
+            *INVARIANT,
+            both_wait,
+            Clause("c0_f and c0_g are close", started_close),
+            Clause("c = c0 + W for f and g", charged_as_served),
+        ),
+        (Clause("|W_f - W_g| <= 2U", gap_within),),
+    )
+
+
 def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
-    both_wait = Clause("f and g waited", both_waited)
+    served = (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),)
     return (
         Claim(V_43, counter_system(kernel), NOTHING_YET, INVARIANT, INVARIANT[:1]),
-        Claim(
-            V_DEBT,
-            counter_system(kernel),
-            INTERVAL_STARTS,
-            (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
-            (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),),
-        ),
-        Claim(
-            V_44,
-            counter_system(kernel, backlogged=("f", "g")),
-            (
-                *INVARIANT,
-                both_wait,
-                *INTERVAL_STARTS,
-            ),
-            (
-                *INVARIANT,
-                both_wait,
-                Clause("c0_f and c0_g are close", started_close),
-                Clause("c = c0 + W for f and g", charged_as_served),
-            ),
-            (Clause("|W_f - W_g| <= 2U", gap_within),),
-        ),
+        Claim(V_DEBT, counter_system(kernel), INTERVAL_STARTS, served, served),
+        gap_claim(kernel),
         _gate_claim(kernel),
         _lift_claim(kernel),
         _refund_claim(kernel),

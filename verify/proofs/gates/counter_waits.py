@@ -6,8 +6,7 @@ reserved for it, R0; from then on its service is paid for by its counter, which 
 gets further above f's than U_g.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
 
 import attrs
 
@@ -21,6 +20,7 @@ from fairsched.verify.logic import (
     Claim,
     Clause,
     Event,
+    Formula,
     Functions,
     Kind,
     Need,
@@ -38,8 +38,7 @@ from fairsched.verify.logic import (
     spread,
     total,
 )
-from fairsched.verify.proofs.gates import changes as change_proofs
-from fairsched.verify.proofs.gates import counter as counter_proofs
+from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.counter import INTERVAL_STARTS, INVARIANT, counter_system
 from fairsched.verify.proofs.kernels import counter
 
@@ -52,7 +51,7 @@ def met(w: World) -> Term:
     return w.met | w.queued | w.was
 
 
-def _while_f_waits(kernel: Functions, on_admission: Need, lowest: Callable[[Algebra, World], Any]) -> System:
+def _while_f_waits(kernel: Functions, on_admission: Need, parameters: Mapping[str, Kind], **derived: Formula) -> System:
     """The gate over an interval in which f waits; `met` remembers who did, `first` who did at its start."""
     one = counter_system(kernel, backlogged=("f",))
 
@@ -62,11 +61,14 @@ def _while_f_waits(kernel: Functions, on_admission: Need, lowest: Callable[[Alge
 
     return attrs.evolve(
         one,
-        parameters={**one.parameters, "R0": Kind.VECTOR, "first": Kind.MASK, "lifted": Kind.FLAG},
+        parameters={**one.parameters, "R0": Kind.VECTOR, **parameters},
         fields={**one.fields, "met": Kind.MASK},
         events=tuple(map(watched, one.events)),
-        derived={**one.derived, "lowest": lowest},
+        derived={**one.derived, **derived},
     )
+
+
+_AT_START = {"first": Kind.MASK, "lifted": Kind.FLAG}
 
 
 def _from_reserve(o: Algebra, w: World) -> Term:
@@ -78,37 +80,33 @@ def _or_lifted(o: Algebra, w: World) -> Term:
     return o.where(w.lifted, o.pick(w.c0, w.f, 0), _from_reserve(o, w))
 
 
-def f_waited(o: Algebra, w: World) -> Term:
-    """f waits, or did before the last event."""
-    return o.pick(w.queued | w.was, w.f, True)
-
-
-def charged_as_served(o: Algebra, w: World) -> Term:
-    """f's counter has grown by its service."""
-    return same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))
-
-
 def _own_service(o: Algebra, w: World) -> Term:
     """f is served only what was reserved for it at the start."""
     return o.pick(w.W, w.f, 0) + o.pick(w.R, w.f, 0) <= o.pick(w.R0, w.f, 0)
 
 
+_F_WAITED = Clause("f waited", lambda o, w: o.pick(w.queued | w.was, w.f, True))
+_R_IS_R0 = Clause("R = R0", lambda o, w: same(w.R, w.R0))
+_PAID_FOR = (
+    Clause("c_f = c0_f + W_f", lambda o, w: same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))),
+    Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
+)
+_DID_NOT_WAIT = Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0))
 _STARTS = (
     *INVARIANT,
     *INTERVAL_STARTS,
-    Clause("f waited", f_waited),
-    Clause("R = R0", lambda o, w: same(w.R, w.R0)),
+    _F_WAITED,
+    _R_IS_R0,
     Clause("met and first wait", lambda o, w: implies(o, w.met, w.queued) & implies(o, w.first, w.queued)),
 )
 _WAITING = (
     *INVARIANT,
-    Clause("f waited", f_waited),
-    Clause("c_f = c0_f + W_f", charged_as_served),
-    Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
+    _F_WAITED,
+    *_PAID_FOR,
     Clause("0 <= R0 <= U", lambda o, w: (w.R0 >= 0) & (w.R0 <= w.U)),
     Clause("c >= lowest for waiting clients", lambda o, w: implies(o, w.queued | w.was, w.c >= w.lowest)),
     Clause("W <= R0 + c - lowest for who waited", lambda o, w: implies(o, met(w), w.R0 + w.c - w.lowest >= w.W)),
-    Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0)),
+    _DID_NOT_WAIT,
 )
 
 
@@ -116,7 +114,7 @@ def _one_sided(kernel: Functions) -> Claim:
     room = Clause("R <= U - 1", lambda o, w: (w.R <= w.U - 1) & (w.R0 <= w.U - 1))
     return Claim(
         V_49,
-        _while_f_waits(kernel, _AT_LEAST_ONE, _from_reserve),
+        _while_f_waits(kernel, _AT_LEAST_ONE, _AT_START, lowest=_from_reserve),
         (*_STARTS, Clause("R <= U - 1", lambda o, w: w.R <= w.U - 1)),
         (*_WAITING, room),
         (Clause("W_g - W_f <= U_f + 2 U_g - 1", _close_above),),
@@ -128,7 +126,7 @@ def _close_above(o: Algebra, w: World) -> Term:
 
 
 def _latency(kernel: Functions) -> Claim:
-    of = _while_f_waits(kernel, _SOMEBODY_ELSE, _or_lifted)
+    of = _while_f_waits(kernel, _SOMEBODY_ELSE, _AT_START, lowest=_or_lifted)
     return Claim(
         V_411,
         of,
@@ -170,21 +168,8 @@ def _fits_beside(o: Algebra, w: World) -> Term:
 
 
 def _system(kernel: Functions) -> System:
-    one = counter_system(kernel, backlogged=("f",))
-    shared = Need(_fits_beside, MEM_SHARED)
-
-    def watched(event: Event) -> Event:
-        event = event.with_needs(shared) if event.name.startswith("admit") else event
-        return event.also(met=met)
-
-    return attrs.evolve(
-        one,
-        parameters={**one.parameters, "R0": Kind.VECTOR, "U_max": Kind.SCALAR},
-        laws=(*one.laws, Need(lambda o, w: w.U_max >= w.U)),
-        fields={**one.fields, "met": Kind.MASK},
-        events=tuple(map(watched, one.events)),
-        derived={**one.derived, "floor": _floor},
-    )
+    one = _while_f_waits(kernel, Need(_fits_beside, MEM_SHARED), {"U_max": Kind.SCALAR}, floor=_floor)
+    return one.with_laws(Need(lambda o, w: w.U_max >= w.U))
 
 
 # --- the invariant --------------------------------------------------------------------------------------------------
@@ -239,31 +224,27 @@ def _one_sided_on_worker(o: Algebra, w: World) -> Term:
     return implies(o, _except(o, w, w.f), left >= w.W)
 
 
-def _worker_claims(kernel: Functions = counter) -> tuple[Claim, ...]:
-    """The claim about the kernel functions of `kernel`."""
-    return (
-        Claim(
-            V_49_WORKER,
-            _system(kernel),
-            (
-                *SHARED,
-                *INTERVAL_STARTS,
-                Clause("f waited", f_waited),
-                Clause("R = R0", lambda o, w: same(w.R, w.R0)),
-                Clause("met waits", lambda o, w: implies(o, w.met, w.queued)),
-            ),
-            (
-                *SHARED,
-                Clause("R0 >= 0", lambda o, w: w.R0 >= 0),
-                Clause("f waited", f_waited),
-                Clause("c_f = c0_f + W_f", charged_as_served),
-                Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
-                Clause("floor >= lowest, or near", lambda o, w: _near(o, w) | (_lowest(o, w) <= w.floor)),
-                Clause("W <= R0 + c - lowest for who waited, or near", _paid),
-                Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0)),
-            ),
-            (Clause("W_g - W_f <= U_g + U - R_f(t1)", _one_sided_on_worker),),
+def _on_worker(kernel: Functions) -> Claim:
+    return Claim(
+        V_49_WORKER,
+        _system(kernel),
+        (
+            *SHARED,
+            *INTERVAL_STARTS,
+            _F_WAITED,
+            _R_IS_R0,
+            Clause("met waits", lambda o, w: implies(o, w.met, w.queued)),
         ),
+        (
+            *SHARED,
+            Clause("R0 >= 0", lambda o, w: w.R0 >= 0),
+            _F_WAITED,
+            *_PAID_FOR,
+            Clause("floor >= lowest, or near", lambda o, w: _near(o, w) | (_lowest(o, w) <= w.floor)),
+            Clause("W <= R0 + c - lowest for who waited, or near", _paid),
+            _DID_NOT_WAIT,
+        ),
+        (Clause("W_g - W_f <= U_g + U - R_f(t1)", _one_sided_on_worker),),
     )
 
 
@@ -305,7 +286,7 @@ def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
     return (
         _one_sided(kernel),
         _latency(kernel),
-        *_worker_claims(kernel),
+        _on_worker(kernel),
         wait_bounded(D_A2_TIME),
         wait_bounded(V_411_TIME),
     )
@@ -315,10 +296,6 @@ def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
 
 MEMORY = 3
 CHARGE_MAX = charge_max_reserved(RATES, MEMORY, 2)
-
-
-def _claim(of: tuple[Claim, ...], name: str) -> Claim:
-    return next(claim for claim in of if claim.theorem.id == name)
 
 
 def _turn(client: int) -> list[RunStep]:
@@ -343,29 +320,13 @@ def counter_witness() -> Witness:
     before = [_arrives(1), _arrives(2), *_turn(1), _arrives(0)]
     steps = (*before, (BEGIN, {}), *_turn(0), *_turn(2), *_turn(0))
     bound = counter.gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX)
-    return Witness(_claim(counter_proofs.claims(), "V-4.4"), 3, _parameters(0, 1), steps, bound, {"c0": "c"})
+    return Witness(gate_claim("V-4.4"), 3, _parameters(0, 1), steps, bound, {"c0": "c"})
 
 
-def _changing() -> Witness:
-    """V-change: the run of V-4.4, at the dearest price throughout."""
-
-    def priced(step: RunStep) -> RunStep:
-        name, facts = step
-        return (name, {**facts, "y": facts["d"]}) if name == "decode" else step
-
-    plain = counter_witness()
-    claim = _claim(change_proofs.claims(), "V-change")
-    return attrs.evolve(plain, claim=claim, steps=tuple(map(priced, plain.steps)))
-
-
-def _close() -> Witness:
-    """V-4.3: of two who wait at 0 one is admitted with U."""
-
-    def ahead(w: World) -> int:
-        return int(w.c[0]) + int(w.R[0]) - int(w.c[1])
-
-    steps = (_arrives(0), _arrives(1), *_turn(0)[:1])
-    return Witness(_claim(counter_proofs.claims(), "V-4.3"), 3, _parameters(0, 1), steps, CHARGE_MAX, measure=ahead)
+def _priced(step: RunStep) -> RunStep:
+    """At the dearest price throughout."""
+    name, facts = step
+    return (name, {**facts, "y": facts["d"]}) if name == "decode" else step
 
 
 def _overtaking_run() -> tuple[RunStep, ...]:
@@ -380,41 +341,40 @@ def _overtaking_run() -> tuple[RunStep, ...]:
     return (*before, (BEGIN, {}), *steps)
 
 
-def _one_sided_witness() -> Witness:
-    """V-4.9: f gets nothing, g 3U - 1."""
-    bound = counter.one_sided_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX)
-    return Witness(
-        _claim(claims(), "V-4.9"),
+def witnesses() -> tuple[Witness, ...]:
+    """One run a bound of the counter gate."""
+    gap, history = counter_witness(), counter_system()
+    # Of two who wait at 0 one is admitted with U.
+    close = Witness(
+        gate_claim("V-4.3"),
+        3,
+        _parameters(0, 1),
+        (_arrives(0), _arrives(1), *_turn(0)[:1]),
+        CHARGE_MAX,
+        measure=lambda w: int(w.c[0]) + int(w.R[0]) - int(w.c[1]),
+    )
+    # f gets nothing, g 3U - 1.
+    one_sided = Witness(
+        gate_claim("V-4.9"),
         3,
         _parameters(1, 0),
         _overtaking_run(),
-        bound,
+        counter.one_sided_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX),
         {"c0": "c", "R0": "R", "first": "queued", "met": "queued"},
-        history=counter_proofs.counter_system(),
+        history=history,
     )
-
-
-def _on_one_worker() -> Witness:
-    """V-4.9-worker: the run of V-4.4, in which no request runs beside another."""
-    plain = counter_witness()
-    return attrs.evolve(
-        plain,
-        claim=_claim(claims(), "V-4.9-worker"),
+    # The run of V-4.4, in which no request runs beside another.
+    on_one_worker = attrs.evolve(
+        gap,
+        claim=gate_claim("V-4.9-worker"),
         parameters={**_parameters(1, 0), "U_max": CHARGE_MAX},
         bound_cost=counter.worker_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX),
         snapshots={"c0": "c", "R0": "R", "met": "queued"},
-        history=counter_proofs.counter_system(),
+        history=history,
     )
-
-
-def _latency_witness() -> Witness:
-    """V-4.11: the same run; f is never let in, and 2U + R_g(t1) = 3U - 1."""
-
-    plain = _one_sided_witness()
-    claim: Any = _claim(claims(), "V-4.11")
-    return attrs.evolve(plain, claim=claim, bound_cost=2 * CHARGE_MAX + CHARGE_MAX - 1, measure=lambda w: int(w.W[w.g]))
-
-
-def witnesses() -> tuple[Witness, ...]:
-    """One run a bound of the counter gate."""
-    return (_close(), counter_witness(), _one_sided_witness(), _on_one_worker(), _latency_witness(), _changing())
+    # The run of V-4.9: f is never let in, and 2U + R_g(t1) = 3U - 1.
+    latency = attrs.evolve(
+        one_sided, claim=gate_claim("V-4.11"), bound_cost=3 * CHARGE_MAX - 1, measure=lambda w: int(w.W[w.g])
+    )
+    changing = attrs.evolve(gap, claim=gate_claim("V-change"), steps=tuple(map(_priced, gap.steps)))
+    return (close, gap, one_sided, on_one_worker, latency, changing)

@@ -9,6 +9,7 @@ Over an interval [t1, t2), `q0` is the deficit at t1, `W` the service since t1 (
 were granted) and `P` the credit that refills gave since t1.  Every event keeps W + q = q0 + P, for every client.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -29,9 +30,11 @@ from fairsched.verify.logic import (
     Claim,
     Clause,
     Event,
+    Formula,
     Functions,
     Kind,
     Need,
+    Rule,
     System,
     Term,
     World,
@@ -42,11 +45,21 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.kernels import deficit
 
+Kernel = Callable[..., Any]
+
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-_ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
-_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
-_WAS_RESERVED = Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE)
+ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
+AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR}
+NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
+RESERVED = (NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
+DECODED = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
+FITS = (
+    NOT_NEGATIVE,
+    Need(lambda o, w: w.r >= 0),
+    Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
+)
+"""Of an admission: what is charged now and what may be later is at most U."""
 
 
 def queue_events(kernel: Functions) -> tuple[Event, ...]:
@@ -90,37 +103,39 @@ def refill_event(kernel: Functions, backlogged: tuple[str, ...]) -> Event:
     )
 
 
-def _admission_events(kernel: Functions) -> tuple[Event, ...]:
-    """p is admitted, charged x, and r more may be charged to it later."""
-
-    def admit(o: Algebra, w: World) -> Written:
-        return {"q": kernel.admit(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
-
-    amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
-    needs = (
-        _NOT_NEGATIVE,
-        Need(lambda o, w: w.r >= 0),
-        Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
-    )
+def admission_events(
+    admit: Rule,
+    amounts: Mapping[str, Kind],
+    needs: tuple[Need, ...],
+    choose: Formula,
+    choosing: tuple[Kernel, ...],
+    charging: tuple[Kernel, ...],
+) -> tuple[Event, Event]:
+    """The client that the kernel chooses is admitted, or one past the gate; `amounts` are what is charged for it."""
     return (
         Event(
             "admit",
             admit,
             {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
             needs,
-            (kernel.in_credit, kernel.choose, kernel.admit),
-            decides=lambda o, w: {"p": kernel.choose(o, w.q, w.queued, w.ready, w.score)},
+            (*choosing, *charging),
+            decides=lambda o, w: {"p": choose(o, w)},
             happens=lambda o, w: o.exists(w.p),
         ),
-        Event(
-            "admit past the gate",
-            admit,
-            {**amounts, "p": Kind.POINT},
-            needs,
-            (kernel.admit,),
-            excluded_by=GATE_RESPECTED,
-        ),
+        Event("admit past the gate", admit, {**amounts, "p": Kind.POINT}, needs, charging, excluded_by=GATE_RESPECTED),
     )
+
+
+def _admissions(kernel: Functions) -> tuple[Event, Event]:
+    """p is admitted, charged x, and r more may be charged to it later."""
+
+    def admit(o: Algebra, w: World) -> Written:
+        return {"q": kernel.admit(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
+
+    def choose(o: Algebra, w: World) -> Term:
+        return kernel.choose(o, w.q, w.queued, w.ready, w.score)
+
+    return admission_events(admit, AMOUNTS, FITS, choose, (kernel.in_credit, kernel.choose), (kernel.admit,))
 
 
 def _running_events(kernel: Functions) -> tuple[Event, ...]:
@@ -148,24 +163,23 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
             "W": o.bump(o.bump(w.W, w.giver, -moved), w.p, moved),
         }
 
-    reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
     return (
         Event(
             "decode",
             lambda o, w: {"q": kernel.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
             {"d": Kind.VECTOR},
-            (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
+            DECODED,
             (kernel.decode,),
         ),
-        Event("correct", correct, _ONE, reserved, (kernel.correct,)),
-        Event("finish", release, _ONE, reserved),
-        Event("preempt", preempt, _ONE, reserved),
-        Event("refund", refund, _ONE, (_NOT_NEGATIVE,), (kernel.refund,)),
+        Event("correct", correct, ONE, RESERVED, (kernel.correct,)),
+        Event("finish", release, ONE, RESERVED),
+        Event("preempt", preempt, ONE, RESERVED),
+        Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,)),
         Event(
             "take over a share",
             take_over,
-            {**_ONE, "giver": Kind.POINT},
-            (*reserved, Need(lambda o, w: o.exists(w.p) & o.exists(w.giver))),
+            {**ONE, "giver": Kind.POINT},
+            (*RESERVED, Need(lambda o, w: o.exists(w.p) & o.exists(w.giver))),
             (kernel.takes_back, kernel.take_over),
         ),
     )
@@ -179,30 +193,15 @@ LAWS = (
     Need(lambda o, w: w.U >= 1),
     Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
 )
-FIELDS = {
-    "q": Kind.VECTOR,
-    "queued": Kind.MASK,
-    "known": Kind.MASK,
-    "R": Kind.VECTOR,
-    "W": Kind.VECTOR,
-    "P": Kind.VECTOR,
-}
+FIELDS = {"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("RWP", Kind.VECTOR)}
+EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 
 
 def deficit_system(kernel: Functions = deficit, *, backlogged: tuple[str, ...] = ()) -> System:
     """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
-    return System(
-        "deficit gate",
-        parameters=PARAMETERS,
-        laws=LAWS,
-        fields=FIELDS,
-        events=(
-            *queue_events(kernel),
-            refill_event(kernel, backlogged),
-            *_admission_events(kernel),
-            *_running_events(kernel),
-        ),
-    )
+    refill = refill_event(kernel, backlogged)
+    events = (*queue_events(kernel), refill, *_admissions(kernel), *_running_events(kernel))
+    return System("deficit gate", PARAMETERS, LAWS, FIELDS, events)
 
 
 # --- what holds -----------------------------------------------------------------------------------------------------
@@ -218,16 +217,13 @@ NOTHING_YET = (
     Clause("no client waits or runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
 )
-INTERVAL_STARTS = (
-    *RANGE,
+NOTHING_COUNTED = (
     Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
     Clause("q = q0", lambda o, w: same(w.q, w.q0)),
 )
-BALANCE = (
-    *RANGE,
-    Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
-    Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P)),
-)
+INTERVAL_STARTS = (*RANGE, *NOTHING_COUNTED)
+BALANCED = Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P))
+BALANCE = (*RANGE, Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)), BALANCED)
 
 
 def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
@@ -322,15 +318,13 @@ def _balanced(o: Algebra, w: World) -> Term:
     return same(service_f + now_f, from_f + credit_f) & same(service_g + now_g, from_g + credit_g)
 
 
-def _rejoin_claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
-    """The claims about the kernel functions of `kernel`."""
-    equal = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
+def _rejoin_claims(kernel: Functions) -> tuple[Claim, ...]:
     kept = (*RANGE, _LESS_THAN_U)
     return (
         Claim(D_RANGE_REJOIN, _either_rule(kernel), NOTHING_YET, kept, (IN_RANGE,)),
         Claim(
             D_41_REJOIN,
-            _either_rule(kernel, ("f", "g")).with_laws(equal),
+            _either_rule(kernel, ("f", "g")).with_laws(EQUAL),
             (*INTERVAL_STARTS, _LESS_THAN_U),
             (
                 *kept,
@@ -345,9 +339,7 @@ def _rejoin_claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
 
 def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
-    alone = deficit_system(kernel)
-    equal = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
-    one = deficit_system(kernel, backlogged=("f",))
+    alone, one = deficit_system(kernel), deficit_system(kernel, backlogged=("f",))
     pair = deficit_system(kernel, backlogged=("f", "g"))
 
     def over_interval(theorem: Theorem, of: System, joint: Clause, *conclusions: Clause) -> Claim:
@@ -358,13 +350,13 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
         Claim(D_A1, alone, INTERVAL_STARTS, BALANCE, (Clause("|P - W| <= Q + U - 1", _net),)),
         over_interval(
             D_41,
-            pair.with_laws(equal),
+            pair.with_laws(EQUAL),
             Clause("P_f = P_g", same_credit),
             Clause("|W_f - W_g| <= 2(Q + U - 1)", gap_within),
         ),
         over_interval(
             D_42,
-            one.with_laws(equal),
+            one.with_laws(EQUAL),
             Clause("P_f >= P_g", at_least_as_much_credit),
             Clause("W_g - W_f <= 2(Q + U - 1)", no_less_than_g),
         ),

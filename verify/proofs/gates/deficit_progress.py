@@ -27,14 +27,7 @@ from fairsched.verify.logic import (
     product,
     same,
 )
-from fairsched.verify.proofs.gates.deficit import (
-    BALANCE,
-    INTERVAL_STARTS,
-    NOTHING_YET,
-    RANGE,
-    both,
-    deficit_system,
-)
+from fairsched.verify.proofs.gates.deficit import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, both, deficit_system
 from fairsched.verify.proofs.kernels import deficit
 
 
@@ -127,17 +120,13 @@ def _own_service(o: Algebra, w: World) -> Term:
     return o.pick(w.W, w.f, 0) + o.pick(w.R, w.f, 0) <= o.pick(w.R0, w.f, 0)
 
 
-def _credit_of_f(o: Algebra, w: World) -> Term:
-    return o.pick(w.P, w.f, 0) <= o.pick(w.Q, w.f, 0) + w.debt
-
-
 _WAITING_STARTS = (*INTERVAL_STARTS, Clause("R = R0", lambda o, w: same(w.R, w.R0)))
 _DEBT = Clause("D <= U_f - 1", lambda o, w: w.debt <= o.pick(w.U, w.f, 0) - 1)
 _WAITING_F = (
     *BALANCE,
     _DEBT,
     Clause("W_f + R_f <= R0_f", _own_service),
-    Clause("P_f <= Q_f + D", _credit_of_f),
+    Clause("P_f <= Q_f + D", lambda o, w: o.pick(w.P, w.f, 0) <= o.pick(w.Q, w.f, 0) + w.debt),
 )
 _WAITING = (*_WAITING_F, Clause("P_g <= P_f", lambda o, w: o.pick(w.P, w.f, 0) >= w.P))
 

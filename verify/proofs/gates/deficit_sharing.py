@@ -44,6 +44,7 @@ from fairsched.verify.logic import (
     refuted,
     same,
 )
+from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.kernels import deficit, prefix_ledger
 
 # --- small worlds -----------------------------------------------------------------------------------------------------
@@ -165,47 +166,20 @@ CLIENTS_MAX, PRICE_MAX = 8, 120
 """Up to so many clients and so high a price D-split-even is tried."""
 
 
-def _even(books: Functions) -> SampledClaim:
+def _prices() -> Iterator[Mapping[str, Any]]:
+    sizes = product(range(PRICE_MAX + 1), range(1, CLIENTS_MAX + 1))
+    return ({"price": price, "clients": clients} for price, clients in sizes)
+
+
+@sampled(D_SPLIT_EVEN, _prices)
+def _even(w: SimpleNamespace, books: Functions) -> Shown:
     """`clients` come one after the other to a piece of price `price`, which the first has paid."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        paid: tuple[int, ...] = (w.price,)
-        for _ in range(1, w.clients):
-            asked = books.asked(paid)
-            paid = (*(own - back for own, back in zip(paid, asked, strict=True)), sum(asked))
-        low = w.price // w.clients
-        return {"together the price": sum(paid) == w.price, "evenly": all(low <= own <= low + 1 for own in paid)}
-
-    def worlds() -> Iterator[Mapping[str, Any]]:
-        sizes = product(range(PRICE_MAX + 1), range(1, CLIENTS_MAX + 1))
-        return ({"price": price, "clients": clients} for price, clients in sizes)
-
-    return SampledClaim(D_SPLIT_EVEN, worlds, shows)
-
-
-def _same_charge_max(prices: Functions) -> ArithmeticClaim:
-    """A prompt of `p` tokens, cached or not, lies in memory beside the client's `outputs`; it is charged `x`."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        charge_max = prices.charge_max_reserved(SimpleNamespace(input=w.w_e, output=w.w_q), w.M, w.L)
-        return {"charge + R <= U": w.x + prices.price(w.outputs, w.w_q) <= charge_max}
-
-    return ArithmeticClaim(
-        D_SHARE_U,
-        ("M", "L", "w_e", "w_q", "p", "x", "outputs"),
-        (
-            *at_least(1, "w_e", "w_q"),
-            Condition(lambda w: w.p >= 1, CHARGES_AT_LEAST_ONE),
-            Condition(lambda w: w.p <= w.L),
-            Condition(lambda w: w.L <= w.M - 1),
-            Condition(lambda w: w.x <= w.p * w.w_e),
-            *at_least(0, "outputs"),
-            Condition(lambda w: w.p + w.outputs <= w.M, MEM_RESERVE),
-        ),
-        shows,
-        relaxed=True,
-        attained=_whole_prompt,
-    )
+    paid: tuple[int, ...] = (w.price,)
+    for _ in range(1, w.clients):
+        asked = books.asked(paid)
+        paid = (*(own - back for own, back in zip(paid, asked, strict=True)), sum(asked))
+    low = w.price // w.clients
+    return {"together the price": sum(paid) == w.price, "evenly": all(low <= own <= low + 1 for own in paid)}
 
 
 def _whole_prompt() -> tuple[int, int]:
@@ -215,28 +189,41 @@ def _whole_prompt() -> tuple[int, int]:
     return charged, pricing.charge_max_reserved(rates, capacity, longest)
 
 
-def _eviction(prices: Functions) -> ArithmeticClaim:
+@arithmetic(
+    D_SHARE_U,
+    ("M", "L", "w_e", "w_q", "p", "x", "outputs"),
+    *at_least(1, "w_e", "w_q"),
+    Condition(lambda w: w.p >= 1, CHARGES_AT_LEAST_ONE),
+    Condition(lambda w: w.p <= w.L),
+    Condition(lambda w: w.L <= w.M - 1),
+    Condition(lambda w: w.x <= w.p * w.w_e),
+    *at_least(0, "outputs"),
+    Condition(lambda w: w.p + w.outputs <= w.M, MEM_RESERVE),
+    relaxed=True,
+    attained=_whole_prompt,
+)
+def _same_charge_max(w: SimpleNamespace, prices: Functions) -> Shown:
+    """A prompt of `p` tokens, cached or not, lies in memory beside the client's `outputs`; it is charged `x`."""
+    charge_max = prices.charge_max_reserved(SimpleNamespace(input=w.w_e, output=w.w_q), w.M, w.L)
+    return {"charge + R <= U": w.x + prices.price(w.outputs, w.w_q) <= charge_max}
+
+
+@arithmetic(
+    D_EVICTION,
+    ("e", "k", "c"),
+    *at_least(1, "e"),
+    *at_least(0, "k"),
+    *at_least(1, "c"),
+    Condition(lambda w: w.c <= 100),
+)
+def _eviction(w: SimpleNamespace, prices: Functions) -> Shown:
     """Of a prompt `e` tokens are computed and `k` cached, however many of either the cache leaves."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        charged = prices.charged_tokens(w.e, w.k, w.c)
-        return {
-            "at most the whole prompt": charged <= w.e + w.k,
-            "at least what is computed": charged >= w.e,
-            "at least c per cent of the prompt": (w.e + w.k) * w.c <= charged * 100,
-        }
-
-    return ArithmeticClaim(
-        D_EVICTION,
-        ("e", "k", "c"),
-        (
-            *at_least(1, "e"),
-            *at_least(0, "k"),
-            *at_least(1, "c"),
-            Condition(lambda w: w.c <= 100),
-        ),
-        shows,
-    )
+    charged = prices.charged_tokens(w.e, w.k, w.c)
+    return {
+        "at most the whole prompt": charged <= w.e + w.k,
+        "at least what is computed": charged >= w.e,
+        "at least c per cent of the prompt": (w.e + w.k) * w.c <= charged * 100,
+    }
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
@@ -314,9 +301,6 @@ def _free_rider() -> RefutedClaim:
 def refutations() -> tuple[RefutedClaim, ...]:
     """What sounds right about shared prefixes and is not."""
     return (_settled_late(), _evicted("CS2", "first-toucher"), _evicted("CS3", "equal-split"), _free_rider())
-
-
-# --- all of them ----------------------------------------------------------------------------------------------------
 
 
 def kernel_claims(kernel: Functions = deficit) -> tuple[Claim, ...]:

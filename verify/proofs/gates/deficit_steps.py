@@ -10,9 +10,7 @@ from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPPED,
     CHARGES_AT_LEAST_ONE,
-    EQUAL_QUANTA,
     EXTEND_AS_PLANNED,
-    GATE_RESPECTED,
     MEM_RESERVE,
     QUANTUM_POSITIVE,
 )
@@ -35,7 +33,19 @@ from fairsched.verify.logic import (
     same,
     spread,
 )
-from fairsched.verify.proofs.gates.deficit import IN_RANGE, both, queue_events, refill_event, same_credit
+from fairsched.verify.proofs.gates.deficit import (
+    BALANCED,
+    EQUAL,
+    IN_RANGE,
+    NOT_NEGATIVE,
+    NOTHING_COUNTED,
+    ONE,
+    admission_events,
+    both,
+    queue_events,
+    refill_event,
+    same_credit,
+)
 from fairsched.verify.proofs.kernels import deficit
 
 
@@ -63,16 +73,19 @@ def _gate_claim(kernel: Functions) -> Claim:
     return one_step(D_GATE, "deficit gate, its choice", {**vectors, "served": Kind.POINT}, chosen, well_chosen)
 
 
+def _round(name: str, kernel: Functions, need: Need) -> Event:
+    def one_round(o: Algebra, w: World) -> Written:
+        return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
+
+    return Event(name, one_round, needs=(need,), kernels=(kernel.refill_due, kernel.refill))
+
+
 def _refill_claim(kernel: Functions) -> Claim:
     """`y` is what the closed form gave when the refill became due: round by round it stays what is to be reached.
 
     Every round raises each waiting client by at least 1 as long as all of them are at 0 or below, so the rounds end.
     """
 
-    def one_round(o: Algebra, w: World) -> Written:
-        return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
-
-    due = Need(lambda o, w: w.due)
     return Claim(
         D_REFILL,
         System(
@@ -80,7 +93,7 @@ def _refill_claim(kernel: Functions) -> Claim:
             parameters={"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK},
             laws=(Need(lambda o, w: w.Q >= 1), Need(lambda o, w: implies(o, w.queued, w.known))),
             fields={"q": Kind.VECTOR, "y": Kind.VECTOR},
-            events=(Event("one round", one_round, needs=(due,), kernels=(kernel.refill_due, kernel.refill)),),
+            events=(_round("one round", kernel, Need(lambda o, w: w.due)),),
             derived={
                 "due": lambda o, w: kernel.refill_due(o, w.q, w.queued),
                 "at_once": lambda o, w: o.where(
@@ -162,7 +175,9 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
             "W": o.bump(w.W, w.p, charge),
         }
 
-    amounts = {"e": Kind.SCALAR, "k": Kind.SCALAR, "r": Kind.SCALAR}
+    def choose(o: Algebra, w: World) -> Term:
+        return kernel.choose(o, w.q, w.queued, w.ready, w.score)
+
     needs = (
         Need(lambda o, w: w.e >= 0),
         Need(lambda o, w: w.e >= 1, CHARGES_AT_LEAST_ONE),
@@ -170,21 +185,8 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
         Need(lambda o, w: w.e + w.k + o.pick(w.O, w.p, 0) + w.r <= w.M, MEM_RESERVE),
         Need(lambda o, w: kernel.under_cap(o, w.F, w.p, w.e + w.k + w.r, w.C), CAPPED),
     )
-    kernels = (kernel.in_credit, kernel.choose, kernel.admit, kernel.under_cap, kernel.reserve)
-    return (
-        Event(
-            "admit",
-            admit,
-            {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
-            needs,
-            kernels,
-            decides=lambda o, w: {"p": kernel.choose(o, w.q, w.queued, w.ready, w.score)},
-            happens=lambda o, w: o.exists(w.p),
-        ),
-        Event(
-            "admit past the gate", admit, {**amounts, "p": Kind.POINT}, needs, kernels[2:], excluded_by=GATE_RESPECTED
-        ),
-    )
+    choosing, charging = (kernel.in_credit, kernel.choose), (kernel.admit, kernel.under_cap, kernel.reserve)
+    return admission_events(admit, dict.fromkeys("ekr", Kind.SCALAR), needs, choose, choosing, charging)
 
 
 def _running_events(kernel: Functions) -> tuple[Event, ...]:
@@ -207,14 +209,13 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         granted = o.minimum(amount, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
         return {"q": kernel.refund(o, w.q, w.p, amount, w.Q), "W": o.bump(w.W, w.p, -granted)}
 
-    one, some = {"p": Kind.POINT, "x": Kind.SCALAR}, Need(lambda o, w: w.x >= 0)
     produced = (Need(lambda o, w: w.t >= 0), Need(lambda o, w: w.t <= w.O, MEM_RESERVE))
     return (
         Event("decode", decode, {"t": Kind.VECTOR}, produced, (kernel.decode,)),
         Event("finish", release, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("preempt", preempt, _LEAVING, _LEAVES, (kernel.reserve,)),
-        Event("settle at more", correct, one, (some,), (kernel.correct,), excluded_by=EXTEND_AS_PLANNED),
-        Event("refund", refund, one, (some,), (kernel.refund,)),
+        Event("settle at more", correct, ONE, (NOT_NEGATIVE,), (kernel.correct,), excluded_by=EXTEND_AS_PLANNED),
+        Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,)),
     )
 
 
@@ -235,17 +236,9 @@ def capped_system(kernel: Functions = deficit) -> System:
             Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
             Need(lambda o, w: (w.w_e >= 1) & (w.w_q >= 1) & (w.L >= 1)),
             Need(lambda o, w: (w.L <= w.C - 1) & (w.L <= w.M - 1)),
-            Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA),
+            EQUAL,
         ),
-        fields={
-            "q": Kind.VECTOR,
-            "queued": Kind.MASK,
-            "known": Kind.MASK,
-            "F": Kind.VECTOR,
-            "O": Kind.VECTOR,
-            "W": Kind.VECTOR,
-            "P": Kind.VECTOR,
-        },
+        fields={"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("FOWP", Kind.VECTOR)},
         events=(
             *queue_events(kernel),
             refill_event(kernel, ("f", "g")),
@@ -277,33 +270,20 @@ def _gap_within(o: Algebra, w: World) -> Term:
 
 
 def _capped(kernel: Functions) -> Claim:
+    began = Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q))
     return Claim(
         D_CAP,
         capped_system(kernel),
-        (
-            *_CAPPED_RANGE,
-            Clause("W = 0, P = 0", lambda o, w: same(w.W, 0) & same(w.P, 0)),
-            Clause("q = q0", lambda o, w: same(w.q, w.q0)),
-        ),
-        (
-            *_CAPPED_RANGE,
-            Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
-            Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P)),
-            Clause("P_f = P_g", same_credit),
-        ),
-        (
-            IN_RANGE,
-            Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within),
-        ),
+        (*_CAPPED_RANGE, *NOTHING_COUNTED),
+        (*_CAPPED_RANGE, began, BALANCED, Clause("P_f = P_g", same_credit)),
+        (IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within)),
     )
 
 
 def _holds_back(kernel: Functions) -> Claim:
     """f waits in credit; whether it is `ready` does not matter to a refill."""
 
-    def refill(o: Algebra, w: World) -> Written:
-        return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
-
+    as_before = (Clause("q = q0", lambda o, w: same(w.q, w.q0)),)
     waits = Need(lambda o, w: o.pick(w.queued & (w.q > 0), w.f, False), BACKLOGGED_DURING)
     return Claim(
         D_CAP_HOLDS,
@@ -312,10 +292,10 @@ def _holds_back(kernel: Functions) -> Claim:
             parameters={"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, "q0": Kind.VECTOR, "f": Kind.POINT},
             laws=(Need(lambda o, w: w.Q >= 1),),
             fields={"q": Kind.VECTOR},
-            events=(Event("refill", refill, needs=(waits,), kernels=(kernel.refill_due, kernel.refill)),),
+            events=(_round("refill", kernel, waits),),
         ),
-        (Clause("q = q0", lambda o, w: same(w.q, w.q0)),),
-        (Clause("q = q0", lambda o, w: same(w.q, w.q0)),),
+        as_before,
+        as_before,
         (Clause("no client is topped up", lambda o, w: same(w.q, w.q0)),),
     )
 

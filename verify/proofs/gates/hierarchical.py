@@ -17,18 +17,8 @@ from typing import Any
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import EQUAL_QUANTA, GATE_RESPECTED, MEM_RESERVE, Theorem
-from fairsched.policies.gates import (
-    H_CHANGE,
-    H_GATE,
-    H_PROGRESS,
-    H_RANGE,
-    H_REFUND,
-    H_ROUNDS,
-    H_SIBLINGS,
-    H_SPLIT,
-    H_WEIGHTED,
-)
+from fairsched.model.theorem import MEM_RESERVE, Theorem
+from fairsched.policies import gates
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -50,7 +40,21 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.gates import changes as change_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.deficit import FIELDS, LAWS, NOTHING_YET, PARAMETERS, RANGE, both, waits
+from fairsched.verify.proofs.gates.deficit import (
+    AMOUNTS,
+    DECODED,
+    EQUAL,
+    FIELDS,
+    LAWS,
+    NOT_NEGATIVE,
+    NOTHING_YET,
+    PARAMETERS,
+    RANGE,
+    admission_events,
+    both,
+    queue_events,
+    waits,
+)
 from fairsched.verify.proofs.kernels import deficit, hierarchical
 
 # --- what may happen ------------------------------------------------------------------------------------------------
@@ -95,20 +99,7 @@ def _seen(o: Algebra, w: World) -> Term:
 
 
 IS_PATH = Need(_a_path)
-_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 _RESERVED = Need(_was_reserved, MEM_RESERVE)
-
-
-def _queue_events() -> tuple[Event, ...]:
-    """A client begins or ceases to wait at or below a node: no deficit changes."""
-
-    def arrive(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
-
-    def leave(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, False)}
-
-    return Event("arrive", arrive, {"p": Kind.POINT}), Event("leave the queue", leave, {"p": Kind.POINT})
 
 
 def refill_event(flat: Functions, *needs: Need) -> Event:
@@ -139,28 +130,14 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
         q = kernel.admit(o, w.q, w.p, w.inner, w.outer, w.x)
         return {"q": q, "R": along(o, w.R, w, w.r), "W": along(o, w.W, w, w.x)}
 
-    groups = {"inner": Kind.POINT, "outer": Kind.POINT, "x": Kind.SCALAR, "r": Kind.SCALAR}
-    seen = {"inner_q": Kind.VECTOR, "outer_q": Kind.VECTOR, "ready": Kind.MASK, "score": Kind.VECTOR}
-    needs = (IS_PATH, _NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), Need(_charged_within, MEM_RESERVE))
-    return (
-        Event(
-            "admit",
-            admit,
-            {**groups, **seen},
-            (*needs, Need(_seen)),
-            (kernel.choose, kernel.admit),
-            decides=lambda o, w: {"p": kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)},
-            happens=lambda o, w: o.exists(w.p),
-        ),
-        Event(
-            "admit past the gate",
-            admit,
-            {**groups, "p": Kind.POINT},
-            needs,
-            (kernel.admit,),
-            excluded_by=GATE_RESPECTED,
-        ),
-    )
+    def choose(o: Algebra, w: World) -> Term:
+        return kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)
+
+    groups = {"inner": Kind.POINT, "outer": Kind.POINT, **AMOUNTS}
+    needs = (IS_PATH, NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), Need(_charged_within, MEM_RESERVE))
+    chosen, past = admission_events(admit, groups, needs, choose, (kernel.choose,), (kernel.admit,))
+    seen = {"inner_q": Kind.VECTOR, "outer_q": Kind.VECTOR}
+    return attrs.evolve(chosen.with_needs(Need(_seen)), facts={**chosen.facts, **seen}), past
 
 
 def _running_events(kernel: Functions, flat: Functions) -> tuple[Event, ...]:
@@ -180,19 +157,19 @@ def _running_events(kernel: Functions, flat: Functions) -> tuple[Event, ...]:
         q = kernel.refund(o, w.q, w.p, w.inner, w.outer, w.x, w.Q)
         return {"q": q, "W": along(o, w.W, w, -granted(o, w, w.q))}
 
-    reserved = (IS_PATH, _NOT_NEGATIVE, _RESERVED)
+    reserved = (IS_PATH, NOT_NEGATIVE, _RESERVED)
     return (
         Event(
             "decode",
             lambda o, w: {"q": flat.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
             {"d": Kind.VECTOR},
-            (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
+            DECODED,
             (flat.decode,),
         ),
         Event("correct", correct, _AMOUNT, reserved, (kernel.admit,)),
         Event("finish", release, _AMOUNT, reserved),
         Event("preempt", preempt, _AMOUNT, reserved),
-        Event("refund", refund, _AMOUNT, (IS_PATH, _NOT_NEGATIVE), (kernel.refund,)),
+        Event("refund", refund, _AMOUNT, (IS_PATH, NOT_NEGATIVE), (kernel.refund,)),
     )
 
 
@@ -209,18 +186,10 @@ def hierarchical_system(
     kernel: Functions = hierarchical, flat: Functions = deficit, *, backlogged: tuple[str, ...] = ()
 ) -> System:
     """The gate over an interval in which a client waits at or below each of `backlogged` ("f", "g")."""
-    return System(
-        "hierarchical gate",
-        parameters=PARAMETERS,
-        laws=LAWS,
-        fields=FIELDS,
-        events=(
-            *_queue_events(),
-            refill_event(flat, *map(waits, backlogged)),
-            *_admission_events(kernel),
-            *_running_events(kernel, flat),
-        ),
-    )
+    arrive, _, leave = queue_events(flat)
+    refill = refill_event(flat, *map(waits, backlogged))
+    events = (arrive, leave, refill, *_admission_events(kernel), *_running_events(kernel, flat))
+    return System("hierarchical gate", PARAMETERS, LAWS, FIELDS, events)
 
 
 # --- an organisation and its clients --------------------------------------------------------------------------------
@@ -255,7 +224,7 @@ def _split_system(kernel: Functions, flat: Functions) -> System:
     return attrs.evolve(
         one,
         parameters={**one.parameters, "mine": Kind.MASK},
-        laws=(*one.laws, _EQUAL, Need(lambda o, w: o.where(o.pick(w.mine, w.g, True), False, True))),
+        laws=(*one.laws, EQUAL, Need(lambda o, w: o.where(o.pick(w.mine, w.g, True), False, True))),
         events=tuple(map(of_clients, one.events)),
         derived={"clients_of_g": lambda o, w: _sum_of_mine(o, w, w.W)},
     )
@@ -268,7 +237,6 @@ def _no_more_than_f(o: Algebra, w: World) -> Term:
 
 # --- claims ---------------------------------------------------------------------------------------------------------
 
-_EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 _FLAT = {claim.theorem.id: claim for claim in deficit_proofs.claims()}
 
 
@@ -285,7 +253,7 @@ def _change_claim(kernel: Functions, flat: Functions) -> Claim:
         *(event for event in of.system.events if event.name == "configured"),
     )
     changing = attrs.evolve(of.system, name="hierarchical gate, quanta change", events=events)
-    return attrs.evolve(of, theorem=H_CHANGE, system=changing)
+    return attrs.evolve(of, theorem=gates.H_CHANGE, system=changing)
 
 
 # --- one step of the kernels ------------------------------------------------------------------------------------------
@@ -320,7 +288,7 @@ def _gate_claim(kernel: Functions) -> Claim:
     )
     facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
     event = Event("choose", choose, facts, kernels=(kernel.choose,))
-    return one_step(H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": Kind.POINT}, event, well_chosen)
+    return one_step(gates.H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": Kind.POINT}, event, well_chosen)
 
 
 def _rounds_claim(kernel: Functions, flat: Functions) -> Claim:
@@ -352,7 +320,7 @@ def _rounds_claim(kernel: Functions, flat: Functions) -> Claim:
         lambda o, w: implies(o, w.queued & w.ours, w.q - w.G >= 1 - w.U),
     )
     return Claim(
-        H_ROUNDS,
+        gates.H_ROUNDS,
         of,
         (*NOTHING_YET, Clause("G = 0", lambda o, w: same(w.G, 0))),
         (*RANGE, raised),
@@ -385,7 +353,7 @@ def _progress_claim(kernel: Functions, flat: Functions) -> Claim:
     )
     event = Event("choose", choose, facts, (Need(nothing_due), in_credit), (kernel.choose, flat.refill_due))
     fields = {"q": Kind.VECTOR, "queued": Kind.MASK, "family": Kind.MASK, "served": Kind.POINT}
-    return one_step(H_PROGRESS, "hierarchical gate, a family", fields, event, (served,))
+    return one_step(gates.H_PROGRESS, "hierarchical gate, a family", fields, event, (served,))
 
 
 def _refund_claim(kernel: Functions) -> Claim:
@@ -414,7 +382,7 @@ def _refund_claim(kernel: Functions) -> Claim:
     fields = {"q": Kind.VECTOR, "was": Kind.VECTOR, "x": Kind.SCALAR, "taken": Kind.SCALAR, **PATH}
     event = Event("refund", refund, facts, needs, (kernel.takes_back, kernel.refund))
     return one_step(
-        H_REFUND,
+        gates.H_REFUND,
         "hierarchical gate, a refund",
         fields,
         event,
@@ -427,12 +395,12 @@ def _refund_claim(kernel: Functions) -> Claim:
 def claims(kernel: Functions = hierarchical, flat: Functions = deficit) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s and, in families, `flat`'s."""
     pair = hierarchical_system(kernel, flat, backlogged=("f", "g"))
-    split = _as_of_clients(H_SPLIT, _split_system(kernel, flat), "D-4.2")
+    split = _as_of_clients(gates.H_SPLIT, _split_system(kernel, flat), "D-4.2")
     of_g = Clause("W_g is the sum over g's clients", lambda o, w: same(o.pick(w.W, w.g, 0), w.clients_of_g))
     return (
-        _as_of_clients(H_RANGE, hierarchical_system(kernel, flat), "D-range"),
-        _as_of_clients(H_SIBLINGS, pair.with_laws(_EQUAL), "D-4.1"),
-        _as_of_clients(H_WEIGHTED, pair, "D-weighted"),
+        _as_of_clients(gates.H_RANGE, hierarchical_system(kernel, flat), "D-range"),
+        _as_of_clients(gates.H_SIBLINGS, pair.with_laws(EQUAL), "D-4.1"),
+        _as_of_clients(gates.H_WEIGHTED, pair, "D-weighted"),
         attrs.evolve(
             split,
             invariants=(*split.invariants, of_g),

@@ -12,39 +12,39 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fairsched.model.algebra import NUMPY, Bools, Ints, SiblingAlgebra
-from fairsched.model.pricing import Rates, charge_max_reserved
+from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.gates import (
-    H_FAMILIES,
-    H_SPLIT,
-    ROOT,
-    AnyGate,
-    DeficitGate,
-    HierarchicalGate,
-    deficit,
-    gap_cost,
-    weighted_gap_cost,
-)
+from fairsched.policies import gates
 from fairsched.verify.logic import (
     BEGIN,
+    RATES,
     Bug,
-    Claim,
     RefutedClaim,
     RunStep,
     SampledClaim,
     Shown,
     Values,
     Witness,
-    World,
     one,
     served,
 )
-from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
-from fairsched.verify.proofs.gates.deficit_witnesses import CHARGE_MAX
+from fairsched.verify.proofs import gate_claim, sampled
+from fairsched.verify.proofs.gates.deficit_witnesses import (
+    CHARGE_MAX,
+    GAP,
+    GAP_BOUND,
+    QUANTUM,
+    RANGE_BOUND,
+    REFILL,
+    TOKENS,
+    WEIGHTED,
+    WEIGHTED_QUANTA,
+    F,
+    G,
+    Script,
+)
 from fairsched.verify.proofs.kernels import hierarchical
 
-RATES = Rates(1, 2)
-QUANTUM = 4
 NODES_MAX = 9
 
 
@@ -58,7 +58,7 @@ def trees(draw: st.DrawFn) -> Mapping[str, Any]:
 
     known = [0, *each(st.integers(0, 1))]
     return {
-        "up": [ROOT, *(draw(st.integers(0, node - 1)) for node in range(1, size))],
+        "up": [gates.ROOT, *(draw(st.integers(0, node - 1)) for node in range(1, size))],
         "q": [1, *each(st.integers(-9, 4))],
         "known": known,
         "waits": [seen and waits for seen, waits in zip(known, [0, *each(st.integers(0, 1))], strict=True)],
@@ -74,13 +74,13 @@ def refilled_alone(w: Any) -> dict[int, list[int]]:
         family = np.array([node for node in range(1, len(up)) if up[node] == above], dtype=np.int64)
         q, quantum = np.array(w.q)[family], np.array(w.quantum)[family]
         known, waits = np.array(w.known, dtype=bool)[family], np.array(w.waits, dtype=bool)[family]
-        while deficit.refill_due(NUMPY, q, waits):
-            q = deficit.refill(NUMPY, q, waits, known, quantum)
+        while gates.deficit.refill_due(NUMPY, q, waits):
+            q = gates.deficit.refill(NUMPY, q, waits, known, quantum)
         found[above] = q.tolist()
     return found
 
 
-def split_up(gate: AnyGate, keys: int, requests: int) -> tuple[int, int]:
+def split_up(gate: gates.AnyGate, keys: int, requests: int) -> tuple[int, int]:
     """What an organisation of so many clients and one client in none were charged after so many requests of 3 units.
 
     All of them always have another request waiting, and the organisation's are preferred.
@@ -105,28 +105,26 @@ def split_up(gate: AnyGate, keys: int, requests: int) -> tuple[int, int]:
 def split_bound() -> int:
     """2(Q + U - 1) for these requests, which a worker of 2 tokens takes one at a time."""
     charge_max = charge_max_reserved(RATES, 2, 1)
-    return gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
+    return gates.gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
 
 
 Refilled = Callable[[Ints, Bools, Any], Ints]
 
 
-def _families(refilled: Refilled = hierarchical.refilled) -> SampledClaim:
-    def shows(w: SimpleNamespace) -> Shown:
-        state: Any = SimpleNamespace(
-            up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
-        )
-        found = refilled(np.array(w.q), np.array(w.waits, dtype=np.bool_), state).tolist()
-        alone = refilled_alone(w)
-        return {
-            f"the children of node {above} are as if they were alone": [
-                q for node, q in enumerate(found) if node and w.up[node] == above
-            ]
-            == children
-            for above, children in alone.items()
-        } | {"the root is left alone": found[0] == w.q[0]}
-
-    return SampledClaim(H_FAMILIES, trees(), shows)
+@sampled(gates.H_FAMILIES, trees())
+def _families(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> Shown:
+    state: Any = SimpleNamespace(
+        up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
+    )
+    found = refilled(np.array(w.q), np.array(w.waits, dtype=np.bool_), state).tolist()
+    alone = refilled_alone(w)
+    return {
+        f"the children of node {above} are as if they were alone": [
+            q for node, q in enumerate(found) if node and w.up[node] == above
+        ]
+        == children
+        for above, children in alone.items()
+    } | {"the root is left alone": found[0] == w.q[0]}
 
 
 def claims() -> tuple[SampledClaim, ...]:
@@ -138,14 +136,14 @@ def bugs() -> tuple[Bug, ...]:
     """Refills that are wrong in one way each."""
 
     def as_one_family(q: Ints, waits: Bools, state: Any) -> Ints:
-        if not deficit.refill_due(NUMPY, q, waits):
+        if not gates.deficit.refill_due(NUMPY, q, waits):
             return q
-        topped: Ints = deficit.refill_rounds(NUMPY, q, waits, state.known, state.quantum)
+        topped: Ints = gates.deficit.refill_rounds(NUMPY, q, waits, state.known, state.quantum)
         return topped
 
     def one_round(q: Ints, waits: Bools, state: Any) -> Ints:
         families = SiblingAlgebra(state.up)
-        topped: Ints = deficit.refill(families, q, waits, state.known, state.quantum)
+        topped: Ints = gates.deficit.refill(families, q, waits, state.known, state.quantum)
         return topped
 
     return (
@@ -159,7 +157,7 @@ def bugs() -> tuple[Bug, ...]:
 KEYS_MAX, REQUESTS_MAX = 6, 120
 
 
-def splits(gate: AnyGate, name: str) -> SampledClaim:
+def splits(gate: gates.AnyGate, name: str) -> SampledClaim:
     """That splitting up gains nothing, of a gate: for up to so many clients of an organisation and so many requests."""
     statement = "an organisation gets at most 2(Q + U - 1) more than a client beside it, however many clients it is"
 
@@ -174,20 +172,13 @@ def splits(gate: AnyGate, name: str) -> SampledClaim:
     return SampledClaim(theorem, worlds, shows)
 
 
-GATES: dict[str, AnyGate] = {
-    "flat": DeficitGate(RATES, QUANTUM),
-    "hierarchical": HierarchicalGate(RATES, QUANTUM),
-}
-"""The two gates of the comparison."""
-
-
 def refutations() -> tuple[RefutedClaim, ...]:
     """What sounds right of shares among clients and is not."""
     return (
         RefutedClaim(
-            splits(GATES["flat"], "F-HIER-1"),
+            splits(gates.DeficitGate(RATES, QUANTUM), "F-HIER-1"),
             "the deficit gate, whose shares are per client",
-            H_SPLIT.id,
+            gates.H_SPLIT.id,
             "120 requests of 3 units: as 3 clients an organisation gets 270 units, and a client beside it 90",
             {"keys": 3, "requests": 120},
         ),
@@ -196,19 +187,27 @@ def refutations() -> tuple[RefutedClaim, ...]:
 
 # --- runs that attain the bounds --------------------------------------------------------------------------------------
 
-NODES, ORGANISATION, CLIENT = 4, 0, 1
+NODES, ORGANISATION, CLIENT = 4, F, G
 ROOTS, CLIENTS = (1, 1, 0, 0), (0, 0, 1, 1)
-_TOKENS = {3: (1, 1), 4: (2, 1), 5: (1, 2)}
-"""Input and output tokens of a request of each cost."""
 
 
 class _Run:
     """A run under way: its steps so far and the deficits after them."""
 
-    def __init__(self, quanta: tuple[int, ...]) -> None:
+    def __init__(self, quanta: tuple[int, ...], script: Script) -> None:
+        """The deficit gate's run, in which the organisation is f, and the client beside it g."""
         self.quanta = quanta
         self.q = [0] * NODES
         self.steps: list[RunStep] = [("arrive", {"p": node}) for node in range(NODES)]
+        for word in script:
+            if word == REFILL:
+                self.refill(ROOTS)
+            elif word == BEGIN:
+                self.steps.append((BEGIN, {}))
+            else:
+                node, *costs = word
+                for cost in costs:
+                    self.request(node, cost)
 
     def refill(self, family: tuple[int, ...]) -> None:
         """A round of credit for a family in which no client has any."""
@@ -229,111 +228,31 @@ class _Run:
         for charged in {p, node}:
             self.q[charged] -= cost
 
-    def costs(self, node: int, *costs: int) -> None:
-        """Requests one after the other."""
-        for cost in costs:
-            self.request(node, cost)
-
-    def starts(self) -> None:
-        """The interval starts here."""
-        self.steps.append((BEGIN, {}))
-
 
 def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterator[RunStep]:
     """Admitted by the gate's choice, and every node of the path pays for its output."""
-    admission, (name, facts) = served(NODES, p, *_TOKENS[cost], ready=(1,) * NODES, score=one(NODES, p, 1), **groups)
+    admission, (name, facts) = served(NODES, p, *TOKENS[cost], ready=(1,) * NODES, score=one(NODES, p, 1), **groups)
     yield admission
     output = facts["d"][p]
     yield name, {"d": tuple(output if node in (p, inner) else 0 for node in range(NODES))}
 
 
-def _claim(of: tuple[Claim, ...], name: str) -> Claim:
-    return next(claim for claim in of if claim.theorem.id == name)
-
-
-def _parameters(quanta: tuple[int, ...], f: int = ORGANISATION, g: int = CLIENT) -> Values:
-    return {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": f, "g": g}
-
-
-def _siblings() -> Witness:
-    """H-siblings: from q = (4, -4) to (-4, 4), where the organisation was served 16 and the client nothing."""
-    run = _Run((QUANTUM,) * NODES)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 3, 5)
-    run.starts()
-    run.costs(ORGANISATION, 3, 5)
-    run.refill(ROOTS)
-    run.refill(ROOTS)
-    run.costs(ORGANISATION, 3, 5)
-    claim = _claim(hierarchical_proofs.claims(), "H-siblings")
-    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(claim, NODES, _parameters(run.quanta), tuple(run.steps), bound, {"q0": "q"})
-
-
-def _split() -> Witness:
-    """H-split: the same run, in which the organisation's two clients got 16 together."""
-
-    def lead(w: World) -> int:
-        return int(w.clients_of_g) - int(w.W[CLIENT])
-
-    claim = _claim(hierarchical_proofs.claims(), "H-split")
-    parameters = {**_parameters((QUANTUM,) * NODES, CLIENT, ORGANISATION), "mine": CLIENTS}
-    return attrs.evolve(_siblings(), claim=claim, parameters=parameters, measure=lead)
-
-
-def _range() -> Witness:
-    """H-range: both ends at once, among the root's children."""
-
-    def width(w: World) -> int:
-        return int(w.q[CLIENT]) - int(w.q[ORGANISATION])
-
-    claim = _claim(hierarchical_proofs.claims(), "H-range")
-    steps = tuple(step for step in _siblings().steps if step[0] != BEGIN)
-    parameters = _parameters((QUANTUM,) * NODES)
-    return Witness(claim, NODES, parameters, steps, QUANTUM + CHARGE_MAX - 1, measure=width)
-
-
-def _weighted() -> Witness:
-    """H-weighted: Q = (4, 2) at the root; the organisation is served 20, the client nothing."""
-    quanta = (4, 2, 4, 4)
-
-    def gap(w: World) -> int:
-        return quanta[1] * int(w.W[ORGANISATION]) - quanta[0] * int(w.W[CLIENT])
-
-    run = _Run(quanta)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 3)
-    run.costs(ORGANISATION, 4)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 5)
-    run.starts()
-    run.costs(ORGANISATION, 3, 5)
-    run.refill(ROOTS)
-    run.refill(ROOTS)
-    run.costs(ORGANISATION, 3, 4)
-    run.refill(ROOTS)
-    run.costs(ORGANISATION, 5)
-    claim = _claim(hierarchical_proofs.claims(), "H-weighted")
-    bound = weighted_gap_cost(quanta[0], CHARGE_MAX, quanta[1], CHARGE_MAX)
-    return Witness(claim, NODES, _parameters(quanta), tuple(run.steps), bound, {"q0": "q"}, gap)
+def _witness(theorem: str, quanta: tuple[int, ...], script: Script, bound: int, **more: Any) -> Witness:
+    parameters: Values = {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
+    steps = tuple(_Run(quanta, script).steps)
+    return attrs.evolve(Witness(gate_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
 
 
 def _rounds() -> Witness:
     """H-rounds: a debt of U - 1 = 4 with Q = 4 takes two rounds of the root's family."""
-
-    def rounds(w: World) -> int:
-        return int(w.G[ORGANISATION]) // QUANTUM
-
-    run = _Run((QUANTUM,) * NODES)
-    run.refill(ROOTS)
-    run.costs(CLIENT, 3, 5)
-    run.costs(ORGANISATION, 3, 5)
-    run.refill(ROOTS)
-    run.refill(ROOTS)
-    steps = tuple(map(_of_two_kinds, run.steps))
-    claim = _claim(hierarchical_proofs.claims(), "H-rounds")
-    parameters = {**_parameters(run.quanta), "ours": ROOTS}
-    return Witness(claim, NODES, parameters, steps, (CHARGE_MAX - 1) // QUANTUM + 1, measure=rounds)
+    script = (REFILL, (CLIENT, 3, 5), (ORGANISATION, 3, 5), REFILL, REFILL)
+    plain = _witness("H-rounds", (QUANTUM,) * NODES, script, (CHARGE_MAX - 1) // QUANTUM + 1)
+    return attrs.evolve(
+        plain,
+        steps=tuple(map(_of_two_kinds, plain.steps)),
+        parameters={**plain.parameters, "ours": ROOTS},
+        measure=lambda w: int(w.G[ORGANISATION]) // QUANTUM,
+    )
 
 
 def _of_two_kinds(step: RunStep) -> RunStep:
@@ -342,5 +261,27 @@ def _of_two_kinds(step: RunStep) -> RunStep:
 
 
 def witnesses() -> tuple[Witness, ...]:
-    """One run a bound of the hierarchical gate."""
-    return (_range(), _siblings(), _weighted(), _split(), _rounds())
+    """One run a bound of the hierarchical gate: the deficit gate's, among the root's children."""
+    siblings = _witness("H-siblings", (QUANTUM,) * NODES, GAP, GAP_BOUND)
+    both_ends = attrs.evolve(
+        siblings,
+        claim=gate_claim("H-range"),
+        steps=tuple(step for step in siblings.steps if step[0] != BEGIN),
+        bound_cost=RANGE_BOUND,
+        measure=lambda w: int(w.q[CLIENT]) - int(w.q[ORGANISATION]),
+    )
+    weighted = _witness(
+        "H-weighted",
+        (*WEIGHTED_QUANTA, 4, 4),
+        WEIGHTED,
+        gates.weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
+        measure=lambda w: 2 * int(w.W[ORGANISATION]) - 4 * int(w.W[CLIENT]),
+    )
+    # The organisation's two clients got 16 together.
+    split = attrs.evolve(
+        siblings,
+        claim=gate_claim("H-split"),
+        parameters={**siblings.parameters, "f": CLIENT, "g": ORGANISATION, "mine": CLIENTS},
+        measure=lambda w: int(w.clients_of_g) - int(w.W[CLIENT]),
+    )
+    return (both_ends, siblings, weighted, split, _rounds())

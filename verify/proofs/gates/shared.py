@@ -5,26 +5,18 @@ says (any mask, such as the clients that wait there), and a worker's own refill 
 still be charged to a client on all workers together (D2-memory), and the gate's counts say which clients wait anywhere
 (D2-places); both are in `fairsched.verify.proofs.gates.shared_workers`.
 
-A decision that rests on stale reads sees q + s with 0 <= s <= S, and what it does is added to the true q.
+What is charged, and the refill of all clients, are the deficit gate's own events.  A decision that rests on stale reads
+sees q + s with 0 <= s <= S, and what it does is added to the true q.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+
+import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.theorem import (
-    BACKLOGGED_TOGETHER,
-    EQUAL_QUANTA,
-    GATE_RESPECTED,
-    GLOBAL_REFILL,
-    MEM_RESERVE,
-    QUANTUM_POSITIVE,
-    REJOIN_KEEPS_DEBT,
-    STALE_READS,
-    Theorem,
-)
+from fairsched.model.theorem import BACKLOGGED_TOGETHER, GLOBAL_REFILL, REJOIN_KEEPS_DEBT, STALE_READS, Theorem
 from fairsched.policies.gates import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER, gap_cost
 from fairsched.verify.logic import (
     BEGIN,
@@ -46,181 +38,128 @@ from fairsched.verify.logic import (
     one,
     same,
 )
+from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import (
+    EQUAL,
+    NOT_NEGATIVE,
+    ONE,
+    RESERVED,
     at_least_as_much_credit,
     both,
+    deficit_system,
     gap_within,
     no_less_than_g,
     same_credit,
-    waits,
 )
 from fairsched.verify.proofs.kernels import deficit, global_deficit
 
-_ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
-_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
-_WAS_RESERVED = Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE)
 _STALE = Need(lambda o, w: (w.s >= 0) & (w.s <= w.S), STALE_READS)
 
 
-class _Cluster:
-    """The events of the shared gate; `kernel` has what is its own, `gate` the deficit gate's functions.
+def _from_a_copy(event: Event) -> Event:
+    """The event, which decides and charges from a copy that is ahead by `s`; what it does is added to the true q."""
 
-    With `stale` every decision and charge starts from a copy that is ahead by `s`.  `gift` names the ghost that counts
-    what workers give on their own (None: that happens only if GlobalRefill is dropped).
+    def seen(w: World) -> World:
+        return World(**{**vars(w), "q": w.q + w.s})
+
+    def step(o: Algebra, w: World) -> Written:
+        copy = seen(w)
+        written = event.step(o, copy)
+        return {**written, "q": w.q + (written["q"] - copy.q)}
+
+    return attrs.evolve(
+        event.with_needs(_STALE),
+        step=step,
+        facts={**event.facts, "s": Kind.VECTOR},
+        decides=lambda o, w: event.decides(o, seen(w)),
+    )
+
+
+def _queues(kernel: Functions, gate: Functions) -> tuple[Event, ...]:
+    def arrive(o: Algebra, w: World) -> Written:
+        return {"places": kernel.enter(o, w.places, w.p), "known": o.put(w.known, w.p, True)}
+
+    def leave(o: Algebra, w: World) -> Written:
+        return {"places": kernel.depart(o, w.places, w.p)}
+
+    def rejoin(o: Algebra, w: World) -> Written:
+        return {**arrive(o, w), "q": gate.rejoin_printed(o, w.q, w.p)}
+
+    def preempt(o: Algebra, w: World) -> Written:
+        return {**arrive(o, w), "R": o.bump(w.R, w.p, -w.x)}
+
+    waiting = Need(lambda o, w: o.pick(w.places, w.p, 1) >= 1)
+    return (
+        Event("arrive at a worker", arrive, {"p": Kind.POINT}, kernels=(kernel.enter,)),
+        Event("arrive as printed, at zero", rejoin, {"p": Kind.POINT}, excluded_by=REJOIN_KEEPS_DEBT),
+        Event("leave a worker's queue", leave, {"p": Kind.POINT}, (waiting,), kernels=(kernel.depart,)),
+        Event("preempt", preempt, ONE, RESERVED, kernels=(kernel.enter,)),
+    )
+
+
+def _own_refill(gate: Functions, gift: str | None) -> Event:
+    """A worker's own; `gift` names what counts it (None: it happens only if GlobalRefill is dropped)."""
+    counted = gift or "P"
+
+    def refill(o: Algebra, w: World) -> Written:
+        q = gate.refill(o, w.q, w.here, w.here, w.Q)
+        return {"q": q, counted: getattr(w, counted) + (q - w.q)}
+
+    def together(o: Algebra, w: World) -> Term:
+        return same_truth(o, o.pick(w.here, w.f, False), o.pick(w.here, w.g, False))
+
+    needs = [Need(lambda o, w: implies(o, w.here, w.queued))]
+    if gift == "P":
+        needs.append(Need(together, BACKLOGGED_TOGETHER))
+    return Event(
+        "refill of one worker",
+        refill,
+        {"here": Kind.MASK},
+        tuple(needs),
+        (gate.refill_due, gate.refill),
+        excluded_by=None if gift else GLOBAL_REFILL,
+    )
+
+
+def _refund(kernel: Functions) -> Event:
+    def refund(o: Algebra, w: World) -> Written:
+        room = o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0)
+        granted = o.maximum(o.minimum(w.x, room), 0)
+        return {"q": kernel.refund(o, w.q, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
+
+    return Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,))
+
+
+@attrs.frozen
+class _Cluster:
+    """The shared gate; `kernel` has what is its own, `gate` the deficit gate's functions.
+
+    With `stale` every decision and charge starts from a copy that is ahead.  `gift` names the ghost that counts what
+    workers give on their own (None: that happens only if GlobalRefill is dropped).
     """
 
-    def __init__(
-        self, kernel: Functions, gate: Functions, backlogged: tuple[str, ...], stale: bool, gift: str | None
-    ) -> None:
-        self.kernel = kernel
-        self.gate = gate
-        self.backlogged = backlogged
-        self.stale = stale
-        self.gift = gift
+    kernel: Functions
+    gate: Functions
+    backlogged: tuple[str, ...]
+    stale: bool
+    gift: str | None
 
     def system(self, *laws: Need) -> System:
-        """The gate with everything that may happen to it."""
-        stale = {"S": Kind.SCALAR} if self.stale else {}
-        floor = (Need(lambda o, w: w.S >= 0),) if self.stale else ()
+        """What may happen to the deficit gate's clients, and what is the cluster's own."""
+        alone = deficit_system(self.gate, backlogged=self.backlogged)
+        kept = {event.name: event for event in alone.events}
+        both = ("refill", "admit", "admit past the gate", "decode", "correct")
+        charges = [*(kept[name] for name in both), _own_refill(self.gate, self.gift), _refund(self.kernel)]
+        if self.stale:
+            charges = list(map(_from_a_copy, charges))
         ghosts = {"G": Kind.VECTOR} if self.gift == "G" else {}
         return System(
             "deficit gate of a cluster",
-            {"Q": Kind.VECTOR, "U": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT, **stale},
-            (
-                Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
-                Need(lambda o, w: w.U >= 1),
-                Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
-                *floor,
-                *laws,
-            ),
+            {**alone.parameters, **({"S": Kind.SCALAR} if self.stale else {})},
+            (*alone.laws, *((Need(lambda o, w: w.S >= 0),) if self.stale else ()), *laws),
             {**dict.fromkeys(("q", "places", "R", "W", "P"), Kind.VECTOR), "known": Kind.MASK, **ghosts},
-            (*self._queues(), *self._refills(), *self._admissions(), *self._running()),
+            (*_queues(self.kernel, self.gate), kept["finish"], *charges),
             derived={"queued": lambda o, w: self.kernel.waits(o, w.places)},
-        )
-
-    def _event(self, name: str, step: Any, facts: Mapping[str, Kind], needs: tuple[Need, ...], **more: Any) -> Event:
-        stale = {"s": Kind.VECTOR} if self.stale else {}
-        return Event(name, step, {**facts, **stale}, (*needs, *((_STALE,) if self.stale else ())), **more)
-
-    def _seen(self, w: World) -> Any:
-        return w.q + w.s if self.stale else w.q
-
-    def _then(self, w: World, act: Callable[[Any], Any]) -> Any:
-        """The true deficits after what was done to the copy."""
-        return w.q + (act(self._seen(w)) - self._seen(w))
-
-    # --- queues -----------------------------------------------------------------------------------------------------
-
-    def _queues(self) -> tuple[Event, ...]:
-        kernel = self.kernel
-
-        def arrive(o: Algebra, w: World) -> Written:
-            return {"places": kernel.enter(o, w.places, w.p), "known": o.put(w.known, w.p, True)}
-
-        def leave(o: Algebra, w: World) -> Written:
-            return {"places": kernel.depart(o, w.places, w.p)}
-
-        def rejoin(o: Algebra, w: World) -> Written:
-            return {**arrive(o, w), "q": self.gate.rejoin_printed(o, w.q, w.p)}
-
-        waiting = Need(lambda o, w: o.pick(w.places, w.p, 1) >= 1)
-        return (
-            Event("arrive at a worker", arrive, {"p": Kind.POINT}, kernels=(kernel.enter,)),
-            Event("arrive as printed, at zero", rejoin, {"p": Kind.POINT}, excluded_by=REJOIN_KEEPS_DEBT),
-            Event("leave a worker's queue", leave, {"p": Kind.POINT}, (waiting,), kernels=(kernel.depart,)),
-        )
-
-    # --- credit -----------------------------------------------------------------------------------------------------
-
-    def _refills(self) -> tuple[Event, ...]:
-        gate = self.gate
-
-        def refill(o: Algebra, w: World) -> Written:
-            q = self._then(w, lambda seen: gate.refill(o, seen, w.queued, w.known, w.Q))
-            return {"q": q, "P": w.P + (q - w.q)}
-
-        def own(o: Algebra, w: World) -> Written:
-            q = self._then(w, lambda seen: gate.refill(o, seen, w.here, w.here, w.Q))
-            counted = self.gift or "P"
-            return {"q": q, counted: getattr(w, counted) + (q - w.q)}
-
-        waiting = Need(lambda o, w: implies(o, w.here, w.queued))
-        together = Need(
-            lambda o, w: same_truth(o, o.pick(w.here, w.f, False), o.pick(w.here, w.g, False)), BACKLOGGED_TOGETHER
-        )
-        needs = (waiting, together) if self.gift == "P" else (waiting,)
-        excluded = {"excluded_by": GLOBAL_REFILL} if self.gift is None else {}
-        kernels = (gate.refill_due, gate.refill)
-        return (
-            self._event("refill", refill, {}, tuple(waits(client) for client in self.backlogged), kernels=kernels),
-            self._event("refill of one worker", own, {"here": Kind.MASK}, needs, kernels=kernels, **excluded),
-        )
-
-    # --- requests ---------------------------------------------------------------------------------------------------
-
-    def _admissions(self) -> tuple[Event, ...]:
-        gate = self.gate
-
-        def admit(o: Algebra, w: World) -> Written:
-            q = self._then(w, lambda seen: gate.admit(o, seen, w.p, w.x))
-            return {"q": q, "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
-
-        amounts = {"x": Kind.SCALAR, "r": Kind.SCALAR}
-        needs = (
-            _NOT_NEGATIVE,
-            Need(lambda o, w: w.r >= 0),
-            Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
-        )
-        return (
-            self._event(
-                "admit",
-                admit,
-                {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
-                needs,
-                kernels=(gate.in_credit, gate.choose, gate.admit),
-                decides=lambda o, w: {"p": gate.choose(o, self._seen(w), w.queued, w.ready, w.score)},
-                happens=lambda o, w: o.exists(w.p),
-            ),
-            self._event(
-                "admit past the gate",
-                admit,
-                {**amounts, "p": Kind.POINT},
-                needs,
-                kernels=(gate.admit,),
-                excluded_by=GATE_RESPECTED,
-            ),
-        )
-
-    def _running(self) -> tuple[Event, ...]:
-        gate, kernel = self.gate, self.kernel
-
-        def decode(o: Algebra, w: World) -> Written:
-            q = self._then(w, lambda seen: gate.decode(o, seen, w.d))
-            return {"q": q, "R": w.R - w.d, "W": w.W + w.d}
-
-        def correct(o: Algebra, w: World) -> Written:
-            q = self._then(w, lambda seen: gate.correct(o, seen, w.p, w.x))
-            return {"q": q, "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
-
-        def finish(o: Algebra, w: World) -> Written:
-            return {"R": o.bump(w.R, w.p, -w.x)}
-
-        def preempt(o: Algebra, w: World) -> Written:
-            return {**finish(o, w), "places": kernel.enter(o, w.places, w.p), "known": o.put(w.known, w.p, True)}
-
-        def refund(o: Algebra, w: World) -> Written:
-            q = self._then(w, lambda seen: kernel.refund(o, seen, w.p, w.x, w.Q))
-            room = o.pick(w.Q, w.p, 0) - o.pick(self._seen(w), w.p, 0)
-            return {"q": q, "W": o.bump(w.W, w.p, -o.maximum(o.minimum(w.x, room), 0))}
-
-        reserved = (_NOT_NEGATIVE, _WAS_RESERVED)
-        decoded = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
-        return (
-            self._event("decode", decode, {"d": Kind.VECTOR}, decoded, kernels=(gate.decode,)),
-            self._event("correct", correct, _ONE, reserved, kernels=(gate.correct,)),
-            Event("finish", finish, _ONE, reserved),
-            Event("preempt", preempt, _ONE, reserved, kernels=(kernel.enter,)),
-            self._event("refund", refund, _ONE, (_NOT_NEGATIVE,), kernels=(kernel.refund,)),
         )
 
 
@@ -258,7 +197,6 @@ def _starts(stale: bool, *ghosts: str) -> tuple[Clause, ...]:
 _BALANCE = Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P))
 _BALANCE_WITH_GIFTS = Clause("W + q = q0 + P + G", lambda o, w: same(w.W + w.q, w.q0 + w.P + w.G))
 _SAME = Clause("P_f = P_g", same_credit)
-_EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 
 
 def _beside_gifts(o: Algebra, w: World) -> Term:
@@ -281,7 +219,7 @@ def _interval(theorem: Theorem, cluster: _Cluster, joint: Clause, *conclusions: 
     ghosts = ("G",) if cluster.gift == "G" else ()
     return Claim(
         theorem,
-        cluster.system(_EQUAL),
+        cluster.system(EQUAL),
         _starts(cluster.stale, *ghosts),
         (*_range(cluster.stale), balance, joint),
         conclusions,
@@ -306,8 +244,13 @@ def _steal(kernel: Functions, gate: Functions) -> Claim:
         return o.where(w.waits, o.where(w.due, True, w.served), True)
 
     known = _range(False)[3]
-    system = System(alone.name, alone.parameters, alone.laws, alone.fields, alone.events, derived)
-    return Claim(D2_STEAL, system, (known,), (known,), (Clause("if none is due, a waiting client is served", served),))
+    return Claim(
+        D2_STEAL,
+        attrs.evolve(alone, derived=derived),
+        (known,),
+        (known,),
+        (Clause("if none is due, a waiting client is served", served),),
+    )
 
 
 def claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tuple[Claim, ...]:
@@ -371,19 +314,17 @@ def _run(before: Sequence[int], ahead: int) -> tuple[RunStep, ...]:
 
 
 def _witness(theorem: str, f: int = F, g: int = G) -> Witness:
-    claim = next(claim for claim in claims() if claim.theorem.id == theorem)
     parameters: Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
     bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(claim, 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
+    return Witness(gate_claim(theorem), 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
 
 
 def _stale() -> Witness:
     """Each admission is let in by a copy that lacks four cost units of what its client was charged."""
-    claim = next(claim for claim in claims() if claim.theorem.id == "D2-stale")
     parameters: Values = {"Q": (STALE_QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G, "S": STALE}
     charge_max = CHARGE_MAX + STALE
     bound = gap_cost(STALE_QUANTUM, charge_max, STALE_QUANTUM, charge_max)
-    return Witness(claim, 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
+    return Witness(gate_claim("D2-stale"), 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
 
 
 def witnesses() -> tuple[Witness, ...]:

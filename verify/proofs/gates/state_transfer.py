@@ -15,7 +15,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.theorem import EQUAL_QUANTA, Theorem
+from fairsched.model.theorem import Theorem
 from fairsched.policies.local import SWAP_D, SWAP_GAP_D, SWAP_GAP_V, SWAP_V, gap_to_counter_cost, gap_to_deficit_cost
 from fairsched.verify.logic import (
     BEGIN,
@@ -35,15 +35,17 @@ from fairsched.verify.logic import (
     World,
     Written,
     implies,
+    one,
     product,
     same,
     served,
     spread,
 )
+from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, started_close, waits
-from fairsched.verify.proofs.gates.deficit import both, same_credit
+from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, started_close
+from fairsched.verify.proofs.gates.deficit import EQUAL, both, same_credit, waits
 from fairsched.verify.proofs.kernels import counter, deficit, state_transfer
 
 # --- the swap alone, for any weights --------------------------------------------------------------------------------
@@ -53,13 +55,15 @@ _BEFORE = Clause("no swap yet", lambda o, w: o.where(w.swapped, False, True))
 _RESERVED = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
 
 
-def _after(clause: Clause) -> Clause:
-    """The clause, once the swap has happened."""
+def _in_phase(phase: str, clauses: tuple[Clause, ...]) -> Iterator[Clause]:
+    """The clauses, "first" until the swap happens, "then" once it has."""
+    for clause in clauses:
 
-    def holds(o: Algebra, w: World, *points: Any) -> Term:
-        return implies(o, spread(w.swapped, w.q), clause.holds(o, w, *points))
+        def holds(o: Algebra, w: World, *points: Any, clause: Clause = clause) -> Term:
+            now = w.swapped if phase == "then" else o.where(w.swapped, False, True)
+            return implies(o, spread(now, w.q), clause.holds(o, w, *points))
 
-    return Clause(f"then {clause.name}", holds, clause.points)
+        yield Clause(f"{phase} {clause.name}", holds, clause.points)
 
 
 def _alone(theorem: Theorem, name: str, swap: Event, kept: tuple[Clause, ...], made: tuple[Clause, ...]) -> Claim:
@@ -74,7 +78,7 @@ def _alone(theorem: Theorem, name: str, swap: Event, kept: tuple[Clause, ...], m
         derived={"idle": lambda o, w: o.none(w.queued)},
         closed_forms=True,
     )
-    then = tuple(map(_after, made))
+    then = tuple(_in_phase("then", made))
     return Claim(theorem, system, (*kept, _BEFORE), (*kept, *then), then)
 
 
@@ -144,7 +148,6 @@ def _to_deficit(kernel: Functions) -> Claim:
 
 # --- an interval with a swap in it, for equal weights ---------------------------------------------------------------
 
-_EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 _SWAPPED = Need(lambda o, w: w.swapped)
 _NOT_YET = Need(lambda o, w: o.where(w.swapped, False, True))
 _DEFICITS = deficit_proofs.deficit_system(deficit, backlogged=("f", "g"))
@@ -155,33 +158,23 @@ def _both_gates(name: str, swap: Event, first: System, second: System) -> System
     """Events of `first` until the swap, of `second` afterwards."""
     waiting = tuple(map(waits, ("f", "g")))
     kept = {"was": lambda w: w.queued}
+
+    def named(system: System) -> Iterator[Event]:
+        return (attrs.evolve(event, name=f"{system.name}: {event.name}") for event in system.events)
+
     events = (
-        *(_named(event, first).with_needs(*waiting, _NOT_YET).also(**kept) for event in first.events),
-        swap.with_needs(*waiting, _NOT_YET).also(**kept),
-        *(_named(event, second).with_needs(*waiting, _SWAPPED).also(**kept) for event in second.events),
+        *(event.with_needs(*waiting, _NOT_YET).also(**kept) for event in (*named(first), swap)),
+        *(event.with_needs(*waiting, _SWAPPED).also(**kept) for event in named(second)),
     )
     return System(
         name,
         {**_DEFICITS.parameters, **_COUNTERS.parameters, "share": Kind.VECTOR},
-        (*_DEFICITS.laws, _EQUAL, Need(lambda o, w: same(w.share, 1))),
+        (*_DEFICITS.laws, EQUAL, Need(lambda o, w: same(w.share, 1))),
         {**_DEFICITS.fields, **_COUNTERS.fields, "swapped": Kind.FLAG},
         events,
         derived=_COUNTERS.derived,
         closed_forms=True,
     )
-
-
-def _named(event: Event, system: System) -> Event:
-    return attrs.evolve(event, name=f"{system.name}: {event.name}")
-
-
-def _until(clause: Clause) -> Clause:
-    """The clause, until the swap happens."""
-
-    def holds(o: Algebra, w: World, *points: Any) -> Term:
-        return implies(o, spread(o.where(w.swapped, False, True), w.q), clause.holds(o, w, *points))
-
-    return Clause(f"first {clause.name}", holds, clause.points)
 
 
 def _once(holds: Formula) -> Formula:
@@ -194,22 +187,10 @@ def _first(holds: Formula) -> Formula:
     return lambda o, w: o.where(w.swapped, True, holds(o, w))
 
 
-def _pair(o: Algebra, w: World, vector: Term) -> tuple[Any, Any]:
-    return o.pick(vector, w.f, 0), o.pick(vector, w.g, 0)
-
-
-def _for_both(o: Algebra, w: World, mask: Term) -> Term:
-    return o.pick(mask, w.f, True) & o.pick(mask, w.g, True)
-
-
-def _gap(o: Algebra, w: World) -> Term:
-    service_f, service_g = both(o, w, "W")
-    return service_f - service_g
-
-
-def _bound(o: Algebra, w: World, cost: Callable[..., Any]) -> Term:
-    (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
-    return cost(quantum_f, charge_f, quantum_g, charge_g)
+def _gap_and_bound(o: Algebra, w: World, cost: Callable[..., Any]) -> tuple[Any, Any]:
+    (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
+    charge_f, charge_g = both(o, w, "U")
+    return service_f - service_g, cost(quantum_f, charge_f, quantum_g, charge_g)
 
 
 _WAITED = Clause("f and g waited", both_waited)
@@ -217,10 +198,11 @@ _WAITED = Clause("f and g waited", both_waited)
 
 def _gap_to_counter(kernel: Functions) -> Claim:
     def counted(o: Algebra, w: World) -> Term:
-        return _for_both(o, w, same(w.c, w.W + o.maximum(w.q, 0) - w.q0 - w.P))
+        kept = same(w.c, w.W + o.maximum(w.q, 0) - w.q0 - w.P)
+        return o.pick(kept, w.f, True) & o.pick(kept, w.g, True)
 
     def gap_within(o: Algebra, w: World) -> Term:
-        gap, bound = _gap(o, w), _bound(o, w, gap_to_counter_cost)
+        gap, bound = _gap_and_bound(o, w, gap_to_counter_cost)
         return (gap <= bound) & (-gap <= bound)
 
     return Claim(
@@ -228,12 +210,12 @@ def _gap_to_counter(kernel: Functions) -> Claim:
         _both_gates("deficit gate, then counter gate", _counters_take_over(kernel), _DEFICITS, _COUNTERS),
         (*deficit_proofs.INTERVAL_STARTS, _RESERVED, _WAITED, _BEFORE),
         (
-            *map(_until, deficit_proofs.BALANCE),
+            *_in_phase("first", deficit_proofs.BALANCE),
             Clause("q <= Q, 1 - U <= q0 <= Q", lambda o, w: (w.q <= w.Q) & (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
             Clause("P_f = P_g", same_credit),
             _RESERVED,
             _WAITED,
-            *map(_after, counter_proofs.INVARIANT),
+            *_in_phase("then", counter_proofs.INVARIANT),
             Clause("then c = W + max(q, 0) - q0 - P for f and g", _once(counted)),
         ),
         (Clause("|W_f - W_g| <= 2(Q + U) - 1", gap_within),),
@@ -243,10 +225,11 @@ def _gap_to_counter(kernel: Functions) -> Claim:
 def _gap_to_deficit(kernel: Functions) -> Claim:
     def balanced(o: Algebra, w: World) -> Term:
         """What f was served beyond its counter's start and its deficit is what g was."""
-        return same(*_pair(o, w, w.W + w.c0 + w.q - w.P))
+        ahead = w.W + w.c0 + w.q - w.P
+        return same(o.pick(ahead, w.f, 0), o.pick(ahead, w.g, 0))
 
     def gap_within(o: Algebra, w: World) -> Term:
-        gap, bound = _gap(o, w), _bound(o, w, gap_to_deficit_cost)
+        gap, bound = _gap_and_bound(o, w, gap_to_deficit_cost)
         return (gap <= bound) & (-gap <= bound)
 
     return Claim(
@@ -260,13 +243,13 @@ def _gap_to_deficit(kernel: Functions) -> Claim:
             _BEFORE,
         ),
         (
-            *map(_until, counter_proofs.INVARIANT),
+            *_in_phase("first", counter_proofs.INVARIANT),
             _RESERVED,
             _WAITED,
             Clause("c0_f and c0_g are close", started_close),
             Clause("first c = c0 + W for f and g", _first(charged_as_served)),
             Clause("P_f = P_g", same_credit),
-            *map(_after, deficit_proofs.RANGE),
+            *_in_phase("then", deficit_proofs.RANGE),
             Clause("then W + c0 + q - P is the same for f and g", _once(balanced)),
         ),
         (Clause("|W_f - W_g| <= 2U + Q - 1", gap_within),),
@@ -285,10 +268,6 @@ QUANTUM = 4
 CHARGE_MAX = charge_max_reserved(RATES, MEMORY, 2)
 
 
-def _claim(name: str) -> Claim:
-    return next(claim for claim in claims() if claim.theorem.id == name)
-
-
 def _under(gate: str, *steps: RunStep) -> list[RunStep]:
     """The steps as the system of both gates names them."""
     return [(f"{gate} gate: {name}", facts) for name, facts in steps]
@@ -296,8 +275,7 @@ def _under(gate: str, *steps: RunStep) -> list[RunStep]:
 
 def _deficit_turn(client: int, input_tokens: int, output_tokens: int) -> list[RunStep]:
     """One request of a client that the order prefers."""
-    preferred = tuple(int(i == client) for i in range(2))
-    return _under("deficit", *served(2, client, input_tokens, output_tokens, ready=(1, 1), score=preferred))
+    return _under("deficit", *served(2, client, input_tokens, output_tokens, ready=(1, 1), score=one(2, client, 1)))
 
 
 def _counter_turn(client: int) -> list[RunStep]:
@@ -322,7 +300,7 @@ def _to_counter_witness() -> Witness:
     during = [*spent, *refill, *spent, *refill, *spent, ("counters take over", {"none": -1}), *_counter_turn(0)]
     steps = (*before, (BEGIN, {}), *during)
     bound = gap_to_counter_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(_claim("swap-gap-V"), 2, _parameters(0, 1), steps, bound, {"q0": "q", "c0": "c"})
+    return Witness(gate_claim("swap-gap-V"), 2, _parameters(0, 1), steps, bound, {"q0": "q", "c0": "c"})
 
 
 def _to_deficit_witness() -> Witness:
@@ -332,7 +310,7 @@ def _to_deficit_witness() -> Witness:
     during = [("deficits take over", {}), *spent, *refill, *spent, *refill, *_deficit_turn(1, 1, MEMORY - 1)]
     steps = (*_both_arrive("counter"), *_counter_turn(0), (BEGIN, {}), *during)
     bound = gap_to_deficit_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(_claim("swap-gap-D"), 2, _parameters(1, 0), steps, bound, {"q0": "q", "c0": "c"})
+    return Witness(gate_claim("swap-gap-D"), 2, _parameters(1, 0), steps, bound, {"q0": "q", "c0": "c"})
 
 
 def witnesses() -> Iterator[Witness]:

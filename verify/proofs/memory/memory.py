@@ -45,6 +45,13 @@ def _events() -> tuple[Event, ...]:
     protects = {"protects": Kind.SCALAR}
     exists = Need(lambda o, w: o.exists(w.r))
 
+    def promised(o: Any, w: World, more: Any) -> Mapping[str, Any]:
+        return {
+            "kv": o.bump(w.kv, w.r, more),
+            "promised": w.promised + more,
+            "protected": w.protected + w.protects,
+        }
+
     def release(o: Any, w: World) -> Mapping[str, Any]:
         return {
             "kv": o.put(w.kv, w.r, 0),
@@ -55,11 +62,7 @@ def _events() -> tuple[Event, ...]:
     return (
         Event(
             "admit",
-            lambda o, w: {
-                "kv": o.bump(w.kv, w.r, w.x),
-                "promised": w.promised + w.x,
-                "protected": w.protected + w.protects,
-            },
+            lambda o, w: promised(o, w, w.x),
             {**one, **protects, "x": Kind.SCALAR},
             (
                 exists,
@@ -69,11 +72,7 @@ def _events() -> tuple[Event, ...]:
         ),
         Event(
             "the prompt is cached",
-            lambda o, w: {
-                "kv": o.bump(w.kv, w.r, -w.x),
-                "promised": w.promised - w.x,
-                "protected": w.protected + w.protects,
-            },
+            lambda o, w: promised(o, w, -w.x),
             {**one, **protects, "x": Kind.SCALAR},
             (
                 exists,

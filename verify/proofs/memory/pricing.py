@@ -13,6 +13,7 @@ from typing import Any
 from fairsched.model import pricing
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Scope, Theorem
 from fairsched.verify.logic import ArithmeticClaim, Condition, Functions, Shown, SymbolicInt, at_least
+from fairsched.verify.proofs import arithmetic
 
 _SOURCE = "this library; the papers' constants are loose (w_e L + w_q M) or false (max(w_p L, w_q M) if w_p > w_q)"
 
@@ -38,110 +39,93 @@ def _rates(w: SimpleNamespace) -> Any:
     return SimpleNamespace(input=w.w_e, output=w.w_q)
 
 
-def _reserved(functions: Functions) -> ArithmeticClaim:
+@arithmetic(
+    Theorem(
+        "U-reserved",
+        "w_e e + w_q O <= U for an admission of e computed tokens and O reserved outputs, and U is attained",
+        _SOURCE,
+        (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
+        bound="w_q M + (w_e - w_q) (L if w_e >= w_q else 1)",
+    ),
+    ("M", "L", "w_e", "w_q", "input", "computed", "outputs"),
+    *_RATES,
+    *_INPUT,
+    _SOMETHING_COMPUTED,
+    _FITS,
+)
+def _reserved(w: SimpleNamespace, functions: Functions) -> Shown:
     """Only computed tokens are charged, and each has its own KV."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        charge_max = functions.charge_max_reserved(_rates(w), w.M, w.L)
-        last = w.L if w.w_e >= w.w_q else 1
-        return {
-            "charge + R <= U": _charged(functions, w, w.computed, w.outputs) <= charge_max,
-            "U is attained": _charged(functions, w, last, w.M - last) == charge_max,
-        }
-
-    return ArithmeticClaim(
-        Theorem(
-            "U-reserved",
-            "w_e e + w_q O <= U for an admission of e computed tokens and O reserved outputs, and U is attained",
-            _SOURCE,
-            (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
-            bound="w_q M + (w_e - w_q) (L if w_e >= w_q else 1)",
-        ),
-        ("M", "L", "w_e", "w_q", "input", "computed", "outputs"),
-        (*_RATES, *_INPUT, _SOMETHING_COMPUTED, _FITS),
-        shows,
-    )
+    charge_max = functions.charge_max_reserved(_rates(w), w.M, w.L)
+    last = w.L if w.w_e >= w.w_q else 1
+    return {
+        "charge + R <= U": _charged(functions, w, w.computed, w.outputs) <= charge_max,
+        "U is attained": _charged(functions, w, last, w.M - last) == charge_max,
+    }
 
 
-def _optimistic(functions: Functions) -> ArithmeticClaim:
+@arithmetic(
+    Theorem(
+        "U-optimistic",
+        "w_p p + w_q O <= U when at most k requests of the client run, of at most O_max outputs each; attained",
+        _SOURCE,
+        (),
+        bound="w_p L + w_q k O_max",
+    ),
+    ("L", "w_e", "w_q", "input", "outputs", "longest", "k"),
+    *_RATES,
+    Condition(lambda w: w.input <= w.L),
+    *at_least(1, "longest", "k"),
+    Condition(lambda w: w.outputs <= w.k * w.longest),
+)
+def _optimistic(w: SimpleNamespace, functions: Functions) -> Shown:
     """Outputs are not reserved, and `k` requests of the client run, each with at most `longest` output tokens."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        charge_max = functions.charge_max_optimistic(_rates(w), w.L, w.longest, w.k)
-        return {
-            "charge + R <= U": _charged(functions, w, w.input, w.outputs) <= charge_max,
-            "U is attained": _charged(functions, w, w.L, w.k * w.longest) == charge_max,
-        }
-
-    return ArithmeticClaim(
-        Theorem(
-            "U-optimistic",
-            "w_p p + w_q O <= U when at most k requests of the client run, of at most O_max outputs each; attained",
-            _SOURCE,
-            (),
-            bound="w_p L + w_q k O_max",
-        ),
-        ("L", "w_e", "w_q", "input", "outputs", "longest", "k"),
-        (
-            *_RATES,
-            Condition(lambda w: w.input <= w.L),
-            *at_least(1, "longest", "k"),
-            Condition(lambda w: w.outputs <= w.k * w.longest),
-        ),
-        shows,
-    )
+    charge_max = functions.charge_max_optimistic(_rates(w), w.L, w.longest, w.k)
+    return {
+        "charge + R <= U": _charged(functions, w, w.input, w.outputs) <= charge_max,
+        "U is attained": _charged(functions, w, w.L, w.k * w.longest) == charge_max,
+    }
 
 
-def _price(functions: Functions) -> ArithmeticClaim:
+@arithmetic(
+    Theorem(
+        "price",
+        "a price is at least 1 for at least one token, monotone, additive, and proportional to the multiplier",
+        "this library; a public port prices int(tokens * 0.1), which makes short requests free",
+        (CHARGES_AT_LEAST_ONE,),
+    ),
+    ("tokens", "rate", "multiplier", "more"),
+    *at_least(0, "tokens"),
+    Condition(lambda w: w.tokens >= 1, CHARGES_AT_LEAST_ONE),
+    *at_least(1, "rate", "multiplier"),
+    *at_least(0, "more"),
+)
+def _price(w: SimpleNamespace, functions: Functions) -> Shown:
     """A price is fit for theorems that only know it as an integer of at least 1 under a bound."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        charge = functions.price(w.tokens, w.rate, w.multiplier)
-        return {
-            "at least 1": charge >= 1,
-            "monotone in tokens": charge <= functions.price(w.tokens + w.more, w.rate, w.multiplier),
-            "monotone in the rate": charge <= functions.price(w.tokens, w.rate + w.more, w.multiplier),
-            "proportional to the multiplier": charge == w.multiplier * functions.price(w.tokens, w.rate),
-            "additive in tokens": charge + functions.price(w.more, w.rate, w.multiplier)
-            == functions.price(w.tokens + w.more, w.rate, w.multiplier),
-        }
-
-    return ArithmeticClaim(
-        Theorem(
-            "price",
-            "a price is at least 1 for at least one token, monotone, additive, and proportional to the multiplier",
-            "this library; a public port prices int(tokens * 0.1), which makes short requests free",
-            (CHARGES_AT_LEAST_ONE,),
-        ),
-        ("tokens", "rate", "multiplier", "more"),
-        (
-            *at_least(0, "tokens"),
-            Condition(lambda w: w.tokens >= 1, CHARGES_AT_LEAST_ONE),
-            *at_least(1, "rate", "multiplier"),
-            *at_least(0, "more"),
-        ),
-        shows,
-    )
+    charge = functions.price(w.tokens, w.rate, w.multiplier)
+    return {
+        "at least 1": charge >= 1,
+        "monotone in tokens": charge <= functions.price(w.tokens + w.more, w.rate, w.multiplier),
+        "monotone in the rate": charge <= functions.price(w.tokens, w.rate + w.more, w.multiplier),
+        "proportional to the multiplier": charge == w.multiplier * functions.price(w.tokens, w.rate),
+        "additive in tokens": charge + functions.price(w.more, w.rate, w.multiplier)
+        == functions.price(w.tokens + w.more, w.rate, w.multiplier),
+    }
 
 
-def _multipliers(functions: Functions) -> ArithmeticClaim:
+@arithmetic(
+    Theorem(
+        "share",
+        "every client pays a whole multiple of the basic rate, at least 1, and the multiples are as 1 / weight",
+        "this library: weights without a division that rounds",
+        (),
+    ),
+    ("a", "b"),
+    *at_least(1, "a", "b"),
+)
+def _multipliers(w: SimpleNamespace, functions: Functions) -> Shown:
     """Two weights stand for any number: a share depends on the others through their common multiple only."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        a, b = with_contracts(functions.multipliers)((w.a, w.b))
-        return {"at least 1": a >= 1, "inverse to the weights": a * w.a == b * w.b}
-
-    return ArithmeticClaim(
-        Theorem(
-            "share",
-            "every client pays a whole multiple of the basic rate, at least 1, and the multiples are as 1 / weight",
-            "this library: weights without a division that rounds",
-            (),
-        ),
-        ("a", "b"),
-        at_least(1, "a", "b"),
-        shows,
-    )
+    a, b = with_contracts(functions.multipliers)((w.a, w.b))
+    return {"at least 1": a >= 1, "inverse to the weights": a * w.a == b * w.b}
 
 
 def with_contracts(function: Any) -> Any:

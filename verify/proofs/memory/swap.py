@@ -40,6 +40,7 @@ from fairsched.verify.logic import (
     total,
     with_names,
 )
+from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import host_memory, preemption, swapping, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
 from fairsched.verify.proofs.orders import WORLDS, Step, steps
@@ -192,37 +193,33 @@ def _policy(w: SimpleNamespace, kind: type[ComposedPolicy]) -> ComposedPolicy:
     return kind("swaps", order, OpenGate(), Chunked(reserve=w.reserve))
 
 
-def swapped(kind: type[ComposedPolicy] = ComposedPolicy) -> SampledClaim:
-    """FastServe's order, with levels of the size of a small world."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        try:
-            moving = [step for step in steps(_policy(w, kind), w) if step.plan.swap_out or step.plan.swap_in]
-        except InfeasiblePlanError:
-            return {"feasible": False}
-        times = Counter(i for step in moving for i in step.plan.swap_out)
-        shown = {
-            "a token each": all(step.worker.view(0).decoded_tokens(i) for step in moving for i in step.plan.swap_out),
-            "fewer times than tokens": all(count < w.rows[i][2] for i, count in times.items()),
-            "one token again": all(map(_one_token, moving)),
-            "feasible": not any(violations(step.plan, step.worker.view(0)) for step in moving),
-        }
-        return shown if moving else {}
-
-    worlds = st.builds(lambda world, swap: {**world, **swap}, WORLDS, _SWAPPING)
-    return SampledClaim(P_SWAP, worlds, shows, attained=_at_every_token)
-
-
-def _one_token(step: Step) -> bool:
-    return all(a.extend_tokens == 1 for a in step.plan.admit if a.request_id in step.plan.swap_in)
-
-
 def _at_every_token() -> tuple[int, int]:
     """How often a request of three tokens is swapped out, for whom one seat is wanted after each but the last."""
     rows = [[0, 6, 3, 1], [1, 1, 1, 1], [3, 1, 1, 1]]
     world = SimpleNamespace(capacity=30, seats=1, host=30, percent=0, moves=100, reserve="static", rows=rows)
     plans = [step.plan for step in steps(_policy(world, ComposedPolicy), world)]
     return sum(plan.swap_out.count(0) for plan in plans), rows[0][2] - 1
+
+
+@sampled(P_SWAP, st.builds(lambda world, swap: {**world, **swap}, WORLDS, _SWAPPING), attained=_at_every_token)
+def swapped(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) -> Shown:
+    """FastServe's order, with levels of the size of a small world."""
+    try:
+        moving = [step for step in steps(_policy(w, kind), w) if step.plan.swap_out or step.plan.swap_in]
+    except InfeasiblePlanError:
+        return {"feasible": False}
+    times = Counter(i for step in moving for i in step.plan.swap_out)
+    shown = {
+        "a token each": all(step.worker.view(0).decoded_tokens(i) for step in moving for i in step.plan.swap_out),
+        "fewer times than tokens": all(count < w.rows[i][2] for i, count in times.items()),
+        "one token again": all(map(_one_token, moving)),
+        "feasible": not any(violations(step.plan, step.worker.view(0)) for step in moving),
+    }
+    return shown if moving else {}
+
+
+def _one_token(step: Step) -> bool:
+    return all(a.extend_tokens == 1 for a in step.plan.admit if a.request_id in step.plan.swap_in)
 
 
 def claims() -> tuple[Claim | ArithmeticClaim | SampledClaim, ...]:

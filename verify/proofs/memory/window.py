@@ -30,6 +30,7 @@ from fairsched.verify.logic import (
     total,
     with_names,
 )
+from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.kernels import window
 
 _SOURCE = "this library; for a gateway before servers, whose memory is a window of tokens in flight"
@@ -198,62 +199,60 @@ def _calls() -> Claim:
 _CALL = Condition(lambda w: (w.prompt >= 1) & (w.most >= 0))
 
 
-def cost(functions: Functions = window) -> ArithmeticClaim:
-    """`A` tokens of prompts and `B` of outputs."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w.w_q), w.W)
-        largest = w.w_e * functions.charged_at_once(1) + w.w_q * (w.W - functions.held_tokens(1, 0))
-        return {"at most U": w.w_e * w.A + w.w_q * w.B <= charge_max, "U is attained": largest == charge_max}
-
-    conditions = (
-        Condition(lambda w: (w.w_e >= 1) & (w.w_q >= w.w_e)),
-        Condition(lambda w: (w.A >= 1) & (w.B >= 0) & (w.A + w.B <= w.W)),
-    )
-    return ArithmeticClaim(U_COST, ("W", "w_e", "w_q", "A", "B"), conditions, shows, attained=_largest_call)
-
-
-def half(functions: Functions = window) -> ArithmeticClaim:
-    """What of a prompt is charged when."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        at_once, held = functions.charged_at_once(w.prompt), functions.held_tokens(w.prompt, w.most)
-        return {
-            "at least a token is charged at once": at_once >= 1,
-            "at most half is left": (at_once <= w.prompt) & (w.prompt - at_once <= at_once),
-            "a call holds what it can be charged": held == at_once + (w.prompt - at_once) + w.most,
-        }
-
-    return ArithmeticClaim(U_HALF, ("prompt", "most"), (_CALL,), shows)
-
-
-def calls(functions: Functions = window) -> ArithmeticClaim:
-    """One call of at most L tokens beside q - 1 such."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        return {"q calls of L tokens": w.others + functions.held_tokens(w.prompt, w.most) <= w.q * w.L}
-
-    within = Condition(lambda w: (w.prompt + w.most <= w.L) & (w.others <= (w.q - 1) * w.L))
-    return ArithmeticClaim(U_CALLS, ("prompt", "most", "q", "L", "others"), (_CALL, within), shows)
-
-
-def estimate(functions: Functions = window) -> ArithmeticClaim:
-    """A call whose prompt and output were really `prompt_true` and `output_true`."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        true, held = functions.held_tokens(w.prompt_true, w.output_true), functions.held_tokens(w.prompt, w.most)
-        return {"estimates that are b times too low": true <= w.b * held}
-
-    truth = Condition(lambda w: (w.b >= 1) & (w.prompt_true <= w.b * w.prompt) & (w.output_true <= w.most))
-    return ArithmeticClaim(U_ESTIMATE, ("prompt", "most", "prompt_true", "output_true", "b"), (_CALL, truth), shows)
-
-
 def _largest_call() -> tuple[int, int]:
     """One call that fills a window of 60 with outputs; `tests/engines/gateway/test_window.py` runs it there."""
     tokens = 60
     outputs = tokens - window.held_tokens(1, 0)
     charged = COMMON.input * window.charged_at_once(1) + COMMON.output * outputs
     return charged, window.charge_max_window(COMMON, tokens)
+
+
+@arithmetic(
+    U_COST,
+    ("W", "w_e", "w_q", "A", "B"),
+    Condition(lambda w: (w.w_e >= 1) & (w.w_q >= w.w_e)),
+    Condition(lambda w: (w.A >= 1) & (w.B >= 0) & (w.A + w.B <= w.W)),
+    attained=_largest_call,
+)
+def cost(w: SimpleNamespace, functions: Functions = window) -> Shown:
+    """`A` tokens of prompts and `B` of outputs."""
+    charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w.w_q), w.W)
+    largest = w.w_e * functions.charged_at_once(1) + w.w_q * (w.W - functions.held_tokens(1, 0))
+    return {"at most U": w.w_e * w.A + w.w_q * w.B <= charge_max, "U is attained": largest == charge_max}
+
+
+@arithmetic(U_HALF, ("prompt", "most"), _CALL)
+def half(w: SimpleNamespace, functions: Functions = window) -> Shown:
+    """What of a prompt is charged when."""
+    at_once, held = functions.charged_at_once(w.prompt), functions.held_tokens(w.prompt, w.most)
+    return {
+        "at least a token is charged at once": at_once >= 1,
+        "at most half is left": (at_once <= w.prompt) & (w.prompt - at_once <= at_once),
+        "a call holds what it can be charged": held == at_once + (w.prompt - at_once) + w.most,
+    }
+
+
+@arithmetic(
+    U_CALLS,
+    ("prompt", "most", "q", "L", "others"),
+    _CALL,
+    Condition(lambda w: (w.prompt + w.most <= w.L) & (w.others <= (w.q - 1) * w.L)),
+)
+def calls(w: SimpleNamespace, functions: Functions = window) -> Shown:
+    """One call of at most L tokens beside q - 1 such."""
+    return {"q calls of L tokens": w.others + functions.held_tokens(w.prompt, w.most) <= w.q * w.L}
+
+
+@arithmetic(
+    U_ESTIMATE,
+    ("prompt", "most", "prompt_true", "output_true", "b"),
+    _CALL,
+    Condition(lambda w: (w.b >= 1) & (w.prompt_true <= w.b * w.prompt) & (w.output_true <= w.most)),
+)
+def estimate(w: SimpleNamespace, functions: Functions = window) -> Shown:
+    """A call whose prompt and output were really `prompt_true` and `output_true`."""
+    true, held = functions.held_tokens(w.prompt_true, w.output_true), functions.held_tokens(w.prompt, w.most)
+    return {"estimates that are b times too low": true <= w.b * held}
 
 
 def claims(functions: Functions = window) -> tuple[Claim | ArithmeticClaim, ...]:

@@ -13,21 +13,11 @@ import hypothesis.strategies as st
 import numpy as np
 
 from fairsched.model.request import Prompt
-from fairsched.policies.offline import (
-    P_BL_1,
-    P_BL_2,
-    P_BL_3,
-    BatchTree,
-    PrefixGroups,
-    exact_groups,
-    greedy_groups,
-    groups_by,
-    ratio,
-    tree_of,
-)
+from fairsched.policies import offline
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
+from fairsched.verify.proofs import sampled
 
-Groups = Callable[[BatchTree], PrefixGroups]
+Groups = Callable[[offline.BatchTree], offline.PrefixGroups]
 DRAWN = 500
 PROMPTS_MAX = 6
 
@@ -42,8 +32,8 @@ def _prompts(w: SimpleNamespace) -> list[list[int]]:
     return [[int(digit) & 1 for digit in f"{number:o}" for _ in range(1 + int(digit) // 2)] for number in w.batch]
 
 
-def _tree(prompts: list[list[int]]) -> BatchTree:
-    return tree_of([Prompt.from_keys(keys) for keys in prompts])
+def _tree(prompts: list[list[int]]) -> offline.BatchTree:
+    return offline.tree_of([Prompt.from_keys(keys) for keys in prompts])
 
 
 def _shared(one: list[int], other: list[int]) -> int:
@@ -70,57 +60,47 @@ def saved_by_partitions(prompts: list[list[int]]) -> int:
     return best[-1]
 
 
-def saves_most(groups: Groups = exact_groups) -> SampledClaim:
+@sampled(offline.P_BL_1, _batches(), drawn=DRAWN)
+def saves_most(w: SimpleNamespace, groups: Groups = offline.exact_groups) -> Shown:
     """As much as the best of all partitions."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        prompts = _prompts(w)
-        tree = _tree(prompts)
-        if not tree.saved_tokens_max:
-            return {}
-        return {"the most that can be saved": groups(tree).saved_tokens == saved_by_partitions(prompts)}
-
-    return SampledClaim(P_BL_1, _batches(), shows, drawn=DRAWN)
+    prompts = _prompts(w)
+    tree = _tree(prompts)
+    if not tree.saved_tokens_max:
+        return {}
+    return {"the most that can be saved": groups(tree).saved_tokens == saved_by_partitions(prompts)}
 
 
-def between(groups: Groups = greedy_groups) -> SampledClaim:
+@sampled(offline.P_BL_2, _batches(), drawn=DRAWN)
+def between(w: SimpleNamespace, groups: Groups = offline.greedy_groups) -> Shown:
     """The greedy groups, literally as printed."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        tree = _tree(_prompts(w))
-        if not tree.saved_tokens_max:
-            return {}
-        saved = groups(tree).saved_tokens
-        return {
-            "at most what the exact groups save": saved <= exact_groups(tree).saved_tokens,
-            "at least what is saved without forking": saved >= groups_by(tree, "whole").saved_tokens,
-        }
-
-    return SampledClaim(P_BL_2, _batches(), shows, drawn=DRAWN)
+    tree = _tree(_prompts(w))
+    if not tree.saved_tokens_max:
+        return {}
+    saved = groups(tree).saved_tokens
+    return {
+        "at most what the exact groups save": saved <= offline.exact_groups(tree).saved_tokens,
+        "at least what is saved without forking": saved >= offline.groups_by(tree, "whole").saved_tokens,
+    }
 
 
-def parted(groups: Groups = exact_groups) -> SampledClaim:
+@sampled(offline.P_BL_3, _batches())
+def parted(w: SimpleNamespace, groups: Groups = offline.exact_groups) -> Shown:
     """Counted in prompts and tokens, without the tree."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        prompts = _prompts(w)
-        made = groups(_tree(prompts))
-        members: list[list[list[int]]] = [[] for _ in made.sizes]
-        for keys, g in zip(prompts, made.group_of.tolist(), strict=True):
-            members[g].append(keys)
-        prefixes = made.prefix_tokens.tolist()
-        fits = [
-            all(keys[:n] == one[0][:n] and len(keys) > n for keys in one)
-            for one, n in zip(members, prefixes, strict=True)
-        ]
-        computed = sum(n + sum(len(keys) - n for keys in one) for one, n in zip(members, prefixes, strict=True))
-        return {
-            "in one group each": [len(one) for one in members] == made.sizes.tolist() and all(members),
-            "the group's prefix, and more": all(fits),
-            "all tokens less those saved": computed == sum(map(len, prompts)) - made.saved_tokens,
-        }
-
-    return SampledClaim(P_BL_3, _batches(), shows)
+    prompts = _prompts(w)
+    made = groups(_tree(prompts))
+    members: list[list[list[int]]] = [[] for _ in made.sizes]
+    for keys, g in zip(prompts, made.group_of.tolist(), strict=True):
+        members[g].append(keys)
+    prefixes = made.prefix_tokens.tolist()
+    fits = [
+        all(keys[:n] == one[0][:n] and len(keys) > n for keys in one) for one, n in zip(members, prefixes, strict=True)
+    ]
+    computed = sum(n + sum(len(keys) - n for keys in one) for one, n in zip(members, prefixes, strict=True))
+    return {
+        "in one group each": [len(one) for one in members] == made.sizes.tolist() and all(members),
+        "the group's prefix, and more": all(fits),
+        "all tokens less those saved": computed == sum(map(len, prompts)) - made.saved_tokens,
+    }
 
 
 def claims() -> tuple[SampledClaim, ...]:
@@ -146,21 +126,22 @@ def _two_levels(
 
 def _greedy_is_best(w: SimpleNamespace) -> Shown:
     return {
-        "the most that can be saved": greedy_groups(_tree(w.prompts)).saved_tokens == saved_by_partitions(w.prompts)
+        "the most that can be saved": offline.greedy_groups(_tree(w.prompts)).saved_tokens
+        == saved_by_partitions(w.prompts)
     }
 
 
 def _one_level_is_enough(w: SimpleNamespace) -> Shown:
     """The paper's setting B with fewer prompts of each kind."""
     tree = _tree(_two_levels(**vars(w)))
-    return {"99 %": 100 * exact_groups(tree).saved_tokens >= 99 * tree.saved_tokens_max}
+    return {"99 %": 100 * offline.exact_groups(tree).saved_tokens >= 99 * tree.saved_tokens_max}
 
 
 def _decodes_first(w: SimpleNamespace) -> Shown:
     """Equation 3 with its numerator of 1 for a group."""
     one, other = (prefix + sum(own) for prefix, own in (w.one, w.other))
-    fewer = ratio(len(w.one[1]), one) < ratio(len(w.other[1]), other)
-    return {"the other first": not fewer or ratio(1, one) <= ratio(1, other)} if fewer else {}
+    fewer = offline.ratio(len(w.one[1]), one) < offline.ratio(len(w.other[1]), other)
+    return {"the other first": not fewer or offline.ratio(1, one) <= offline.ratio(1, other)} if fewer else {}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
@@ -173,7 +154,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _greedy_is_best,
             {"prompts": [[0] * 5 + [fork] * 4 + [own] for fork in (1, 2) for own in (1, 2)]},
             variant="algorithm 1 as printed, and as released",
-            instead=P_BL_1.id,
+            instead=offline.P_BL_1.id,
             text="5 tokens over two nodes of 4, with two prompts each: 15 saved of 18, since no fork pays alone",
         ),
         refuted(
@@ -183,7 +164,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _one_level_is_enough,
             {"documents": 2, "parts": 8, "asked": 2, "document_tokens": 400, "part_tokens": 101, "tokens": 1_000},
             variant="any groups of one level",
-            instead=P_BL_1.id,
+            instead=offline.P_BL_1.id,
             text="two prompts about each of 8 parts of 101 tokens of a document of 400",
         ),
         refuted(
@@ -193,28 +174,28 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _decodes_first,
             {"one": [2_000, [200]], "other": [2_000, [200] * 16]},
             variant="equation 3, whose numerator is 1 for a group of any size",
-            instead=P_BL_3.id,
+            instead=offline.P_BL_3.id,
             text="one request of 2,200 tokens goes before 16 that compute 5,200",
         ),
     )
 
 
-def _too_long(tree: BatchTree) -> PrefixGroups:
-    made = exact_groups(tree)
+def _too_long(tree: offline.BatchTree) -> offline.PrefixGroups:
+    made = offline.exact_groups(tree)
     return attrs.evolve(made, prefix_tokens=made.prefix_tokens + 1)
 
 
-def _all_but_the_last(tree: BatchTree) -> PrefixGroups:
-    made = exact_groups(tree)
+def _all_but_the_last(tree: offline.BatchTree) -> offline.PrefixGroups:
+    made = offline.exact_groups(tree)
     return attrs.evolve(made, sizes=np.append(made.sizes[:-1], made.sizes[-1] + 1))
 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     return (
-        Bug("the greedy in its place", saves_most(lambda tree: greedy_groups(tree, absorb_last=True))),
-        Bug("groups as deep as can be", saves_most(lambda tree: groups_by(tree, "longest"))),
-        Bug("every fork is made, whether it pays or not", between(lambda tree: groups_by(tree, "longest"))),
+        Bug("the greedy in its place", saves_most(lambda tree: offline.greedy_groups(tree, absorb_last=True))),
+        Bug("groups as deep as can be", saves_most(lambda tree: offline.groups_by(tree, "longest"))),
+        Bug("every fork is made, whether it pays or not", between(lambda tree: offline.groups_by(tree, "longest"))),
         Bug("a prefix is a token too long", parted(_too_long)),
         Bug("a prompt is counted twice", parted(_all_but_the_last)),
     )

@@ -16,6 +16,7 @@ from fairsched.policies.batching import P_BL_4, MemoryCentric
 from fairsched.policies.catalog import BatchLLM
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import Bug, SampledClaim, Shown, changed
+from fairsched.verify.proofs import sampled
 
 STEPS_MAX = 2_000
 
@@ -63,21 +64,18 @@ def _in_use(worker: WorkerState) -> int:
     return view.kv_capacity_tokens - view.kv_free_tokens
 
 
-def below_threshold(rule: type[MemoryCentric] = MemoryCentric) -> SampledClaim:
-    """Of a world in which no request runs beside another nothing is shown."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        most, requests = _peaks(rule, w)
-        return {"KV in use": 100 * most < w.percent * w.capacity + 100} if requests else {}
-
-    return SampledClaim(P_BL_4, _worlds(), shows, attained=_full)
-
-
 def _full() -> tuple[int, int]:
     """Three that need ten tokens each, of 40 of which three quarters may be in use."""
     jobs = [[0, 4, 6]] * 3
     world = SimpleNamespace(jobs=jobs, capacity=40, percent=75, leap=False, reserve="static")
     return _peaks(MemoryCentric, world)[0], 30
+
+
+@sampled(P_BL_4, _worlds(), attained=_full)
+def below_threshold(w: SimpleNamespace, rule: type[MemoryCentric] = MemoryCentric) -> Shown:
+    """Of a world in which no request runs beside another nothing is shown."""
+    most, requests = _peaks(rule, w)
+    return {"KV in use": 100 * most < w.percent * w.capacity + 100} if requests else {}
 
 
 def claims() -> tuple[SampledClaim, ...]:

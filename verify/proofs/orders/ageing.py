@@ -10,11 +10,9 @@ from typing import Any
 import hypothesis.strategies as st
 
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import Ageing
 from fairsched.policies.orders import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
-from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -26,6 +24,8 @@ from fairsched.verify.logic import (
     if_then,
     refuted,
 )
+from fairsched.verify.proofs import arithmetic, sampled
+from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 
 _TWO = ("boost", "level", "wait", "other_wait", "priority", "other_priority")
 """Two requests: what a microsecond and what a level count, when each came, and how high it is."""
@@ -36,35 +36,14 @@ def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
     return run(w.boost, w.level, w.wait, w.priority), run(w.boost, w.level, w.other_wait, w.other_priority)
 
 
-def as_priority_and_wait(run: Any = key) -> ArithmeticClaim:
+@arithmetic(P_AGE_1, (*_TWO, "now"), _POSITIVE)
+def as_priority_and_wait(w: SimpleNamespace, run: Any = key) -> Shown:
     """At `now`, with the same factors; the larger goes first."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        raised = w.level * w.priority + w.boost * (w.now - w.wait)
-        other_raised = w.level * w.other_priority + w.boost * (w.now - w.other_wait)
-        before, higher = one < other, raised > other_raised
-        return {"the same order": if_then(before, higher) & if_then(higher, before)}
-
-    return ArithmeticClaim(P_AGE_1, (*_TWO, "now"), (_POSITIVE,), shows)
-
-
-def horizon(run: Any = key) -> ArithmeticClaim:
-    """`other` came so much later; `above` is D."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        return {
-            "of priority": w.level * (w.other_priority - w.priority) <= w.level * w.above,
-            "the later one is behind": one < other,
-        }
-
-    conditions = (
-        _POSITIVE,
-        Condition(lambda w: (w.other_priority - w.priority <= w.above) & (w.above >= 0)),
-        Condition(lambda w: w.boost * (w.other_wait - w.wait) > w.level * w.above),
-    )
-    return ArithmeticClaim(P_AGE_2, (*_TWO, "above"), conditions, shows, attained=_at_the_horizon)
+    one, other = _keys(w, run)
+    raised = w.level * w.priority + w.boost * (w.now - w.wait)
+    other_raised = w.level * w.other_priority + w.boost * (w.now - w.other_wait)
+    before, higher = one < other, raised > other_raised
+    return {"the same order": if_then(before, higher) & if_then(higher, before)}
 
 
 def _at_the_horizon() -> tuple[int, int]:
@@ -74,45 +53,44 @@ def _at_the_horizon() -> tuple[int, int]:
     return max(before), level * above // boost
 
 
+@arithmetic(
+    P_AGE_2,
+    (*_TWO, "above"),
+    _POSITIVE,
+    Condition(lambda w: (w.other_priority - w.priority <= w.above) & (w.above >= 0)),
+    Condition(lambda w: w.boost * (w.other_wait - w.wait) > w.level * w.above),
+    attained=_at_the_horizon,
+)
+def horizon(w: SimpleNamespace, run: Any = key) -> Shown:
+    """`other` came so much later; `above` is D."""
+    one, other = _keys(w, run)
+    return {
+        "of priority": w.level * (w.other_priority - w.priority) <= w.level * w.above,
+        "the later one is behind": one < other,
+    }
+
+
 # --- let in before --------------------------------------------------------------------------------------------------
 
 _BOOST = 4
-"""Levels a second; a step takes a second, and one request is served in it."""
+"""Levels a second."""
 
 
-def _overtakers(order: AgeingOrder, w: SimpleNamespace) -> tuple[int, int]:
-    """Who is let in before the one of the lowest priority that comes first of all, and how many came in all."""
-    play = WorkerPlay(Ageing(order=order, batching=RequestLevel(max_running=1)), WorkerState(0, 10))
-    came = before = 0
-    for step, count in enumerate(w.coming):
-        now_ns = step * 10**9
-        for _ in range(count + (step == 0)):
-            play.arrive(Request(came, 0, now_ns, Prompt(1), 1, priority=w.above * (came > 0)), 1, now_ns)
-            came += 1
-        entered = admitted(play.step(now_ns))
-        if 0 in entered:
-            break
-        before += len(entered)
-    return before, came
+def _overtakers(order: AgeingOrder, w: SimpleNamespace) -> int:
+    """Who is let in before the one of the lowest priority that comes first of all."""
+    policy = Ageing(order=order, batching=RequestLevel(max_running=1))
+
+    def request(number: int, now_ns: int) -> Request:
+        return Request(number, 0, now_ns, Prompt(1), 1, priority=w.above * (number > 0))
+
+    return overtakers(policy, 10, w.coming, request)[0]
 
 
-def let_in_before(order: AgeingOrder | None = None) -> SampledClaim:
+@sampled(P_AGE_3, st.fixed_dictionaries({"coming": arrivals(3), "above": st.integers(0, 60)}))
+def let_in_before(w: SimpleNamespace, order: type[AgeingOrder] = AgeingOrder) -> Shown:
     """Up to `rho` a step come, and `sigma` more at once; all are `above` levels above the first."""
-    used = AgeingOrder(1_000 * _BOOST) if order is None else order
-
-    def shows(w: SimpleNamespace) -> Shown:
-        before, _ = _overtakers(used, w)
-        rho, sigma = max(w.coming[1:], default=0), w.coming[0]
-        return {"within the bound": before * _BOOST <= (sigma + rho) * _BOOST + rho * w.above}
-
-    worlds = st.fixed_dictionaries(
-        {
-            "coming": st.lists(st.integers(0, 3), min_size=1, max_size=40)
-            | st.builds(lambda each, steps: [each] * steps, st.integers(1, 3), st.integers(1, 40)),
-            "above": st.integers(0, 60),
-        }
-    )
-    return SampledClaim(P_AGE_3, worlds, shows)
+    before, rho, sigma = _overtakers(order(1_000 * _BOOST), w), max(w.coming[1:], default=0), w.coming[0]
+    return {"within the bound": before * _BOOST <= (sigma + rho) * _BOOST + rho * w.above}
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
@@ -125,8 +103,7 @@ def _highest_next(w: SimpleNamespace) -> Shown:
 
 
 def _never_starves(w: SimpleNamespace) -> Shown:
-    before, _ = _overtakers(AgeingOrder(0), w)
-    return {"not every request goes first": before < len(w.coming)}
+    return {"not every request goes first": _overtakers(AgeingOrder(0), w) < len(w.coming)}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
@@ -161,19 +138,18 @@ def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     return (as_priority_and_wait(), horizon(), let_in_before())
 
 
-def _added(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
-    return key(boost, -level, wait, priority)
-
-
-def _doubled(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
-    return key(boost, level, wait, priority + priority)
-
-
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
+
+    def added(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
+        return key(boost, -level, wait, priority)
+
+    def doubled(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
+        return key(boost, level, wait, priority + priority)
+
     timeless = changed(AgeingOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
     return (
-        Bug("low priorities first", as_priority_and_wait(_added)),
-        Bug("a priority counts twice", horizon(_doubled)),
-        Bug("waits count for nothing", let_in_before(timeless(1_000 * _BOOST))),
+        Bug("low priorities first", as_priority_and_wait(added)),
+        Bug("a priority counts twice", horizon(doubled)),
+        Bug("waits count for nothing", let_in_before(timeless)),
     )

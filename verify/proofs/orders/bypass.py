@@ -17,6 +17,7 @@ from fairsched.verify.logic import (
     Claim,
     Clause,
     Event,
+    Formula,
     Functions,
     Kind,
     Need,
@@ -54,7 +55,6 @@ _NEW = Need(lambda o, w: o.where(_at(o, w, "came", "p"), False, True))
 _WAITS = Need(lambda o, w: _at(o, w, "waits", "p"))
 _RAN = Need(lambda o, w: o.where(_at(o, w, "waits", "p"), False, _at(o, w, "came", "p")))
 
-_LAWS = (Need(lambda o, w: o.exists(w.r)),)
 _FIELDS = {"waits": Kind.MASK, "came": Kind.MASK, "place": Kind.VECTOR, "left": Kind.SCALAR}
 _POINT = {"p": Kind.POINT}
 
@@ -136,6 +136,18 @@ def _counted(kernel: Functions) -> tuple[Event, Event, Event, Event]:
     return attrs.evolve(come, step=came), and_older(back, 1), and_older(let_in, -1), and_older(give_up, -1)
 
 
+def _queue(name: str, events: tuple[Event, ...], counts: tuple[str, ...] = (), **derived: Formula) -> System:
+    """The queue of a group and one request of it, r, with these counts."""
+    return System(
+        name,
+        {"r": Kind.POINT},
+        (Need(lambda o, w: o.exists(w.r)),),
+        {**_FIELDS, **dict.fromkeys(("waiting", *counts), Kind.SCALAR)},
+        events,
+        derived,
+    )
+
+
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
@@ -149,15 +161,11 @@ def _line(kernel: Functions) -> Claim:
         s = _at(o, w, "place", "s")
         return implies(o, _at(o, w, "came", "s") & (s <= _end(o, w)), _end(o, w) - s >= w.between)
 
+    queue = _queue("the line of a group", _measured(kernel), between=between)
     return Claim(
         D_LINE,
-        System(
-            "the line of a group",
-            {"r": Kind.POINT, "s": Kind.POINT},
-            (*_LAWS, Need(lambda o, w: o.exists(w.s))),
-            {**_FIELDS, "waiting": Kind.SCALAR},
-            _measured(kernel),
-            derived={"between": between},
+        attrs.evolve(
+            queue.with_laws(Need(lambda o, w: o.exists(w.s))), parameters={**queue.parameters, "s": Kind.POINT}
         ),
         (*_EMPTY, _EMPTY_QUEUE),
         (_NEXT, Clause("r - s >= how many came from s on before r, or until now", apart)),
@@ -182,24 +190,9 @@ def _passed(kernel: Functions) -> Claim:
         return implies(o, _at(o, w, "came", "r"), same(w.left - _at(o, w, "place", "r"), w.gone - w.ahead))
 
     clause = Clause("left - the place of r = gone - ahead", exact)
-    return Claim(
-        D_PASSED,
-        System(
-            "what passed r over",
-            {"r": Kind.POINT},
-            _LAWS,
-            {**_FIELDS, "waiting": Kind.SCALAR, "gone": Kind.SCALAR, "ahead": Kind.SCALAR},
-            (
-                attrs.evolve(come, step=came),
-                back,
-                let_in.also(gone=lambda w: w.gone + 1),
-                give_up.also(gone=lambda w: w.gone + 1),
-            ),
-        ),
-        (*_EMPTY, _EMPTY_QUEUE),
-        (clause,),
-        (clause,),
-    )
+    leave = (event.also(gone=lambda w: w.gone + 1) for event in (let_in, give_up))
+    queue = _queue("what passed r over", (attrs.evolve(come, step=came), back, *leave), ("gone", "ahead"))
+    return Claim(D_PASSED, queue, (*_EMPTY, _EMPTY_QUEUE), (clause,), (clause,))
 
 
 def _older(kernel: Functions) -> Claim:
@@ -209,20 +202,8 @@ def _older(kernel: Functions) -> Claim:
         return _count(o, w.waits & (w.place < _end(o, w)))
 
     exact = Clause("older = how many wait before r", lambda o, w: same(w.older, w.before))
-    return Claim(
-        D_OLDER,
-        System(
-            "those that wait before r",
-            {"r": Kind.POINT},
-            _LAWS,
-            {**_FIELDS, "waiting": Kind.SCALAR, "older": Kind.SCALAR},
-            _counted(kernel),
-            derived={"before": before},
-        ),
-        (*_EMPTY, *_NONE_COUNTED),
-        (_KNOWN, _NEXT, exact),
-        (exact,),
-    )
+    queue = _queue("those that wait before r", _counted(kernel), ("older",), before=before)
+    return Claim(D_OLDER, queue, (*_EMPTY, *_NONE_COUNTED), (_KNOWN, _NEXT, exact), (exact,))
 
 
 # --- one request ----------------------------------------------------------------------------------------------------
@@ -285,15 +266,10 @@ def _request(kernel: Functions) -> Claim:
         others = o.put(w.came & spread(_at(o, w, "came", "r"), w.place), w.r, False)
         return implies(o, others, (w.place < place(o, w)) | (w.place > place(o, w)))
 
+    queue = _queue("the requests of one group", _once(kernel), ("T", "older", "older0", "back"))
     return Claim(
         D_REQUEST,
-        System(
-            "the requests of one group",
-            {"b": Kind.SCALAR, "r": Kind.POINT},
-            (*_LAWS, Need(lambda o, w: w.b >= 0)),
-            {**_FIELDS, **dict.fromkeys(("waiting", "T", "older", "older0", "back"), Kind.SCALAR)},
-            _once(kernel),
-        ),
+        attrs.evolve(queue.with_laws(Need(lambda o, w: w.b >= 0)), parameters={"b": Kind.SCALAR, **queue.parameters}),
         (*_EMPTY, *_NONE_COUNTED, Clause("none came back", lambda o, w: same(w.back, 0))),
         (
             _KNOWN,

@@ -15,6 +15,7 @@ from fairsched.policies.catalog import DfsWeight
 from fairsched.policies.orders import P_DFS_1, Matches, walked
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
+from fairsched.verify.proofs import sampled
 
 Walk = Callable[[Matches], list[int]]
 
@@ -31,29 +32,26 @@ def matches_of(cached: list[list[int]], waiting: list[list[int]]) -> tuple[Match
     return Matches(ids, stops, cache.tree), matched
 
 
-def together(walk: Walk = walked) -> SampledClaim:
+_PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=8)
+
+
+@sampled(P_DFS_1, st.fixed_dictionaries({"cached": _PROMPTS, "waiting": _PROMPTS}))
+def together(w: SimpleNamespace, walk: Walk = walked) -> Shown:
     """Of each cached prefix those who match it, and of each fork the two sides."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        matches, matched = matches_of(w.cached, w.waiting)
-        order = walk(matches)
-        below: dict[tuple[int, ...], list[int]] = {}
-        for place, age in enumerate(order):
-            for length in range(1, len(matched[age]) + 1):
-                below.setdefault(matched[age][:length], []).append(place)
-        sides: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        for prefix, places in sorted(below.items(), key=lambda item: item[1][0]):
-            sides.setdefault(prefix[:-1], []).append((places[0], len(places)))
-        return {
-            "every request that matches something": sorted(order) == [age for age, keys in enumerate(matched) if keys],
-            "none in between": all(places == list(range(places[0], places[-1] + 1)) for places in below.values()),
-            "where more wait first": all(
-                one[1] >= other[1] for fork in sides.values() for one, other in pairwise(fork)
-            ),
-        }
-
-    prompts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=8)
-    return SampledClaim(P_DFS_1, st.fixed_dictionaries({"cached": prompts, "waiting": prompts}), shows)
+    matches, matched = matches_of(w.cached, w.waiting)
+    order = walk(matches)
+    below: dict[tuple[int, ...], list[int]] = {}
+    for place, age in enumerate(order):
+        for length in range(1, len(matched[age]) + 1):
+            below.setdefault(matched[age][:length], []).append(place)
+    sides: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for prefix, places in sorted(below.items(), key=lambda item: item[1][0]):
+        sides.setdefault(prefix[:-1], []).append((places[0], len(places)))
+    return {
+        "every request that matches something": sorted(order) == [age for age, keys in enumerate(matched) if keys],
+        "none in between": all(places == list(range(places[0], places[-1] + 1)) for places in below.values()),
+        "where more wait first": all(one[1] >= other[1] for fork in sides.values() for one, other in pairwise(fork)),
+    }
 
 
 def claims() -> tuple[SampledClaim, ...]:

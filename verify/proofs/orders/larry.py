@@ -11,20 +11,9 @@ from typing import Any
 import hypothesis.strategies as st
 
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import WorkerState
+from fairsched.policies import orders
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import LARRY
-from fairsched.policies.orders import (
-    P_LAR_1,
-    P_LAR_2,
-    P_LAR_3,
-    P_LAR_4,
-    P_LAR_5,
-    QUEUE_BOUNDED,
-    LarryOrder,
-    LarryPrintedOrder,
-)
-from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -36,7 +25,9 @@ from fairsched.verify.logic import (
     if_then,
     refuted,
 )
+from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.kernels import larry
+from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 
 key = larry.key
 
@@ -57,51 +48,21 @@ def _same(one: Any, other: Any) -> Any:
     return if_then(one, other) & if_then(other, one)
 
 
-def as_the_score(run: Any = key) -> ArithmeticClaim:
+@arithmetic(orders.P_LAR_1, (*_TWO, "now"), _POSITIVE, _MEMORY)
+def as_the_score(w: SimpleNamespace, run: Any = key) -> Shown:
     """At `now` the score is -q m + alpha (now - arrival), with the same factors; the larger goes first."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        score = w.age * (w.now - w.wait) - w.size * w.queue * w.memory
-        other_score = w.age * (w.now - w.other_wait) - w.size * w.queue * w.other_memory
-        return {"the same order": _same(one < other, score > other_score)}
-
-    return ArithmeticClaim(P_LAR_1, (*_TWO, "now"), (_POSITIVE, _MEMORY), shows)
+    one, other = _keys(w, run)
+    score = w.age * (w.now - w.wait) - w.size * w.queue * w.memory
+    other_score = w.age * (w.now - w.other_wait) - w.size * w.queue * w.other_memory
+    return {"the same order": _same(one < other, score > other_score)}
 
 
-def older_first(run: Any = key) -> ArithmeticClaim:
+@arithmetic(orders.P_LAR_2, _TWO, _POSITIVE, _MEMORY, Condition(lambda w: w.other_wait >= w.wait))
+def older_first(w: SimpleNamespace, run: Any = key) -> Shown:
     """`other` came later; equal keys go by age."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        enough = w.age * (w.other_wait - w.wait) >= w.size * w.queue * (w.memory - w.other_memory)
-        return {"the older is first exactly then": _same(one <= other, enough)}
-
-    later = Condition(lambda w: w.other_wait >= w.wait)
-    return ArithmeticClaim(P_LAR_2, _TWO, (_POSITIVE, _MEMORY, later), shows)
-
-
-def horizon(run: Any = key) -> ArithmeticClaim:
-    """`other` came so much later; `spread` is d and `most` is Q."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        more = w.memory - w.other_memory
-        return {
-            "of memory": w.queue * more <= w.queue * w.spread,
-            "of the queue": w.queue * w.spread <= w.most * w.spread,
-            "of both, in key units": w.size * (w.queue * more) <= w.size * (w.most * w.spread),
-            "the later one is behind": one < other,
-        }
-
-    conditions = (
-        _POSITIVE,
-        _MEMORY,
-        Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
-        Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
-        Condition(lambda w: w.queue <= w.most, QUEUE_BOUNDED),
-    )
-    return ArithmeticClaim(P_LAR_3, (*_TWO, "spread", "most"), conditions, shows, attained=_at_the_horizon)
+    one, other = _keys(w, run)
+    enough = w.age * (w.other_wait - w.wait) >= w.size * w.queue * (w.memory - w.other_memory)
+    return {"the older is first exactly then": _same(one <= other, enough)}
 
 
 def _at_the_horizon() -> tuple[int, int]:
@@ -111,16 +72,35 @@ def _at_the_horizon() -> tuple[int, int]:
     return max(before), size * queue * spread // age
 
 
-def unchanged(run: Any = key) -> ArithmeticClaim:
+@arithmetic(
+    orders.P_LAR_3,
+    (*_TWO, "spread", "most"),
+    _POSITIVE,
+    _MEMORY,
+    Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
+    Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
+    Condition(lambda w: w.queue <= w.most, orders.QUEUE_BOUNDED),
+    attained=_at_the_horizon,
+)
+def horizon(w: SimpleNamespace, run: Any = key) -> Shown:
+    """`other` came so much later; `spread` is d and `most` is Q."""
+    one, other = _keys(w, run)
+    more = w.memory - w.other_memory
+    return {
+        "of memory": w.queue * more <= w.queue * w.spread,
+        "of the queue": w.queue * w.spread <= w.most * w.spread,
+        "of both, in key units": w.size * (w.queue * more) <= w.size * (w.most * w.spread),
+        "the later one is behind": one < other,
+    }
+
+
+@arithmetic(orders.P_LAR_5, (*_TWO, "later"), _POSITIVE, _MEMORY)
+def unchanged(w: SimpleNamespace, run: Any = key) -> Shown:
     """Keys are computed again after the oldest left, `later` than the one that was."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        one, other = _keys(w, run)
-        after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
-        one_after, other_after = _keys(after, run)
-        return {"the same order": _same(one < other, one_after < other_after)}
-
-    return ArithmeticClaim(P_LAR_5, (*_TWO, "later"), (_POSITIVE, _MEMORY), shows)
+    one, other = _keys(w, run)
+    after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
+    one_after, other_after = _keys(after, run)
+    return {"the same order": _same(one < other, one_after < other_after)}
 
 
 # --- let in before --------------------------------------------------------------------------------------------------
@@ -129,49 +109,29 @@ _ALPHA = 4
 """Tokens a step; a step takes a second."""
 
 
-def _overtakers(order: LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
-    """One request a step is served; who is let in before the large one that comes first of all, the longest queue, and
-    how many came in all."""
+def _overtakers(order: orders.LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
+    """The large request comes first of all."""
     policy = LARRY(order=order, batching=RequestLevel(max_running=1, reserve="optimistic"))
-    play = WorkerPlay(policy, WorkerState(0, 200))
-    longest = came = before = 0
-    for step, count in enumerate(w.coming):
-        now_ns = step * 10**9
-        for _ in range(count + (step == 0)):
-            play.arrive(Request(came, 0, now_ns, Prompt(1 + w.spread * (came == 0)), 1), 1, now_ns)
-            came += 1
-        longest = max(longest, len(play.worker.queue))
-        entered = admitted(play.step(now_ns))
-        if 0 in entered:
-            break
-        before += len(entered)
-    return before, longest, came
+
+    def request(number: int, now_ns: int) -> Request:
+        return Request(number, 0, now_ns, Prompt(1 + w.spread * (number == 0)), 1)
+
+    return overtakers(policy, 200, w.coming, request)
 
 
-def let_in_before(order: LarryOrder | None = None) -> SampledClaim:
+@sampled(orders.P_LAR_4, st.fixed_dictionaries({"coming": arrivals(2), "spread": st.integers(0, 60)}))
+def let_in_before(w: SimpleNamespace, order: type[orders.LarryOrder] = orders.LarryOrder) -> Shown:
     """Up to `rho` a step come, and `sigma` more at once; the first request needs `spread` more than the others."""
-    used = LarryOrder(1_000 * _ALPHA, memory_unit="tokens") if order is None else order
-
-    def shows(w: SimpleNamespace) -> Shown:
-        before, longest, _ = _overtakers(used, w)
-        rho, sigma = max(w.coming[1:], default=0), w.coming[0]
-        return {"within the bound": before * _ALPHA <= (longest + sigma + rho) * _ALPHA + rho * longest * w.spread}
-
-    worlds = st.fixed_dictionaries(
-        {
-            "coming": st.lists(st.integers(0, 3), min_size=1, max_size=40)
-            | st.builds(lambda each, steps: [each] * steps, st.integers(1, 2), st.integers(1, 40)),
-            "spread": st.integers(0, 60),
-        }
-    )
-    return SampledClaim(P_LAR_4, worlds, shows)
+    before, longest, _ = _overtakers(order(1_000 * _ALPHA, memory_unit="tokens"), w)
+    rho, sigma = max(w.coming[1:], default=0), w.coming[0]
+    return {"within the bound": before * _ALPHA <= (longest + sigma + rho) * _ALPHA + rho * longest * w.spread}
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
 def _smaller_first(w: SimpleNamespace) -> Shown:
-    small, large = (key(1, LarryPrintedOrder.sign, 2, 0, memory) for memory in (w.small, w.large))
+    small, large = (key(1, orders.LarryPrintedOrder.sign, 2, 0, memory) for memory in (w.small, w.large))
     return {"the smaller first": small < large}
 
 
@@ -184,7 +144,7 @@ def _arrival_order(w: SimpleNamespace) -> Shown:
 
 
 def _never_starves(w: SimpleNamespace) -> Shown:
-    before, _, came = _overtakers(LarryOrder(0, memory_unit="tokens"), w)
+    before, _, came = _overtakers(orders.LarryOrder(0, memory_unit="tokens"), w)
     return {"not every request goes first": before < len(w.coming) or came < len(w.coming)}
 
 
@@ -198,7 +158,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _smaller_first,
             {"small": 1, "large": 2},
             variant="equation 1 as printed, which adds what should be subtracted",
-            instead=P_LAR_1.id,
+            instead=orders.P_LAR_1.id,
             text="two that came together, of 1 and 2 tokens: the larger goes first",
             worlds=lambda: ({"small": small, "large": large} for large in range(2, 4) for small in range(1, large)),
         ),
@@ -209,7 +169,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _arrival_order,
             {"alpha": 1_000, "queue": 100, "memory": 4_001},
             variant="the order that ships, in tokens: it takes an alpha of 4,000,000",
-            instead=P_LAR_2.id,
+            instead=orders.P_LAR_2.id,
             text="a hundred wait, and 4,001 tokens came a tenth of a second before 1 token, which goes first",
         ),
         refuted(
@@ -219,7 +179,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _never_starves,
             {"coming": [1] * 30, "spread": 1},
             variant="the order that ships, with alpha = 0",
-            instead=P_LAR_3.id,
+            instead=orders.P_LAR_3.id,
             text="one small request comes in every step, and one is served",
         ),
     )
@@ -230,25 +190,23 @@ def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     return (as_the_score(), older_first(), horizon(), let_in_before(), unchanged())
 
 
-def _printed(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
-    return key(age, -size, queue, wait, memory)
-
-
-def _without_queue(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
-    return key(age, size, queue + 1, wait, memory)
-
-
-def _squared(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
-    return key(age, size, queue, wait * wait, memory)
-
-
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    late = changed(LarryOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
+
+    def printed(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
+        return key(age, -size, queue, wait, memory)
+
+    def longer_queue(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
+        return key(age, size, queue + 1, wait, memory)
+
+    def squared(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
+        return key(age, size, queue, wait * wait, memory)
+
+    late = changed(orders.LarryOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
     return (
-        Bug("the sign as printed", as_the_score(_printed)),
-        Bug("one too many in the queue", older_first(_without_queue)),
-        Bug("one too many in the queue", horizon(_without_queue)),
-        Bug("waits are squared", unchanged(_squared)),
-        Bug("waits count for nothing", let_in_before(late(1_000 * _ALPHA, memory_unit="tokens"))),
+        Bug("the sign as printed", as_the_score(printed)),
+        Bug("one too many in the queue", older_first(longer_queue)),
+        Bug("one too many in the queue", horizon(longer_queue)),
+        Bug("waits are squared", unchanged(squared)),
+        Bug("waits count for nothing", let_in_before(late)),
     )

@@ -15,33 +15,21 @@ import hypothesis.strategies as st
 
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import InfeasiblePlanError, WorkerState
+from fairsched.policies import orders
 from fairsched.policies.batching import BATCHINGS, P_FC_1, P_NP_1, Chunked, RequestLevel
 from fairsched.policies.catalog import FCFSOptimistic, LearningToRank, NoPreempt
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import (
-    AGE_BITS,
-    P_DISPLACED,
-    P_FS_1,
-    P_LTR_1,
-    P_TRAIL,
-    Order,
-    ShortestPredicted,
-    ShortestRemaining,
-    SkipJoin,
-    join_level,
-    level_after,
-    service_left,
-)
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, with_names
+from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import preemption
 from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
 
-ORDERS: tuple[Order, ...] = (
-    ShortestRemaining(100),
-    ShortestPredicted(starve_steps=4, period_steps=2),
-    SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
+ORDERS: tuple[orders.Order, ...] = (
+    orders.ShortestRemaining(100),
+    orders.ShortestPredicted(starve_steps=4, period_steps=2),
+    orders.SkipJoin(quantum_us=1, step_us=3, promote_ms=1, prefill_token_ns=500, prefill_constant_us=0),
 )
 """Orders that displace, with parameters of the size of a small world."""
 
@@ -57,21 +45,20 @@ def _levels() -> Iterator[Mapping[str, Any]]:
         yield {"quantum": quantum, "prefill": prefill}
 
 
-def levels(join: Callable[[int, int], int] = join_level, after: Any = level_after) -> SampledClaim:
+@sampled(orders.P_FS_1, _levels)
+def levels(
+    w: SimpleNamespace, join: Callable[[int, int], int] = orders.join_level, after: Any = orders.level_after
+) -> Shown:
     """Against the rule taken by its word: time is served one by one, and each level's quantum runs out."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        first = next(p for p in range(99) if w.quantum * 2**p >= w.prefill)
-        level, here, right = first, w.prefill, join(w.prefill, w.quantum) == first
-        for service in range(w.prefill, w.prefill + SERVICES):
-            while here > w.quantum * 2**level:
-                here, level = here - w.quantum * 2**level, level + 1
-            right &= after(first, service, w.quantum) == level
-            right &= service_left(first, level, service, w.quantum) == w.quantum * 2**level - here
-            here += 1
-        return {"level by level": right}
-
-    return SampledClaim(P_FS_1, _levels, shows)
+    first = next(p for p in range(99) if w.quantum * 2**p >= w.prefill)
+    level, here, right = first, w.prefill, join(w.prefill, w.quantum) == first
+    for service in range(w.prefill, w.prefill + SERVICES):
+        while here > w.quantum * 2**level:
+            here, level = here - w.quantum * 2**level, level + 1
+        right &= after(first, service, w.quantum) == level
+        right &= orders.service_left(first, level, service, w.quantum) == w.quantum * 2**level - here
+        here += 1
+    return {"level by level": right}
 
 
 def _predictions() -> Iterator[Mapping[str, Any]]:
@@ -79,52 +66,43 @@ def _predictions() -> Iterator[Mapping[str, Any]]:
         yield {"predicted": predicted, "percent": percent}
 
 
-def withstands(order: type[ShortestRemaining] = ShortestRemaining) -> SampledClaim:
+@sampled(orders.P_TRAIL, _predictions)
+def withstands(w: SimpleNamespace, order: type[orders.ShortestRemaining] = orders.ShortestRemaining) -> Shown:
     """With up to twelve predicted tokens of fourteen, and any limit."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        request = Request(0, 0, 0, Prompt(1), 14, w.predicted)
-        stands = [order(w.percent).preemption_rank(request, generated, None) for generated in range(1, 15)]
-        later = pairwise(stands)
-        return {"no less": all(b is None or (a is not None and b >= a) for a, b in later)}
-
-    return SampledClaim(P_TRAIL, _predictions, shows)
+    request = Request(0, 0, 0, Prompt(1), 14, w.predicted)
+    stands = [order(w.percent).preemption_rank(request, generated, None) for generated in range(1, 15)]
+    later = pairwise(stands)
+    return {"no less": all(b is None or (a is not None and b >= a) for a, b in later)}
 
 
 # --- step by step ---------------------------------------------------------------------------------------------------
 
 
-def _with_rule(policy: ComposedPolicy, w: SimpleNamespace) -> ComposedPolicy:
+def _played(kind: Callable[[], ComposedPolicy], w: SimpleNamespace) -> Iterator[Step]:
+    """The policy's steps under the world's batching rule."""
+    policy = kind()
     rule = BATCHINGS[w.batching](reserve=policy.batching.reserve)
-    return attrs.evolve(policy, batching=rule)
+    return steps(attrs.evolve(policy, batching=rule), w)
 
 
 _RULES = st.builds(lambda world, rule: {**world, "batching": rule}, WORLDS, st.sampled_from(sorted(BATCHINGS)))
 
 
-def none_preempted(policy: ComposedPolicy | None = None) -> SampledClaim:
+@sampled(P_NP_1, _RULES, drawn=100)
+def none_preempted(w: SimpleNamespace, policy: type[ComposedPolicy] = NoPreempt) -> Shown:
     """No-preempt under every batching rule."""
-    used = NoPreempt() if policy is None else policy
-
-    def shows(w: SimpleNamespace) -> Shown:
-        return {"none preempted": not any(step.plan.preempt for step in steps(_with_rule(used, w), w))}
-
-    return SampledClaim(P_NP_1, _RULES, shows, drawn=100)
+    return {"none preempted": not any(step.plan.preempt for step in _played(policy, w))}
 
 
-def oldest_stays(policy: ComposedPolicy | None = None) -> SampledClaim:
+@sampled(P_FC_1, _RULES, drawn=100)
+def oldest_stays(w: SimpleNamespace, policy: type[ComposedPolicy] = FCFSOptimistic) -> Shown:
     """First come, first served under every batching rule, with outputs that grow."""
-    used = FCFSOptimistic() if policy is None else policy
-
-    def shows(w: SimpleNamespace) -> Shown:
-        found = [_first(step) for step in steps(_with_rule(used, w), w) if step.worker.running]
-        return {
-            "stays": all(stays for stays, _, _ in found),
-            "the oldest": all(oldest for _, _, oldest in found),
-            "computes": w.batching != Chunked.name or all(computes for _, computes, _ in found),
-        }
-
-    return SampledClaim(P_FC_1, _RULES, shows, drawn=100)
+    found = [_first(step) for step in _played(policy, w) if step.worker.running]
+    return {
+        "stays": all(stays for stays, _, _ in found),
+        "the oldest": all(oldest for _, _, oldest in found),
+        "computes": w.batching != Chunked.name or all(computes for _, computes, _ in found),
+    }
 
 
 def _first(step: Step) -> tuple[bool, bool, bool]:
@@ -140,26 +118,6 @@ def _first(step: Step) -> tuple[bool, bool, bool]:
     return first not in step.plan.preempt, computes, flights[first].entry.age == min(ages)
 
 
-def displacing(kind: type[ComposedPolicy] = ComposedPolicy) -> SampledClaim:
-    """Outputs are reserved, so a preempted request is displaced."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        policy = kind("displaces", ORDERS[w.order], OpenGate(), Chunked())
-        try:
-            taken = [step for step in steps(policy, w) if step.plan.preempt]
-        except InfeasiblePlanError:
-            return {"feasible": False}
-        times = Counter(request_id for step in taken for request_id in step.plan.preempt)
-        return {
-            "a token each": all(step.worker.view(0).decoded_tokens(i) for step in taken for i in step.plan.preempt),
-            "behind": all(_ranks_behind(step) for step in taken),
-            "fewer times than tokens": all(count < w.rows[i][2] for i, count in times.items()),
-        }
-
-    worlds = st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1))
-    return SampledClaim(P_DISPLACED, worlds, shows, attained=_at_every_token)
-
-
 def _at_every_token() -> tuple[int, int]:
     """How often a request of three tokens is displaced, of which nine were predicted."""
     world = SimpleNamespace(capacity=30, seats=1, rows=[[0, 2, 3, 9], [1, 1, 1, 1], [2, 1, 1, 1]])
@@ -167,35 +125,52 @@ def _at_every_token() -> tuple[int, int]:
     return sum(step.plan.preempt.count(0) for step in steps(policy, world)), world.rows[0][2] - 1
 
 
+@sampled(
+    orders.P_DISPLACED,
+    st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1)),
+    attained=_at_every_token,
+)
+def displacing(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) -> Shown:
+    """Outputs are reserved, so a preempted request is displaced."""
+    policy = kind("displaces", ORDERS[w.order], OpenGate(), Chunked())
+    try:
+        taken = [step for step in steps(policy, w) if step.plan.preempt]
+    except InfeasiblePlanError:
+        return {"feasible": False}
+    times = Counter(request_id for step in taken for request_id in step.plan.preempt)
+    return {
+        "a token each": all(step.worker.view(0).decoded_tokens(i) for step in taken for i in step.plan.preempt),
+        "behind": all(_ranks_behind(step) for step in taken),
+        "fewer times than tokens": all(count < w.rows[i][2] for i, count in times.items()),
+    }
+
+
 def _ranks_behind(step: Step) -> bool:
     """Whether the one that enters ranked before those who wait again for it, as they are ranked then."""
     (admission,) = step.plan.admit
-    rank = step.before.queue.scores[admission.request_id] >> AGE_BITS
-    return all(step.decided.queue.scores[i] >> AGE_BITS < rank for i in step.plan.preempt)
+    rank = step.before.queue.scores[admission.request_id] >> orders.AGE_BITS
+    return all(step.decided.queue.scores[i] >> orders.AGE_BITS < rank for i in step.plan.preempt)
 
 
 STARVE = 4
 
 
-def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> SampledClaim:
+@sampled(orders.P_LTR_1, WORLDS)
+def promoted_first(w: SimpleNamespace, order: type[orders.ShortestPredicted] = orders.ShortestPredicted) -> Shown:
     """One client, outputs that grow.  How long each waits is counted here, anew."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
-        waited: Counter[int] = Counter()
-        fair = True
-        for step in steps(policy, w):
-            admitted = {admission.request_id for admission in step.plan.admit}
-            left = set(step.worker.queue) - admitted
-            starving = any(waited[i] >= STARVE for i in left)
-            fair &= not starving or all(waited[i] >= STARVE for i in admitted)
-            produced = step.after.clock > step.worker.clock or len(step.after.prefilling) < len(
-                {*(i for i, _ in step.worker.prefilling), *admitted} - set(step.plan.preempt)
-            )
-            waited = Counter({i: waited[i] + produced if i in left else int(produced) for i in step.after.queue})
-        return {"the starving first": fair}
-
-    return SampledClaim(P_LTR_1, WORLDS, shows)
+    policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
+    waited: Counter[int] = Counter()
+    fair = True
+    for step in steps(policy, w):
+        admitted = {admission.request_id for admission in step.plan.admit}
+        left = set(step.worker.queue) - admitted
+        starving = any(waited[i] >= STARVE for i in left)
+        fair &= not starving or all(waited[i] >= STARVE for i in admitted)
+        produced = step.after.clock > step.worker.clock or len(step.after.prefilling) < len(
+            {*(i for i, _ in step.worker.prefilling), *admitted} - set(step.plan.preempt)
+        )
+        waited = Counter({i: waited[i] + produced if i in left else int(produced) for i in step.after.queue})
+    return {"the starving first": fair}
 
 
 # --- what is false --------------------------------------------------------------------------------------------------
@@ -203,7 +178,7 @@ def promoted_first(order: type[ShortestPredicted] = ShortestPredicted) -> Sample
 
 def _served_in_time(w: SimpleNamespace) -> Shown:
     """One seat, and requests of one token, two a step, and a long one that comes when some of them are promoted."""
-    order, rule = ShortestPredicted(w.starve, w.period), RequestLevel(max_running=1)
+    order, rule = orders.ShortestPredicted(w.starve, w.period), RequestLevel(max_running=1)
     play, came = WorkerPlay(attrs.evolve(LearningToRank(), order=order, batching=rule), WorkerState(0, 40)), 0
     for now in range(w.late + w.steps):
         for _ in range(w.coming + (now == w.late)):
@@ -225,7 +200,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _served_in_time,
             {"starve": 5, "period": 5, "coming": 2, "late": 20, "steps": 100},
             variant="the order that ships: promoted requests are ordered by their predictions, too",
-            instead=P_LTR_1.id,
+            instead=orders.P_LTR_1.id,
             text="two requests of one token come in a step, and one is served: one of nine that comes later waits for "
             "ever",
         ),
@@ -250,15 +225,15 @@ def _hasty() -> type[ComposedPolicy]:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    longest = changed(ShortestRemaining, "rank_after", "- generated_tokens", "+ generated_tokens")
-    unpromoted = changed(ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
+    longest = changed(orders.ShortestRemaining, "rank_after", "- generated_tokens", "+ generated_tokens")
+    unpromoted = changed(orders.ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
     from_the_front = changed(FCFSOptimistic, "_preempt", "reversed(view.running_ranks)", "view.running_ranks")
     return (
-        Bug("outputs are not reserved", none_preempted(FCFSOptimistic())),
-        Bug("the oldest is preempted first", oldest_stays(from_the_front())),
+        Bug("outputs are not reserved", none_preempted(FCFSOptimistic)),
+        Bug("the oldest is preempted first", oldest_stays(from_the_front)),
         Bug("who has produced nothing is displaced", displacing(_hasty())),
         Bug("what is left grows", withstands(longest)),
         Bug("a prefill of exactly a quantum joins the next level", levels(lambda t, q: (t // q).bit_length())),
-        Bug("a level is left when its quantum is over", levels(after=lambda j, s, q: level_after(j, s + 1, q))),
+        Bug("a level is left when its quantum is over", levels(after=lambda j, s, q: orders.level_after(j, s + 1, q))),
         Bug("no request is promoted", promoted_first(unpromoted)),
     )

@@ -1,6 +1,6 @@
 """Small worlds of one worker for claims about queues and preemption: who comes when, and what each step does."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import attrs
@@ -11,7 +11,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import Host
 from fairsched.model.worker import WorkerState
 from fairsched.policies.local import AnyLocalState, ComposedPolicy
-from fairsched.verify.conformance import WorkerPlay
+from fairsched.verify.conformance import WorkerPlay, admitted
 
 WORLDS = st.fixed_dictionaries(
     {
@@ -25,6 +25,34 @@ WORLDS = st.fixed_dictionaries(
     }
 )
 """Requests as (steps after the one before, prompt, output, predicted output)."""
+
+
+def arrivals(most: int) -> st.SearchStrategy[list[int]]:
+    """How many requests come in each step: up to three, or as many in all of them, up to `most`."""
+    steady = st.builds(lambda each, steps: [each] * steps, st.integers(1, most), st.integers(1, 40))
+    return st.lists(st.integers(0, 3), min_size=1, max_size=40) | steady
+
+
+def overtakers(
+    policy: ComposedPolicy, capacity: int, coming: list[int], request: Callable[[int, int], Request]
+) -> tuple[int, int, int]:
+    """Who is let in before the one that comes first of all, the longest queue, and how many came in all.
+
+    A step takes a second, and one request is served in it; `request` makes them by their number and time in ns.
+    """
+    play = WorkerPlay(policy, WorkerState(0, capacity))
+    longest = came = before = 0
+    for step, count in enumerate(coming):
+        now_ns = step * 10**9
+        for _ in range(count + (step == 0)):
+            play.arrive(request(came, now_ns), 1, now_ns)
+            came += 1
+        longest = max(longest, len(play.worker.queue))
+        entered = admitted(play.step(now_ns))
+        if 0 in entered:
+            break
+        before += len(entered)
+    return before, longest, came
 
 
 SPARE_TOKENS = 2

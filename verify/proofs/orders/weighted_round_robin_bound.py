@@ -4,7 +4,7 @@ PG-turns, proved of the kernel for any number of groups (`fairsched.verify.proof
 counts in turns of its group; here turns become the number that ships.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,51 +29,49 @@ from fairsched.verify.logic import (
     Shown,
     at_least,
 )
+from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.kernels import weighted_round_robin
 
 
-def _bound(functions: Functions) -> ArithmeticClaim:
+def attained() -> tuple[int, int]:
+    """The longest wait of the fourth of group 2 of 3, whenever in a round it comes, and its bound."""
+    longest = max(picks(3, 2, 4, offset) for offset in range(round_picks(3)))
+    return longest, picks_max(4, turns_max(4, 2), 2, round_picks(3))
+
+
+@arithmetic(
+    PG_1,
+    ("k", "g", "N", "R", "others", "own"),
+    *at_least(1, "g"),
+    Condition(lambda w: w.g <= w.N),
+    *at_least(1, "k"),
+    *at_least(0, "R"),
+    Condition(lambda w: w.others <= w.R * (w.N - w.g)),
+    Condition(lambda w: w.own >= (w.R - 1) * w.g),
+    Condition(lambda w: w.own <= w.k - 1),
+    attained=attained,
+)
+def _bound(w: SimpleNamespace, functions: Functions) -> Shown:
     """PG-turns, with R a number, gives the bound that ships."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        turns_max = functions.turns_max(w.k, w.g)
-        bound = functions.picks_max(w.k, turns_max, w.g, w.N)
-        return {
-            "k <= ceil(k/g) g": w.k <= turns_max * w.g,
-            "(R - 1 - ceil(k/g)) g < 0": (w.R - 1 - turns_max) * w.g <= -1,
-            "R <= ceil(k/g)": turns_max >= w.R,
-            "(ceil(k/g) - R) (N - g) >= 0": (turns_max - w.R) * (w.N - w.g) >= 0,
-            "others + k <= bound": w.others + w.k <= bound,
-            "bound <= ceil(k/g) N": bound <= turns_max * w.N,
-        }
-
-    return ArithmeticClaim(
-        PG_1,
-        ("k", "g", "N", "R", "others", "own"),
-        (
-            *at_least(1, "g"),
-            Condition(lambda w: w.g <= w.N),
-            *at_least(1, "k"),
-            *at_least(0, "R"),
-            Condition(lambda w: w.others <= w.R * (w.N - w.g)),
-            Condition(lambda w: w.own >= (w.R - 1) * w.g),
-            Condition(lambda w: w.own <= w.k - 1),
-        ),
-        shows,
-        attained=attained,
-    )
+    turns_max = functions.turns_max(w.k, w.g)
+    bound = functions.picks_max(w.k, turns_max, w.g, w.N)
+    return {
+        "k <= ceil(k/g) g": w.k <= turns_max * w.g,
+        "(R - 1 - ceil(k/g)) g < 0": (w.R - 1 - turns_max) * w.g <= -1,
+        "R <= ceil(k/g)": turns_max >= w.R,
+        "(ceil(k/g) - R) (N - g) >= 0": (turns_max - w.R) * (w.N - w.g) >= 0,
+        "others + k <= bound": w.others + w.k <= bound,
+        "bound <= ceil(k/g) N": bound <= turns_max * w.N,
+    }
 
 
-def _groups(functions: Functions) -> ArithmeticClaim:
+@arithmetic(PG_GROUPS, ("g",), *at_least(1, "g"))
+def _groups(w: SimpleNamespace, functions: Functions) -> Shown:
     """By induction: what is below group g is a round of g - 1 groups."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        return {
-            "no groups, no picks": functions.round_picks(w.g - w.g) == 0,
-            "with group g there are g more": functions.round_picks(w.g) == functions.round_picks(w.g - 1) + w.g,
-        }
-
-    return ArithmeticClaim(PG_GROUPS, ("g",), at_least(1, "g"), shows)
+    return {
+        "no groups, no picks": functions.round_picks(w.g - w.g) == 0,
+        "with group g there are g more": functions.round_picks(w.g) == functions.round_picks(w.g - 1) + w.g,
+    }
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:
@@ -95,7 +93,7 @@ def bugs() -> tuple[Bug, ...]:
     )
 
 
-# --- where the bound is reached, and what is false --------------------------------------------------------------------
+# --- where the bound is reached ---------------------------------------------------------------------------------------
 
 Script = Sequence[Sequence[Any]]
 
@@ -104,9 +102,20 @@ _PRINTED = "the share of a prompt that is cached says which group it is in; grou
 _SOURCE = "Preble (ICLR'25), the local scheduler"
 
 
+def _policy(order: PriorityGroups) -> ComposedPolicy:
+    return ComposedPolicy("played", order, OpenGate(), Chunked(max_running=1))
+
+
+def _lets_in(policy: ComposedPolicy, state: Any) -> tuple[int, Any]:
+    """The one request that is let in, and the state once it has finished."""
+    plan, state = policy.decide(state, _EMPTY)
+    (admission,) = plan.admit
+    return admission.request_id, policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+
+
 def played(order: PriorityGroups, script: Script) -> list[int]:
     """Who is let in by the shipped policy with this order, one by one."""
-    policy = ComposedPolicy("played", order, OpenGate(), Chunked(max_running=1))
+    policy = _policy(order)
     state, let_in = policy.init(), list[int]()
     for word, *values in script:
         match word:
@@ -121,16 +130,11 @@ def played(order: PriorityGroups, script: Script) -> list[int]:
                 prompt = Prompt.from_keys(values[0])
                 state = policy.observe(state, Evicted(0, 0, -1, prompt, 0, prompt.blocks))
             case "let in":
-                plan, state = policy.decide(state, _EMPTY)
-                (admission,) = plan.admit
-                let_in.append(admission.request_id)
-                state = policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+                request_id, state = _lets_in(policy, state)
+                let_in.append(request_id)
             case _:
                 raise ValueError(f"a script has no word {word!r}")
     return let_in
-
-
-# --- where the bound is reached ---------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -144,7 +148,7 @@ class _Told(PriorityGroups):
 def picks(groups: int, quota: int, position: int, offset: int) -> int:
     """After how many picks a request is in, if all groups are full, so many picks of a round are over, and it is the
     `position`-th of its group then."""
-    policy = ComposedPolicy("played", _Told(groups), OpenGate(), Chunked(max_running=1))
+    policy = _policy(_Told(groups))
     state, many = policy.init(), position + 2 * round_picks(groups)
     for request_id in range(groups * many * position):
         group = 1 + request_id % groups
@@ -154,20 +158,12 @@ def picks(groups: int, quota: int, position: int, offset: int) -> int:
     while True:
         if count == offset:
             target = waiting[position - 1]
-        plan, state = policy.decide(state, _EMPTY)
-        (admission,) = plan.admit
-        state = policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
+        let_in, state = _lets_in(policy, state)
         count += 1
-        if admission.request_id in waiting[: position + 1]:
-            waiting.remove(admission.request_id)
-        if admission.request_id == target:
+        if let_in in waiting[: position + 1]:
+            waiting.remove(let_in)
+        if let_in == target:
             return count - offset
-
-
-def attained() -> tuple[int, int]:
-    """The longest wait of the fourth of group 2 of 3, whenever in a round it comes, and its bound."""
-    longest = max(picks(3, 2, 4, offset) for offset in range(round_picks(3)))
-    return longest, picks_max(4, turns_max(4, 2), 2, round_picks(3))
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------
@@ -219,10 +215,7 @@ def _waits_at_most(
         bound = picks_max(w.position, turns_max(w.position, 1), 1, round_picks(w.groups))
         return {"it is let in within the bound": _COLD_ID in let_in[:bound]} if len(let_in) >= bound else {}
 
-    def worlds() -> Iterable[Mapping[str, Any]]:
-        return (world,)
-
-    return SampledClaim(theorem, worlds, shows)
+    return SampledClaim(theorem, lambda: (world,), shows)
 
 
 def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> SampledClaim:

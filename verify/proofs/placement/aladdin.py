@@ -9,20 +9,9 @@ from typing import Any
 import hypothesis.strategies as st
 
 from fairsched.model.latency import Performance
-from fairsched.policies.placement import (
-    GAMMA_WHOLE,
-    LINES_EXACT,
-    P_ALD_2,
-    P_ALD_3,
-    P_ALD_4,
-    P_ALD_5,
-    P_ALD_6,
-    P_ALD_8,
-    PREDICTIONS_BOUND,
-    UNIT,
-    workers_for,
-)
+from fairsched.policies import placement
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, at_least
+from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
 
@@ -42,44 +31,18 @@ def _lines(w: SimpleNamespace, **known: int) -> Any:
 _THREE = ("a", "b", "c")
 
 
-def never_passed(slack: Any = limits.profile_slack) -> ArithmeticClaim:
-    """Of three requests the first two are there, and fit; at iteration k from `now` on each may have ended already."""
+def _of_each(name: str) -> tuple[Condition, ...]:
+    """It began before it ends, holds nothing once it has left, and leaves as foreseen."""
 
-    def shows(w: SimpleNamespace) -> Shown:
-        p = _lines(w, h=1)
-        entries = [(getattr(w, f"{name}_end"), getattr(w, f"{name}_level")) for name in _THREE]
-        if slack(p, w.capacity, limits.profile_of(p, entries[:2]), *entries[2]) < 0:
-            return {}
-        return {"never more than there is": w.a_held + w.b_held + w.c_held <= w.capacity}
+    def holds(w: SimpleNamespace) -> Any:
+        held, there = getattr(w, f"{name}_held"), w.k <= getattr(w, f"{name}_left")
+        return (held == 0) | (there & (held == getattr(w, f"{name}_level") + w.k + w.j))
 
-    def sound(name: str) -> Condition:
-        return Condition(lambda w: (getattr(w, f"{name}_level") + w.now >= 0) & (getattr(w, f"{name}_end") >= w.now))
-
-    def holds(name: str) -> Condition:
-        """Nothing once it has left."""
-        return Condition(
-            lambda w: (
-                (getattr(w, f"{name}_held") == 0)
-                | (
-                    (w.k <= getattr(w, f"{name}_left"))
-                    & (getattr(w, f"{name}_held") == getattr(w, f"{name}_level") + w.k + w.j)
-                )
-            )
-        )
-
-    def foreseen(name: str) -> Condition:
-        return Condition(lambda w: getattr(w, f"{name}_left") <= getattr(w, f"{name}_end"), PREDICTIONS_BOUND)
-
-    conditions = (
-        Condition(lambda w: (w.j >= 0) & (w.capacity >= 0) & (w.k >= w.now)),
-        Condition(lambda w: w.a_end <= w.b_end),
-        Condition(lambda w: w.a_held + w.b_held <= w.capacity),
-        *map(sound, _THREE),
-        *map(holds, _THREE),
-        *map(foreseen, _THREE),
+    return (
+        Condition(lambda w: (getattr(w, f"{name}_level") + w.now >= 0) & (getattr(w, f"{name}_end") >= w.now)),
+        Condition(holds),
+        Condition(lambda w: getattr(w, f"{name}_left") <= getattr(w, f"{name}_end"), placement.PREDICTIONS_BOUND),
     )
-    names = [f"{name}_{part}" for name in _THREE for part in ("end", "level", "left", "held")]
-    return ArithmeticClaim(P_ALD_2, ("capacity", "j", "now", "k", *names), conditions, shows, attained=_full)
 
 
 def _full() -> tuple[int, int]:
@@ -91,28 +54,22 @@ def _full() -> tuple[int, int]:
     return max(held), capacity
 
 
-def peaks_hold(slack: Any = limits.peaks_slack) -> ArithmeticClaim:
-    """The others hold `held` of what is `reserved` for them; one more comes, and has `done` tokens of its output."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        p = _lines(w)
-        peak = limits.peak_kv(p, w.prompt, w.foreseen)
-        if slack(w.capacity, w.reserved, peak) < 0:
-            return {}
-        holds = p.kv(w.prompt + w.done)
-        return {
-            "it holds no more than its peak": holds <= peak,
-            "all together no more than is reserved": w.held + holds <= w.reserved + peak,
-            "never more than there is": w.held + holds <= w.capacity,
-        }
-
-    conditions = (
-        Condition(lambda w: (w.h >= 1) & (w.j >= 0) & (w.prompt >= 1) & (w.done >= 0) & (w.foreseen >= 1)),
-        Condition(lambda w: (w.held >= 0) & (w.held <= w.reserved)),
-        Condition(lambda w: w.done <= w.foreseen, PREDICTIONS_BOUND),
-    )
-    names = ("capacity", "reserved", "held", "prompt", "foreseen", "done", "h", "j")
-    return ArithmeticClaim(P_ALD_3, names, conditions, shows, relaxed=True, attained=_reserved)
+@arithmetic(
+    placement.P_ALD_2,
+    ("capacity", "j", "now", "k", *(f"{name}_{part}" for name in _THREE for part in ("end", "level", "left", "held"))),
+    Condition(lambda w: (w.j >= 0) & (w.capacity >= 0) & (w.k >= w.now)),
+    Condition(lambda w: w.a_end <= w.b_end),
+    Condition(lambda w: w.a_held + w.b_held <= w.capacity),
+    *(condition for name in _THREE for condition in _of_each(name)),
+    attained=_full,
+)
+def never_passed(w: SimpleNamespace, slack: Any = limits.profile_slack) -> Shown:
+    """Of three requests the first two are there, and fit; at iteration k from `now` on each may have ended already."""
+    p = _lines(w, h=1)
+    entries = [(getattr(w, f"{name}_end"), getattr(w, f"{name}_level")) for name in _THREE]
+    if slack(p, w.capacity, limits.profile_of(p, entries[:2]), *entries[2]) < 0:
+        return {}
+    return {"never more than there is": w.a_held + w.b_held + w.c_held <= w.capacity}
 
 
 def _reserved() -> tuple[int, int]:
@@ -122,34 +79,30 @@ def _reserved() -> tuple[int, int]:
     return most + p.kv(7 + 17), capacity
 
 
+@arithmetic(
+    placement.P_ALD_3,
+    ("capacity", "reserved", "held", "prompt", "foreseen", "done", "h", "j"),
+    Condition(lambda w: (w.h >= 1) & (w.j >= 0) & (w.prompt >= 1) & (w.done >= 0) & (w.foreseen >= 1)),
+    Condition(lambda w: (w.held >= 0) & (w.held <= w.reserved)),
+    Condition(lambda w: w.done <= w.foreseen, placement.PREDICTIONS_BOUND),
+    relaxed=True,
+    attained=_reserved,
+)
+def peaks_hold(w: SimpleNamespace, slack: Any = limits.peaks_slack) -> Shown:
+    """The others hold `held` of what is `reserved` for them; one more comes, and has `done` tokens of its output."""
+    p = _lines(w)
+    peak = limits.peak_kv(p, w.prompt, w.foreseen)
+    if slack(w.capacity, w.reserved, peak) < 0:
+        return {}
+    holds = p.kv(w.prompt + w.done)
+    return {
+        "it holds no more than its peak": holds <= peak,
+        "all together no more than is reserved": w.held + holds <= w.reserved + peak,
+        "never more than there is": w.held + holds <= w.capacity,
+    }
+
+
 # --- iterations -------------------------------------------------------------------------------------------------------
-
-
-def iterations_within(slack: Any = limits.decode_slack) -> ArithmeticClaim:
-    """A batch of `batch`, with `prompts` and `done` tokens of output in all, of which `foreseen` were counted."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        p = _lines(w)
-        context = limits.context_cost(w.prompts, w.foreseen, w.gamma)
-        if slack(p, w.theta, w.target, w.batch, context) < 0:
-            return {}
-        room = w.target - w.c3 - w.c2 * w.batch
-        return {
-            "context is at most what is counted": 100 * (w.prompts + w.done) <= context,
-            "so is its time": 100 * (w.k2 * (w.prompts + w.done)) <= w.k2 * context,
-            "theta takes no more than all": w.theta * room <= 100 * room,
-            "the iteration is within the target": w.took <= w.target,
-        }
-
-    conditions = (
-        Condition(lambda w: (w.k2 >= 0) & (w.c2 >= 0) & (w.c3 >= 0) & (w.batch >= 1) & (w.prompts >= 1)),
-        Condition(lambda w: (w.done >= 0) & (w.foreseen >= 0) & (w.theta >= 1) & (w.theta <= 100)),
-        Condition(lambda w: w.done <= w.foreseen, PREDICTIONS_BOUND),
-        Condition(lambda w: w.gamma == 100, GAMMA_WHOLE),
-        Condition(lambda w: w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3, LINES_EXACT),
-    )
-    names = ("k2", "c2", "c3", "target", "theta", "gamma", "batch", "prompts", "foreseen", "done", "took")
-    return ArithmeticClaim(P_ALD_4, names, conditions, shows, relaxed=True, attained=_longest)
 
 
 def _longest() -> tuple[int, int]:
@@ -159,72 +112,93 @@ def _longest() -> tuple[int, int]:
     return p.decode_ns(1, 10 + most), target
 
 
-def mean_iteration(slack: Any = limits.decode_slack) -> SampledClaim:
-    """A batch of prompts, all with outputs of `n` tokens: their second to last token take n - 1 iterations."""
+@arithmetic(
+    placement.P_ALD_4,
+    ("k2", "c2", "c3", "target", "theta", "gamma", "batch", "prompts", "foreseen", "done", "took"),
+    Condition(lambda w: (w.k2 >= 0) & (w.c2 >= 0) & (w.c3 >= 0) & (w.batch >= 1) & (w.prompts >= 1)),
+    Condition(lambda w: (w.done >= 0) & (w.foreseen >= 0) & (w.theta >= 1) & (w.theta <= 100)),
+    Condition(lambda w: w.done <= w.foreseen, placement.PREDICTIONS_BOUND),
+    Condition(lambda w: w.gamma == 100, placement.GAMMA_WHOLE),
+    Condition(lambda w: w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3, placement.LINES_EXACT),
+    relaxed=True,
+    attained=_longest,
+)
+def iterations_within(w: SimpleNamespace, slack: Any = limits.decode_slack) -> Shown:
+    """A batch of `batch`, with `prompts` and `done` tokens of output in all, of which `foreseen` were counted."""
+    p = _lines(w)
+    context = limits.context_cost(w.prompts, w.foreseen, w.gamma)
+    if slack(p, w.theta, w.target, w.batch, context) < 0:
+        return {}
+    room = w.target - w.c3 - w.c2 * w.batch
+    return {
+        "context is at most what is counted": 100 * (w.prompts + w.done) <= context,
+        "so is its time": 100 * (w.k2 * (w.prompts + w.done)) <= w.k2 * context,
+        "theta takes no more than all": w.theta * room <= 100 * room,
+        "the iteration is within the target": w.took <= w.target,
+    }
 
-    def shows(w: SimpleNamespace) -> Shown:
-        p, batch, total = Performance(0, 0, *w.lines), len(w.prompts), sum(w.prompts)
-        said = slack(p, 100, w.target, batch, limits.context_cost(total, batch * w.n, 50))
-        took = sum(p.decode_ns(batch, total + batch * produced) for produced in range(1, w.n))
-        return {"exactly": (w.n - 1) * said == 100 * ((w.n - 1) * w.target - took)}
 
-    worlds = st.fixed_dictionaries(
+@sampled(
+    placement.P_ALD_5,
+    st.fixed_dictionaries(
         {
             "lines": st.lists(st.integers(0, 10**6), min_size=3, max_size=3),
             "target": st.integers(0, 10**9),
             "prompts": st.lists(st.integers(1, 4_000), min_size=1, max_size=9),
             "n": st.integers(2, 200),
         }
-    )
-    return SampledClaim(P_ALD_5, worlds, shows)
+    ),
+)
+def mean_iteration(w: SimpleNamespace, slack: Any = limits.decode_slack) -> Shown:
+    """A batch of prompts, all with outputs of `n` tokens: their second to last token take n - 1 iterations."""
+    p, batch, total = Performance(0, 0, *w.lines), len(w.prompts), sum(w.prompts)
+    said = slack(p, 100, w.target, batch, limits.context_cost(total, batch * w.n, 50))
+    took = sum(p.decode_ns(batch, total + batch * produced) for produced in range(1, w.n))
+    return {"exactly": (w.n - 1) * said == 100 * ((w.n - 1) * w.target - took)}
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def errors_kept(move: Any = limits.moved) -> ArithmeticClaim:
+@arithmetic(
+    placement.P_ALD_6,
+    ("source", "target", "size", "others", "other_sizes"),
+    *at_least(0, "size"),
+    Condition(lambda w: (w.other_sizes >= w.others) & (w.other_sizes >= -w.others)),
+    attained=lambda: (limits.apart(*limits.moved(9, -5, 6)), 4),
+)
+def errors_kept(w: SimpleNamespace, move: Any = limits.moved) -> Shown:
     """Two workers' errors, and those of all others with their sizes."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        source, target = move(w.source, w.target, w.size)
-        total, sizes = source + target + w.others, limits.apart(source, target) + w.other_sizes
-        return {
-            "the sum stays": total == w.source + w.target + w.others,
-            "no smaller than the sum": (sizes >= total) & (sizes >= -total),
-        }
-
-    conditions = (
-        *at_least(0, "size"),
-        Condition(lambda w: (w.other_sizes >= w.others) & (w.other_sizes >= -w.others)),
-    )
-    names = ("source", "target", "size", "others", "other_sizes")
-    return ArithmeticClaim(P_ALD_6, names, conditions, shows, attained=lambda: (limits.apart(*move(9, -5, 6)), 4))
-
-
-def groups_together(count: Any = workers_for) -> ArithmeticClaim:
-    """So many groups with `rate` need `workers` within the bound; one more comes, with `more`."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        each = w.constant + UNIT - 1
-        added = count(w.more, w.slope, w.constant)
-        return {
-            "one group": UNIT * added <= w.slope * w.more + each,
-            "all": UNIT * (w.workers + added) <= w.slope * w.rate + w.slope * w.more + w.spent + each,
-        }
-
-    conditions = (
-        Condition(lambda w: (w.slope >= 0) & (w.constant >= 0) & (w.rate >= 0) & (w.more >= 0) & (w.workers >= 0)),
-        Condition(lambda w: UNIT * w.workers <= w.slope * w.rate + w.spent),
-    )
-    names = ("workers", "rate", "more", "slope", "constant", "spent")
-    return ArithmeticClaim(P_ALD_8, names, conditions, shows, attained=_rounded)
+    source, target = move(w.source, w.target, w.size)
+    total, sizes = source + target + w.others, limits.apart(source, target) + w.other_sizes
+    return {
+        "the sum stays": total == w.source + w.target + w.others,
+        "no smaller than the sum": (sizes >= total) & (sizes >= -total),
+    }
 
 
 def _rounded() -> tuple[int, int]:
     """Two groups that are rounded up as far as can be, and the bound, in millionths of a worker."""
-    slope, constant, rates = 1, 0, (UNIT + 1, 2 * UNIT + 1)
-    workers = sum(workers_for(rate, slope, constant) for rate in rates)
-    return UNIT * workers, slope * sum(rates) + len(rates) * (constant + UNIT - 1)
+    slope, constant, rates = 1, 0, (placement.UNIT + 1, 2 * placement.UNIT + 1)
+    workers = sum(placement.workers_for(rate, slope, constant) for rate in rates)
+    return placement.UNIT * workers, slope * sum(rates) + len(rates) * (constant + placement.UNIT - 1)
+
+
+@arithmetic(
+    placement.P_ALD_8,
+    ("workers", "rate", "more", "slope", "constant", "spent"),
+    Condition(lambda w: (w.slope >= 0) & (w.constant >= 0) & (w.rate >= 0) & (w.more >= 0) & (w.workers >= 0)),
+    Condition(lambda w: placement.UNIT * w.workers <= w.slope * w.rate + w.spent),
+    attained=_rounded,
+)
+def groups_together(w: SimpleNamespace, count: Any = placement.workers_for) -> Shown:
+    """So many groups with `rate` need `workers` within the bound; one more comes, with `more`."""
+    each = w.constant + placement.UNIT - 1
+    added = count(w.more, w.slope, w.constant)
+    return {
+        "one group": placement.UNIT * added <= w.slope * w.more + each,
+        "all": placement.UNIT * (w.workers + added) <= w.slope * w.rate + w.slope * w.more + w.spent + each,
+    }
 
 
 def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
@@ -246,25 +220,20 @@ def _own_end_only(p: Any, capacity: Any, profile: Any, end: Any, level: Any) -> 
     return limits.profile_slack(p, capacity, profile._replace(highs=[0] * len(profile.ends)), end, level)
 
 
-def _half_peak(capacity: Any, reserved: Any, peak: Any) -> Any:
-    return 2 * (capacity - reserved) - peak
-
-
 def _without_requests(p: Any, theta: Any, target: Any, batch: Any, context: Any) -> Any:
     return limits.decode_slack(p, theta, target, batch - 1, context)
-
-
-def _lost(source: Any, target: Any, size: Any) -> tuple[Any, Any]:
-    return source - size, target
 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     return (
         Bug("only its own end is looked at", never_passed(_own_end_only)),
-        Bug("half a peak is reserved", peaks_hold(_half_peak)),
+        Bug("half a peak is reserved", peaks_hold(lambda capacity, reserved, peak: 2 * (capacity - reserved) - peak)),
         Bug("the new request itself is not counted", iterations_within(_without_requests)),
         Bug("the new request itself is not counted", mean_iteration(_without_requests)),
-        Bug("the target's error stays as it was", errors_kept(_lost)),
-        Bug("a group too many", groups_together(lambda rate, slope, constant: workers_for(rate, slope, constant) + 1)),
+        Bug("the target's error stays as it was", errors_kept(lambda source, target, size: (source - size, target))),
+        Bug(
+            "a group too many",
+            groups_together(lambda rate, slope, constant: placement.workers_for(rate, slope, constant) + 1),
+        ),
     )

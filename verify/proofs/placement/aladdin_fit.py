@@ -14,85 +14,70 @@ from fairsched.model.events import NOWHERE, Arrived
 from fairsched.model.latency import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.placement import (
-    FOREVER_NS,
-    P_ALD_1,
-    P_ALD_3,
-    P_ALD_4,
-    P_ALD_6,
-    P_ALD_7,
-    AladdinPrinted,
-    Believed,
-    Member,
-    PlacementBatch,
-    Row,
-    Rules,
-    Wanted,
-    joined,
-    pack,
-)
+from fairsched.policies import placement
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted
+from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
+_REQUEST = st.tuples(st.integers(1, 30), st.integers(1, 12))
+_PRESENT = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5), st.none()), max_size=3)
+_HEARTBEATS = st.fixed_dictionaries(
+    {
+        "lines": st.lists(st.integers(0, 5), min_size=5, max_size=5),
+        "per_request": st.integers(0, 2),
+        "target": st.integers(20, 300),
+        "theta": st.integers(50, 100),
+        "gamma": st.sampled_from((0, 50, 100)),
+        "reserve": st.sampled_from(("lock-step", "peaks")),
+        "capacity": st.integers(20, 120),
+        "clock": st.just(5),
+        "workers": st.lists(_PRESENT, max_size=2),
+        "coming": st.lists(st.builds(lambda r, due: (*r, due), _REQUEST, st.integers(0, 300)), max_size=4),
+    }
+)
 
-def placements_hold(kind: type[PlacementBatch] = PlacementBatch) -> SampledClaim:
+
+@sampled(placement.P_ALD_1, _HEARTBEATS, drawn=400)
+def placements_hold(w: SimpleNamespace, kind: type[placement.PlacementBatch] = placement.PlacementBatch) -> Shown:
     """Workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        k1, c1, k2, c2, c3 = w.lines
-        p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
-        rules = Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
-        rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
-        batch = kind(rules, rows)
-        shown: dict[str, bool] = {}
-        there = [[*map(tuple, each)] for each in (*w.workers, ())]
-        for prompt, output, due in w.coming:
-            wanted = Wanted(prompt, output, output, due)
-            row = batch.choose(wanted)
-            if row is not None:
-                batch.take(row, wanted)
-                there[row].append((prompt, output, w.clock, due))
-                shown |= _kept(rules, w, there[row], rows[row].saved)
-        return shown
-
-    request = st.tuples(st.integers(1, 30), st.integers(1, 12))
-    present = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5), st.none()), max_size=3)
-    worlds = st.fixed_dictionaries(
-        {
-            "lines": st.lists(st.integers(0, 5), min_size=5, max_size=5),
-            "per_request": st.integers(0, 2),
-            "target": st.integers(20, 300),
-            "theta": st.integers(50, 100),
-            "gamma": st.sampled_from((0, 50, 100)),
-            "reserve": st.sampled_from(("lock-step", "peaks")),
-            "capacity": st.integers(20, 120),
-            "clock": st.just(5),
-            "workers": st.lists(present, max_size=2),
-            "coming": st.lists(st.builds(lambda r, due: (*r, due), request, st.integers(0, 300)), max_size=4),
-        }
-    )
-    return SampledClaim(P_ALD_1, worlds, shows, drawn=400)
+    k1, c1, k2, c2, c3 = w.lines
+    p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
+    rules = placement.Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
+    rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
+    batch = kind(rules, rows)
+    shown: dict[str, bool] = {}
+    there = [[*map(tuple, each)] for each in (*w.workers, ())]
+    for prompt, output, due in w.coming:
+        wanted = placement.Wanted(prompt, output, output, due)
+        row = batch.choose(wanted)
+        if row is not None:
+            batch.take(row, wanted)
+            there[row].append((prompt, output, w.clock, due))
+            shown |= _kept(rules, w, there[row], rows[row].saved)
+    return shown
 
 
-def _row(rules: Rules, worker: int, capacity: int, clock: int, there: Iterable[tuple[int, int, int, Any]]) -> Row:
+def _row(
+    rules: placement.Rules, worker: int, capacity: int, clock: int, there: Iterable[tuple[int, int, int, Any]]
+) -> placement.Row:
     """A worker at this clock, whose requests began at theirs, and have produced no more than they were to."""
-    believed = Believed(clock=clock)
+    believed = placement.Believed(clock=clock)
     for i, (prompt, output, start, _) in enumerate(there):
         foreseen = max(output, clock - start)
-        believed = joined(believed, i, Member(0, prompt, foreseen, foreseen, None, 0, 0, start), i)
-    return Row(
+        believed = placement.joined(believed, i, placement.Member(0, prompt, foreseen, foreseen, None, 0, 0, start), i)
+    return placement.Row(
         worker,
         capacity,
         believed,
         believed.total.batch,
         rules.cost(believed.total),
         0,
-        FOREVER_NS,
-        40_000 if believed.total.batch else FOREVER_NS,
+        placement.FOREVER_NS,
+        40_000 if believed.total.batch else placement.FOREVER_NS,
     )
 
 
-def _kept(rules: Rules, w: SimpleNamespace, there: list[Any], saved: int) -> Mapping[str, bool]:
+def _kept(rules: placement.Rules, w: SimpleNamespace, there: list[Any], saved: int) -> Mapping[str, bool]:
     """(b) to (e) of a worker as the paper writes them, (e) for each iteration to come."""
     p, clock = rules.performance, w.clock
     sizes = [(prompt, max(output, clock - start), start) for prompt, output, start, _ in there]
@@ -116,48 +101,53 @@ def _kept(rules: Rules, w: SimpleNamespace, there: list[Any], saved: int) -> Map
 
 
 _PACKED = (
-    Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks"),
-    Rules(Performance(0, 0, 1, 1, 0), 13, 100, 50, "normalised", "peaks"),
+    placement.Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks"),
+    placement.Rules(Performance(0, 0, 1, 1, 0), 13, 100, 50, "normalised", "peaks"),
 )
 _KINDS = ((2, 1), (1, 1), (1, 3), (4, 1), (3, 3))
 _CAPACITY = 10
 
 
-def near_the_optimum(packs: Callable[..., tuple[int | None, ...]] = pack) -> SampledClaim:
+def _worst() -> tuple[int, int]:
+    """Two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
+    wanted = [placement.Wanted(*kind, kind[1], None) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
+    at = placement.pack(_PACKED[0], wanted, _CAPACITY)
+    return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
+
+
+def _sequences() -> Iterator[Mapping[str, Any]]:
+    for count in range(1, 6):
+        for code in range(1 << count):
+            for first in range(len(_KINDS)):
+                for second in range(first):
+                    kinds = [second if code >> i & 1 else first for i in range(count)]
+                    if len(set(kinds)) == 2:
+                        yield from ({"kinds": kinds, "rules": rules} for rules in range(len(_PACKED)))
+
+
+@sampled(placement.P_ALD_7, _sequences, attained=_worst)
+def near_the_optimum(w: SimpleNamespace, packs: Callable[..., tuple[int | None, ...]] = placement.pack) -> Shown:
     """Sequences of up to five requests of two kinds of (prompt, output), under memory alone and under (b) too."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        wanted = [Wanted(*_KINDS[kind], _KINDS[kind][1], None) for kind in w.kinds]
-        rules = _PACKED[w.rules]
-        at = packs(rules, wanted, _CAPACITY)
-        if None in at:
-            return {}
-        return {"at most 3/2": 2 * (1 + max(i for i in at if i is not None)) <= 3 * _fewest(rules, wanted)}
-
-    def worlds() -> Iterator[Mapping[str, Any]]:
-        for count in range(1, 6):
-            for code in range(1 << count):
-                for first in range(len(_KINDS)):
-                    for second in range(first):
-                        kinds = [second if code >> i & 1 else first for i in range(count)]
-                        if len(set(kinds)) == 2:
-                            yield from ({"kinds": kinds, "rules": rules} for rules in range(len(_PACKED)))
-
-    return SampledClaim(P_ALD_7, worlds, shows, attained=_worst)
+    wanted = [placement.Wanted(*_KINDS[kind], _KINDS[kind][1], None) for kind in w.kinds]
+    rules = _PACKED[w.rules]
+    at = packs(rules, wanted, _CAPACITY)
+    if None in at:
+        return {}
+    return {"at most 3/2": 2 * (1 + max(i for i in at if i is not None)) <= 3 * _fewest(rules, wanted)}
 
 
-def _fewest(rules: Rules, wanted: list[Wanted]) -> int:
+def _fewest(rules: placement.Rules, wanted: list[placement.Wanted]) -> int:
     """The fewest workers, by trying every way to share them, under (b) and memory."""
     p = rules.performance
 
-    def fits(group: list[Wanted]) -> bool:
+    def fits(group: list[placement.Wanted]) -> bool:
         context = sum(
             limits.context_cost(each.prompt_tokens, each.output_tokens, rules.gamma_percent) for each in group
         )
         within = limits.decode_slack(p, rules.theta_percent, rules.tpot_ns, len(group), context) >= 0
         return within and sum(p.kv(each.prompt_tokens + each.output_tokens) for each in group) <= _CAPACITY
 
-    def shared(left: list[Wanted], groups: list[list[Wanted]]) -> int:
+    def shared(left: list[placement.Wanted], groups: list[list[placement.Wanted]]) -> int:
         if not left:
             return len(groups)
         first, rest = left[0], left[1:]
@@ -170,30 +160,19 @@ def _fewest(rules: Rules, wanted: list[Wanted]) -> int:
     return shared(wanted, [])
 
 
-def _worst() -> tuple[int, int]:
-    """Two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
-    wanted = [Wanted(*kind, kind[1], None) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
-    at = pack(_PACKED[0], wanted, _CAPACITY)
-    return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
-
-
 def claims() -> tuple[SampledClaim, ...]:
     """About what ships."""
     return (placements_hold(), near_the_optimum())
 
 
-def _one_each(rules: Rules, wanted: list[Wanted], capacity: int) -> tuple[int | None, ...]:
-    return tuple(range(len(wanted)))
-
-
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    forgets = changed(PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
-    unlooked = changed(PlacementBatch, "choose", "if self.has_memory(row, wanted):", "if True:")
+    forgets = changed(placement.PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
+    unlooked = changed(placement.PlacementBatch, "choose", "if self.has_memory(row, wanted):", "if True:")
     return (
         Bug("what was placed before in the heartbeat is not counted in (b)", placements_hold(forgets)),
         Bug("memory is not looked at", placements_hold(unlooked)),
-        Bug("a worker for each", near_the_optimum(_one_each)),
+        Bug("a worker for each", near_the_optimum(lambda rules, wanted, capacity: tuple(range(len(wanted))))),
     )
 
 
@@ -205,7 +184,7 @@ _MS = 1_000_000
 def _placements_meet_targets(w: SimpleNamespace) -> Shown:
     """A request that is late wherever it goes, before an empty worker."""
     lines = Performance(1_000 * w.token_us, 0, 0, 0, 1)
-    policy = AladdinPrinted(ttft_us=1_000 * w.ttft_ms, performance=lines)
+    policy = placement.AladdinPrinted(ttft_us=1_000 * w.ttft_ms, performance=lines)
     state = policy.observe(policy.init(), Arrived(0, NOWHERE, Request(0, 0, 0, Prompt(w.prompt), 10)))
     plan, _ = policy.decide(state, ClusterView(0, (WorkerLoad(0, 0, 0, 0, 10**5, 10**5),)))
     return {"in time": not plan.dispatches or lines.prefill_ns(w.prompt) <= w.ttft_ms * _MS}
@@ -236,10 +215,15 @@ def _half_is_enough(w: SimpleNamespace) -> Shown:
 
 def _near_the_best_later(w: SimpleNamespace) -> Shown:
     """Large and small requests come in turn, and the large ones leave."""
-    rules = Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks")
-    pairs = [Wanted(size - 1, 1, 1, None) if size > 1 else Wanted(0, 1, 1, None) for size in (w.large, w.small)]
-    used = len(set(pack(rules, pairs * w.workers, w.large + w.small)[1::2]))
-    return {"at most twice the best": used <= 2 * len(set(pack(rules, pairs[1:] * w.workers, w.large + w.small)))}
+    rules = placement.Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks")
+    pairs = [
+        placement.Wanted(size - 1, 1, 1, None) if size > 1 else placement.Wanted(0, 1, 1, None)
+        for size in (w.large, w.small)
+    ]
+    used = len(set(placement.pack(rules, pairs * w.workers, w.large + w.small)[1::2]))
+    return {
+        "at most twice the best": used <= 2 * len(set(placement.pack(rules, pairs[1:] * w.workers, w.large + w.small)))
+    }
 
 
 def _in_time_by_c(w: SimpleNamespace) -> Shown:
@@ -256,9 +240,11 @@ def _moves_keep_limits(w: SimpleNamespace) -> Shown:
     over, under = w.errors
     if limits.apart(*limits.moved(over, under, w.output)) >= limits.apart(over, under):
         return {}
-    rules = Rules(Performance(0, 0, 1, 0, 0), w.room, 100, 100, "printed", "peaks")
-    batch = PlacementBatch(rules, [Row(0, 10**6, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS)])
-    return {"(b) holds where it goes": batch.holds(0, Wanted(w.prompt, w.output, w.output, None))}
+    rules = placement.Rules(Performance(0, 0, 1, 0, 0), w.room, 100, 100, "printed", "peaks")
+    batch = placement.PlacementBatch(
+        rules, [placement.Row(0, 10**6, placement.Believed(), 0, 0, 0, placement.FOREVER_NS, placement.FOREVER_NS)]
+    )
+    return {"(b) holds where it goes": batch.holds(0, placement.Wanted(w.prompt, w.output, w.output, None))}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
@@ -271,7 +257,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _placements_meet_targets,
             {"prompt": 5_000, "token_us": 102, "ttft_ms": 400},
             variant="Algorithm 1 as printed, which opens a worker without looking",
-            instead=P_ALD_1.id,
+            instead=placement.P_ALD_1.id,
             text="a prompt of 5,000 tokens takes 510 ms, its first token is due in 400 ms, and an empty worker gets it",
         ),
         refuted(
@@ -281,7 +267,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _late_starts_fit,
             {"capacity": 9, "a": [1, 6], "b": [2, 3], "late": 5},
             variant="(e) as it ships, if requests wait before they start",
-            instead=P_ALD_3.id,
+            instead=placement.P_ALD_3.id,
             text="9 tokens of memory: 1 that grows to 7 and 2 that grow to 5 fit together now, and not if the second "
             "starts 5 iterations later",
         ),
@@ -292,7 +278,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _half_is_enough,
             {"long": [500, 1_440, 1_430], "count": 3, "short": [100, 20], "target_ms": 50},
             variant="(b) as it ships with gamma = 1/2, for requests that do not start and end together",
-            instead=P_ALD_4.id,
+            instead=placement.P_ALD_4.id,
             text="three of 500 + 1,440 tokens ten iterations before their end, and one of 100 + 20: counted 3,770 of "
             "3,800 tokens, and iterations take 71 ms with a target of 50 ms",
         ),
@@ -303,7 +289,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _near_the_best_later,
             {"large": 9, "small": 1, "workers": 5},
             variant="best fit as it ships, with departures",
-            instead=P_ALD_7.id,
+            instead=placement.P_ALD_7.id,
             text="five workers of 10 get 9 and 1 each; when the large ones have left, five serve what fits into one",
         ),
         refuted(
@@ -313,7 +299,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _in_time_by_c,
             {"prefill_ms": 380, "ttft_ms": 400, "heartbeat_ms": 50, "after_ns": 1},
             variant="(c) as printed, from the heartbeat on",
-            instead=P_ALD_1.id,
+            instead=placement.P_ALD_1.id,
             text="380 ms of prefill fit into 400 ms, but the request waited 50 ms for the heartbeat",
         ),
         refuted(
@@ -323,7 +309,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _moves_keep_limits,
             {"prompt": 900, "output": 10, "room": 50, "errors": [60, -60]},
             variant="Algorithm 2 as printed, which moves the output alone",
-            instead=P_ALD_6.id,
+            instead=placement.P_ALD_6.id,
             text="a request of 900 + 10 tokens goes where 50 more would be too many, since 10 are counted",
         ),
     )

@@ -34,6 +34,7 @@ from fairsched.verify.logic import (
     spread,
     total,
 )
+from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates import both, deficit_witness, same_credit, wait_bounded
 from fairsched.verify.proofs.kernels import d2lpm_credit
 from fairsched.verify.proofs.routers import d2lpm_scenarios as d2lpm_worlds
@@ -305,10 +306,6 @@ def refutations() -> tuple[RefutedClaim, ...]:
 QUANTUM = 4
 
 
-def _claim(name: str) -> Claim:
-    return next(claim for claim in claims() if claim.theorem.id == name)
-
-
 def _send(worker: int, charge: int) -> RunStep:
     shortest = (0, 1) if worker == 0 else (1, 0)
     return ("send", {"x": charge, "here": (1, 1), "holds": (0, 0), "queue": shortest})
@@ -319,18 +316,14 @@ def spread_witness() -> Witness:
     top_up: RunStep = ("top up", {"here": (1, 1)})
     steps = [top_up, _send(1, 8), (BEGIN, {}), _send(0, 8), top_up, top_up, _send(0, 8)]
     parameters: Values = {"Q": (QUANTUM, QUANTUM), "f": 0, "g": 1}
-    return Witness(_claim("D2-spread"), 2, parameters, tuple(steps), 2 * QUANTUM + 4 + 4, {"d0": "d"})
-
-
-def _sum(w: World) -> int:
-    return sum(map(int, w.G))
+    return Witness(gate_claim("D2-spread"), 2, parameters, tuple(steps), 2 * QUANTUM + 4 + 4, {"d0": "d"})
 
 
 def _summed_witness(name: str) -> Witness:
     """At each of two workers g is ahead by what D-4.1's own witness attains."""
     each = deficit_witness().bound_cost
     steps: tuple[RunStep, ...] = ((BEGIN, {}), ("workers serve f and g", {"now": (each, each)}))
-    return Witness(_claim(name), 2, {"B": (each, each)}, steps, 2 * each, measure=_sum)
+    return Witness(gate_claim(name), 2, {"B": (each, each)}, steps, 2 * each, measure=lambda w: sum(map(int, w.G)))
 
 
 def witnesses() -> Iterator[Witness]:

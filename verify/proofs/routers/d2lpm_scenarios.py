@@ -5,20 +5,19 @@ Workers are small: 16 tokens of KV and a local quantum of 4, so that U = 31 and 
 the system, how many it sends in all]``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import msgspec
 
-from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Preempted, WorkerJoined
+from fairsched.model.events import Admitted, Decoded, Finished, WorkerJoined
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import ClusterView
 from fairsched.model.worker import WorkerState
-from fairsched.policies.base import AnyLocalPolicy, AnyRouter
+from fairsched.policies.base import AnyRouter
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
@@ -59,72 +58,6 @@ class Tick:
         return sum(self.served[client])
 
 
-class _Server(WorkerPlay):
-    """A worker and its policy, with the client of each waiting request."""
-
-    def __init__(self, worker: int, capacity: int, local: AnyLocalPolicy) -> None:
-        super().__init__(local, WorkerState(worker, capacity))
-        self.waiting: dict[int, int] = {}
-
-    def follow(self, done: transitions.Step, decided: bool = False) -> list[Event]:
-        """The same, and note whose requests wait."""
-        for event in done[1]:
-            if isinstance(event, Arrived):
-                self.waiting[event.request.id] = event.request.client
-            elif isinstance(event, Admitted):
-                del self.waiting[event.request_id]
-            elif isinstance(event, Preempted):
-                self.waiting[event.request_id] = event.client
-        return super().follow(done, decided)
-
-
-def play(
-    router: AnyRouter,
-    local: AnyLocalPolicy,
-    clients: Sequence[Behaviour],
-    *,
-    workers: int,
-    capacity: int,
-    ticks: int,
-    rates: Rates,
-) -> Iterator[Tick]:
-    """The cluster, tick by tick."""
-    servers = [_Server(worker, capacity, local) for worker in range(workers)]
-    state = router.init()
-    for server in servers:
-        joined = WorkerJoined(0, server.worker.worker, capacity)
-        server.follow((server.worker, [joined]))
-        state = router.observe(state, joined)
-    served = [[0] * workers for _ in clients]
-    sent, in_system = [0] * len(clients), [0] * len(clients)
-    for now in range(ticks):
-        for client, behaviour in enumerate(clients):
-            while in_system[client] < behaviour.in_system and sent[client] < behaviour.requests:
-                request, output = behaviour.request(sum(sent), client, sent[client])
-                view = ClusterView(now, tuple(server.worker.load() for server in servers))
-                dispatch, state = router.route(state, request, view)
-                for event in servers[dispatch.worker].arrive(request, output, now):
-                    state = router.observe(state, event)
-                sent[client] += 1
-                in_system[client] += 1
-        for worker, server in enumerate(servers):
-            for event in server.step(now):
-                state = router.observe(state, event)
-                if isinstance(event, Admitted):
-                    served[event.client][worker] += event.extend_tokens * rates.input
-                elif isinstance(event, Decoded):
-                    for client, tokens in zip(event.clients, event.tokens, strict=True):
-                        served[client][worker] += tokens * rates.output
-                elif isinstance(event, Finished):
-                    in_system[event.client] -= 1
-        waiting = [
-            frozenset(worker for worker, server in enumerate(servers) if client in server.waiting.values())
-            for client in range(len(clients))
-        ]
-        idle = tuple(worker for worker, server in enumerate(servers) if not server.worker.in_flight)
-        yield Tick(tuple(map(tuple, served)), tuple(waiting), idle)
-
-
 def gap_max(ticks: Iterable[Tick], f: int, g: int) -> int:
     """The largest difference of what two clients were served over any interval of whole ticks, over all workers."""
     low = high = widest = 0
@@ -159,8 +92,40 @@ def router_of(world: SimpleNamespace) -> AnyRouter:
 
 def played(world: SimpleNamespace) -> Iterator[Tick]:
     """The world, tick by tick."""
+    router = router_of(world)
     clients = [Behaviour(prefix, shared, tuple(outputs), *kept) for prefix, shared, outputs, *kept in world.clients]
-    return play(router_of(world), LOCAL, clients, workers=WORKERS, capacity=CAPACITY, ticks=world.ticks, rates=RATES)
+    servers = [WorkerPlay(LOCAL, WorkerState(worker, CAPACITY)) for worker in range(WORKERS)]
+    state = router.init()
+    for server in servers:
+        joined = WorkerJoined(0, server.worker.worker, CAPACITY)
+        server.follow((server.worker, [joined]))
+        state = router.observe(state, joined)
+    served = [[0] * WORKERS for _ in clients]
+    sent, in_system = [0] * len(clients), [0] * len(clients)
+    for now in range(world.ticks):
+        for client, behaviour in enumerate(clients):
+            while in_system[client] < behaviour.in_system and sent[client] < behaviour.requests:
+                request, output = behaviour.request(sum(sent), client, sent[client])
+                view = ClusterView(now, tuple(server.worker.load() for server in servers))
+                dispatch, state = router.route(state, request, view)
+                for event in servers[dispatch.worker].arrive(request, output, now):
+                    state = router.observe(state, event)
+                sent[client] += 1
+                in_system[client] += 1
+        for worker, server in enumerate(servers):
+            for event in server.step(now):
+                state = router.observe(state, event)
+                if isinstance(event, Admitted):
+                    served[event.client][worker] += event.extend_tokens * RATES.input
+                elif isinstance(event, Decoded):
+                    for client, tokens in zip(event.clients, event.tokens, strict=True):
+                        served[client][worker] += tokens * RATES.output
+                elif isinstance(event, Finished):
+                    in_system[event.client] -= 1
+        queues = [{each.request.client for each in server.worker.queue.values()} for server in servers]
+        waiting = [frozenset(i for i, queue in enumerate(queues) if client in queue) for client in range(len(clients))]
+        idle = tuple(worker for worker, server in enumerate(servers) if not server.worker.in_flight)
+        yield Tick(tuple(map(tuple, served)), tuple(waiting), idle)
 
 
 def _world(quantum: int, ticks: int, *clients: list[Any]) -> World:
@@ -212,9 +177,6 @@ ALTERNATING = ([1, 0, [9, 1], 4, MANY], [2, 0, [5], 4, MANY])
 def cd3(ticks: int) -> World:
     """f waits at worker 0 all the time, and never at worker 1."""
     return _world(0, ticks, *ALTERNATING)
-
-
-# --- all of them ------------------------------------------------------------------------------------------------------
 
 
 def refutations() -> tuple[RefutedClaim, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -15,32 +16,7 @@ from fairsched.model.prefix_cache import PrefixIndex
 from fairsched.model.request import Prompt
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.routers import (
-    COST_AT_MOST,
-    E2,
-    EQUAL_MISS,
-    F_E2_1,
-    F_E2_2,
-    F_E2_3,
-    F_E2_4,
-    NOTHING_EXPIRES,
-    P_E2_1,
-    P_E2_2,
-    P_E2_3,
-    P_E2_4,
-    P_E2_5,
-    P_E2_6,
-    STARTS_WITHIN,
-    THRESHOLD_AT_LEAST_ONE,
-    E2Printed,
-    E2State,
-    History,
-    Sent,
-    cheapest,
-    exploits,
-    is_heavy,
-    rebalanced,
-)
+from fairsched.policies import routers
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -53,6 +29,7 @@ from fairsched.verify.logic import (
     if_then,
     with_names,
 )
+from fairsched.verify.proofs import arithmetic, sampled
 
 THREE = range(3)
 CAPACITY = 1 << 20
@@ -61,15 +38,12 @@ CAPACITY = 1 << 20
 # --- P-E2-2: when to exploit ------------------------------------------------------------------------------------------
 
 
-def half(rule: Callable[..., bool] = exploits) -> ArithmeticClaim:
+@arithmetic(routers.P_E2_2, ("c", "n"), *at_least(0, "c", "n"))
+def half(w: SimpleNamespace, rule: Callable[..., bool] = routers.exploits) -> Shown:
     """A prompt of n tokens with c of them cached, at the default of 50 per cent."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        if rule(w.c, w.n, E2().exploit_percent):
-            return {"more than half is cached": 2 * w.c > w.n, "less is missed": w.n - w.c < w.c}
-        return {"at most half is cached": 2 * w.c <= w.n, "as much is missed": w.n - w.c >= w.c}
-
-    return ArithmeticClaim(P_E2_2, ("c", "n"), at_least(0, "c", "n"), shows)
+    if rule(w.c, w.n, routers.E2().exploit_percent):
+        return {"more than half is cached": 2 * w.c > w.n, "less is missed": w.n - w.c < w.c}
+    return {"at most half is cached": 2 * w.c <= w.n, "as much is missed": w.n - w.c >= w.c}
 
 
 # --- P-E2-3: who is cheapest ------------------------------------------------------------------------------------------
@@ -77,71 +51,62 @@ def half(rule: Callable[..., bool] = exploits) -> ArithmeticClaim:
 _BASES, _EXTRAS = ("b0", "b1", "b2"), ("m0", "m1", "m2")
 
 
-def least_cost(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
+@arithmetic(routers.P_E2_3, (*_BASES, *_EXTRAS, "k"), *at_least(0, *_EXTRAS))
+def least_cost(w: SimpleNamespace, search: Callable[..., int] = routers.cheapest) -> Shown:
     """Three workers with bases b (L + P), and k more each, and extras m (M): k does not matter."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        bases, extras = [getattr(w, b) for b in _BASES], [getattr(w, m) for m in _EXTRAS]
-        found = search([base + w.k for base in bases], extras.__getitem__, THREE)
-        costs = [base + extra for base, extra in zip(bases, extras, strict=True)]
-        first: Any = True
-        for i in THREE:
-            first = (costs[found] < costs[i] if i < found else costs[found] <= costs[i]) & first
-        return {"the least of b + m, the first of equals": first}
-
-    return ArithmeticClaim(P_E2_3, (*_BASES, *_EXTRAS, "k"), at_least(0, *_EXTRAS), shows)
+    bases, extras = [getattr(w, b) for b in _BASES], [getattr(w, m) for m in _EXTRAS]
+    found = search([base + w.k for base in bases], extras.__getitem__, THREE)
+    costs = [base + extra for base, extra in zip(bases, extras, strict=True)]
+    first: Any = True
+    for i in THREE:
+        first = (costs[found] < costs[i] if i < found else costs[found] <= costs[i]) & first
+    return {"the least of b + m, the first of equals": first}
 
 
 # --- P-E2-4: per-source rebalancing -----------------------------------------------------------------------------------
-
-
-def rebalancing(
-    rule: Callable[..., int] = rebalanced,
-    heavy: Callable[..., bool] = is_heavy,
-    source: str = "per-source",
-    theorem: Theorem = P_E2_4,
-) -> ArithmeticClaim:
-    """The request was meant for the worker with load t, the lightest has m, another o, and the least is `least` later.
-
-    At the two it misses p and `pm`, evicts v and `vm`, and is decoded for d; where it explores, the first cost least.
-    """
-
-    def shows(w: SimpleNamespace) -> Shown:
-        loads, costs = [w.t, w.m, w.o], [w.t + w.p + w.v, w.m + w.pm + w.vm, w.o]
-        # Whichever of equals `lightest` gives, its load is the least, and position 1 stands for it.
-        names = {"lightest": lambda _: 1, "is_heavy": heavy}
-        place = with_names(rule, **names)(0, loads, w.th, source, costs.__getitem__)
-        placed = (w.m + w.pm if place else w.t + w.p) + w.d
-        bound = w.th * w.least + 100 * w.c
-        return {
-            "where it exploits": 100 * placed <= bound,
-            "where it explores": if_then(costs[0] <= costs[1], 100 * (w.t + w.p + w.d) <= bound),
-            "everywhere else": 100 * w.o <= bound,
-        }
-
-    return ArithmeticClaim(
-        theorem,
-        ("t", "m", "o", "th", "least", "p", "v", "pm", "vm", "d", "c"),
-        (
-            *at_least(0, "p", "v", "pm", "vm", "d"),
-            Condition(lambda w: (w.m <= w.t) & (w.m <= w.o)),
-            Condition(lambda w: (w.th >= 100) & (w.m >= 0), THRESHOLD_AT_LEAST_ONE),
-            Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), COST_AT_MOST),
-            Condition(lambda w: w.least >= w.m, NOTHING_EXPIRES),
-            Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, STARTS_WITHIN),
-        ),
-        shows,
-        relaxed=True,
-        attained=_heaviest if theorem is P_E2_4 else None,
-    )
 
 
 def _heaviest() -> tuple[int, int]:
     """Requests that add 50 aimed at worker 0, which holds their prefix: the load that it reaches, and the bound."""
     loads, percent, cost = [100, 100, 100], 150, 50
     for _ in range(2):
-        loads[rebalanced(0, loads, percent, "per-source", loads.__getitem__)] += cost
+        loads[routers.rebalanced(0, loads, percent, "per-source", loads.__getitem__)] += cost
     return loads[0], percent * min(loads) // 100 + cost
+
+
+@arithmetic(
+    routers.P_E2_4,
+    ("t", "m", "o", "th", "least", "p", "v", "pm", "vm", "d", "c"),
+    *at_least(0, "p", "v", "pm", "vm", "d"),
+    Condition(lambda w: (w.m <= w.t) & (w.m <= w.o)),
+    Condition(lambda w: (w.th >= 100) & (w.m >= 0), routers.THRESHOLD_AT_LEAST_ONE),
+    Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), routers.COST_AT_MOST),
+    Condition(lambda w: w.least >= w.m, routers.NOTHING_EXPIRES),
+    Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, routers.STARTS_WITHIN),
+    relaxed=True,
+    attained=_heaviest,
+)
+def rebalancing(
+    w: SimpleNamespace,
+    rule: Callable[..., int] = routers.rebalanced,
+    heavy: Callable[..., bool] = routers.is_heavy,
+    source: str = "per-source",
+) -> Shown:
+    """The request was meant for the worker with load t, the lightest has m, another o, and the least is `least` later.
+
+    At the two it misses p and `pm`, evicts v and `vm`, and is decoded for d; where it explores, the first cost least.
+    """
+    loads, costs = [w.t, w.m, w.o], [w.t + w.p + w.v, w.m + w.pm + w.vm, w.o]
+    # Whichever of equals `lightest` gives, its load is the least, and position 1 stands for it.
+    names = {"lightest": lambda _: 1, "is_heavy": heavy}
+    place = with_names(rule, **names)(0, loads, w.th, source, costs.__getitem__)
+    placed = (w.m + w.pm if place else w.t + w.p) + w.d
+    bound = w.th * w.least + 100 * w.c
+    return {
+        "where it exploits": 100 * placed <= bound,
+        "where it explores": if_then(costs[0] <= costs[1], 100 * (w.t + w.p + w.d) <= bound),
+        "everywhere else": 100 * w.o <= bound,
+    }
 
 
 # --- P-E2-5: exploring alone ------------------------------------------------------------------------------------------
@@ -149,31 +114,25 @@ def _heaviest() -> tuple[int, int]:
 _LOADS = ("l0", "l1", "l2")
 
 
-def exploring(search: Callable[..., int] = cheapest) -> ArithmeticClaim:
+@arithmetic(
+    routers.P_E2_5,
+    (*_LOADS, "p", "odd", "a", "c", "left"),
+    *at_least(0, *_LOADS, "p", "odd", "a", "left"),
+    Condition(lambda w: w.a <= w.c, routers.COST_AT_MOST),
+    Condition(lambda w: w.odd == 0, routers.EQUAL_MISS),
+    Condition(lambda w: w.left == 0, routers.NOTHING_EXPIRES),
+    Condition(lambda w: _within([w.l0, w.l1, w.l2], w.c), routers.STARTS_WITHIN),
+    attained=lambda: (_explored(1), 7),
+)
+def exploring(w: SimpleNamespace, search: Callable[..., int] = routers.cheapest) -> Shown:
     """Three loads, a request that misses p everywhere (and `odd` more at worker 0) and adds a."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        loads = [getattr(w, name) for name in _LOADS]
-        bases = [loads[0] + w.p + w.odd, loads[1] + w.p, loads[2] + w.p]
-        place = search(bases, lambda _: 0, THREE)
-        after = [load + w.a if i == place else load for i, load in enumerate(loads)]
-        # What leaves the window leaves worker 0.
-        after[0] = after[0] - w.left
-        return {"all are within c of each other": _within(after, w.c)}
-
-    return ArithmeticClaim(
-        P_E2_5,
-        (*_LOADS, "p", "odd", "a", "c", "left"),
-        (
-            *at_least(0, *_LOADS, "p", "odd", "a", "left"),
-            Condition(lambda w: w.a <= w.c, COST_AT_MOST),
-            Condition(lambda w: w.odd == 0, EQUAL_MISS),
-            Condition(lambda w: w.left == 0, NOTHING_EXPIRES),
-            Condition(lambda w: _within([w.l0, w.l1, w.l2], w.c), STARTS_WITHIN),
-        ),
-        shows,
-        attained=lambda: (_explored(1), 7),
-    )
+    loads = [getattr(w, name) for name in _LOADS]
+    bases = [loads[0] + w.p + w.odd, loads[1] + w.p, loads[2] + w.p]
+    place = search(bases, lambda _: 0, THREE)
+    after = [load + w.a if i == place else load for i, load in enumerate(loads)]
+    # What leaves the window leaves worker 0.
+    after[0] = after[0] - w.left
+    return {"all are within c of each other": _within(after, w.c)}
 
 
 def _within(loads: list[Any], apart: Any) -> Any:
@@ -190,7 +149,7 @@ def _explored(count: int) -> int:
     """How far loads of three workers are apart after so many requests of 7."""
     loads = [0, 0, 0]
     for _ in range(count):
-        loads[cheapest(loads, lambda _: 0, THREE)] += 7
+        loads[routers.cheapest(loads, lambda _: 0, THREE)] += 7
     return max(loads) - min(loads)
 
 
@@ -246,12 +205,12 @@ def held_by(told: list[Any]) -> list[set[tuple[int, ...]]]:
     return held
 
 
-def state_of(w: SimpleNamespace) -> E2State:
+def state_of(w: SimpleNamespace) -> routers.E2State:
     """The router's state in such a world."""
-    history = History()
+    history = routers.History()
     for worker, load in enumerate(w.loads):
-        history = history.sent(Sent(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
-    return E2State(index_of(w.told), history)
+        history = history.sent(routers.Sent(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
+    return routers.E2State(index_of(w.told), history)
 
 
 def workers() -> list[WorkerLoad]:
@@ -265,7 +224,7 @@ def missing(w: SimpleNamespace) -> list[int]:
     return [len(w.prompt) + 1 - sum(tuple(w.prompt[: i + 1]) in each for i in range(len(w.prompt))) for each in held]
 
 
-def longest(kind: type[E2] = E2, theorem: Theorem = P_E2_1) -> SampledClaim:
+def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = routers.P_E2_1) -> SampledClaim:
     """Rebalancing and autoscaling are off, since they take from the exploited on purpose."""
 
     def shows(w: SimpleNamespace) -> Shown:
@@ -280,31 +239,25 @@ def longest(kind: type[E2] = E2, theorem: Theorem = P_E2_1) -> SampledClaim:
             "less than is cached": 2 * missed[choice.worker] < prompt.tokens,
         }
 
-    return SampledClaim(theorem, histories if kind is E2 else nested, shows)
+    return SampledClaim(theorem, histories if kind is routers.E2 else nested, shows)
 
 
-def hygiene(kind: type[PrefixIndex] = PrefixIndex) -> SampledClaim:
+@sampled(routers.P_E2_6, histories)
+def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> Shown:
     """Every worker evicts all it has, a part at a time."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        index, held = index_of(w.told), held_by(w.told)
-        closed = all(prefix[:-1] in each for each in held for prefix in each if len(prefix) > 1)
-        freed = leaves = True
-        for worker, known in enumerate(held):
-            freed &= index.held_tokens(worker) == len(known)
-            for victim in kind.victims(index, worker, len(known)):
-                node = index.nodes[victim.node]
-                leaves &= worker not in node.below
-                before = index.held_tokens(worker)
-                index = index.evicted(node.prompt, victim.context_tokens, worker)
-                freed &= before - index.held_tokens(worker) == victim.tokens
-            freed &= index.held_tokens(worker) == 0
-        return {"closed": closed, "frees what it says": freed, "never a part that goes on": leaves}
-
-    return SampledClaim(P_E2_6, histories, shows)
-
-
-# --- what is proved ---------------------------------------------------------------------------------------------------
+    index, held = index_of(w.told), held_by(w.told)
+    closed = all(prefix[:-1] in each for each in held for prefix in each if len(prefix) > 1)
+    freed = leaves = True
+    for worker, known in enumerate(held):
+        freed &= index.held_tokens(worker) == len(known)
+        for victim in kind.victims(index, worker, len(known)):
+            node = index.nodes[victim.node]
+            leaves &= worker not in node.below
+            before = index.held_tokens(worker)
+            index = index.evicted(node.prompt, victim.context_tokens, worker)
+            freed &= before - index.held_tokens(worker) == victim.tokens
+        freed &= index.held_tokens(worker) == 0
+    return {"closed": closed, "frees what it says": freed, "never a part that goes on": leaves}
 
 
 def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
@@ -318,23 +271,23 @@ def refutations() -> tuple[RefutedClaim, ...]:
     gone = [["holds", [0, 1], 0, 0], ["evicted", [0, 1], 0, 0]]
     return (
         RefutedClaim(
-            longest(E2Printed, F_E2_1),
+            longest(routers.E2Printed, routers.F_E2_1),
             "e2-printed",
-            P_E2_1.id,
+            routers.P_E2_1.id,
             "Both workers hold the longest node of the path, two tokens; worker 1 also holds the third, and is busier.",
             {"told": node, "loads": [0, 9, 0], "prompt": [0, 0, 1]},
         ),
         RefutedClaim(
             _least_total(),
             "e2 with rebalancing=off",
-            P_E2_4.id,
+            routers.P_E2_4.id,
             "A worker with a million tokens of work holds 501 of the 1,000 tokens of a prompt, and an idle one none.",
             {"busy": 1_000_000, "idle": 0, "c": 501, "n": 1_000},
         ),
         RefutedClaim(
-            rebalancing(source="heaviest", theorem=F_E2_3),
+            attrs.evolve(rebalancing(source="heaviest"), theorem=routers.F_E2_3, attained=None),
             "e2-printed",
-            P_E2_4.id,
+            routers.P_E2_4.id,
             "Of loads 200, 199 and 100 the second is heavy, not the heaviest, and gets another 50; the bound is 200.",
             {
                 "t": 199,
@@ -351,26 +304,23 @@ def refutations() -> tuple[RefutedClaim, ...]:
             },
         ),
         RefutedClaim(
-            SampledClaim(F_E2_4, histories, _a_worker_holds),
+            SampledClaim(routers.F_E2_4, histories, _a_worker_holds),
             "e2-printed",
-            P_E2_1.id,
+            routers.P_E2_1.id,
             "The only worker that held a prompt evicted it; the tree still knows it, from the request of the window.",
             {"told": gone, "loads": [0, 0, 0], "prompt": [0, 1]},
         ),
     )
 
 
-def _least_total() -> ArithmeticClaim:
+@arithmetic(routers.F_E2_2, ("busy", "idle", "c", "n"), *at_least(0, "busy", "idle", "c", "n"))
+def _least_total(w: SimpleNamespace) -> Shown:
     """Two workers, of which the busy one has c of a prompt's n tokens cached, a token costing 1."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        costs = [w.busy + w.n - w.c, w.idle + w.n]
-        if not exploits(w.c, w.n, E2().exploit_percent):
-            return {}
-        place = rebalanced(0, [w.busy, w.idle], E2().threshold_percent, "off", costs.__getitem__)
-        return {"no worker is cheaper": costs[place] <= costs[1 - place]}
-
-    return ArithmeticClaim(F_E2_2, ("busy", "idle", "c", "n"), at_least(0, "busy", "idle", "c", "n"), shows)
+    costs = [w.busy + w.n - w.c, w.idle + w.n]
+    if not routers.exploits(w.c, w.n, routers.E2().exploit_percent):
+        return {}
+    place = routers.rebalanced(0, [w.busy, w.idle], routers.E2().threshold_percent, "off", costs.__getitem__)
+    return {"no worker is cheaper": costs[place] <= costs[1 - place]}
 
 
 def _a_worker_holds(w: SimpleNamespace) -> Shown:
@@ -381,7 +331,7 @@ def _a_worker_holds(w: SimpleNamespace) -> Shown:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    any_holder = changed(E2, "_holders", "if cached == best]", "if cached]")
+    any_holder = changed(routers.E2, "_holders", "if cached == best]", "if cached]")
     return (
         Bug("any worker that holds anything is exploited", longest(any_holder)),
         Bug("equality exploits", half(lambda cached, tokens, percent: 100 * cached >= percent * tokens)),

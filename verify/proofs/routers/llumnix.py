@@ -9,65 +9,57 @@ from typing import Any
 
 from fairsched.policies.routers import P_LL_1, P_LL_2, SIZE_WITHIN, Llumnix
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Shown, changed
+from fairsched.verify.proofs import arithmetic
 
 
-def migration(kind: Any = Llumnix) -> ArithmeticClaim:
+@arithmetic(
+    P_LL_1,
+    ("free", "n", "room", "m", "least", "most", "out", "into"),
+    Condition(lambda w: (w.n >= 1) & (w.m >= 0)),
+    Condition(lambda w: (w.least >= 1) & (w.least <= w.most)),
+    Condition(lambda w: (w.least <= w.out) & (w.out <= w.most), SIZE_WITHIN),
+    Condition(lambda w: (w.least <= w.into) & (w.into <= w.most), SIZE_WITHIN),
+    relaxed=True,
+)
+def migration(w: SimpleNamespace, kind: Any = Llumnix) -> Shown:
     """The source has `n` requests and `free` tokens, the target `m` and `room`.
 
     The request frees `out` at the source and takes `into` at the target.
     """
-
-    def shows(w: SimpleNamespace) -> Shown:
-        if not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most):
-            return {}
-        stay, come = w.n - 1, w.m + 1
-        left, taken = w.free + w.out, w.room - w.into
-        after = taken * stay - left * come
-        shown = {
-            "the source keeps a request": stay >= 1,
-            "at the source": (w.most - w.out) * come >= 0,
-            "at the target": (w.most - w.into) * stay >= 0,
-            "the target stays the freer one": after > 0,
+    if not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most):
+        return {}
+    stay, come = w.n - 1, w.m + 1
+    left, taken = w.free + w.out, w.room - w.into
+    after = taken * stay - left * come
+    shown = {
+        "the source keeps a request": stay >= 1,
+        "at the source": (w.most - w.out) * come >= 0,
+        "at the target": (w.most - w.into) * stay >= 0,
+        "the target stays the freer one": after > 0,
+    }
+    if w.m:
+        least = (w.room - w.least) * stay - (w.free + w.least) * come
+        before = w.room * w.n - w.free * w.m
+        shown |= {
+            "what leaves is not less than foreseen": (w.out - w.least) * come >= 0,
+            "what comes is not less than foreseen": (w.into - w.least) * stay >= 0,
+            "the gap is not more than foreseen": (least - after) * (w.n * w.m) >= 0,
+            "the gap shrinks": after * (w.n * w.m) < before * (stay * come),
         }
-        if w.m:
-            least = (w.room - w.least) * stay - (w.free + w.least) * come
-            before = w.room * w.n - w.free * w.m
-            shown |= {
-                "what leaves is not less than foreseen": (w.out - w.least) * come >= 0,
-                "what comes is not less than foreseen": (w.into - w.least) * stay >= 0,
-                "the gap is not more than foreseen": (least - after) * (w.n * w.m) >= 0,
-                "the gap shrinks": after * (w.n * w.m) < before * (stay * come),
-            }
-        return shown
-
-    return ArithmeticClaim(
-        P_LL_1,
-        ("free", "n", "room", "m", "least", "most", "out", "into"),
-        (
-            Condition(lambda w: (w.n >= 1) & (w.m >= 0)),
-            Condition(lambda w: (w.least >= 1) & (w.least <= w.most)),
-            Condition(lambda w: (w.least <= w.out) & (w.out <= w.most), SIZE_WITHIN),
-            Condition(lambda w: (w.least <= w.into) & (w.into <= w.most), SIZE_WITHIN),
-        ),
-        shows,
-        relaxed=True,
-    )
+    return shown
 
 
-def way_back(kind: Any = Llumnix) -> ArithmeticClaim:
+@arithmetic(
+    P_LL_2,
+    ("free", "n", "room", "m", "least", "most"),
+    Condition(lambda w: (w.n >= 1) & (w.m >= 1)),
+    Condition(lambda w: (w.least >= 1) & (w.least <= w.most)),
+    Condition(lambda w: w.free * w.m >= w.room * w.n),
+    relaxed=True,
+)
+def way_back(w: SimpleNamespace, kind: Any = Llumnix) -> Shown:
     """The source has `n` requests and `free` tokens and is the freer one, the target has `m` and `room`."""
-
-    return ArithmeticClaim(
-        P_LL_2,
-        ("free", "n", "room", "m", "least", "most"),
-        (
-            Condition(lambda w: (w.n >= 1) & (w.m >= 1)),
-            Condition(lambda w: (w.least >= 1) & (w.least <= w.most)),
-            Condition(lambda w: w.free * w.m >= w.room * w.n),
-        ),
-        lambda w: {"it is not accepted": not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most)},
-        relaxed=True,
-    )
+    return {"it is not accepted": not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most)}
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:

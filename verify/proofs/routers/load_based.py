@@ -14,23 +14,7 @@ from immutables import Map
 
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers import (
-    MEASURES,
-    NOBODY_LEAVES,
-    P_JSQ_1,
-    P_JSQ_TOKENS,
-    P_P2C_1,
-    P_RR_1,
-    REPORTS_FRESH,
-    ClientTurnState,
-    DrawState,
-    JoinShortestQueue,
-    NoRouterState,
-    PerClientRoundRobin,
-    PowerOfTwo,
-    RoundRobin,
-    TurnState,
-)
+from fairsched.policies import routers
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -46,6 +30,7 @@ from fairsched.verify.logic import (
     unchecked,
     with_names,
 )
+from fairsched.verify.proofs import arithmetic
 
 _ANY: Any = SimpleNamespace(id=0, client=0)
 """A request of which nothing else matters."""
@@ -75,42 +60,6 @@ def _turn(router: Any, state: Any, size: Any) -> tuple[Any, Any]:
     return dispatch.worker, after.placed
 
 
-def round_robin(kind: Any = RoundRobin, per_client: Any = PerClientRoundRobin) -> ArithmeticClaim:
-    """Before turn q m + r, worker i had q + 1 turns if i < r, or else q.
-
-    A client's turns begin at turn Q m + R, those of all clients together at 0.
-    """
-
-    def counted(worker: Any, w: SimpleNamespace) -> Any:
-        return w.q + one_if(worker < w.r) - w.Q - one_if(worker < w.R)
-
-    def shows(w: SimpleNamespace) -> Shown:
-        now = w.q * w.m + w.r
-        worker, after = _turn(kind(), TurnState(now), w.m)
-        of_client, client_after = _turn(per_client(), ClientTurnState(Map({0: now})), w.m)
-        then = SimpleNamespace(**{**vars(w), "q": w.q + one_if(w.r + 1 >= w.m)})
-        then.r = (w.r + 1) * one_if(w.r + 1 < w.m)
-        difference = counted(w.a, then) - counted(w.b, then)
-        return {
-            "the next turn": (after == now + 1) & (client_after[0] == now + 1),
-            "the worker at turn": worker == w.r,
-            "the worker at turn, for a client": of_client == w.r,
-            "a's turns are counted": counted(w.a, then) == counted(w.a, w) + one_if(w.a == w.r),
-            "a and b differ by at most 1": (difference <= 1) & (difference >= -1),
-        }
-
-    def within(name: str) -> Condition:
-        return Condition(lambda w: (getattr(w, name) >= 0) & (getattr(w, name) < w.m))
-
-    return ArithmeticClaim(
-        P_RR_1,
-        ("m", "q", "r", "Q", "R", "a", "b"),
-        (Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)), *map(within, ("r", "R", "a", "b"))),
-        shows,
-        attained=lambda: (_spread(RoundRobin(), 1), 1),
-    )
-
-
 def _spread(router: Any, count: int) -> int:
     """How much counts of two workers differ after so many requests of one token each."""
     state, queues = router.init(), [0, 0]
@@ -119,6 +68,43 @@ def _spread(router: Any, count: int) -> int:
         dispatch, state = router.route(state, Request(i, 0, 0, Prompt(1), 1), view)
         queues[dispatch.worker] += 1
     return abs(queues[0] - queues[1])
+
+
+def _counted(worker: Any, w: SimpleNamespace) -> Any:
+    return w.q + one_if(worker < w.r) - w.Q - one_if(worker < w.R)
+
+
+def _a_worker(name: str) -> Condition:
+    return Condition(lambda w: (getattr(w, name) >= 0) & (getattr(w, name) < w.m))
+
+
+@arithmetic(
+    routers.P_RR_1,
+    ("m", "q", "r", "Q", "R", "a", "b"),
+    Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)),
+    *map(_a_worker, ("r", "R", "a", "b")),
+    attained=lambda: (_spread(routers.RoundRobin(), 1), 1),
+)
+def round_robin(
+    w: SimpleNamespace, kind: Any = routers.RoundRobin, per_client: Any = routers.PerClientRoundRobin
+) -> Shown:
+    """Before turn q m + r, worker i had q + 1 turns if i < r, or else q.
+
+    A client's turns begin at turn Q m + R, those of all clients together at 0.
+    """
+    now = w.q * w.m + w.r
+    worker, after = _turn(kind(), routers.TurnState(now), w.m)
+    of_client, client_after = _turn(per_client(), routers.ClientTurnState(Map({0: now})), w.m)
+    then = SimpleNamespace(**{**vars(w), "q": w.q + one_if(w.r + 1 >= w.m)})
+    then.r = (w.r + 1) * one_if(w.r + 1 < w.m)
+    difference = _counted(w.a, then) - _counted(w.b, then)
+    return {
+        "the next turn": (after == now + 1) & (client_after[0] == now + 1),
+        "the worker at turn": worker == w.r,
+        "the worker at turn, for a client": of_client == w.r,
+        "a's turns are counted": _counted(w.a, then) == _counted(w.a, w) + one_if(w.a == w.r),
+        "a and b differ by at most 1": (difference <= 1) & (difference >= -1),
+    }
 
 
 # --- join the shortest queue ------------------------------------------------------------------------------------------
@@ -150,11 +136,11 @@ def _joined(kind: Any, measure: str, w: SimpleNamespace) -> int:
         )
     )
     route = with_names(kind.route, min=least)
-    dispatch, _ = route(unchecked(kind, measure=measure), NoRouterState(), _ANY, view)
+    dispatch, _ = route(unchecked(kind, measure=measure), routers.NoRouterState(), _ANY, view)
     return int(dispatch.worker)
 
 
-def shortest_queue(kind: Any = JoinShortestQueue, measure: str = "requests") -> ArithmeticClaim:
+def shortest_queue(kind: Any = routers.JoinShortestQueue, measure: str = "requests") -> ArithmeticClaim:
     """Queues of a, b and c differ by at most `most`, and a request of `size` comes."""
     is_count = measure == "requests"
 
@@ -180,12 +166,12 @@ def shortest_queue(kind: Any = JoinShortestQueue, measure: str = "requests") -> 
         *((Condition(lambda w: w.most == 1),) if is_count else ()),
         *(Condition(lambda w, p=p: _apart(w, *p) <= w.most) for p in (*pairs, *((y, x) for x, y in pairs))),  # type: ignore[misc]
         *(Condition(lambda w, n=n: getattr(w, n) >= 0) for n in ("a_late", "b_late", "c_late", "a_left", "b_left")),  # type: ignore[misc]
-        Condition(lambda w: (w.a_late == 0) & (w.b_late == 0) & (w.c_late == 0), REPORTS_FRESH),
-        Condition(lambda w: (w.a_left == 0) & (w.b_left == 0), NOBODY_LEAVES),
+        Condition(lambda w: (w.a_late == 0) & (w.b_late == 0) & (w.c_late == 0), routers.REPORTS_FRESH),
+        Condition(lambda w: (w.a_left == 0) & (w.b_left == 0), routers.NOBODY_LEAVES),
     )
     names = (*_THREE, "chosen", "most", "size", "longest", "a_late", "b_late", "c_late", "a_left", "b_left")
-    theorem = P_JSQ_1 if is_count else P_JSQ_TOKENS
-    router = JoinShortestQueue(measure="requests" if is_count else "tokens")
+    theorem = routers.P_JSQ_1 if is_count else routers.P_JSQ_TOKENS
+    router = routers.JoinShortestQueue(measure="requests" if is_count else "tokens")
     return ArithmeticClaim(theorem, names, conditions, shows, attained=lambda: (_spread(router, 3), 1))
 
 
@@ -207,33 +193,31 @@ def _of_two(kind: Any, w: SimpleNamespace) -> tuple[Any, list[Any]]:
 
     names = {"len": _size, "draw": lambda _seed, _drawn, _count: next(drawn)}
     view = SimpleNamespace(workers=_Row(w.m, at))
-    dispatch, _ = with_names(kind.route, **names)(kind(), DrawState(), _ANY, view)
+    dispatch, _ = with_names(kind.route, **names)(kind(), routers.DrawState(), _ANY, view)
     return dispatch.worker, seen
 
 
-def power_of_two(kind: Any = PowerOfTwo) -> ArithmeticClaim:
+@arithmetic(
+    routers.P_P2C_1,
+    ("m", "first", "second", "queue", "other_queue"),
+    *at_least(2, "m"),
+    Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
+    Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
+    Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
+)
+def power_of_two(w: SimpleNamespace, kind: Any = routers.PowerOfTwo) -> Shown:
     """Of m >= 2 workers; whom it looks at first has `queue` requests."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        worker, seen = _of_two(kind, w)
-        if len(seen) < 2:  # With one worker there is no choice.
-            return {}
-        one, other = seen
-        return {
-            "both are workers": (one >= 0) & (one < w.m) & (other >= 0) & (other < w.m),
-            "the two differ": one != other,
-            "the shorter queue is chosen": if_then(worker == one, w.queue <= w.other_queue)
-            & if_then(worker == other, w.other_queue <= w.queue),
-            "one of them is chosen": (worker == one) | (worker == other),
-        }
-
-    conditions = (
-        *at_least(2, "m"),
-        Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
-        Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
-        Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
-    )
-    return ArithmeticClaim(P_P2C_1, ("m", "first", "second", "queue", "other_queue"), conditions, shows)
+    worker, seen = _of_two(kind, w)
+    if len(seen) < 2:  # With one worker there is no choice.
+        return {}
+    one, other = seen
+    return {
+        "both are workers": (one >= 0) & (one < w.m) & (other >= 0) & (other < w.m),
+        "the two differ": one != other,
+        "the shorter queue is chosen": if_then(worker == one, w.queue <= w.other_queue)
+        & if_then(worker == other, w.other_queue <= w.queue),
+        "one of them is chosen": (worker == one) | (worker == other),
+    }
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------
@@ -258,7 +242,7 @@ def _spared(kind: Any, is_broken: Callable[[list[int], int], bool]) -> Shows:
 
     def shows(w: SimpleNamespace) -> Shown:
         view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate(w.queues)))
-        dispatch, _ = kind().route(DrawState(w.drawn), _ANY, view)
+        dispatch, _ = kind().route(routers.DrawState(w.drawn), _ANY, view)
         return {"the most loaded worker is spared": not is_broken(w.queues, dispatch.worker)}
 
     return shows
@@ -272,7 +256,7 @@ def _queues() -> Iterator[Mapping[str, Any]]:
 
 def _drawn_twice() -> Any:
     """Power of two, both draws of which are of all workers."""
-    replaced = changed(PowerOfTwo, "route", "drawn + 1, len(workers) - 1", "drawn + 1, len(workers)")
+    replaced = changed(routers.PowerOfTwo, "route", "drawn + 1, len(workers) - 1", "drawn + 1, len(workers)")
     return changed(replaced, "route", "other += 1", "other += 0")
 
 
@@ -292,7 +276,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _spared(_drawn_twice(), _alone_on_top),
             {"queues": [0, 1, 0], "drawn": 12},
             variant="two draws of all workers (a variant that ships nowhere)",
-            instead=P_P2C_1.id,
+            instead=routers.P_P2C_1.id,
             text="queues 0, 1, 0, and worker 1 is drawn twice",
             worlds=_queues,
         ),
@@ -300,10 +284,10 @@ def refutations() -> tuple[RefutedClaim, ...]:
             "F-P2C-1-ties",
             "power of two never picks one of the most loaded workers, unless all are equal",
             "folklore",
-            _spared(PowerOfTwo, lambda q, i: min(q) < max(q) == q[i]),
+            _spared(routers.PowerOfTwo, lambda q, i: min(q) < max(q) == q[i]),
             {"queues": [0, 1, 1], "drawn": 10},
             variant="what ships: of two that are both most loaded, one is chosen",
-            instead=P_P2C_1.id,
+            instead=routers.P_P2C_1.id,
             text="queues 0, 1, 1, and both others are drawn",
             worlds=_queues,
         ),
@@ -314,14 +298,11 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _first_of_sorted,
             {"loads": [0, 0]},
             variant="a comparison that holds between a worker and itself",
-            instead=P_JSQ_1.id,
+            instead=routers.P_JSQ_1.id,
             text="two workers of load 0: whichever comes last in the list is found",
             worlds=lambda: ({"loads": [a, b]} for a in range(2) for b in range(2)),
         ),
     )
-
-
-# --- what is proved --------------------------------------------------------------------------------
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:
@@ -331,20 +312,22 @@ def claims() -> tuple[ArithmeticClaim, ...]:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    by_negative = with_names(JoinShortestQueue.route, MEASURES={"requests": _negative, "tokens": _negative})
-    longest = type("Longest", (JoinShortestQueue,), {"route": by_negative})
+    by_negative = with_names(routers.JoinShortestQueue.route, MEASURES={"requests": _negative, "tokens": _negative})
+    longest = type("Longest", (routers.JoinShortestQueue,), {"route": by_negative})
     return (
-        Bug("a turn is left out", round_robin(kind=changed(RoundRobin, "route", "placed + 1", "placed + 2"))),
+        Bug("a turn is left out", round_robin(kind=changed(routers.RoundRobin, "route", "placed + 1", "placed + 2"))),
         Bug(
             "a client's turn is not counted",
-            round_robin(per_client=changed(PerClientRoundRobin, "route", "turn + 1", "turn")),
+            round_robin(per_client=changed(routers.PerClientRoundRobin, "route", "turn + 1", "turn")),
         ),
         Bug("the longest queue is joined", shortest_queue(longest)),
         Bug("the longest queue is joined, in tokens", shortest_queue(longest, "tokens")),
-        Bug("one may be drawn twice", power_of_two(changed(PowerOfTwo, "route", "other >= one", "other > one"))),
-        Bug("the longer of the two", power_of_two(changed(PowerOfTwo, "route", "(second) <", "(second) >"))),
+        Bug(
+            "one may be drawn twice", power_of_two(changed(routers.PowerOfTwo, "route", "other >= one", "other > one"))
+        ),
+        Bug("the longer of the two", power_of_two(changed(routers.PowerOfTwo, "route", "(second) <", "(second) >"))),
     )
 
 
 def _negative(load: WorkerLoad) -> int:
-    return -MEASURES["requests"](load) - load.waiting_tokens
+    return -routers.MEASURES["requests"](load) - load.waiting_tokens

@@ -16,24 +16,7 @@ from immutables import Map
 
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers import (
-    NO_BUSIER,
-    NOBODY_PREEMPTED,
-    NOBODY_WAITED,
-    ONE_ROUTER,
-    OUTPUTS_RESERVED,
-    P_SAL_1,
-    P_SAL_1_PRINTED,
-    P_SAL_2,
-    P_SAL_2_PRINTED,
-    P_SAL_3,
-    P_SAL_LEAST,
-    P_SAL_TIES,
-    SAL,
-    Estimate,
-    SALPrinted,
-    SALState,
-)
+from fairsched.policies import routers
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -45,6 +28,7 @@ from fairsched.verify.logic import (
     if_then,
     unchecked,
 )
+from fairsched.verify.proofs import arithmetic
 
 _LENGTHS = ("tokens", "step_tokens", "mean_in", "mean_out")
 
@@ -52,7 +36,7 @@ _LENGTHS = ("tokens", "step_tokens", "mean_in", "mean_out")
 def _terms(kind: Any, w: SimpleNamespace, free: Any, queued: Any, running: Any) -> Any:
     """The load of a worker of which this is thought."""
     router = unchecked(kind, max_batched_tokens=w.step_tokens)
-    return router.terms(w.tokens, Estimate(free, queued, running), 0, (w.mean_in, w.mean_out))
+    return router.terms(w.tokens, routers.Estimate(free, queued, running), 0, (w.mean_in, w.mean_out))
 
 
 def _running(*names: str) -> tuple[Condition, ...]:
@@ -92,18 +76,18 @@ def _the_load_is_less(one: Any, other: Any) -> Mapping[str, Any]:
     return {"the load is less": one[0] * other[2] < other[0] * one[2]}
 
 
-def worse_in_both(kind: Any = SAL) -> ArithmeticClaim:
+def worse_in_both(kind: Any = routers.SAL) -> ArithmeticClaim:
     """The other is worse in both, and no busier."""
-    no_busier = Condition(lambda w: w.other_running <= w.running, NO_BUSIER)
-    return _pair(P_SAL_1, kind, (_WORSE, no_busier), _the_load_is_less)
+    no_busier = Condition(lambda w: w.other_running <= w.running, routers.NO_BUSIER)
+    return _pair(routers.P_SAL_1, kind, (_WORSE, no_busier), _the_load_is_less)
 
 
-def worse_in_both_printed(kind: Any = SALPrinted) -> ArithmeticClaim:
+def worse_in_both_printed(kind: Any = routers.SALPrinted) -> ArithmeticClaim:
     """The other is worse in both, however many run."""
-    return _pair(P_SAL_1_PRINTED, kind, (_WORSE,), _the_load_is_less)
+    return _pair(routers.P_SAL_1_PRINTED, kind, (_WORSE,), _the_load_is_less)
 
 
-def worse_in_one(kind: Any = SAL, theorem: Theorem = P_SAL_TIES) -> ArithmeticClaim:
+def worse_in_one(kind: Any = routers.SAL, theorem: Theorem = routers.P_SAL_TIES) -> ArithmeticClaim:
     """The other is worse in one and no better in the other."""
     conditions = (
         Condition(lambda w: (w.other_free <= w.free) & (w.other_queued >= w.queued)),
@@ -113,7 +97,7 @@ def worse_in_one(kind: Any = SAL, theorem: Theorem = P_SAL_TIES) -> ArithmeticCl
     return _pair(theorem, kind, conditions, lambda one, other: {"it is the better one": _is_less(one, other)})
 
 
-def monotone(theorem: Theorem = P_SAL_2, kind: Any = SAL) -> ArithmeticClaim:
+def monotone(theorem: Theorem = routers.P_SAL_2, kind: Any = routers.SAL) -> ArithmeticClaim:
     """`freed` tokens more are free and `served` fewer are queued."""
 
     def shows(w: SimpleNamespace) -> Shown:
@@ -157,29 +141,30 @@ def _chosen(kind: Any, first: Any, second: Any) -> int:
     return int(dispatch.worker)
 
 
-def least(kind: Any = SAL) -> ArithmeticClaim:
+@arithmetic(
+    routers.P_SAL_LEAST,
+    tuple(name for load in _LOADS for name in load),
+    *at_least(1, "of_a", "of_b", "of_c"),
+    *at_least(0, "high_a", "high_b", "high_c"),
+    relaxed=True,
+)
+def least(w: SimpleNamespace, kind: Any = routers.SAL) -> Shown:
     """About any three loads: `route` between a and b, and the order among all."""
-
-    def shows(w: SimpleNamespace) -> Shown:
-        a, b, c = (tuple(getattr(w, name) for name in names) for names in _LOADS)
-        changes = _chosen(kind, a, b) == 1
-        return {
-            "the second is chosen if it is better": if_then(_is_less(b, a), changes),
-            "and otherwise not": if_then(changes, _is_less(b, a)),
-            "who is not better than b, nor b than c, is not better than c": _is_less(b, a)
-            | _is_less(c, b)
-            | if_then(_is_less(c, a), False),
-        }
-
-    names = tuple(name for load in _LOADS for name in load)
-    conditions = (*at_least(1, "of_a", "of_b", "of_c"), *at_least(0, "high_a", "high_b", "high_c"))
-    return ArithmeticClaim(P_SAL_LEAST, names, conditions, shows, relaxed=True)
+    a, b, c = (tuple(getattr(w, name) for name in names) for names in _LOADS)
+    changes = _chosen(kind, a, b) == 1
+    return {
+        "the second is chosen if it is better": if_then(_is_less(b, a), changes),
+        "and otherwise not": if_then(changes, _is_less(b, a)),
+        "who is not better than b, nor b than c, is not better than c": _is_less(b, a)
+        | _is_less(c, b)
+        | if_then(_is_less(c, a), False),
+    }
 
 
 # --- between polls ----------------------------------------------------------------------------------------------------
 
 
-def between_polls(kind: Any = SAL) -> ArithmeticClaim:
+def between_polls(kind: Any = routers.SAL) -> ArithmeticClaim:
     """What is thought of a worker, and how it is: `free` and `waiting` tokens.
 
     At a poll, at every request that is sent, and between two of them, what is thought free and what waits is together
@@ -189,11 +174,11 @@ def between_polls(kind: Any = SAL) -> ArithmeticClaim:
     def sent(polled_ns: int, thought: Any, w: SimpleNamespace) -> Any:
         request: Any = SimpleNamespace(id=0, prompt=SimpleNamespace(tokens=w.tokens))
         router, load = kind(poll_us=1), WorkerLoad(0, 0, 1, w.waited, w.free, 0)
-        _, state = router.route(SALState(polled_ns, Map({0: thought})), request, ClusterView(0, (load,)))
+        _, state = router.route(routers.SALState(polled_ns, Map({0: thought})), request, ClusterView(0, (load,)))
         return state.estimates[0]
 
     def shows(w: SimpleNamespace) -> Shown:
-        thought = Estimate(w.thought_free, w.thought_queued, 1)
+        thought = routers.Estimate(w.thought_free, w.thought_queued, 1)
         polled, later = sent(-1, thought, w), sent(0, thought, w)
         free = w.free - w.admitted + w.ended - w.grown + w.preempted
         waiting = w.waiting - w.admitted + w.preempted + w.others
@@ -207,7 +192,12 @@ def between_polls(kind: Any = SAL) -> ArithmeticClaim:
             "free is not overestimated": if_then(waiting >= 0, w.thought_free <= free),
         }
 
-    zero = {"others": ONE_ROUTER, "grown": OUTPUTS_RESERVED, "preempted": NOBODY_PREEMPTED, "waited": NOBODY_WAITED}
+    zero = {
+        "others": routers.ONE_ROUTER,
+        "grown": routers.OUTPUTS_RESERVED,
+        "preempted": routers.NOBODY_PREEMPTED,
+        "waited": routers.NOBODY_WAITED,
+    }
     conditions = (
         *at_least(1, "tokens"),
         *at_least(0, "waiting", "admitted", "ended", *zero),
@@ -217,7 +207,7 @@ def between_polls(kind: Any = SAL) -> ArithmeticClaim:
         *(Condition(lambda w, n=n: getattr(w, n) == 0, assumption) for n, assumption in zero.items()),  # type: ignore[misc]
     )
     names = ("tokens", "free", "waiting", "thought_free", "thought_queued", "admitted", "ended", *zero)
-    return ArithmeticClaim(P_SAL_3, names, conditions, shows)
+    return ArithmeticClaim(routers.P_SAL_3, names, conditions, shows)
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------
@@ -236,14 +226,14 @@ def _never_underestimated() -> ArithmeticClaim:
         "F-SAL-2", "between polls SAL never thinks a worker better than it is", "the paper, on its polls", ()
     )
     claim = between_polls()
-    unsaid = (OUTPUTS_RESERVED, NOBODY_PREEMPTED)
+    unsaid = (routers.OUTPUTS_RESERVED, routers.NOBODY_PREEMPTED)
     kept = tuple(condition for condition in claim.conditions if condition.assumption not in unsaid)
     return attrs.evolve(claim, theorem=theorem, conditions=kept)
 
 
 def _no_tie_hides() -> ArithmeticClaim:
     statement = "of workers that run as many requests none is chosen that is worse in one and no better in the other"
-    return worse_in_one(SALPrinted, Theorem("F-SAL-3", statement, "folklore", ()))
+    return worse_in_one(routers.SALPrinted, Theorem("F-SAL-3", statement, "folklore", ()))
 
 
 _CHAT = {"tokens": 100, "step_tokens": 1024, "mean_in": 1154, "mean_out": 211}
@@ -256,23 +246,23 @@ def refutations() -> tuple[RefutedClaim, ...]:
     one = {"running": 1, "other_running": 1}
     return (
         RefutedClaim(
-            _room_first("F-SAL-1", SAL),
+            _room_first("F-SAL-1", routers.SAL),
             "what ships: a deficit of one token is a short wait, and a queue of 8,000 a long one",
-            P_SAL_1.id,
+            routers.P_SAL_1.id,
             "100 tokens free and 8,000 queued, or 99 free and none queued, for a prompt of 100",
             {**_CHAT, **one, "free": 100, "queued": 8_000, "other_free": 99, "other_queued": 0},
         ),
         RefutedClaim(
-            _room_first("F-SAL-1-printed", SALPrinted),
+            _room_first("F-SAL-1-printed", routers.SALPrinted),
             "as printed, from 78,559 queued tokens on",
-            P_SAL_1_PRINTED.id,
+            routers.P_SAL_1_PRINTED.id,
             "100 tokens free and 78,559 queued, or 99 free and none queued, for a prompt of 100",
             {**_CODE, **one, "free": 100, "queued": 78_559, "other_free": 99, "other_queued": 0},
         ),
         RefutedClaim(
             _never_underestimated(),
             "workers whose outputs grow, or that preempt",
-            P_SAL_3.id,
+            routers.P_SAL_3.id,
             "one token decoded since the poll",
             {
                 **dict.fromkeys(("waiting", "admitted", "ended", "others", "preempted", "waited"), 0),
@@ -282,37 +272,34 @@ def refutations() -> tuple[RefutedClaim, ...]:
         RefutedClaim(
             _no_tie_hides(),
             "as printed: `max` hides the smaller term, and equal loads go to the lowest id",
-            P_SAL_TIES.id,
+            routers.P_SAL_TIES.id,
             "queues of 9,000 at both, 101 or 200 tokens free, for a prompt of 100",
             {**_CHAT, **one, "free": 200, "queued": 9_000, "other_free": 101, "other_queued": 9_000},
         ),
     )
 
 
-# --- what is proved, and what is false --------------------------------------------------------------------------------
-
-
 def claims() -> tuple[ArithmeticClaim, ...]:
     """About the routers that ship."""
-    printed = monotone(P_SAL_2_PRINTED, SALPrinted)
+    printed = monotone(routers.P_SAL_2_PRINTED, routers.SALPrinted)
     return (worse_in_both(), worse_in_both_printed(), monotone(), printed, worse_in_one(), between_polls(), least())
 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     more, more_printed = (
-        changed(kind, "terms", "- estimate.kv_free", "+ estimate.kv_free") for kind in (SAL, SALPrinted)
+        changed(kind, "terms", "- estimate.kv_free", "+ estimate.kv_free") for kind in (routers.SAL, routers.SALPrinted)
     )
-    forgets_memory = changed(SAL, "route", "kv_free_tokens - tokens", "kv_free_tokens")
-    forgets_queue = changed(SAL, "route", "queued_tokens + tokens", "queued_tokens")
+    forgets_memory = changed(routers.SAL, "route", "kv_free_tokens - tokens", "kv_free_tokens")
+    forgets_queue = changed(routers.SAL, "route", "queued_tokens + tokens", "queued_tokens")
     return (
         Bug("free memory is a deficit", worse_in_both(more)),
-        Bug("equal loads are equal", worse_in_one(changed(SAL, "terms", "-estimate.kv_free_tokens", "0"))),
+        Bug("equal loads are equal", worse_in_one(changed(routers.SAL, "terms", "-estimate.kv_free_tokens", "0"))),
         Bug("as printed, free memory is a deficit", worse_in_both_printed(more_printed)),
         Bug("free memory raises the load", monotone(kind=more)),
-        Bug("as printed, it raises the load", monotone(P_SAL_2_PRINTED, more_printed)),
+        Bug("as printed, it raises the load", monotone(routers.P_SAL_2_PRINTED, more_printed)),
         Bug("what was sent takes no memory", between_polls(forgets_memory)),
         Bug("what was sent is not queued", between_polls(forgets_queue)),
-        Bug("the last of equals", least(changed(SAL, "route", "mine < others", "mine <= others"))),
-        Bug("no word on equals", least(changed(SAL, "route", "_wins_tie(terms, least)", "False"))),
+        Bug("the last of equals", least(changed(routers.SAL, "route", "mine < others", "mine <= others"))),
+        Bug("no word on equals", least(changed(routers.SAL, "route", "_wins_tie(terms, least)", "False"))),
     )
