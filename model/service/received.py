@@ -70,6 +70,10 @@ class Charging:
         """How many per cent of a cached token's price are charged."""
         return 100 if self.input == "prompt" else self.cached_percent
 
+    def times(self, client: int) -> int:
+        """Return the multiplier of a client."""
+        return self.multipliers[client] if client < len(self.multipliers) else 1
+
 
 def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
     """Rows of several tables in order of position."""
@@ -302,11 +306,9 @@ class _Ledger:
     def _together(self, f: int, g: int) -> tuple[Ints, Ints]:
         """The maximal intervals of positions in which both wait."""
         (start_f, stop_f), (start_g, stop_g) = self._waits[f], self._waits[g]
-        starts = np.concatenate(
-            (start_f[_inside(start_f, start_g, stop_g)], start_g[_inside(start_g, start_f, stop_f)])
-        )
-        stops = np.concatenate((stop_f[_inside(stop_f - 1, start_g, stop_g)], stop_g[_inside(stop_g, start_f, stop_f)]))
-        return np.sort(starts), np.sort(stops)
+        starts = (start_f[_inside(start_f, start_g, stop_g)], start_g[_inside(start_g, start_f, stop_f)])
+        stops = (stop_f[_inside(stop_f - 1, start_g, stop_g)], stop_g[_inside(stop_g - 1, start_f, stop_f)])
+        return np.unique(np.concatenate(starts)), np.unique(np.concatenate(stops))
 
     def _segments(self, f: int, g: int) -> tuple[Ints, Ints]:
         """The same as first and last columns, without those in which nothing was charged."""
