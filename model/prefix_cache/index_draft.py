@@ -12,7 +12,7 @@ from immutables import Map, MapMutation
 from msgspec.structs import replace
 
 from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits
-from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT
+from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT, split
 from fairsched.model.request import Prompt
 
 
@@ -32,15 +32,8 @@ class IndexDraft:
 
     def split(self, lower: int, at: int, upper: int) -> None:
         """Cut node `lower` at block `at`; node `upper` takes over what lies before.  O(workers that hold it)."""
-        nodes = self.nodes
-        node = nodes[lower]
-        parent = nodes[node.parent]
-        low = replace(node, parent=upper, start=at)
-        children = NO_CHILDREN.set(low.first_key, lower)
-        below = Map((worker, 1) for worker in bits(node.held))
-        nodes[lower] = low
-        nodes[upper] = replace(node, end=at, children=children, below=below, stamps=NOTHING, ends=0)
-        nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
+        below = Map((worker, 1) for worker in bits(self.nodes[lower].held))
+        split(self.nodes, lower, at, upper, below=below, stamps=NOTHING, ends=0)
 
     def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int) -> None:
         """Hang a leaf from `parent`, to be node `i`, that no worker holds yet."""
