@@ -99,7 +99,7 @@ class Simulator:
 
     def moved(self) -> dict[str, int]:
         """Return how often requests changed their worker or did not, and how many reports were lost."""
-        return self.dispatcher.counters.counts() | {"reports_lost": self.control.reports_lost}
+        return self.dispatcher.counts | {"reports_lost": self.control.reports_lost}
 
     def run(self) -> None:
         """Serve the whole workload.  May be called once."""
