@@ -11,6 +11,7 @@ import attrs
 
 from fairsched.model.latency import KV_BYTES, LatencyModel
 from fairsched.model.view import NO_HOST, Host
+from fairsched.model.worker import WorkerState
 
 HOST_BYTES_PER_S = 25_000_000_000
 """Four fifths of the nominal rate of PCIe 4.0 x16 (16 lanes of 16 GT/s, 31.5 GB/s); chosen here, not measured."""
@@ -60,10 +61,10 @@ class WorkerSpec:
         """KV tokens."""
         return self.latency.kv_capacity_tokens if self.kv_capacity_tokens is None else self.kv_capacity_tokens
 
-    @property
-    def host(self) -> Host:
-        """Its host memory, empty."""
-        return Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
+    def empty(self, worker: int) -> WorkerState:
+        """Return the state of a worker of this kind without requests."""
+        host = Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
+        return WorkerState(worker, self.capacity, host=host)
 
     @property
     def link(self) -> KvLink:

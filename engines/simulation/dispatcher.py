@@ -148,7 +148,7 @@ class Dispatcher:
             takers = self._pool.takers(request)
             if takers:
                 self.follow_decoding()
-                view = control.view(takers, self._pool.credit.known)
+                view = control.view(takers, self._pool.known_credit)
                 if view.workers:
                     self._deliver(self._taker(control.route(request, view).worker, takers), transfer)
                     return

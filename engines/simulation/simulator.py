@@ -213,7 +213,7 @@ class Simulator:
     def _leaves(self, worker: SimulatedWorker) -> None:
         self.pool.enter(worker, "absent")
         worker.waking = False
-        worker.state = worker.empty(worker.state.worker)
+        worker.state = worker.spec.empty(worker.state.worker)
         self._announce(worker, WorkerLeft(self.loop.now_ns, worker.state.worker))
 
     # --- reports and decisions --------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Simulator:
             self.loop.beats -= 1
         self.dispatcher.follow_decoding()
         takers = self.pool.takers()
-        view = self.control.view(takers, self.pool.credit.known)
+        view = self.control.view(takers, self.pool.known_credit)
         if takers and view.workers:
             plan = self.control.decide(view)
             for dispatch in plan.dispatches:

@@ -235,7 +235,7 @@ class GapWatch:
     def __init__(self, promise: Promise, worker: int, measured: bool, clients_max: int) -> None:
         self.promise = promise
         self.pairs, self.lags = PairGaps(clients_max), Lags(clients_max)
-        self._both = (self.pairs, self.lags) if measured else ()
+        self._both: tuple[PairGaps | Lags, ...] = (self.pairs, self.lags) if measured else ()
         self._worker = worker
 
     def join(self, client: int) -> None:
