@@ -42,9 +42,10 @@ class Predictor(ABC):
 
     name: ClassVar[str]
 
-    @abstractmethod
     def start(self) -> Prediction:
-        """The predictor as it is before anything happened."""
+        """The predictor as it is before anything happened: itself if it learns nothing."""
+        assert isinstance(self, Prediction)
+        return self
 
     @property
     def title(self) -> str:
@@ -61,9 +62,6 @@ class NoPredictor(Predictor, Prediction):
 
     name: ClassVar[str] = "none"
 
-    def start(self) -> Prediction:
-        return self
-
     def of(self, job: Job) -> int | None:
         return None
 
@@ -73,9 +71,6 @@ class Oracle(Predictor, Prediction):
     """The true output length."""
 
     name: ClassVar[str] = "oracle"
-
-    def start(self) -> Prediction:
-        return self
 
     def of(self, job: Job) -> int | None:
         return job.output_tokens
@@ -96,9 +91,6 @@ class Bucketed(Predictor, Prediction):
     buckets: int = attrs.field(default=10, validator=ge(1))
     width_tokens: int = attrs.field(default=100, validator=ge(1))
     seed: int = attrs.field(default=0, validator=ge(0))
-
-    def start(self) -> Prediction:
-        return self
 
     def of(self, job: Job) -> int | None:
         request = job.request
