@@ -8,6 +8,7 @@ after the current step if it runs, and arrives when its KV has been transferred.
 from collections.abc import Callable
 from itertools import islice
 
+import attrs
 import msgspec
 from msgspec.structs import replace
 
@@ -36,6 +37,7 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     target: int = -1
 
 
+@attrs.define(eq=False, slots=False)
 class Dispatcher:
     """The requests of a run, each at its place.
 
@@ -45,33 +47,24 @@ class Dispatcher:
     have ended, now and then.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        pool: WorkerPool,
-        control: ControlPlane,
-        calls: CallGraph,
-        link: KvLink,
-        prediction: Prediction | None,
-        on_events: Callable[[list[Event]], object],
-        progress: Callable[[int], None] | None,
-    ) -> None:
+    _loop: EventLoop
+    _pool: WorkerPool
+    _control: ControlPlane
+    _calls: CallGraph
+    _link: KvLink
+    _prediction: Prediction | None
+    _on_events: Callable[[list[Event]], object]
+    _progress: Callable[[int], None] | None
+    _home: dict[int, SimulatedWorker] = attrs.field(init=False, factory=dict)
+    _held: dict[int, Transfer] = attrs.field(init=False, factory=dict)
+    _under_way: dict[int, Transfer] = attrs.field(init=False, factory=dict)
+    _moved_ns: dict[int, int] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
         self.counts = dict.fromkeys(("placed_again", "redirected", "migrated", "refused"), 0)
-        self._loop = loop
-        self._pool = pool
-        self._control = control
-        self._calls = calls
-        self._link = link
-        self._prediction = prediction
-        self._on_events = on_events
-        self._progress = progress
-        self._home: dict[int, SimulatedWorker] = {}
-        self._held: dict[int, Transfer] = {}
-        self._under_way: dict[int, Transfer] = {}
-        self._moved_ns: dict[int, int] = {}
-        self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in calls.roots()]))
-        pool.on_end = self._end
-        pool.on_step = self.let_go
+        self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in self._calls.roots()]))
+        self._pool.on_end = self._end
+        self._pool.on_step = self.let_go
 
     # --- requests that come and end ---------------------------------------------------------------------------------
 
@@ -104,7 +97,7 @@ class Dispatcher:
         worker = self._home[request_id]
         self._pool.interrupt(worker)
         if request_id in worker.state.queue or worker.plan is None:
-            self._pool.cancel(worker, request_id)
+            self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
         else:
             worker.leaving.append(request_id)
         self._pool.wake(worker)
@@ -218,11 +211,9 @@ class Dispatcher:
             pool.publish(worker, [Rejected(now_ns, worker.state.worker, request.id, request.client, refusal)])
             return
         output_tokens = self._calls.jobs[request.id].output_tokens
-        worker.state, events = transitions.arrive(
-            worker.state, request, output_tokens, now_ns, transfer.generated_tokens, transfer.kv_tokens
-        )
         self._home[request.id] = worker
-        pool.publish(worker, events)
+        came = (transfer.generated_tokens, transfer.kv_tokens)
+        pool.apply(worker, transitions.arrive(worker.state, request, output_tokens, now_ns, *came))
         if request.id not in self._calls.over:
             pool.wake(worker)
 
@@ -266,8 +257,7 @@ class Dispatcher:
         self._under_way[request_id] = Transfer(self._calls.jobs[request_id].request, done, kv, plan.target)
         self.counts["migrated"] += 1
         self._moved_ns[request_id] = now_ns
-        worker.state, events = transitions.depart(state, request_id, now_ns)
-        self._pool.publish(worker, events)
+        self._pool.apply(worker, transitions.depart(state, request_id, now_ns))
         self._loop.at(now_ns + self._link.transfer_ns(kv), REQUEST_LANDS, request_id)
 
     def request_lands(self, request_id: int, _: int) -> None:
@@ -291,7 +281,7 @@ class Dispatcher:
         """After a step, cancel the requests whose callers gave up, and let the migrating ones depart."""
         for request_id in worker.leaving:
             if request_id not in self._calls.over:
-                self._pool.cancel(worker, request_id)
+                self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
         worker.leaving.clear()
         for request_id, plan in worker.moving.items():
             if self._home.get(request_id) is worker and request_id not in self._calls.over:

@@ -212,9 +212,7 @@ class WorkerPool:
         worker = self.workers[number]
         if run != worker.run or worker.plan is None:
             return
-        worker.state, events = transitions.finish(worker.state, worker.plan, worker.steps, self._loop.now_ns)
-        if events:
-            self.publish(worker, events)
+        self.apply(worker, transitions.finish(worker.state, worker.plan, worker.steps, self._loop.now_ns))
         if worker.leaving or worker.moving:
             self.on_step(worker)
         self.decide(worker)
@@ -261,15 +259,11 @@ class WorkerPool:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def cancel(self, worker: SimulatedWorker, request_id: int) -> None:
-        """Cancel a request between two steps."""
-        worker.state, events = transitions.cancel(worker.state, request_id, self._loop.now_ns)
-        self.publish(worker, events)
-
-    def reject(self, worker: SimulatedWorker, request_id: int, reason: str) -> None:
-        """Reject a waiting request."""
-        worker.state, events = transitions.reject(worker.state, request_id, reason, self._loop.now_ns)
-        self.publish(worker, events)
+    def apply(self, worker: SimulatedWorker, step: transitions.Step) -> None:
+        """Take a transition of a worker, and publish what happened."""
+        worker.state, events = step
+        if events:
+            self.publish(worker, events)
 
     def publish(self, worker: SimulatedWorker, events: list[Event], decided: bool = False) -> None:
         """Tell the worker's policy and the listeners what happened, and then which requests ended.

@@ -135,7 +135,7 @@ class Simulator:
         for worker in self.workers:
             for request_id in sorted(worker.state.queue):
                 reason = f"request {request_id} still waits at worker {worker.state.worker}, which is idle"
-                self.pool.reject(worker, request_id, reason)
+                self.pool.apply(worker, transitions.reject(worker.state, request_id, reason, self.loop.now_ns))
         self.dispatcher.reject_held()
 
     # --- workers ----------------------------------------------------------------------------------------------------
@@ -185,9 +185,7 @@ class Simulator:
 
     def _restarts(self, worker: SimulatedWorker, down_ns: int) -> None:
         self._void(worker)
-        worker.state, events = transitions.lose(worker.state, self.loop.now_ns)
-        if events:
-            self.pool.publish(worker, events)
+        self.pool.apply(worker, transitions.lose(worker.state, self.loop.now_ns))
         self.pool.take_down(worker, self.loop.now_ns + down_ns)
 
     def _crashes(self, worker: SimulatedWorker, down_ns: int | None) -> None:

@@ -303,7 +303,7 @@ class AssumptionWatch:
     def decoded(self, event: Decoded) -> None:
         """Tokens were decoded."""
         output = self._rates.output
-        reserved = self.promise.outputs_reserved
+        reserved, most = self.promise.outputs_reserved, self.promise.charge_max
         costs = []
         for client, tokens in zip(event.clients, event.tokens, strict=True):
             cost = tokens * output
@@ -314,20 +314,15 @@ class AssumptionWatch:
                 over = account.produced - account.reserved
                 text = f"client {client} decoded {over} tokens more than are reserved for it"
                 self.breach(theorem.MEM_RESERVE, event.time_ns, text)
-            elif not reserved:
-                self._check_charged(event.time_ns, client, account)
+            elif not reserved and most is not None and account.since > most:
+                # Without reservations U bounds what was charged since the last admission itself.
+                text = f"client {client} was charged {account.since} since its last admission, and U is {most}"
+                self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, text)
             costs.append(cost)
         total = sum(costs)
         self._total += total
         self._outstanding -= total // output
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
-
-    def _check_charged(self, time_ns: int, client: int, account: Account) -> None:
-        """Where outputs are not reserved, U bounds what was charged since the last admission itself."""
-        most = self.promise.charge_max
-        if most is not None and account.since > most:
-            text = f"client {client} was charged {account.since} since its last admission, and U is {most}"
-            self.breach(theorem.OUTPUTS_BOUNDED, time_ns, text)
 
     def _out(self, event: Preempted | Finished | Cancelled | Migrated, generated: int) -> Call:
         """A request leaves the batch after `generated` output tokens in all."""
