@@ -253,23 +253,6 @@ def test_eviction_takes_the_tail_of_the_least_recent_leaf() -> None:
     assert cached(tree) == {(2,), (2, 2)}
 
 
-def test_eviction_rounds_up_to_a_block() -> None:
-    """Five tokens are two blocks of four; asking for more than there is frees all; asking for nothing, nothing."""
-    tree, _ = PrefixTree.empty(4).insert(prompt_of((1, 2, 3), block_tokens=4), 3, owner=1, stamp=1)
-    assert [e.blocks for e in tree.evict(5)[1]] == [2]
-    assert [e.blocks for e in tree.evict(1000)[1]] == [3]
-    assert tree.evict(0) == (tree, ())
-
-
-def test_a_parent_is_as_recent_as_its_latest_child() -> None:
-    """A shared prefix outlives an unrelated prompt used before its latest child, though nobody touched it itself."""
-    tree = grown((1, 1), (1, 1, 5), (9, 9), (1, 1, 6))
-    tree, _ = tree.insert(prompt_of((1, 1, 5)), 3, owner=2, stamp=10)
-    tree, evictions = tree.evict(4)
-    assert [(e.owner, e.blocks) for e in evictions] == [(3, 2), (4, 1), (2, 1)]
-    assert [e.owner for e in tree.insert(prompt_of((7,)), 1, owner=8, stamp=9)[0].evict(1)[1]] == [8]
-
-
 def test_pins_count() -> None:
     """A path stays as long as anything on it is pinned, is counted once, and an unpinned node cannot be unpinned."""
     tree = grown((1, 1), (1, 1, 5), (1, 1, 6))
@@ -287,12 +270,6 @@ def test_pins_count() -> None:
         tree.unpin(five)
     with pytest.raises(KeyError):
         tree.pin(99, 1)
-
-
-def test_a_pin_is_an_access() -> None:
-    """A pin counts as an access at its stamp: what was pinned later goes later, once it is unpinned."""
-    tree = grown((1,), (2,)).pin(1, stamp=3).unpin(1)
-    assert [e.owner for e in tree.evict(2)[1]] == [2, 1]
 
 
 def test_a_conversation_stays_one_node_unless_its_turns_are_pinned() -> None:
