@@ -305,10 +305,10 @@ def test_charge_of_the_last_admission_counts() -> None:
 
 def test_waits_that_touch_at_different_workers_are_not_together() -> None:
     """With all workers as one, a client's wait may end with its worker where another's begins: no gap lies between."""
-    events: list[Event] = [arrived(0, 0, 0), arrived(1, 1, 1, 1), decoded(2, {0: 3}), arrived(3, 2, 2, 1)]
-    events += [WorkerLeft(4, 0), decoded(5, {2: 9}, 1)]
+    events: list[Event] = [arrived(0, 0, 1), arrived(1, 1, 0, 1), decoded(2, {1: 3}), admitted(3, 1, 0, 1, worker=1)]
+    events += [decoded(4, {0: 9}, 1), arrived(5, 2, 0, 1), WorkerLeft(6, 0), decoded(7, {0: 9}, 1)]
     trace = trace_of(events)
-    assert service_gap(*anywhere(charges(trace, Charging()), backlogs(trace))).cost == 18
+    assert service_gap(*anywhere(charges(trace, Charging()), backlogs(trace))).cost == 6
 
 
 def test_only_the_asked_clients_are_compared() -> None:
