@@ -1,6 +1,6 @@
 """The simulator's time, order and endings: a run worked out by hand, and what every run must satisfy."""
 
-from collections import defaultdict
+from collections import Counter
 from copy import copy
 from functools import partial
 from typing import Any
@@ -66,6 +66,33 @@ def run(
     return recorded(partial(case.simulator, workload, router=router, latency=latency, leap=leap))
 
 
+def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> None:
+    """Every request ended once, nothing was lost or made up, and every worker is empty and in order."""
+    ledger = Ledger()
+    latest: Counter[int] = Counter()
+    for event in events:
+        ledger.record(event)
+        assert event.time_ns >= latest[event.worker]
+        latest[event.worker] = event.time_ns
+    ledger.check_over(j.request.id for j in workload.jobs)
+    outputs = {j.request.id: j.output_tokens for j in workload.jobs}
+    assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
+    for worker in simulator.workers:
+        worker_invariants.check(worker.state)
+        simulator.pool.policy.check(worker.policy_state)
+        assert not worker.state.queue
+        assert not worker.state.running
+
+
+def check_alike(leaping: tuple[Simulator, list[Event], str], stepping: tuple[Simulator, list[Event], str]) -> None:
+    """Two runs have one log and the same final states."""
+    assert leaping[2] == stepping[2]
+    to_json = leaping[0].pool.policy.state_to_json
+    for one, two in zip(leaping[0].workers, stepping[0].workers, strict=True):
+        assert one.state == two.state
+        assert to_json(one.policy_state) == to_json(two.policy_state)
+
+
 @given(RUNS)
 def test_routers_see_what_workers_have_now(drawn: tuple[Workload, Case]) -> None:
     """The shortest queue is where the fewest requests are, by all that has happened until then, if no worker is down:
@@ -110,13 +137,7 @@ def test_two_requests_to_the_nanosecond() -> None:
 def test_leaps_are_steps(drawn: tuple[Workload, Case], router: AnyRouter, latency: LatencyModel) -> None:
     """Leaping and stepping give one log and the same final states, whatever the router sees of the workers."""
     workload, case = drawn
-    leaping, _, log = run(workload, case, router, latency)
-    stepping, _, other = run(workload, case, router, latency, leap=False)
-    assert log == other
-    to_json = leaping.pool.policy.state_to_json
-    for one, two in zip(leaping.workers, stepping.workers, strict=True):
-        assert one.state == two.state
-        assert to_json(one.policy_state) == to_json(two.policy_state)
+    check_alike(run(workload, case, router, latency), run(workload, case, router, latency, leap=False))
 
 
 def test_router_sees_growth_inside_a_leap() -> None:
@@ -141,23 +162,7 @@ def test_every_request_ends_once(drawn: tuple[Workload, Case], router: AnyRouter
     """Nothing is lost, made up or served twice, on any worker; and at the end every worker is empty and in order."""
     workload, case = drawn
     simulator, events, _ = run(workload, case, router, LATENCY)
-    ledgers: dict[int, Ledger] = defaultdict(Ledger)
-    latest: dict[int, int] = defaultdict(int)
-    for event in events:
-        ledgers[event.worker].record(event)
-        assert event.time_ns >= latest[event.worker]
-        latest[event.worker] = event.time_ns
-    ended = [i for ledger in ledgers.values() for i in ledger.ended]
-    assert sorted(ended) == [j.request.id for j in workload.jobs]
-    for ledger in ledgers.values():
-        ledger.check_over(ledger.ended)
-    outputs = {j.request.id: j.output_tokens for j in workload.jobs}
-    assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
-    for worker in simulator.workers:
-        worker_invariants.check(worker.state)
-        simulator.pool.policy.check(worker.policy_state)
-        assert not worker.state.queue
-        assert not worker.state.running
+    check_run(workload, simulator, events)
 
 
 @given(RUNS)
