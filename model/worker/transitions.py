@@ -111,7 +111,10 @@ def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     """Apply the plan's preemptions, admissions and swaps, without making room for its step."""
     events: list[Event] = []
     for request_id in plan.preempt:
-        state = _preempt(state, request_id, now_ns, events)
+        if request_id not in state.in_flight:
+            raise _infeasible(state, f"request {request_id} is preempted and does not run")
+        state, preempted = requeue(state, request_id, now_ns)
+        events.append(preempted)
     if plan.swap_in:
         _check_swaps(state, plan)
     for admission in plan.admit:
@@ -283,14 +286,6 @@ def _admit(
         rank=state.rank + 1,
         host=host,
     )
-
-
-def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Event]) -> WorkerState:
-    if request_id not in state.in_flight:
-        raise _infeasible(state, f"request {request_id} is preempted and does not run")
-    state, preempted = requeue(state, request_id, now_ns)
-    events.append(preempted)
-    return state
 
 
 def _check_swaps(state: WorkerState, plan: StepPlan) -> None:
