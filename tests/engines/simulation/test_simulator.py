@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Change, Crash, Drain, Join, Restart, WorkerSpec
+from fairsched.engines.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import ENDS
 from fairsched.engines.simulation.simulator import PolicyStallError
@@ -248,29 +248,19 @@ def test_progress_is_told() -> None:
     [
         ({"workers": 0}, "not 0"),
         ({"kv_capacity_tokens": 1}, "for 1 tok"),
-        ({"changes": (Restart(1, 5, 5),)}, "a restart of worker 1: there are 1 workers"),
+        ({"changes": [Restart(1, 5, 5)]}, "a restart of worker 1: there are 1 workers"),
+        ({"changes": [Restart(0, -1, 5)]}, "a restart at -1 ns: the run starts at 0"),
+        ({"changes": [Crash(0, 5, -1)]}, "worker 0 cannot be down for -1 ns"),
+        ({"changes": [Drain(2, 5)]}, "a drain of worker 2: there are 1 workers, from 0 on"),
+        ({"changes": [Join(-5)]}, "a join at -5 ns: the run starts at 0"),
+        ({"changes": [Join(5, WorkerSpec(LATENCY, 1))]}, "for 1 tokens"),
     ],
 )
 def test_impossible_clusters_are_refused(options: dict[str, Any], message: str) -> None:
-    """A cluster without workers, a worker without memory, and the failure of no worker are errors that say so."""
+    """A cluster without workers, a worker without memory, and a change of no worker, before the run or for less than no
+    time are errors that say so."""
     with pytest.raises(ValueError, match=message):
         Simulator(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, **options)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (Restart(0, -1, 5), "a restart at -1 ns: the run starts at 0"),
-        (Crash(0, 5, -1), "worker 0 cannot be down for -1 ns"),
-        (Drain(2, 5), "a drain of worker 2: there are 1 workers, from 0 on"),
-        (Join(-5), "a join at -5 ns: the run starts at 0"),
-        (Join(5, WorkerSpec(LATENCY, 1)), "for 1 tokens"),
-    ],
-)
-def test_changes_are_in_time_and_of_workers(change: Change, message: str) -> None:
-    """Nothing happens before the run or for less than no time, and nothing to a worker that is never there."""
-    with pytest.raises(ValueError, match=message):
-        Simulator(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, changes=[change])
 
 
 def test_a_failure_to_the_nanosecond() -> None:

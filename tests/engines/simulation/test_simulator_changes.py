@@ -31,7 +31,6 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.monitor import ClusterMonitor, Monitor
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView
@@ -41,7 +40,7 @@ from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, wit
 from fairsched.policies.routers import RoundRobin, TurnState
 from fairsched.verify.conformance.strategies import workloads
 from tests.engines.simulation.test_simulator import check_alike, check_run, job, world
-from tests.model.monitor.test_monitor import assert_kept
+from tests.model.monitor.test_monitor import assert_kept, watched
 from tests.support.fuzz_policies import Credit, Herder, Hoarder, Nomads
 from tests.support.logs import LATENCY, Case, build, cases, recorded
 
@@ -195,13 +194,7 @@ def test_bounds_hold_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> 
     if not chosen.gate.grouped or chosen.shared_credit is not None:
         return
     _, events, _ = simulated(workload, case, cluster)
-    declared = max(each.request.max_output_tokens for each in workload.jobs)
-    promise = chosen.guarantee.promise(workload.clients, chosen.guarantee.limits(60, declared))
-    assert promise is not None
-    promise = attrs.evolve(promise, capacity_floor=1e-9)
-    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.guarantee.gate_monitor(), worker=worker))
-    monitor.observe_all(events)
-    for report in monitor.reports():
+    for report in watched(chosen, workload, 60, events, capacity_floor=1e-9):
         here = [event for event in events if event.worker == report.worker]
         assert_kept(report)
         changes = sum(isinstance(event, WorkerLeft | WorkerDraining) for event in here)
@@ -216,17 +209,10 @@ def test_a_crash_breaks_what_was_claimed_of_the_rate() -> None:
     """Client 1 waits behind client 0 when their worker dies: CapacityFloor and BothServe are broken there, nothing
     is on the other worker, which serves both."""
     chosen = with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "30", "max_running": "1"})
-    clients = (Client(0, "a"), Client(1, "b"))
     jobs = tuple(Job(Request(i, i, 0, Prompt(4), 4), 4) for i in range(2))
-    events = simulate_events(
-        Workload("two", jobs, clients), chosen, First(), LATENCY, workers=2, changes=[Crash(0, 20)]
-    )
-    promise = chosen.guarantee.promise(clients, chosen.guarantee.limits(40, 4))
-    assert promise is not None
-    promise = attrs.evolve(promise, capacity_floor=1e-9)
-    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.guarantee.gate_monitor(), worker=worker))
-    monitor.observe_all(events)
-    dead, alive = monitor.reports()
+    workload = Workload("two", jobs, (Client(0, "a"), Client(1, "b")))
+    events = simulate_events(workload, chosen, First(), LATENCY, workers=2, changes=[Crash(0, 20)])
+    dead, alive = watched(chosen, workload, 40, events, capacity_floor=1e-9)
     floor = dead.assumptions["CapacityFloor"].first
     both = dead.assumptions["BothServe"].first
     assert floor is not None

@@ -49,9 +49,11 @@ def promise_of(chosen: ComposedPolicy, workload: Workload, capacity: int) -> Pro
     return held
 
 
-def watched(chosen: ComposedPolicy, workload: Workload, capacity: int, events: Iterable[Event]) -> list[MonitorReport]:
-    """Each worker's report on a run, held to a policy's promise."""
-    held = promise_of(chosen, workload, capacity)
+def watched(
+    chosen: ComposedPolicy, workload: Workload, capacity: int, events: Iterable[Event], **claimed: Any
+) -> list[MonitorReport]:
+    """Each worker's report on a run, held to a policy's promise and what is `claimed` besides."""
+    held = attrs.evolve(promise_of(chosen, workload, capacity), **claimed)
     monitor = ClusterMonitor(lambda worker: Monitor(held, chosen.guarantee.gate_monitor(), worker=worker))
     monitor.observe_all(events)
     return list(monitor.reports())
@@ -377,7 +379,7 @@ def test_no_theorem_needs_it() -> None:
     """A request that no empty worker could hold, and input that costs more than output, are counted too, though no
     theorem rests on them as the gates are."""
     chosen, workload = two(input_rate=3)
-    events = [WorkerJoined(0, 0, 9), Arrived(1, 0, workload.jobs[0].request)]
+    events: list[Event] = [WorkerJoined(0, 0, 9), Arrived(1, 0, workload.jobs[0].request)]
     report = seen(promise_of(chosen, workload, CAPACITY), chosen, events)
     assert first_of(report, "FitsAlone") == "request 0 needs 10 tokens, and the worker holds 9"
     assert first_of(report, "WeightsOrdered") == "an input token costs 3, an output token 2"
