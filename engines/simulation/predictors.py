@@ -3,14 +3,6 @@
 A policy never sees the truth about an output, only `Request.predicted_output_tokens`, which the engine
 fills when the request comes.  So predictors belong to the engines: a predictor is given jobs, which hold the truth,
 and may learn while a run goes on; a serving system would put its model in the same place.
-
-- `oracle`: the truth.
-- `bucketed`: the right one of equally wide buckets with a stated probability, else a neighbour of it, which is what a
-  classifier of that accuracy says (S3's and TRAIL's have ten).  It tells the bucket's upper end, so that the right
-  bucket never says too little.
-- `history`: the mean output of the finished requests with as long a prompt, to the power of two.  It knows nothing of
-  requests that have not finished.
-- `none`: nothing, also where a trace has predictions of its own.
 """
 
 from abc import ABC, abstractmethod
@@ -58,7 +50,7 @@ class Predictor(ABC):
 
 @attrs.frozen
 class NoPredictor(Predictor, Prediction):
-    """No predictions."""
+    """No predictions, also where a trace has some of its own."""
 
     name: ClassVar[str] = "none"
 
@@ -80,9 +72,10 @@ class Oracle(Predictor, Prediction):
 class Bucketed(Predictor, Prediction):
     """The upper end of the right bucket with probability `accuracy`, else of one of its neighbours, each as likely.
 
-    Bucket k of `buckets` has the outputs of more than k and at most k + 1 times `width_tokens`; the last one also has
-    those that are longer, and goes up to the declared limit.  The draw depends on `seed` and the request's id alone, so
-    that a request is predicted alike in every run.
+    That is what a classifier of this accuracy says (S3's and TRAIL's have ten buckets), and the right bucket never says
+    too little.  Bucket k of `buckets` has the outputs of more than k and at most k + 1 times `width_tokens`; the last
+    one also has those that are longer, and goes up to the declared limit.  The draw depends on `seed` and the request's
+    id alone, so that a request is predicted alike in every run.
     """
 
     name: ClassVar[str] = "bucketed"

@@ -1,8 +1,5 @@
 """A draft of a prefix index, in which one operation changes several nodes.
 
-A draft opens the index's node map for mutation, so that an operation copies each inner map node at most once, and
-carries the order of eviction of the one worker that the operation is about.
-
 A boundary between two nodes exists only where something changes: where prompts part, where other workers hold on,
 where a hit of the window ends, or where the last access of a worker ended.  `settle` takes away what is no longer
 needed, so the tree stays as small as what it says, whatever its history.
@@ -17,7 +14,9 @@ from fairsched.model.request import Prompt
 
 
 class IndexDraft:
-    """An index being changed on behalf of one worker."""
+    """An index being changed on behalf of one worker: its node map is open for mutation, so that an operation copies
+    each inner map node at most once, and `order` is the worker's order of eviction.
+    """
 
     __slots__ = ("bit", "blocks", "nodes", "order", "worker")
 

@@ -233,10 +233,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
             i: Node(parent, prompts[prompt], start, end, NO_CHILDREN, owner, stamp, pins, pins)
             for i, parent, owner, prompt, start, end, stamp, pins, _ in data["nodes"]
         }
-        return cls._of_nodes(nodes, data["next_id"], data["block_tokens"])
-
-    @classmethod
-    def _of_nodes(cls, nodes: dict[int, Node], next_id: int, block_tokens: int) -> "PrefixTree":
+        block_tokens = data["block_tokens"]
         # Parents come before their children in `nodes`, so the reverse order knows a node's refs before its parent's.
         for i, node in reversed(list(nodes.items())):
             if i != ROOT:
@@ -246,7 +243,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         return cls(
             nodes=Map(nodes),
             evictable=SortedTuple.from_sorted(sorted((n.stamp, i) for i, n in nodes.items() if is_victim(i, n))),
-            next_id=next_id,
+            next_id=data["next_id"],
             block_tokens=block_tokens,
             cached_tokens=sum(n.end - n.start for n in nodes.values()) * block_tokens,
             protected_tokens=sum(n.end - n.start for n in nodes.values() if n.refs) * block_tokens,

@@ -1,8 +1,4 @@
-"""The nodes of a prefix tree, and a draft in which one operation changes several of them.
-
-A tree is immutable, and its operations touch a handful of nodes each.  A draft opens the tree's node map for mutation,
-so that one operation copies each inner map node at most once, and hands back a map that the old tree does not see.
-"""
+"""The nodes of a prefix tree, and a draft in which one operation changes several of them."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -131,7 +127,9 @@ def check_shape(nodes: Map[int, AnySpan], next_id: int, block_tokens: int) -> No
 
 
 class Draft:
-    """A tree being changed: its nodes by mutation, so that one operation copies each inner map node at most once."""
+    """A tree being changed: its node map is open for mutation, so that one operation copies each inner map node at most
+    once and hands back a map that the old tree does not see.
+    """
 
     __slots__ = ("evictable", "nodes")
 

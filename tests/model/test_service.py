@@ -173,7 +173,7 @@ def _move(
         return events
     if state == "waits":
         where[request] = "gone"
-        return [draw(st.sampled_from([Cancelled(time, worker, request, client, False, 0, 0)]))]
+        return [Cancelled(time, worker, request, client, False, 0, 0)]
     if draw(st.booleans()):
         where[request] = "waits"
         return [Preempted(time, worker, request, client, 1, 0)]

@@ -59,6 +59,11 @@ def world(*jobs: Job) -> Workload:
     return Workload("by hand", jobs, (Client(0, "a"),))
 
 
+def served(*jobs: Job, **options: Any) -> list[Event]:
+    """The events of a run of these jobs, first come, first served, behind round robin."""
+    return simulate_events(world(*jobs), FCFS(), RoundRobin(), LATENCY, **options)
+
+
 def run(
     workload: Workload, case: Case, router: AnyRouter, latency: LatencyModel, leap: bool = True
 ) -> tuple[Simulator, list[Event], str]:
@@ -114,7 +119,7 @@ def test_two_requests_to_the_nanosecond() -> None:
 
     The second request comes in the middle of a leap of two steps, which ends after its first.
     """
-    events = simulate_events(world(job(0, 5, 4, 3), job(1, 30, 2, 1)), FCFS(), RoundRobin(), LATENCY)
+    events = served(job(0, 5, 4, 3), job(1, 30, 2, 1))
     requests = [job(0, 5, 4, 3).request, job(1, 30, 2, 1).request]
     assert events == [
         WorkerJoined(0, 0, 40),
@@ -206,7 +211,7 @@ def test_callers_give_up_on_time(drawn: tuple[Workload, Case]) -> None:
 
 def test_simultaneous_arrivals_come_in_order_of_their_ids() -> None:
     """Requests of one instant arrive in order of their ids and are all there when an idle worker decides."""
-    events = simulate_events(world(job(2, 7), job(0, 7), job(1, 7)), FCFS(), RoundRobin(), LATENCY)
+    events = served(job(2, 7), job(0, 7), job(1, 7))
     kinds = [(type(e), getattr(e, "request_id", None)) for e in events if e.time_ns == 7]
     assert kinds == [(Arrived, None)] * 3 + [(Admitted, i) for i in range(3)]
     assert [e.request.id for e in events if isinstance(e, Arrived)] == [0, 1, 2]
@@ -214,14 +219,14 @@ def test_simultaneous_arrivals_come_in_order_of_their_ids() -> None:
 
 def test_arrival_at_the_end_of_a_step_joins_the_next_but_one() -> None:
     """Steps end before requests come: who comes at that instant finds the next step begun."""
-    events = simulate_events(world(job(0, 0, 4, 3), job(1, 14, 2, 1)), FCFS(), RoundRobin(), LATENCY)
+    events = served(job(0, 0, 4, 3), job(1, 14, 2, 1))
     # The prefill of request 0 ends at 14, its next decode step at 14 + 17.
     assert [e.time_ns for e in events if isinstance(e, Admitted)] == [0, 31]
 
 
 def test_round_robin_over_three_workers() -> None:
     """Workers are independent lanes: three equal requests at once take as long as one."""
-    events = simulate_events(world(*(job(i, 0, 4, 3) for i in range(3))), FCFS(), RoundRobin(), LATENCY, workers=3)
+    events = served(*(job(i, 0, 4, 3) for i in range(3)), workers=3)
     assert sorted((e.worker, e.request_id, e.time_ns) for e in events if isinstance(e, Finished)) == [
         (0, 0, 49),
         (1, 1, 49),
@@ -231,7 +236,7 @@ def test_round_robin_over_three_workers() -> None:
 
 def test_request_that_fits_nowhere_is_rejected_by_name_and_number() -> None:
     """A request larger than a worker is rejected on arrival, and the reason has the numbers."""
-    events = simulate_events(world(job(0, 3, 38, 3)), FCFS(), RoundRobin(), LATENCY)
+    events = served(job(0, 3, 38, 3))
     assert events[1:] == [Rejected(3, 0, 0, 0, "request 0 needs 41 tokens, worker 0 holds 40 in all")]
 
 
@@ -268,7 +273,7 @@ def test_a_failure_to_the_nanosecond() -> None:
     computes prompt and both tokens again, and produces the other two.
     """
     failing = (Restart(0, 40, 100),)
-    events = simulate_events(world(job(0, 5, 4, 4), job(1, 60, 2, 1)), FCFS(), RoundRobin(), LATENCY, changes=failing)
+    events = served(job(0, 5, 4, 4), job(1, 60, 2, 1), changes=failing)
     assert [event for event in events if not isinstance(event, WorkerJoined | Arrived)] == [
         Admitted(5, 0, 0, 0, 4, 0, 4),
         Prefilled(19, 0, 0, 0, 4, 0),
@@ -304,7 +309,7 @@ def test_routers_leave_out_who_is_down() -> None:
     """While one of two workers is down the other gets every request; while both are, each is as good as the other."""
     jobs = [job(i, 10 * i) for i in range(8)]
     failing = (Restart(0, 15, 30), Restart(1, 55, 30), Restart(0, 65, 10))
-    events = simulate_events(world(*jobs), FCFS(), RoundRobin(), LATENCY, workers=2, changes=failing)
+    events = served(*jobs, workers=2, changes=failing)
     placed = {event.request.id: event.worker for event in events if isinstance(event, Arrived)}
     assert [placed[i] for i in (2, 3, 4)] == [1, 1, 1]
     assert placed[6] == 0
@@ -315,9 +320,7 @@ def test_routers_leave_out_who_is_down() -> None:
 def test_no_worker_fails_after_the_run() -> None:
     """When the last request has ended the run is over, whatever would still have happened."""
     late = (Restart(0, 10_000, 5),)
-    assert simulate_events(world(job(0, 0)), FCFS(), RoundRobin(), LATENCY, changes=late) == simulate_events(
-        world(job(0, 0)), FCFS(), RoundRobin(), LATENCY
-    )
+    assert served(job(0, 0), changes=late) == served(job(0, 0))
 
 
 @attrs.frozen
@@ -369,7 +372,7 @@ def test_a_policy_that_computes_nothing_for_ever_is_named() -> None:
 def test_a_workload_that_could_not_end_is_refused(jobs: tuple[Job, ...], said: str) -> None:
     """Ids that are not unique and dependencies on unknown requests are errors before anything runs."""
     with pytest.raises(ValueError, match=said):
-        simulate_events(world(*jobs), FCFS(), RoundRobin(), LATENCY)
+        served(*jobs)
 
 
 @given(RUNS)

@@ -75,15 +75,6 @@ def test_who_is_ahead() -> None:
     assert report.bound_violations == report.gap_violations + report.lag_violations == 3
 
 
-def test_service_of_who_does_not_wait_counts_for_lags_only() -> None:
-    """A client that only runs is no part of a gap between two that wait, but others may fall behind it."""
-    events: list[Event] = [arrived(0, 0, 0), admitted(0, 0, 0, 1), arrived(1, 1, 1), decoded(2, {0: 9})]
-    [report] = watched(events, promise(Charging()))
-    assert report.gap is not None
-    assert report.lag is not None
-    assert (report.gap.cost, report.lag.cost, report.lag.ahead, report.lag.behind) == (0, 18, 0, 1)
-
-
 def test_new_weight_begins_a_new_interval() -> None:
     """With a client's weight the unit of service changes, so that no gap spans the change."""
     waits: list[Event] = [arrived(0, i, i % 2) for i in range(4)]
