@@ -18,14 +18,12 @@ from fairsched.engines.simulation.control_plane import ControlPlane, Reports
 from fairsched.engines.simulation.dispatcher import Dispatcher
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORTS_ARE_DUE, WORKER_CHANGES, EventLoop
 from fairsched.engines.simulation.predictors import Predictor
-from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker, WorkerPool
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Workload
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
-
-__all__ = ["PolicyStallError", "Simulator", "simulate_events"]
 
 FRUITLESS_MAX = 1_000
 """A policy is asked so often in a row while nothing else can happen; then the requests that it holds are rejected."""

@@ -232,9 +232,9 @@ class Lags(_Grown):
 class GapWatch:
     """Both kinds of gaps on one worker, held to the bounds of a promise; with `measured=False` it does nothing."""
 
-    def __init__(self, promise: Promise, worker: int, measured: bool, clients_max: int) -> None:
+    def __init__(self, promise: Promise, worker: int, measured: bool) -> None:
         self.promise = promise
-        self.pairs, self.lags = PairGaps(clients_max), Lags(clients_max)
+        self.pairs, self.lags = PairGaps(), Lags()
         self._both: tuple[PairGaps | Lags, ...] = (self.pairs, self.lags) if measured else ()
         self._worker = worker
 

@@ -40,7 +40,6 @@ from fairsched.model.monitor.assumptions import AssumptionWatch
 from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise
 from fairsched.model.pricing import multipliers
-from fairsched.model.service import CLIENTS_MAX
 from fairsched.model.theorem import GATE_RESPECTED
 
 
@@ -63,22 +62,14 @@ class Monitor:
     """One worker's run, held to its promise.
 
     `gate` checks GateRespected (None: it is reported as not observable).  With `gaps=False` only assumptions are
-    watched.  At most `clients_max` clients are compared with each other at a time.
+    watched.  At most `CLIENTS_MAX` clients are compared with each other at a time.
     """
 
-    def __init__(
-        self,
-        promise: Promise,
-        gate: GateCheck | None = None,
-        *,
-        worker: int = 0,
-        gaps: bool = True,
-        clients_max: int = CLIENTS_MAX,
-    ) -> None:
+    def __init__(self, promise: Promise, gate: GateCheck | None = None, *, worker: int = 0, gaps: bool = True) -> None:
         self.promise = promise
         self.worker = worker
         self._measured = gaps
-        self._gaps = GapWatch(promise, worker, gaps, clients_max)
+        self._gaps = GapWatch(promise, worker, gaps)
         self._watch = watch = AssumptionWatch(promise, worker, gate is not None, self._gaps)
         self._gate = None if gate is None else gate.observe
         # Where a policy splits charges, only a check that follows its gate knows which clients were charged.
