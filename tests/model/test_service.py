@@ -16,7 +16,6 @@ from fairsched.model.events import (
     Event,
     Finished,
     Preempted,
-    Prefilled,
     Rejected,
     Settled,
     WorkerLeft,
@@ -323,21 +322,6 @@ def test_only_the_asked_clients_are_compared() -> None:
     assert busiest(charged, 3, limit=3) is None
     assert service_gap(charged, waited, chosen).cost == 16
     assert service_gap(charged, waited).cost == 18
-
-
-@pytest.mark.parametrize(("rule", "expected"), [("extend", 7 - 2 - 2 + 2), ("prompt", 7 + 8 - 2 + 2)])
-def test_what_an_admission_pays(rule: str, expected: int) -> None:
-    """Extend tokens are corrected when they settle, prompt tokens are known; uncomputed tokens are given back."""
-    charging = Charging(Rates(1, 2), "prompt" if rule == "prompt" else "extend")
-    events: list[Event] = [
-        arrived(0, 0, 0),
-        admitted(0, 0, 0, extend=7, cached=8),
-        Settled(0, 0, 0, 0, 5),
-        Prefilled(1, 0, 0, 0, 3, 2),
-        Cancelled(1, 0, 0, 0, True, 2, 0),
-        decoded(2, {0: 1}),
-    ]
-    assert service(charges(trace_of(events), charging), 1).tolist() == [expected]
 
 
 def test_an_empty_run_has_no_gap() -> None:

@@ -1,6 +1,6 @@
 """The runtime monitor on simulated runs, and on engines that misbehave: assumptions are seen to hold, or to break."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -80,10 +80,29 @@ def assert_kept(report: MonitorReport) -> None:
     assert report.lag_violations == 0 or report.violated()
 
 
+def reweight(simulator: Simulator) -> None:
+    """Let clients' weights change as a run goes on."""
+
+    def change(worker: SimulatedWorker) -> None:
+        now_ns = simulator.loop.now_ns
+        client = now_ns % len(simulator.workload.clients)
+        event = ClientConfigured(now_ns, worker.state.worker, client, 1 + now_ns // 7 % 3)
+        simulator.pool.publish(worker, [event])
+
+    before_decisions(simulator, change)
+
+
+@pytest.mark.parametrize("prepare", [None, reweight])
 @given(RUNS)
-def test_shipped_policies_hold_what_they_promise(drawn: tuple[Workload, Case]) -> None:
+def test_shipped_policies_hold_what_they_promise(
+    prepare: Callable[[Simulator], None] | None, drawn: tuple[Workload, Case]
+) -> None:
     """Whatever a simulated run of a shipped gate goes through, the gate is respected, every admission is charged, what
-    may still be charged is reserved and within U, and no gap exceeds its bound; without a gate nothing is promised."""
+    may still be charged is reserved and within U, and no gap exceeds its bound; without a gate nothing is promised.
+
+    When weights change in the middle of a run the intervals begin anew, and what the gate promises at the new weights
+    holds from then on.
+    """
     workload, case = drawn
     chosen = case.build()
     if not chosen.gate.grouped:
@@ -92,7 +111,8 @@ def test_shipped_policies_hold_what_they_promise(drawn: tuple[Workload, Case]) -
             chosen.guarantee.gate_monitor(),
         ) == (None, None)
         return
-    for report in watched(chosen, workload, case.kv_capacity_tokens, case.events(workload)):
+    events = case.events(workload) if prepare is None else case.events(workload, prepare)
+    for report in watched(chosen, workload, case.kv_capacity_tokens, events):
         assert_kept(report)
 
 
@@ -109,30 +129,6 @@ def test_gap_is_that_of_the_figures(drawn: tuple[Workload, Case]) -> None:
     offline = service_gap(charges(trace, charging), backlogs(trace))
     reports = watched(chosen, workload, case.kv_capacity_tokens, events)
     assert max((report.gap.cost for report in reports if report.gap), default=0) == offline.cost
-
-
-def reweight(simulator: Simulator) -> None:
-    """Let clients' weights change as a run goes on."""
-
-    def change(worker: SimulatedWorker) -> None:
-        now_ns = simulator.loop.now_ns
-        client = now_ns % len(simulator.workload.clients)
-        event = ClientConfigured(now_ns, worker.state.worker, client, 1 + now_ns // 7 % 3)
-        simulator.pool.publish(worker, [event])
-
-    before_decisions(simulator, change)
-
-
-@given(RUNS)
-def test_weights_that_change(drawn: tuple[Workload, Case]) -> None:
-    """When weights change in the middle of a run the intervals begin anew, and what a shipped gate promises at the new
-    weights holds from then on."""
-    workload, case = drawn
-    chosen = case.build()
-    if not chosen.gate.grouped:
-        return
-    for report in watched(chosen, workload, case.kv_capacity_tokens, case.events(workload, reweight)):
-        assert_kept(report)
 
 
 @given(RUNS, st.sampled_from([Allowance(), LeastServed()]))
