@@ -145,6 +145,15 @@ NUMPY_OWNED = NumpyAlgebra(owned=True)
 """For vectors that the caller has just copied: point updates are O(1)."""
 
 
+def _each_by(operate: Callable[[Value, Value], Value]) -> Callable[["ExactVector", Value], "ExactVector"]:
+    """Return the operator of vectors that applies `operate` client by client."""
+
+    def method(self: "ExactVector", other: Value) -> "ExactVector":
+        return self._each(other, operate)
+
+    return method
+
+
 class ExactVector(tuple[int, ...]):
     """A vector or a mask as a tuple of Python ints or truth values, with the operators of kernels."""
 
@@ -155,48 +164,21 @@ class ExactVector(tuple[int, ...]):
             return ExactVector([operate(own, theirs) for own, theirs in zip(self, other, strict=True)])
         return ExactVector([operate(own, other) for own in self])
 
-    def __add__(self, other: Value) -> "ExactVector":
-        return self._each(other, operator.add)
-
-    def __sub__(self, other: Value) -> "ExactVector":
-        return self._each(other, operator.sub)
-
-    def __rsub__(self, other: Value) -> "ExactVector":
-        return self._each(other, lambda own, left: left - own)
+    __add__ = __radd__ = _each_by(operator.add)
+    __sub__ = _each_by(operator.sub)
+    __rsub__ = _each_by(lambda own, left: left - own)
+    __gt__ = _each_by(operator.gt)  # type: ignore[assignment]
+    __ge__ = _each_by(operator.ge)  # type: ignore[assignment]
+    __lt__ = _each_by(operator.lt)  # type: ignore[assignment]
+    __le__ = _each_by(operator.le)  # type: ignore[assignment]
+    __and__ = __rand__ = _each_by(operator.and_)
+    __or__ = __ror__ = _each_by(operator.or_)
+    # Closed forms beside a kernel may multiply and divide; kernels do not.
+    __mul__ = __rmul__ = _each_by(operator.mul)
+    __floordiv__ = _each_by(operator.floordiv)
 
     def __neg__(self) -> "ExactVector":
         return ExactVector([-own for own in self])
-
-    def __gt__(self, other: Value) -> "ExactVector":  # type: ignore[override]
-        return self._each(other, operator.gt)
-
-    def __ge__(self, other: Value) -> "ExactVector":  # type: ignore[override]
-        return self._each(other, operator.ge)
-
-    def __lt__(self, other: Value) -> "ExactVector":  # type: ignore[override]
-        return self._each(other, operator.lt)
-
-    def __le__(self, other: Value) -> "ExactVector":  # type: ignore[override]
-        return self._each(other, operator.le)
-
-    def __and__(self, other: Value) -> "ExactVector":
-        return self._each(other, operator.and_)
-
-    def __or__(self, other: Value) -> "ExactVector":
-        return self._each(other, operator.or_)
-
-    # Closed forms beside a kernel may multiply and divide; kernels do not.
-
-    def __mul__(self, other: Value) -> "ExactVector":
-        return self._each(other, operator.mul)
-
-    def __floordiv__(self, other: Value) -> "ExactVector":
-        return self._each(other, operator.floordiv)
-
-    __radd__ = __add__
-    __rand__ = __and__
-    __ror__ = __or__
-    __rmul__ = __mul__
 
 
 class ExactAlgebra:
@@ -255,9 +237,6 @@ EXACT = ExactAlgebra()
 
 
 # --- families of siblings in a tree -----------------------------------------------------------------------------------
-
-
-_HIGHEST = np.int64(2**63 - 1)
 
 
 class SiblingAlgebra(NumpyAlgebra):

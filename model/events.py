@@ -12,199 +12,158 @@ NOWHERE = -1
 """The worker of an event about a request that is at none."""
 
 
-class Arrived(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class _Fact(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """An event; its fields are written in this order, those of the bases first."""
+
+    time_ns: int
+    worker: int
+
+
+class _OfRequest(_Fact, frozen=True):
+    """An event of one request."""
+
+    request_id: int
+    client: int
+
+
+class _Gone(_OfRequest, frozen=True):
+    """An event of a request that left unfinished: `uncomputed_tokens` were charged at admission and never computed (0
+    while waiting)."""
+
+    was_running: bool
+    uncomputed_tokens: int
+    generated_tokens: int
+
+
+class Arrived(_Fact, frozen=True):
     """The request joined the queue of the worker, or (`NOWHERE`) waits to be sent to one.
 
     It has its first `generated_tokens` output tokens from another worker.  Prompt and these are computed here, all but
     the first `kv_tokens` of both together, whose KV came along.
     """
 
-    time_ns: int
-    worker: int
     request: Request
     generated_tokens: int = 0
     kv_tokens: int = 0
 
 
-class Admitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Admitted(_OfRequest, frozen=True):
     """The request entered the running batch.
 
     `extend_tokens` are still to be computed (prompt, and for a preempted request what it had generated, minus
     `cached_prefix_tokens`); `reserved_output_tokens` is KV promised to its output.
     """
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     extend_tokens: int
     cached_prefix_tokens: int
     reserved_output_tokens: int
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Settled(_OfRequest, frozen=True):
     """The true `extend_tokens` of an admission that was planned with another number."""
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     extend_tokens: int
 
 
-class Prefilled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Prefilled(_OfRequest, frozen=True):
     """A chunk of `tokens` was computed; `remaining_tokens` of the request's extend tokens are left."""
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     tokens: int
     remaining_tokens: int
 
 
-class Decoded(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Decoded(_Fact, frozen=True):
     """`steps` engine steps produced output: `tokens[k]` tokens in all for client `clients[k]` (ascending ids).
 
     The first output token of a request comes out of the step that completed its prefill, and is counted here.
     """
 
-    time_ns: int
-    worker: int
     steps: int
     clients: tuple[int, ...]
     tokens: tuple[int, ...]
 
 
-class Preempted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Preempted(_OfRequest, frozen=True):
     """The request left the batch and waits again; it lost its KV, and its `generated_tokens` so far will be recomputed,
     unless a `SwappedOut` at the same time says that its KV is on the host.
 
     `uncomputed_tokens` of its extend tokens had not been computed.
     """
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     generated_tokens: int
     uncomputed_tokens: int
 
 
-class SwappedOut(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class SwappedOut(_OfRequest, frozen=True):
     """The KV of `kv_tokens` tokens goes to host memory, with a request that leaves the batch (`Preempted` follows)."""
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     kv_tokens: int
 
 
-class SwappedIn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class SwappedIn(_OfRequest, frozen=True):
     """The KV of `kv_tokens` tokens comes back from host memory, with a request that enters the batch (`Admitted`
     follows)."""
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     kv_tokens: int
 
 
-class Transferred(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Transferred(_Fact, frozen=True):
     """What was swapped out and in during a step, tokens of KV, has come to its place."""
 
-    time_ns: int
-    worker: int
     out_tokens: int
     in_tokens: int
 
 
-class HostLost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class HostLost(_Fact, frozen=True):
     """Host memory is empty, and no transfer is under way: KV that was there is computed again."""
 
-    time_ns: int
-    worker: int
 
-
-class Finished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Finished(_OfRequest, frozen=True):
     """The request produced its last token."""
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     output_tokens: int
 
 
-class Cancelled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """The caller gave up.  `uncomputed_tokens` were charged at admission and never computed (0 while waiting)."""
-
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
-    was_running: bool
-    uncomputed_tokens: int
-    generated_tokens: int
+class Cancelled(_Gone, frozen=True):
+    """The caller gave up."""
 
 
-class Migrated(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Migrated(_Gone, frozen=True):
     """The request left the worker for another one, with the `generated_tokens` that it has so far; it is not over.
 
-    To this worker it is as if its caller had given up: `uncomputed_tokens` were charged at admission and never computed
-    (0 while waiting), and what was computed stays charged.
+    To this worker it is as if its caller had given up: what was computed stays charged.
     """
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
-    was_running: bool
-    uncomputed_tokens: int
-    generated_tokens: int
 
-
-class Rejected(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Rejected(_OfRequest, frozen=True):
     """The request will never be served; `reason` says why, with numbers."""
 
-    time_ns: int
-    worker: int
-    request_id: int
-    client: int
     reason: str
 
 
-class Cached(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Cached(_Fact, frozen=True):
     """The first `blocks` blocks of `prompt` are now in the worker's prefix cache, computed by request `owner`."""
 
-    time_ns: int
-    worker: int
     owner: int
     prompt: Prompt
     blocks: int
 
 
-class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Evicted(_Fact, frozen=True):
     """Of the path of `prompt` only the first `keep_blocks` blocks are still cached; `blocks` blocks went."""
 
-    time_ns: int
-    worker: int
     owner: int
     prompt: Prompt
     keep_blocks: int
     blocks: int
 
 
-class ClientConfigured(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class ClientConfigured(_Fact, frozen=True):
     """The client's weight is now `weight`, and those of its `groups` what they say.
 
     Its groups are set before its first request and stay; an event without groups says nothing of them.
     """
 
-    time_ns: int
-    worker: int
     client: int
     weight: int
     groups: Groups = ()
@@ -215,27 +174,19 @@ def configured(client: Client, time_ns: int, worker: int) -> ClientConfigured:
     return ClientConfigured(time_ns, worker, client.id, client.weight, client.place)
 
 
-class WorkerJoined(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class WorkerJoined(_Fact, frozen=True):
     """The worker serves from now on."""
 
-    time_ns: int
-    worker: int
     kv_capacity_tokens: int
     host_capacity_tokens: int = 0
 
 
-class WorkerDraining(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class WorkerDraining(_Fact, frozen=True):
     """The worker takes no new requests and finishes what it has."""
 
-    time_ns: int
-    worker: int
 
-
-class WorkerLeft(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+class WorkerLeft(_Fact, frozen=True):
     """The worker is gone, with its KV and whatever ran on it."""
-
-    time_ns: int
-    worker: int
 
 
 Event = (

@@ -107,7 +107,8 @@ class Certificate(msgspec.Struct, frozen=True):
         return any(theorem.id == theorem_id for theorem in self.theorems)
 
 
-# --- the named assumptions ------------------------------------------------------------------------------------------
+# --- the named assumptions, in the order of a report ----------------------------------------------------------------
+# First what events show, then what the configuration says, then what is about several workers.
 
 MEM_RESERVE = Assumption(
     "MemReserve",
@@ -119,29 +120,28 @@ OUTPUTS_BOUNDED = Assumption(
     "No request produces more than its declared output, and no more run than the batching rule lets in, so that what a "
     "client may still be charged is at most U_dyn; it stands for MemReserve where outputs are not reserved.",
 )
+MEM_SHARED = Assumption(
+    "MemShared",
+    "What an admission is charged and all that its client and any one other may still be charged is reserved in one "
+    "memory, so it is together at most the largest U.",
+)
 GATE_RESPECTED = Assumption("GateRespected", "Every admission was let in by the gate.")
 CHARGES_AT_LEAST_ONE = Assumption("ChargesAtLeastOne", "Every admission is charged at least one input token.")
-QUANTUM_POSITIVE = Assumption("QuantumPositive", "Every quantum is at least 1.")
-EQUAL_QUANTA = Assumption("EqualQuanta", "The compared clients have the same quantum.")
+EXTEND_AS_PLANNED = Assumption(
+    "ExtendAsPlanned", "Nothing that was planned as cached has to be computed: no admission is settled at more."
+)
+NOTHING_REFUNDED = Assumption(
+    "NothingRefunded", "No charge of the interval is given back (no running request is cancelled)."
+)
+CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
-BACKLOGGED_EVERYWHERE = Assumption(
-    "BackloggedEverywhere", "The named client has a request waiting at every worker throughout the interval."
+CAPACITY_FLOOR = Assumption(
+    "CapacityFloor",
+    "While the named client waits, what clients are charged in any time grows at least a times as fast as time.",
 )
-EQUAL_WORKERS = Assumption("EqualWorkers", "The two workers give their client the same quantum.")
-BOTH_SERVE = Assumption(
-    "BothServe",
-    "The two workers take requests whenever the client is refilled, neither leaves, and the client is remembered.",
-)
-BACKLOGGED_TOGETHER = Assumption(
-    "BackloggedTogether", "At whatever worker one of the compared clients waits, the other waits too."
-)
-GLOBAL_REFILL = Assumption(
-    "GlobalRefill", "Credit is given only when no client that waits at any worker has credit, to all clients without."
-)
-STALE_READS = Assumption(
-    "StaleReads", "A decision may lack charges of other workers, at most S of each client, and nothing else."
-)
+QUANTUM_POSITIVE = Assumption("QuantumPositive", "Every quantum is at least 1.")
+EQUAL_QUANTA = Assumption("EqualQuanta", "The compared clients have the same quantum.")
 REJOIN_KEEPS_DEBT = Assumption("RejoinKeepsDebt", "An arrival never changes a deficit.")
 LIFT_ON_JOIN = Assumption(
     "LiftOnJoin",
@@ -149,46 +149,23 @@ LIFT_ON_JOIN = Assumption(
     "to that of the last client that left.",
 )
 WEIGHTS_ORDERED = Assumption("WeightsOrdered", "An input token costs at most as much as an output token.")
-CAPACITY_FLOOR = Assumption(
-    "CapacityFloor",
-    "While the named client waits, what clients are charged in any time grows at least a times as fast as time.",
+BACKLOGGED_EVERYWHERE = Assumption(
+    "BackloggedEverywhere", "The named client has a request waiting at every worker throughout the interval."
 )
-NOTHING_REFUNDED = Assumption(
-    "NothingRefunded", "No charge of the interval is given back (no running request is cancelled)."
+BACKLOGGED_TOGETHER = Assumption(
+    "BackloggedTogether", "At whatever worker one of the compared clients waits, the other waits too."
 )
-EXTEND_AS_PLANNED = Assumption(
-    "ExtendAsPlanned", "Nothing that was planned as cached has to be computed: no admission is settled at more."
+EQUAL_WORKERS = Assumption("EqualWorkers", "The two workers give their client the same quantum.")
+BOTH_SERVE = Assumption(
+    "BothServe",
+    "The two workers take requests whenever the client is refilled, neither leaves, and the client is remembered.",
 )
-CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
-MEM_SHARED = Assumption(
-    "MemShared",
-    "What an admission is charged and all that its client and any one other may still be charged is reserved in one "
-    "memory, so it is together at most the largest U.",
+GLOBAL_REFILL = Assumption(
+    "GlobalRefill", "Credit is given only when no client that waits at any worker has credit, to all clients without."
+)
+STALE_READS = Assumption(
+    "StaleReads", "A decision may lack charges of other workers, at most S of each client, and nothing else."
 )
 
-ASSUMPTIONS = (
-    MEM_RESERVE,
-    OUTPUTS_BOUNDED,
-    MEM_SHARED,
-    GATE_RESPECTED,
-    CHARGES_AT_LEAST_ONE,
-    EXTEND_AS_PLANNED,
-    NOTHING_REFUNDED,
-    CAPPED,
-    FITS_ALONE,
-    BACKLOGGED_DURING,
-    CAPACITY_FLOOR,
-    QUANTUM_POSITIVE,
-    EQUAL_QUANTA,
-    REJOIN_KEEPS_DEBT,
-    LIFT_ON_JOIN,
-    WEIGHTS_ORDERED,
-    BACKLOGGED_EVERYWHERE,
-    BACKLOGGED_TOGETHER,
-    EQUAL_WORKERS,
-    BOTH_SERVE,
-    GLOBAL_REFILL,
-    STALE_READS,
-)
-"""All of them, in the order of a report: what events show first, then what the configuration says, then what is about
-several workers."""
+ASSUMPTIONS = tuple(value for value in globals().values() if isinstance(value, Assumption))
+"""All of them, in this order."""

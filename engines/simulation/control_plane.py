@@ -94,22 +94,22 @@ class ControlPlane:
     def report(self, worker: SimulatedWorker) -> None:
         """Send a worker's report of now, unless it gets lost."""
         assert self.reports is not None
-        number = worker.state.worker
-        events = tuple(self._unreported.pop(number, ()))
+        events = tuple(self._unreported.pop(worker.state.worker, ()))
         if self._random.random() < self.reports.loss:
             self.reports_lost += 1
         else:
-            self._send(number, worker, events)
+            self._send(worker, events)
 
     def announce(self, worker: SimulatedWorker, events: Sequence[Event]) -> None:
         """Send news of a worker's membership, which are never lost, and at the start are known."""
         if self.reports is not None:
-            self._send(worker.state.worker, worker, tuple(events))
+            self._send(worker, tuple(events))
 
-    def _send(self, number: int, worker: SimulatedWorker, events: tuple[Event, ...]) -> None:
+    def _send(self, worker: SimulatedWorker, events: tuple[Event, ...]) -> None:
         assert self.reports is not None
         now_ns = self._loop.now_ns
-        self._mail[self._mails] = Report(number, worker.load(now_ns) if worker.phase == "serving" else None, events)
+        load = worker.load(now_ns) if worker.phase == "serving" else None
+        self._mail[self._mails] = Report(worker.state.worker, load, events)
         delay_ns = self.reports.delay_us * 1_000 if now_ns else 0
         self._loop.beat(now_ns + delay_ns, REPORT_COMES, self._mails)
         self._mails += 1

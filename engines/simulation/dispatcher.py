@@ -8,9 +8,11 @@ after the current step if it runs, and arrives when its KV has been transferred.
 from collections.abc import Callable
 from itertools import islice
 
+import attrs
+import msgspec
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import Counters, KvLink, Transfer
+from fairsched.engines.fleet import KvLink
 from fairsched.engines.simulation.calls import CallGraph
 from fairsched.engines.simulation.control_plane import ControlPlane
 from fairsched.engines.simulation.event_loop import CALLER_GIVES_UP, REQUEST_COMES, REQUEST_LANDS, EventLoop
@@ -26,39 +28,43 @@ _ROOT = 1
 """A request that comes at its own time, as the next of the workload."""
 
 
+class Transfer(msgspec.Struct, frozen=True, gc=False):
+    """A request on its way to a worker, with its output so far and the KV of `kv_tokens` tokens of its context."""
+
+    request: Request
+    generated_tokens: int = 0
+    kv_tokens: int = 0
+    target: int = -1
+
+
+@attrs.define(eq=False, slots=False)
 class Dispatcher:
     """The requests of a run, each at its place.
 
+    `counts` says how often requests changed their worker: `placed_again` when it died, `redirected` when the chosen one
+    took none, `migrated`, and how many dispatches and migrations could not be executed (`refused`).
     `on_events` learns what happens to requests at no worker.  `progress` is called with the number of requests that
     have ended, now and then.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        pool: WorkerPool,
-        control: ControlPlane,
-        calls: CallGraph,
-        link: KvLink,
-        prediction: Prediction | None,
-        on_events: Callable[[list[Event]], object],
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self.counters = Counters()
-        self._loop = loop
-        self._pool = pool
-        self._control = control
-        self._calls = calls
-        self._link = link
-        self._prediction = prediction
-        self._on_events = on_events
-        self._progress = progress
-        self._home: dict[int, SimulatedWorker] = {}
-        self._held: dict[int, Transfer] = {}
-        self._under_way: dict[int, Transfer] = {}
-        self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in calls.roots()]))
-        pool.on_end = self._end
-        pool.on_step = self.let_go
+    _loop: EventLoop
+    _pool: WorkerPool
+    _control: ControlPlane
+    _calls: CallGraph
+    _link: KvLink
+    _prediction: Prediction | None
+    _on_events: Callable[[list[Event]], object]
+    _progress: Callable[[int], None] | None
+    _home: dict[int, SimulatedWorker] = attrs.field(init=False, factory=dict)
+    _held: dict[int, Transfer] = attrs.field(init=False, factory=dict)
+    _under_way: dict[int, Transfer] = attrs.field(init=False, factory=dict)
+    _moved_ns: dict[int, int] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.counts = dict.fromkeys(("placed_again", "redirected", "migrated", "refused"), 0)
+        self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in self._calls.roots()]))
+        self._pool.on_end = self._end
+        self._pool.on_step = self.let_go
 
     # --- requests that come and end ---------------------------------------------------------------------------------
 
@@ -91,7 +97,7 @@ class Dispatcher:
         worker = self._home[request_id]
         self._pool.interrupt(worker)
         if request_id in worker.state.queue or worker.plan is None:
-            self._pool.cancel(worker, request_id)
+            self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
         else:
             worker.leaving.append(request_id)
         self._pool.wake(worker)
@@ -135,7 +141,7 @@ class Dispatcher:
             takers = self._pool.takers(request)
             if takers:
                 self.follow_decoding()
-                view = control.view(takers, self._pool.credit.known)
+                view = control.view(takers, self._pool.known_credit)
                 if view.workers:
                     self._deliver(self._taker(control.route(request, view).worker, takers), transfer)
                     return
@@ -157,14 +163,14 @@ class Dispatcher:
     def place_again(self, request_id: int, generated_tokens: int) -> None:
         """Place a request whose worker died, with the output that it has."""
         del self._home[request_id]
-        self.counters.placed_again += 1
+        self.counts["placed_again"] += 1
         self.place(Transfer(self._calls.jobs[request_id].request, generated_tokens))
 
     def dispatch(self, plan: Dispatch) -> None:
         """Deliver a held request where the cluster's policy says."""
         transfer = self._held.pop(plan.request_id, None)
         if transfer is None:
-            self.counters.refused += 1
+            self.counts["refused"] += 1
         else:
             self._deliver(self._taker(plan.worker, self._pool.takers(transfer.request)), transfer)
 
@@ -191,7 +197,7 @@ class Dispatcher:
         for worker in takers:
             if worker.state.worker == number:
                 return worker
-        self.counters.redirected += 1
+        self.counts["redirected"] += 1
         self._control.unanswered(number)
         return min(takers, key=lambda each: (len(each.state.queue) + len(each.state.in_flight), each.state.worker))
 
@@ -205,11 +211,9 @@ class Dispatcher:
             pool.publish(worker, [Rejected(now_ns, worker.state.worker, request.id, request.client, refusal)])
             return
         output_tokens = self._calls.jobs[request.id].output_tokens
-        worker.state, events = transitions.arrive(
-            worker.state, request, output_tokens, now_ns, transfer.generated_tokens, transfer.kv_tokens
-        )
         self._home[request.id] = worker
-        pool.publish(worker, events)
+        came = (transfer.generated_tokens, transfer.kv_tokens)
+        pool.apply(worker, transitions.arrive(worker.state, request, output_tokens, now_ns, *came))
         if request.id not in self._calls.over:
             pool.wake(worker)
 
@@ -219,7 +223,7 @@ class Dispatcher:
         """Move a request now if it waits, after the current step if it runs; leave it where it cannot move."""
         worker = self._home.get(plan.request_id)
         if worker is None or not self._can_move(plan, worker):
-            self.counters.refused += 1
+            self.counts["refused"] += 1
             return
         self._pool.interrupt(worker)
         if plan.request_id in worker.state.queue or worker.plan is None:
@@ -235,7 +239,7 @@ class Dispatcher:
         if worker.state.worker != plan.source or target == plan.source or not 0 <= target < len(workers):
             return False
         # A request moves once at one instant, so that it cannot go round in circles.
-        if self.counters.moved_ns.get(request_id) == self._loop.now_ns:
+        if self._moved_ns.get(request_id) == self._loop.now_ns:
             return False
         other, request = workers[target], self._calls.jobs[request_id].request
         return other in self._pool.takers() and other.state.fits_alone(request)
@@ -251,10 +255,9 @@ class Dispatcher:
         kv = kv if plan.with_kv else 0
         del self._home[request_id]
         self._under_way[request_id] = Transfer(self._calls.jobs[request_id].request, done, kv, plan.target)
-        self.counters.migrated += 1
-        self.counters.moved_ns[request_id] = now_ns
-        worker.state, events = transitions.depart(state, request_id, now_ns)
-        self._pool.publish(worker, events)
+        self.counts["migrated"] += 1
+        self._moved_ns[request_id] = now_ns
+        self._pool.apply(worker, transitions.depart(state, request_id, now_ns))
         self._loop.at(now_ns + self._link.transfer_ns(kv), REQUEST_LANDS, request_id)
 
     def request_lands(self, request_id: int, _: int) -> None:
@@ -264,25 +267,25 @@ class Dispatcher:
             return
         worker = self._pool.workers[transfer.target]
         if worker in self._pool.takers():
-            self.counters.moved_ns[request_id] = self._loop.now_ns
+            self._moved_ns[request_id] = self._loop.now_ns
             self._deliver(worker, transfer)
         else:
             self.place(Transfer(transfer.request, transfer.generated_tokens))
 
     def stay(self, worker: SimulatedWorker) -> None:
         """Call off the migrations that wait for the end of a worker's step."""
-        self.counters.refused += len(worker.moving)
+        self.counts["refused"] += len(worker.moving)
         worker.moving.clear()
 
     def let_go(self, worker: SimulatedWorker) -> None:
         """After a step, cancel the requests whose callers gave up, and let the migrating ones depart."""
         for request_id in worker.leaving:
             if request_id not in self._calls.over:
-                self._pool.cancel(worker, request_id)
+                self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
         worker.leaving.clear()
         for request_id, plan in worker.moving.items():
             if self._home.get(request_id) is worker and request_id not in self._calls.over:
                 self._depart(worker, plan)
             else:
-                self.counters.refused += 1
+                self.counts["refused"] += 1
         worker.moving.clear()

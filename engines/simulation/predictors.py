@@ -3,14 +3,6 @@
 A policy never sees the truth about an output, only `Request.predicted_output_tokens`, which the engine
 fills when the request comes.  So predictors belong to the engines: a predictor is given jobs, which hold the truth,
 and may learn while a run goes on; a serving system would put its model in the same place.
-
-- `oracle`: the truth.
-- `bucketed`: the right one of equally wide buckets with a stated probability, else a neighbour of it, which is what a
-  classifier of that accuracy says (S3's and TRAIL's have ten).  It tells the bucket's upper end, so that the right
-  bucket never says too little.
-- `history`: the mean output of the finished requests with as long a prompt, to the power of two.  It knows nothing of
-  requests that have not finished.
-- `none`: nothing, also where a trace has predictions of its own.
 """
 
 from abc import ABC, abstractmethod
@@ -42,9 +34,10 @@ class Predictor(ABC):
 
     name: ClassVar[str]
 
-    @abstractmethod
     def start(self) -> Prediction:
-        """The predictor as it is before anything happened."""
+        """The predictor as it is before anything happened: itself if it learns nothing."""
+        assert isinstance(self, Prediction)
+        return self
 
     @property
     def title(self) -> str:
@@ -57,12 +50,9 @@ class Predictor(ABC):
 
 @attrs.frozen
 class NoPredictor(Predictor, Prediction):
-    """No predictions."""
+    """No predictions, also where a trace has some of its own."""
 
     name: ClassVar[str] = "none"
-
-    def start(self) -> Prediction:
-        return self
 
     def of(self, job: Job) -> int | None:
         return None
@@ -74,9 +64,6 @@ class Oracle(Predictor, Prediction):
 
     name: ClassVar[str] = "oracle"
 
-    def start(self) -> Prediction:
-        return self
-
     def of(self, job: Job) -> int | None:
         return job.output_tokens
 
@@ -85,9 +72,10 @@ class Oracle(Predictor, Prediction):
 class Bucketed(Predictor, Prediction):
     """The upper end of the right bucket with probability `accuracy`, else of one of its neighbours, each as likely.
 
-    Bucket k of `buckets` has the outputs of more than k and at most k + 1 times `width_tokens`; the last one also has
-    those that are longer, and goes up to the declared limit.  The draw depends on `seed` and the request's id alone, so
-    that a request is predicted alike in every run.
+    That is what a classifier of this accuracy says (S3's and TRAIL's have ten buckets), and the right bucket never says
+    too little.  Bucket k of `buckets` has the outputs of more than k and at most k + 1 times `width_tokens`; the last
+    one also has those that are longer, and goes up to the declared limit.  The draw depends on `seed` and the request's
+    id alone, so that a request is predicted alike in every run.
     """
 
     name: ClassVar[str] = "bucketed"
@@ -96,9 +84,6 @@ class Bucketed(Predictor, Prediction):
     buckets: int = attrs.field(default=10, validator=ge(1))
     width_tokens: int = attrs.field(default=100, validator=ge(1))
     seed: int = attrs.field(default=0, validator=ge(0))
-
-    def start(self) -> Prediction:
-        return self
 
     def of(self, job: Job) -> int | None:
         request = job.request

@@ -83,11 +83,6 @@ class Cluster:
         return (*self.specs, *(join.spec or self.specs[0] for join in joins))
 
     @property
-    def count(self) -> int:
-        """How many there are from the start."""
-        return len(self.specs)
-
-    @property
     def differ(self) -> bool:
         """Whether they are of several kinds."""
         return len(set(self.all_specs)) > 1
@@ -100,7 +95,7 @@ class Cluster:
     def facts(self) -> dict[str, object]:
         """Return what a report says of the cluster."""
         facts: dict[str, object] = {
-            "workers": self.count,
+            "workers": len(self.specs),
             "latency_model": self.latency.name,
             "latency_source": self.latency.source,
             "kv_capacity_tokens": self.capacity,
@@ -167,14 +162,17 @@ class RunSpec:
     @property
     def router_title(self) -> str:
         """The router in one word or two."""
-        params = ", ".join(f"{key}={value}" for key, value in self.router_params.items())
-        return f"{self.router.name} ({params})" if params else self.router.name
+        return _titled(self.router.name, self.router_params)
 
     @property
     def title(self) -> str:
         """The run in one word or two."""
-        params = ", ".join(f"{key}={value}" for key, value in self.params.items())
-        return f"{self.name} ({params})" if params else self.name
+        return _titled(self.name, self.params)
+
+
+def _titled(name: str, params: Mapping[str, str]) -> str:
+    listed = ", ".join(f"{key}={value}" for key, value in params.items())
+    return f"{name} ({listed})" if listed else name
 
 
 def name_of(policy: str | AnyLocalPolicy | AnyClusterPolicy) -> str:

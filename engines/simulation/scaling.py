@@ -66,15 +66,13 @@ class ScaleRow:
         return None if self.bound is None else self.gap / self.bound
 
 
+@attrs.define(eq=False)
 class Meter:
     """Calls that were counted, and the nanoseconds that they and what belongs to them took."""
 
-    __slots__ = ("calls", "inside", "ns")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.ns = 0
-        self.inside = False
+    calls: int = 0
+    ns: int = 0
+    inside: bool = False
 
     @property
     def per_s(self) -> float | None:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import Any, Literal
 
+import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation.event_loop import STEP_ENDS, WORKER_WAKES, EventLoop
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Cancelled, Event, Finished, Preempted, Rejected, SwappedIn, SwappedOut
+from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
@@ -35,6 +37,7 @@ class PolicyStallError(ValueError):
     """A policy that returns plans without effect for ever."""
 
 
+@attrs.define(eq=False)
 class SimulatedWorker:
     """One worker of a simulation.
 
@@ -42,43 +45,25 @@ class SimulatedWorker:
     After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.
     """
 
-    __slots__ = (
-        "down_until_ns",
-        "latency",
-        "leaving",
-        "loaded",
-        "loaded_state",
-        "moving",
-        "phase",
-        "plan",
-        "policy_state",
-        "run",
-        "spec",
-        "start_ns",
-        "state",
-        "steps",
-        "waking",
-    )
+    spec: WorkerSpec
+    state: WorkerState
+    policy_state: Any
+    latency: LatencyModel = attrs.field(init=False)
+    loaded_state: WorkerState = attrs.field(init=False)
+    loaded: WorkerLoad = attrs.field(init=False)
+    phase: Phase = "absent"
+    plan: StepPlan | None = None
+    start_ns: int = 0
+    steps: int = 0
+    run: int = 0
+    waking: bool = False
+    leaving: list[int] = attrs.field(factory=list)
+    moving: dict[int, Migration] = attrs.field(factory=dict)
+    down_until_ns: int = 0
 
-    def __init__(self, worker: int, spec: WorkerSpec, policy_state: Any) -> None:
-        self.spec = spec
-        self.latency = spec.latency
-        self.state = self.empty(worker)
-        self.policy_state = policy_state
-        self.phase: Phase = "absent"
-        self.plan: StepPlan | None = None
-        self.start_ns = 0
-        self.steps = 0
-        self.run = 0
-        self.waking = False
-        self.leaving: list[int] = []
+    def __attrs_post_init__(self) -> None:
+        self.latency = self.spec.latency
         self.loaded_state, self.loaded = self.state, self.state.load()
-        self.moving: dict[int, Migration] = {}
-        self.down_until_ns = 0
-
-    def empty(self, worker: int) -> WorkerState:
-        """Return the state of a worker of this kind without requests."""
-        return WorkerState(worker, self.spec.capacity, host=self.spec.host)
 
     @property
     def idle(self) -> bool:
@@ -156,47 +141,14 @@ class SimulatedWorker:
         return self.latency.decode_steps_within(self.state.decoding, self.state.context, now_ns - self.start_ns)
 
 
-class Credit:
-    """The credit that the workers' policies share; `shared` says whether there is any.
-
-    The value is checked out by one worker's policy at a time, so that policies stay pure although the charges of one
-    worker decide what another may do.
-    """
-
-    def __init__(self, policy: AnyLocalPolicy) -> None:
-        self._policy = policy.shared_credit
-        self.value = None if self._policy is None else self._policy.credit()
-        self.shared = self._policy is not None
-
-    @property
-    def known(self) -> Any:
-        """What is public of the credit; None if nothing is shared."""
-        return None if self._policy is None else self._policy.snapshot(self.value)
-
-    def checkout(self, state: Any, worker: int) -> Any:
-        """Return the worker's policy state with its view of the credit."""
-        return state if self._policy is None else self._policy.checkout(state, self.value, worker)
-
-    def commit(self, state: Any, worker: int) -> bool:
-        """Take the credit back from a worker's new policy state; returns whether it changed."""
-        if self._policy is None:
-            return False
-        before, self.value = self.value, self._policy.commit(self.value, state, worker)
-        return self.value is not before
-
-    def idle(self, worker: int) -> bool:
-        """Note that a worker has nothing to do; returns whether the credit changed."""
-        if self._policy is None:
-            return False
-        before, self.value = self.value, self._policy.idle(self.value, worker)
-        return self.value is not before
-
-
 class WorkerPool:
     """The workers of a run: they ask their policy, execute its plans, and publish what happens.
 
     `on_end` is called for each request that ends (and whether it finished), `on_step` after a step of a worker that
     requests are to leave, and `on_idle` when a worker has decided to do nothing.  `joining` counts workers to come.
+
+    The `credit` that the workers' policies share, if any, is checked out by one of them at a time, so that policies
+    stay pure although the charges of one worker decide what another may do.
     """
 
     def __init__(
@@ -208,8 +160,8 @@ class WorkerPool:
         leap: bool,
     ) -> None:
         self.policy = policy
-        self.credit = Credit(policy)
-        self.workers = [SimulatedWorker(worker, spec, policy.init()) for worker, spec in enumerate(specs)]
+        self.credit = None if policy.shared_credit is None else policy.shared_credit.credit()
+        self.workers = [SimulatedWorker(spec, spec.empty(i), policy.init()) for i, spec in enumerate(specs)]
         self.joining = 0
         self.on_end: Callable[[int, bool], None] = lambda request_id, finished: None
         self.on_step: Callable[[SimulatedWorker], None] = lambda worker: None
@@ -217,9 +169,9 @@ class WorkerPool:
         self._loop = loop
         self._agenda = loop.agenda
         self._listeners = tuple(listeners)
-        self._shares = self.credit.shared
+        self._sharing = policy.shared_credit
         # Charges of a leap would reach the other workers too late.
-        self._leap = leap and not self._shares
+        self._leap = leap and self._sharing is None
         self._ignored = policy.ignored - ENDS
         self._folded = FOLDED | self._ignored
         self._up: list[SimulatedWorker] | None = None
@@ -232,13 +184,13 @@ class WorkerPool:
         now_ns = self._loop.now_ns
         for _ in range(len(worker.state.in_flight) + 2):
             state, policy_state = worker.state, worker.policy_state
-            if self._shares:
-                policy_state = self.credit.checkout(policy_state, state.worker)
+            if self._sharing is not None:
+                policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
             plan, policy_state = self.policy.decide(policy_state, state.view(now_ns))
             worker.state, events = transitions.begin(state, plan, now_ns)
             worker.policy_state = policy_state
-            if self._shares:
-                self._commit(worker)
+            if self._sharing is not None:
+                self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
             if events:
                 self.publish(worker, events, decided=True)
             if plan.chunks or (plan.decode and worker.state.decoding) or worker.state.host.moves:
@@ -248,8 +200,8 @@ class WorkerPool:
                 return
             if not plan.preempt and not plan.admit:
                 worker.stop()
-                if self._shares and self.credit.idle(worker.state.worker):
-                    self._wake_others(worker)
+                if self._sharing is not None:
+                    self._commit(worker, self._sharing.idle(self.credit, state.worker))
                 self.on_idle(worker)
                 return
         number = worker.state.worker
@@ -260,9 +212,7 @@ class WorkerPool:
         worker = self.workers[number]
         if run != worker.run or worker.plan is None:
             return
-        worker.state, events = transitions.finish(worker.state, worker.plan, worker.steps, self._loop.now_ns)
-        if events:
-            self.publish(worker, events)
+        self.apply(worker, transitions.finish(worker.state, worker.plan, worker.steps, self._loop.now_ns))
         if worker.leaving or worker.moving:
             self.on_step(worker)
         self.decide(worker)
@@ -294,27 +244,26 @@ class WorkerPool:
             worker.waking = True
             self._loop.at(self._loop.now_ns, WORKER_WAKES, worker.state.worker)
 
-    def _wake_others(self, worker: SimulatedWorker) -> None:
-        for other in self.workers:
-            if other.plan is None and other is not worker and other.state.queue:
-                self.wake(other)
+    def _commit(self, worker: SimulatedWorker, credit: Any) -> None:
+        """Keep the shared credit that a worker's policy made; idle workers with queues decide again if it changed."""
+        changed, self.credit = credit is not self.credit, credit
+        if changed:
+            for other in self.workers:
+                if other.plan is None and other is not worker and other.state.queue:
+                    self.wake(other)
 
-    def _commit(self, worker: SimulatedWorker) -> None:
-        """Take shared credit back; idle workers with queues decide again if it changed."""
-        if self.credit.commit(worker.policy_state, worker.state.worker):
-            self._wake_others(worker)
+    @property
+    def known_credit(self) -> Any:
+        """What is public of the shared credit; None if nothing is shared."""
+        return None if self._sharing is None else self._sharing.snapshot(self.credit)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def cancel(self, worker: SimulatedWorker, request_id: int) -> None:
-        """Cancel a request between two steps."""
-        worker.state, events = transitions.cancel(worker.state, request_id, self._loop.now_ns)
-        self.publish(worker, events)
-
-    def reject(self, worker: SimulatedWorker, request_id: int, reason: str) -> None:
-        """Reject a waiting request."""
-        worker.state, events = transitions.reject(worker.state, request_id, reason, self._loop.now_ns)
-        self.publish(worker, events)
+    def apply(self, worker: SimulatedWorker, step: transitions.Step) -> None:
+        """Take a transition of a worker, and publish what happened."""
+        worker.state, events = step
+        if events:
+            self.publish(worker, events)
 
     def publish(self, worker: SimulatedWorker, events: list[Event], decided: bool = False) -> None:
         """Tell the worker's policy and the listeners what happened, and then which requests ended.
@@ -322,8 +271,8 @@ class WorkerPool:
         What the policy has `decided` itself, it has folded already.
         """
         policy_state, observe = worker.policy_state, self.policy.observe
-        if self._shares:
-            policy_state = self.credit.checkout(policy_state, worker.state.worker)
+        if self._sharing is not None:
+            policy_state = self._sharing.checkout(policy_state, self.credit, worker.state.worker)
         over = False
         untold = self._folded if decided else self._ignored
         for event in events:
@@ -333,8 +282,8 @@ class WorkerPool:
                 if kind in ENDS:
                     over = True
         worker.policy_state = policy_state
-        if self._shares:
-            self._commit(worker)
+        if self._sharing is not None:
+            self._commit(worker, self._sharing.commit(self.credit, policy_state, worker.state.worker))
         for listener in self._listeners:
             listener(events)
         if over:

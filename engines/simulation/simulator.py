@@ -18,14 +18,12 @@ from fairsched.engines.simulation.control_plane import ControlPlane, Reports
 from fairsched.engines.simulation.dispatcher import Dispatcher
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORTS_ARE_DUE, WORKER_CHANGES, EventLoop
 from fairsched.engines.simulation.predictors import Predictor
-from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker, WorkerPool
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Workload
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
-
-__all__ = ["PolicyStallError", "Simulator", "simulate_events"]
 
 FRUITLESS_MAX = 1_000
 """A policy is asked so often in a row while nothing else can happen; then the requests that it holds are rejected."""
@@ -99,7 +97,7 @@ class Simulator:
 
     def moved(self) -> dict[str, int]:
         """Return how often requests changed their worker or did not, and how many reports were lost."""
-        return self.dispatcher.counters.counts() | {"reports_lost": self.control.reports_lost}
+        return self.dispatcher.counts | {"reports_lost": self.control.reports_lost}
 
     def run(self) -> None:
         """Serve the whole workload.  May be called once."""
@@ -135,7 +133,7 @@ class Simulator:
         for worker in self.workers:
             for request_id in sorted(worker.state.queue):
                 reason = f"request {request_id} still waits at worker {worker.state.worker}, which is idle"
-                self.pool.reject(worker, request_id, reason)
+                self.pool.apply(worker, transitions.reject(worker.state, request_id, reason, self.loop.now_ns))
         self.dispatcher.reject_held()
 
     # --- workers ----------------------------------------------------------------------------------------------------
@@ -185,9 +183,7 @@ class Simulator:
 
     def _restarts(self, worker: SimulatedWorker, down_ns: int) -> None:
         self._void(worker)
-        worker.state, events = transitions.lose(worker.state, self.loop.now_ns)
-        if events:
-            self.pool.publish(worker, events)
+        self.pool.apply(worker, transitions.lose(worker.state, self.loop.now_ns))
         self.pool.take_down(worker, self.loop.now_ns + down_ns)
 
     def _crashes(self, worker: SimulatedWorker, down_ns: int | None) -> None:
@@ -213,7 +209,7 @@ class Simulator:
     def _leaves(self, worker: SimulatedWorker) -> None:
         self.pool.enter(worker, "absent")
         worker.waking = False
-        worker.state = worker.empty(worker.state.worker)
+        worker.state = worker.spec.empty(worker.state.worker)
         self._announce(worker, WorkerLeft(self.loop.now_ns, worker.state.worker))
 
     # --- reports and decisions --------------------------------------------------------------------------------------
@@ -247,7 +243,7 @@ class Simulator:
             self.loop.beats -= 1
         self.dispatcher.follow_decoding()
         takers = self.pool.takers()
-        view = self.control.view(takers, self.pool.credit.known)
+        view = self.control.view(takers, self.pool.known_credit)
         if takers and view.workers:
             plan = self.control.decide(view)
             for dispatch in plan.dispatches:

@@ -4,6 +4,11 @@ Each event costs O(1), a decode run O(its clients), and an admission O(clients i
 one memory (MemShared).  What no event shows is said to be so, with the reason; nothing passes in silence.
 """
 
+from collections import defaultdict
+
+import attrs
+
+from fairsched.model import theorem
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -14,39 +19,19 @@ from fairsched.model.events import (
     Preempted,
     Rejected,
     Settled,
+    WorkerDraining,
     WorkerJoined,
+    WorkerLeft,
 )
+from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Breach, Finding, Promise
 from fairsched.model.pricing import charged_tokens
-from fairsched.model.theorem import (
-    ASSUMPTIONS,
-    BACKLOGGED_DURING,
-    BACKLOGGED_EVERYWHERE,
-    BACKLOGGED_TOGETHER,
-    BOTH_SERVE,
-    CAPACITY_FLOOR,
-    CAPPED,
-    CHARGES_AT_LEAST_ONE,
-    EQUAL_QUANTA,
-    EQUAL_WORKERS,
-    EXTEND_AS_PLANNED,
-    FITS_ALONE,
-    GATE_RESPECTED,
-    GLOBAL_REFILL,
-    LIFT_ON_JOIN,
-    MEM_RESERVE,
-    MEM_SHARED,
-    NOTHING_REFUNDED,
-    OUTPUTS_BOUNDED,
-    QUANTUM_POSITIVE,
-    REJOIN_KEEPS_DEBT,
-    STALE_READS,
-    Assumption,
-)
+from fairsched.model.theorem import Assumption
 
 # --- what the monitor knows of requests and clients -------------------------------------------------------------------
 
 
+@attrs.define(eq=False)
 class Call:
     """A request as the monitor knows it; `most` is its declared output (None: it came before the monitor did).
 
@@ -54,20 +39,18 @@ class Call:
     admission, and `reserved` output tokens and `kv` tokens in all are promised to it.
     """
 
-    __slots__ = ("client", "context", "extend", "generated", "kv", "most", "queued", "reserved", "running")
-
-    def __init__(self, client: int, most: int | None) -> None:
-        self.client = client
-        self.most = most
-        self.generated = 0
-        self.context = 0
-        self.extend = 0
-        self.reserved = 0
-        self.kv = 0
-        self.queued = False
-        self.running = False
+    client: int
+    most: int | None = None
+    generated: int = 0
+    context: int = 0
+    extend: int = 0
+    reserved: int = 0
+    kv: int = 0
+    queued: bool = False
+    running: bool = False
 
 
+@attrs.define(eq=False)
 class Account:
     """A client: its requests in the queue and since when it waits, and what is promised to those that run.
 
@@ -75,32 +58,38 @@ class Account:
     charged since its last admission and `last` for that admission alone.
     """
 
-    __slots__ = ("kv", "last", "produced", "reserved", "since", "total_start", "wait_start", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.wait_start = 0
-        self.total_start = 0
-        self.reserved = 0
-        self.produced = 0
-        self.since = 0
-        self.last = 0
-        self.kv = 0
+    waiting: int = 0
+    wait_start: int = 0
+    total_start: int = 0
+    reserved: int = 0
+    produced: int = 0
+    since: int = 0
+    last: int = 0
+    kv: int = 0
 
 
-_ELSEWHERE = (BACKLOGGED_EVERYWHERE, BACKLOGGED_TOGETHER, EQUAL_WORKERS, BOTH_SERVE, GLOBAL_REFILL, STALE_READS)
+_ELSEWHERE = (
+    theorem.BACKLOGGED_EVERYWHERE,
+    theorem.BACKLOGGED_TOGETHER,
+    theorem.EQUAL_WORKERS,
+    theorem.BOTH_SERVE,
+    theorem.GLOBAL_REFILL,
+    theorem.STALE_READS,
+)
 """What is about several workers."""
 
 
 class AssumptionWatch:
-    """The assumptions of one worker.  Each handler returns what the event charges, in cost units of multiplier 1."""
+    """The assumptions of one worker.  It tells `gaps` which clients wait and what they are charged, in cost units of
+    multiplier 1.
+    """
 
-    def __init__(self, promise: Promise, worker: int, asks_gate: bool) -> None:
-        self.promise = promise
+    def __init__(self, promise: Promise, worker: int, asks_gate: bool, gaps: GapWatch) -> None:
         self.position = 0
-        self.accounts: dict[int, Account] = {}
+        self._gaps = gaps
         self._worker = worker
         self._asks_gate = asks_gate
+        self._accounts = defaultdict[int, Account](Account)
         self._calls: dict[int, Call] = {}
         self._broken: dict[str, tuple[int, Breach]] = {}
         self._capacity: int | None = None
@@ -113,12 +102,18 @@ class AssumptionWatch:
         self._least: tuple[int, int, int] | None = None
         self._rates = promise.charging.rates
         self._percent = promise.charging.percent
-        needed = promise.needed_by()
-        self._times_max = 1
-        self._shared = MEM_SHARED.name in needed and promise.charge_max is not None and promise.outputs_reserved
-        self._needed = needed
+        self._needed = promise.needed_by()
+        self._shared = (
+            theorem.MEM_SHARED.name in self._needed and promise.charge_max is not None and promise.outputs_reserved
+        )
+        self.configure(promise, 0)
 
-    # --- what is broken ---------------------------------------------------------------------------------------------
+    def configure(self, promise: Promise, time_ns: int) -> None:
+        """Hold the run to a promise from now on, and count what its configuration breaks."""
+        self.promise = self._gaps.promise = promise
+        self._times_max = max(promise.charging.multipliers, default=1)
+        for assumption, text in promise.defects():
+            self.breach(assumption, time_ns, text)
 
     def breach(self, assumption: Assumption, time_ns: int, text: str) -> None:
         """Count a violation by the present event; the first is kept."""
@@ -127,40 +122,36 @@ class AssumptionWatch:
             first = Breach(time_ns, self._worker, self.position, text)
         self._broken[assumption.name] = (count + 1, first)
 
-    def account(self, client: int) -> Account:
-        """The client's account."""
-        account = self.accounts.get(client)
-        if account is None:
-            account = self.accounts[client] = Account()
-        return account
-
     def _call(self, request_id: int, client: int) -> Call:
         call = self._calls.get(request_id)
         if call is None:
-            call = self._calls[request_id] = Call(client, None)
+            call = self._calls[request_id] = Call(client)
         return call
 
-    # --- queue ------------------------------------------------------------------------------------------------------
+    # --- queue and charges ------------------------------------------------------------------------------------------
 
-    def _joins(self, account: Account, time_ns: int) -> bool:
-        """One more request of the client waits; whether none did."""
+    def _joins(self, client: int, time_ns: int) -> None:
+        """One more request of the client waits."""
+        account = self._accounts[client]
         account.waiting += 1
         if account.waiting > 1:
-            return False
+            return
         account.wait_start, account.total_start = time_ns, self._total
         self._waiting += 1
         if self._waiting == 2:
             self._together_since = time_ns
-        return True
+        self._gaps.join(client)
 
-    def _leaves(self, account: Account, time_ns: int) -> bool:
+    def _leaves(self, client: int, time_ns: int) -> bool:
         """One request of the client waits no more; whether it was the last."""
+        account = self._accounts[client]
         account.waiting -= 1
         if account.waiting:
             return False
         if self._waiting == 2:
             self._together_ns += time_ns - self._together_since
         self._waiting -= 1
+        self._gaps.leave(client)
         return True
 
     def _served(self, account: Account, client: int, time_ns: int) -> None:
@@ -171,7 +162,12 @@ class AssumptionWatch:
         floor = self.promise.capacity_floor
         if floor is not None and charged * 1e9 < floor * span:
             text = f"client {client} waited {span} ns, and {charged} cost units were charged to all meanwhile"
-            self.breach(CAPACITY_FLOOR, time_ns, text)
+            self.breach(theorem.CAPACITY_FLOOR, time_ns, text)
+
+    def _charge(self, event: Admitted | Settled | Cancelled | Migrated, cost: int) -> None:
+        """The event charges its client (a refund is negative)."""
+        self._total += cost
+        self._gaps.charge((event.client,), (cost,), event.time_ns, self.position)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -179,20 +175,37 @@ class AssumptionWatch:
         """Note the worker's capacity."""
         self._capacity = event.kv_capacity_tokens
 
-    def arrived(self, event: Arrived) -> bool:
-        """A request joins the queue; whether its client begins to wait."""
+    def draining(self, event: WorkerDraining) -> None:
+        """The worker serves no more requests than it has."""
+        self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} takes no more requests")
+
+    def left(self, event: WorkerLeft) -> None:
+        """The worker is gone, and all that waited or ran on it."""
+        self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} left")
+        waiting = [client for client, account in self._accounts.items() if account.waiting]
+        if waiting and self.promise.capacity_floor is not None:
+            text = f"worker {self._worker} left, and client {min(waiting)} waits for nothing"
+            self.breach(theorem.CAPACITY_FLOOR, event.time_ns, text)
+        for client in waiting:
+            self._gaps.leave(client)
+        self._accounts.clear()
+        self._calls.clear()
+        self._running = self._waiting = self._outstanding = 0
+
+    def arrived(self, event: Arrived) -> None:
+        """A request joins the queue."""
         request = event.request
         call = self._calls[request.id] = Call(request.client, request.max_output_tokens)
         call.queued, call.generated = True, event.generated_tokens
         need = request.prompt.tokens + request.max_output_tokens
         if self._capacity is not None and need > self._capacity:
             text = f"request {request.id} needs {need} tokens, and the worker holds {self._capacity}"
-            self.breach(FITS_ALONE, event.time_ns, text)
-        return self._joins(self.account(request.client), event.time_ns)
+            self.breach(theorem.FITS_ALONE, event.time_ns, text)
+        self._joins(request.client, event.time_ns)
 
-    def admitted(self, event: Admitted) -> tuple[int, bool]:
-        """A request enters; what that costs, and whether nothing more of its client waits."""
-        call, account = self._call(event.request_id, event.client), self.account(event.client)
+    def admitted(self, event: Admitted) -> None:
+        """A request enters."""
+        call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         tokens = charged_tokens(event.extend_tokens, event.cached_prefix_tokens, self._percent)
         cost = tokens * self._rates.input
         call.running = True
@@ -201,25 +214,21 @@ class AssumptionWatch:
         account.reserved += call.reserved
         self._outstanding += call.reserved
         account.since = account.last = cost
-        self._total += cost
+        self._charge(event, cost)
         self._running += 1
         if tokens < 1:
-            self.breach(
-                CHARGES_AT_LEAST_ONE, event.time_ns, f"request {event.request_id} is admitted for {tokens} tokens"
-            )
+            text = f"request {event.request_id} is admitted for {tokens} tokens"
+            self.breach(theorem.CHARGES_AT_LEAST_ONE, event.time_ns, text)
         if call.most is not None:
             self._check_reserved(event, call, account)
         self._check_room(event.time_ns, event.request_id, event.client, account)
         running_max = self.promise.running_max
         if running_max is not None and self._running > running_max:
-            self.breach(OUTPUTS_BOUNDED, event.time_ns, f"{self._running} requests run, and {running_max} may")
-        if not call.queued:
-            return cost, False
-        call.queued = False
-        left = self._leaves(account, event.time_ns)
-        if left:
-            self._served(account, event.client, event.time_ns)
-        return cost, left
+            self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, f"{self._running} requests run, and {running_max} may")
+        if call.queued:
+            call.queued = False
+            if self._leaves(event.client, event.time_ns):
+                self._served(account, event.client, event.time_ns)
 
     def _check_reserved(self, event: Admitted, call: Call, account: Account) -> None:
         """What the request may still produce is promised to it, and the cap holds what its client is promised."""
@@ -229,11 +238,11 @@ class AssumptionWatch:
         account.kv += call.kv
         if self.promise.outputs_reserved and call.reserved < left:
             text = f"request {event.request_id} may produce {left} tokens and {call.reserved} are reserved"
-            self.breach(MEM_RESERVE, event.time_ns, text)
+            self.breach(theorem.MEM_RESERVE, event.time_ns, text)
         cap = self.promise.in_flight_cap_tokens
         if cap is not None and account.kv > cap:
             text = f"client {event.client} has {account.kv} tokens in flight, over the cap of {cap}"
-            self.breach(CAPPED, event.time_ns, text)
+            self.breach(theorem.CAPPED, event.time_ns, text)
 
     def _owed(self, account: Account) -> int:
         """What may still be charged to a client for the outputs reserved for it: R."""
@@ -247,87 +256,77 @@ class AssumptionWatch:
         whole = account.last + self._owed(account)
         if whole > most:
             text = f"client {client} may be charged {whole} after request {request_id} was admitted, and U is {most}"
-            self.breach(MEM_RESERVE, time_ns, text)
+            self.breach(theorem.MEM_RESERVE, time_ns, text)
         if self._shared:
             self._check_shared(time_ns, client, whole, most)
 
     def _check_shared(self, time_ns: int, client: int, whole: int, most: int) -> None:
         """The same together with any one other client; each at its own multiplier.  O(1) if all others fit too."""
-        account = self.accounts[client]
+        account, times = self._accounts[client], self.promise.charging.times
         bound = most * self._times_max
         rest = self._rates.output * (self._outstanding - account.reserved + account.produced)
-        if (whole + rest) * self._times_max <= bound and MEM_RESERVE.name not in self._broken:
+        if (whole + rest) * self._times_max <= bound and theorem.MEM_RESERVE.name not in self._broken:
             return
-        others = ((self._owed(other) * self._times(g), g) for g, other in self.accounts.items() if g != client)
+        others = ((self._owed(other) * times(g), g) for g, other in self._accounts.items() if g != client)
         beside, other = max(others, default=(0, client))
-        together = whole * self._times(client) + beside
+        together = whole * times(client) + beside
         if together > bound:
             text = (
                 f"client {client} and client {other} may be charged {together} together, and the largest U is {bound}"
             )
-            self.breach(MEM_SHARED, time_ns, text)
+            self.breach(theorem.MEM_SHARED, time_ns, text)
 
-    def _times(self, client: int) -> int:
-        multipliers = self.promise.charging.multipliers
-        return multipliers[client] if client < len(multipliers) else 1
-
-    def settled(self, event: Settled) -> int:
-        """The true extend tokens are known; what that charges."""
-        call, account = self._call(event.request_id, event.client), self.account(event.client)
+    def settled(self, event: Settled) -> None:
+        """The true extend tokens are known."""
+        call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         before = charged_tokens(call.extend, call.context - call.extend, self._percent)
         more = event.extend_tokens - call.extend
         call.extend = event.extend_tokens
-        if more > 0:
-            text = f"request {event.request_id} computes {more} tokens more than planned"
-            self.breach(EXTEND_AS_PLANNED, event.time_ns, text)
-        if self._percent == 100:
-            return 0
         after = charged_tokens(call.extend, call.context - call.extend, self._percent)
         cost = (after - before) * self._rates.input
+        self._charge(event, cost)
+        if more > 0:
+            text = f"request {event.request_id} computes {more} tokens more than planned"
+            self.breach(theorem.EXTEND_AS_PLANNED, event.time_ns, text)
+        if self._percent == 100:
+            return
         account.last += cost
         account.since += cost
-        self._total += cost
         if more < 0:
-            self._refund(event.time_ns, event.client, -cost, f"request {event.request_id} was settled for less")
+            self._refund(event, -cost, "was settled for less")
         if event.extend_tokens < 1:
             text = f"request {event.request_id} is settled for {event.extend_tokens} tokens"
-            self.breach(CHARGES_AT_LEAST_ONE, event.time_ns, text)
+            self.breach(theorem.CHARGES_AT_LEAST_ONE, event.time_ns, text)
         if more > 0:
             self._check_room(event.time_ns, event.request_id, event.client, account)
-        return cost
 
-    def decoded(self, event: Decoded) -> list[int]:
-        """Tokens were decoded; what that charges each client of the event."""
+    def decoded(self, event: Decoded) -> None:
+        """Tokens were decoded."""
         output = self._rates.output
-        reserved = self.promise.outputs_reserved
+        reserved, most = self.promise.outputs_reserved, self.promise.charge_max
         costs = []
         for client, tokens in zip(event.clients, event.tokens, strict=True):
             cost = tokens * output
-            account = self.account(client)
+            account = self._accounts[client]
             account.produced += tokens
             account.since += cost
             if reserved and account.produced > account.reserved:
                 over = account.produced - account.reserved
                 text = f"client {client} decoded {over} tokens more than are reserved for it"
-                self.breach(MEM_RESERVE, event.time_ns, text)
-            elif not reserved:
-                self._check_charged(event.time_ns, client, account)
+                self.breach(theorem.MEM_RESERVE, event.time_ns, text)
+            elif not reserved and most is not None and account.since > most:
+                # Without reservations U bounds what was charged since the last admission itself.
+                text = f"client {client} was charged {account.since} since its last admission, and U is {most}"
+                self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, text)
             costs.append(cost)
         total = sum(costs)
         self._total += total
         self._outstanding -= total // output
-        return costs
+        self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
-    def _check_charged(self, time_ns: int, client: int, account: Account) -> None:
-        """Where outputs are not reserved, U bounds what was charged since the last admission itself."""
-        most = self.promise.charge_max
-        if most is not None and account.since > most:
-            text = f"client {client} was charged {account.since} since its last admission, and U is {most}"
-            self.breach(OUTPUTS_BOUNDED, time_ns, text)
-
-    def _out(self, request_id: int, client: int, generated: int, time_ns: int) -> Call:
+    def _out(self, event: Preempted | Finished | Cancelled | Migrated, generated: int) -> Call:
         """A request leaves the batch after `generated` output tokens in all."""
-        call, account = self._call(request_id, client), self.account(client)
+        call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         here = generated - call.generated
         if call.running:
             account.reserved -= call.reserved
@@ -337,55 +336,47 @@ class AssumptionWatch:
             call.running = False
             self._running -= 1
         if call.most is not None and generated > call.most:
-            text = f"request {request_id} produced {generated} tokens and had declared {call.most}"
-            self.breach(OUTPUTS_BOUNDED, time_ns, text)
+            text = f"request {event.request_id} produced {generated} tokens and had declared {call.most}"
+            self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, text)
             if self.promise.outputs_reserved and here > call.reserved:
-                self.breach(MEM_RESERVE, time_ns, text)
+                self.breach(theorem.MEM_RESERVE, event.time_ns, text)
         call.generated = generated
         return call
 
-    def preempted(self, event: Preempted) -> bool:
-        """A request waits again; whether its client begins to wait."""
-        call = self._out(event.request_id, event.client, event.generated_tokens, event.time_ns)
+    def preempted(self, event: Preempted) -> None:
+        """A request waits again."""
+        call = self._out(event, event.generated_tokens)
         call.queued = True
-        return self._joins(self.account(call.client), event.time_ns)
+        self._joins(call.client, event.time_ns)
 
     def finished(self, event: Finished) -> None:
         """A request is done."""
-        self._out(event.request_id, event.client, event.output_tokens, event.time_ns)
+        self._out(event, event.output_tokens)
         del self._calls[event.request_id]
 
-    def cancelled(self, event: Cancelled | Migrated) -> tuple[int, bool]:
-        """A request leaves; what is given back (negative), and whether nothing more of the client waits."""
+    def cancelled(self, event: Cancelled | Migrated) -> None:
+        """A request leaves, and what was not computed for it is given back."""
+        cost = event.uncomputed_tokens * self._rates.input if event.was_running else 0
+        self._charge(event, -cost)
         if not event.was_running:
-            return 0, self._gone(event.request_id, event.time_ns)
-        self._out(event.request_id, event.client, event.generated_tokens, event.time_ns)
+            self.gone(event)
+            return
+        self._out(event, event.generated_tokens)
         del self._calls[event.request_id]
-        cost = event.uncomputed_tokens * self._rates.input
-        how = "was cancelled" if isinstance(event, Cancelled) else "left"
         if cost:
-            self._total -= cost
-            self.account(event.client).since -= cost
-            self._refund(event.time_ns, event.client, cost, f"request {event.request_id} {how} while it ran")
-        return -cost, False
+            self._accounts[event.client].since -= cost
+            how = "was cancelled" if isinstance(event, Cancelled) else "left"
+            self._refund(event, cost, f"{how} while it ran")
 
-    def rejected(self, event: Rejected) -> bool:
-        """A request will not be served; whether nothing more of its client waits."""
-        return self._gone(event.request_id, event.time_ns)
-
-    def _gone(self, request_id: int, time_ns: int) -> bool:
+    def gone(self, event: Cancelled | Migrated | Rejected) -> None:
         """A waiting request leaves without an admission; one that never arrived changes nothing."""
-        call = self._calls.pop(request_id, None)
-        return call is not None and call.queued and self._leaves(self.account(call.client), time_ns)
+        call = self._calls.pop(event.request_id, None)
+        if call is not None and call.queued:
+            self._leaves(call.client, event.time_ns)
 
-    def _refund(self, time_ns: int, client: int, cost: int, why: str) -> None:
-        self.breach(NOTHING_REFUNDED, time_ns, f"{why}: {cost} cost units are given back to client {client}")
-
-    def emptied(self) -> None:
-        """The worker is gone, and all that waited or ran on it."""
-        self.accounts.clear()
-        self._calls.clear()
-        self._running = self._waiting = self._outstanding = 0
+    def _refund(self, event: Settled | Cancelled | Migrated, cost: int, why: str) -> None:
+        text = f"request {event.request_id} {why}: {cost} cost units are given back to client {event.client}"
+        self.breach(theorem.NOTHING_REFUNDED, event.time_ns, text)
 
     # --- report -----------------------------------------------------------------------------------------------------
 
@@ -393,7 +384,7 @@ class AssumptionWatch:
         """All assumptions by name, with what was seen so far."""
         reasons, notes = self._reasons(), self._notes(now_ns)
         found: dict[str, Finding] = {}
-        for assumption in ASSUMPTIONS:
+        for assumption in theorem.ASSUMPTIONS:
             name = assumption.name
             count, first = self._broken.get(name, (0, None))
             why = None if first is not None else reasons.get(name)
@@ -404,41 +395,38 @@ class AssumptionWatch:
     def _reasons(self) -> dict[str, str]:
         """Return the assumptions that cannot be watched here, and why."""
         promise = self.promise
-        reasons = {BACKLOGGED_DURING.name: "it selects the intervals that count, and is never broken"}
+        reasons = {theorem.BACKLOGGED_DURING.name: "it selects the intervals that count, and is never broken"}
         if not promise.outputs_reserved:
-            reasons[MEM_RESERVE.name] = "outputs are not reserved: OutputsBounded stands for it"
-            reasons[MEM_SHARED.name] = "outputs are not reserved, so that no memory bounds what may still be charged"
+            reasons[theorem.MEM_RESERVE.name] = "outputs are not reserved: OutputsBounded stands for it"
+            reasons[theorem.MEM_SHARED.name] = (
+                "outputs are not reserved, so that no memory bounds what may still be charged"
+            )
         elif promise.charge_max is None:
-            reasons[MEM_SHARED.name] = "the policy names no U"
+            reasons[theorem.MEM_SHARED.name] = "the policy names no U"
         reasons |= {each.name: "it is about several workers, and this monitor sees one" for each in _ELSEWHERE}
-        for assumption in (MEM_SHARED, REJOIN_KEEPS_DEBT, LIFT_ON_JOIN):
+        for assumption in (theorem.MEM_SHARED, theorem.REJOIN_KEEPS_DEBT, theorem.LIFT_ON_JOIN):
             if assumption.name not in self._needed:
                 reasons[assumption.name] = "no theorem of the policy rests on it"
         if not self._asks_gate:
-            reasons[GATE_RESPECTED.name] = "no gate check was given"
+            reasons[theorem.GATE_RESPECTED.name] = "no gate check was given"
         if promise.in_flight_cap_tokens is None:
-            reasons[CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
+            reasons[theorem.CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
         if promise.capacity_floor is None:
-            reasons[CAPACITY_FLOOR.name] = "no rate is claimed; the least observed is reported"
+            reasons[theorem.CAPACITY_FLOOR.name] = "no rate is claimed; the least observed is reported"
         if self._capacity is None:
-            reasons[FITS_ALONE.name] = "the worker did not say what it holds"
+            reasons[theorem.FITS_ALONE.name] = "the worker did not say what it holds"
         if not promise.quanta:
-            reasons[QUANTUM_POSITIVE.name] = reasons[EQUAL_QUANTA.name] = "the gate has no quanta"
+            reasons[theorem.QUANTUM_POSITIVE.name] = reasons[theorem.EQUAL_QUANTA.name] = "the gate has no quanta"
         return reasons
 
     def _notes(self, now_ns: int) -> dict[str, str]:
         """What was measured beside."""
         together = self._together_ns + (now_ns - self._together_since if self._waiting > 1 else 0)
-        notes = {BACKLOGGED_DURING.name: f"two or more clients waited together for {together} ns"}
+        notes = {theorem.BACKLOGGED_DURING.name: f"two or more clients waited together for {together} ns"}
         if self._least is not None:
             charged, span, client = self._least
             rate = charged * 1e9 / span
-            notes[CAPACITY_FLOOR.name] = f"least {rate:.6g} cost units a second, while client {client} waited {span} ns"
+            notes[theorem.CAPACITY_FLOOR.name] = (
+                f"least {rate:.6g} cost units a second, while client {client} waited {span} ns"
+            )
         return notes
-
-    def configure(self, promise: Promise, time_ns: int) -> None:
-        """Hold the run to a promise from now on, and count what its configuration breaks."""
-        self.promise = promise
-        self._times_max = max(promise.charging.multipliers, default=1)
-        for assumption, text in promise.defects():
-            self.breach(assumption, time_ns, text)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairsched.model.monitor.guarantee import Largest
+from fairsched.model.monitor.guarantee import BoundBreach, Largest, Promise
 from fairsched.model.service import CLIENTS_MAX, Ints
 
 _FIRST = 8
@@ -30,20 +30,31 @@ def _room(matrix: Ints, rows: int, columns: int) -> Ints:
     return larger
 
 
-class PairGaps:
-    """The gaps of every two clients that wait.
+class _Grown:
+    """The largest gap so far, and at how many events one was over its bound, the first of them kept.
 
-    A charge to k clients of which n wait costs O(k n); at most `clients_max` are compared at a time, the first that
-    wait, and `left_out` counts those that were not.
+    At most `clients_max` clients are compared, and `left_out` counts those that were not.
     """
 
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
         self.largest = Largest()
         self.left_out = 0
+        self.violations = 0
+        self.first: BoundBreach | None = None
         self._max = clients_max
         self._rows: dict[int, int] = {}
-        self._clients: list[int] = []
         self._service = np.zeros(_FIRST, dtype=np.int64)
+
+
+class PairGaps(_Grown):
+    """The gaps of every two clients that wait.
+
+    A charge to k clients of which n wait costs O(k n).  The first `clients_max` that wait are compared.
+    """
+
+    def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
+        super().__init__(clients_max)
+        self._clients: list[int] = []
         self._lead = np.zeros((_FIRST, _FIRST), dtype=np.int64)
 
     def join(self, client: int) -> None:
@@ -122,22 +133,18 @@ class PairGaps:
 _NONE = Largest()
 
 
-class Lags:
+class Lags(_Grown):
     """How far each client that waits has fallen behind each client that ever came.
 
-    A charge to k clients of which n wait and m are known costs O(k (n + m)); of `clients_max` known clients at most,
-    the first that came, and `left_out` counts the others.
+    A charge to k clients of which n wait and m are known costs O(k (n + m)).  The first `clients_max` that came are
+    compared.
     """
 
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
-        self.largest = Largest()
-        self.left_out = 0
-        self._max = clients_max
+        super().__init__(clients_max)
         # Column 0 is no client, its service stays 0: a client that comes later starts as its copy.
         self._columns: dict[int, int] = {}
         self._names = [-1]
-        self._service = np.zeros(_FIRST, dtype=np.int64)
-        self._rows: dict[int, int] = {}
         self._waiting: list[int] = []
         self._floor = np.zeros((_FIRST, _FIRST), dtype=np.int64)
 
@@ -220,3 +227,49 @@ class Lags:
         which, column = divmod(int(lag.argmax()), lag.shape[1])
         behind = self._names[self._waiting[rows[which]]]
         return Largest(int(lag[which, column]), self._names[columns[column]], behind, time_ns)
+
+
+class GapWatch:
+    """Both kinds of gaps on one worker, held to the bounds of a promise; with `measured=False` it does nothing."""
+
+    def __init__(self, promise: Promise, worker: int, measured: bool) -> None:
+        self.promise = promise
+        self.pairs, self.lags = PairGaps(), Lags()
+        self._both: tuple[PairGaps | Lags, ...] = (self.pairs, self.lags) if measured else ()
+        self._worker = worker
+
+    def join(self, client: int) -> None:
+        """The client begins to wait."""
+        for gaps in self._both:
+            gaps.join(client)
+
+    def leave(self, client: int) -> None:
+        """The client waits no more."""
+        for gaps in self._both:
+            gaps.leave(client)
+
+    def restart(self) -> None:
+        """Intervals begin anew: the unit of service has changed."""
+        for gaps in self._both:
+            gaps.restart()
+
+    def charge(self, clients: Sequence[int], costs: Sequence[int], time_ns: int, position: int) -> None:
+        """The worker's event at `position` charges `costs[k]` to `clients[k]`, in cost units of multiplier 1."""
+        if not self._both:
+            return
+        promise = self.promise
+        if times := promise.charging.multipliers:
+            known = len(times)
+            costs = [
+                cost * times[client] if client < known else cost for client, cost in zip(clients, costs, strict=True)
+            ]
+        for gaps, bound in zip(self._both, (promise.gap_bound, promise.lag_bound), strict=True):
+            found = gaps.charge(clients, costs, time_ns)
+            if bound is not None and found.cost > bound:
+                gaps.violations += 1
+                if gaps.first is None:
+                    assert found.ahead is not None
+                    assert found.behind is not None
+                    gaps.first = BoundBreach(
+                        time_ns, self._worker, position, found.ahead, found.behind, found.cost, bound
+                    )

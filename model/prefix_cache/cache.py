@@ -24,7 +24,9 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
 
     def cached_tokens(self, prompt: Prompt) -> int:
         """Tokens of the prompt that need not be computed; at least one always must be.  O(depth of the tree)."""
-        return _usable(prompt, self.tree.match(prompt).blocks) if prompt.keys else 0
+        if not prompt.keys:
+            return 0
+        return min(self.tree.match(prompt).blocks, prompt.reusable_blocks) * prompt.block_tokens
 
     def admit(self, request_id: int, prompt: Prompt, stamp: int) -> tuple["PrefixCache", int, Insertion | None]:
         """Pin the cached part of the prompt for this request; also its tokens, and the cut if a node was cut for it.
@@ -74,7 +76,3 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
     def cacheable(self, prompt: Prompt) -> bool:
         """Whether this cache can hold the prompt: it has keys, and blocks of the size that the cache has."""
         return bool(prompt.keys) and (not self.tree.cached_tokens or self.tree.block_tokens == prompt.block_tokens)
-
-
-def _usable(prompt: Prompt, blocks: int) -> int:
-    return min(blocks, prompt.reusable_blocks) * prompt.block_tokens

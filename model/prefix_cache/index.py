@@ -37,7 +37,7 @@ from fairsched.model.prefix_cache.index_node import (
     rows_of,
 )
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree_draft import NO_NODE, ROOT, walk
+from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, walk
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SCHEMA = 1
@@ -333,15 +333,21 @@ class PrefixIndex(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `AssertionError` unless every representation invariant holds.  O(all keys)."""
         root = self.nodes[ROOT]
-        # The root covers nothing, every worker holds it, and none stamps it.
-        assert (root.parent, root.start, root.end, root.held) == (NO_NODE, 0, 0, ALL_WORKERS)
+        # Every worker holds the root, and none stamps it.
+        assert root.held == ALL_WORKERS
         assert not root.stamps
-        # Every node but the root is the child of exactly one, and ids come from the counter.
-        assert sorted([ROOT, *(c for n in self.nodes.values() for c in n.children.values())]) == sorted(self.nodes)
-        assert all(ROOT <= i < self.next_id for i in self.nodes)
+        check_shape(self.nodes, self.next_id, self.block_tokens)
         for i, node in self.nodes.items():
-            self._check_children(i, node)
-            self._check_workers(i, node)
+            children = [self.nodes[c] for c in node.children.values()]
+            # The holders of a child hold its parent; what workers hold below is counted, and nothing else.
+            assert all(child.held >= 0 and child.held & ~node.held == 0 for child in children)
+            assert dict(node.below) == Counter(w for child in children for w in bits(child.held))
+            # Every node has a reason: a holder or a hit, and something that ends with it.
+            if i != ROOT:
+                assert node.held or node.hits
+                assert len(children) != 1 or node.ends or node.stamps or children[0].held != node.held
+            # Only holders stamp, and no later than the last access.
+            assert all(node.held >> w & 1 and stamp < self.next_stamp for w, stamp in node.stamps.items())
         # The window holds exactly the hits that the nodes count, in the order of time, none of the future.
         hits, ends = counted({i: n.parent for i, n in self.nodes.items()}, self.window)
         assert all(dict(n.hits) == hits[i] and n.ends == ends[i] for i, n in self.nodes.items())
@@ -356,28 +362,3 @@ class PrefixIndex(msgspec.Struct, frozen=True):
             shelf.order.check()
             assert shelf.blocks == sum(n.end - n.start for n in held.values())
             assert list(shelf.order) == sorted((n.stamps[w], i) for i, n in held.items() if w not in n.below)
-
-    def _check_children(self, i: int, node: IndexNode) -> None:
-        children = [self.nodes[c] for c in node.children.values()]
-        for key, child in zip(node.children, children, strict=True):
-            # A child begins where its parent ends, covers at least a block, and is known by its first key.
-            assert (child.parent, child.start, child.first_key) == (i, node.end, key)
-            assert child.start < child.end <= child.prompt.blocks
-            # Its prompt begins with all that its ancestors spell, and has blocks of the index's size.
-            assert child.prompt.keys.startswith(node.prompt.keys[: node.end * KEY_BYTES])
-            assert child.prompt.block_tokens == self.block_tokens
-            # Its holders hold its parent.
-            assert child.held >= 0
-            assert child.held & ~node.held == 0
-        # What workers hold below is counted, and nothing else.
-        assert dict(node.below) == Counter(w for child in children for w in bits(child.held))
-        # Every node has a reason: a holder or a hit, and something that ends with it.
-        if i != ROOT:
-            assert node.held or node.hits
-            assert len(children) != 1 or node.ends or node.stamps or children[0].held != node.held
-
-    def _check_workers(self, i: int, node: IndexNode) -> None:
-        for w in node.stamps:
-            # Only holders stamp, and no later than the last access.
-            assert node.held >> w & 1
-            assert node.stamps[w] < self.next_stamp

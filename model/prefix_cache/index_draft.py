@@ -1,8 +1,5 @@
 """A draft of a prefix index, in which one operation changes several nodes.
 
-A draft opens the index's node map for mutation, so that an operation copies each inner map node at most once, and
-carries the order of eviction of the one worker that the operation is about.
-
 A boundary between two nodes exists only where something changes: where prompts part, where other workers hold on,
 where a hit of the window ends, or where the last access of a worker ended.  `settle` takes away what is no longer
 needed, so the tree stays as small as what it says, whatever its history.
@@ -12,12 +9,14 @@ from immutables import Map, MapMutation
 from msgspec.structs import replace
 
 from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits
-from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT
+from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT, split
 from fairsched.model.request import Prompt
 
 
 class IndexDraft:
-    """An index being changed on behalf of one worker."""
+    """An index being changed on behalf of one worker: its node map is open for mutation, so that an operation copies
+    each inner map node at most once, and `order` is the worker's order of eviction.
+    """
 
     __slots__ = ("bit", "blocks", "nodes", "order", "worker")
 
@@ -32,15 +31,8 @@ class IndexDraft:
 
     def split(self, lower: int, at: int, upper: int) -> None:
         """Cut node `lower` at block `at`; node `upper` takes over what lies before.  O(workers that hold it)."""
-        nodes = self.nodes
-        node = nodes[lower]
-        parent = nodes[node.parent]
-        low = replace(node, parent=upper, start=at)
-        children = NO_CHILDREN.set(low.first_key, lower)
-        below = Map((worker, 1) for worker in bits(node.held))
-        nodes[lower] = low
-        nodes[upper] = replace(node, end=at, children=children, below=below, stamps=NOTHING, ends=0)
-        nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
+        below = Map((worker, 1) for worker in bits(self.nodes[lower].held))
+        split(self.nodes, lower, at, upper, below=below, stamps=NOTHING, ends=0)
 
     def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int) -> None:
         """Hang a leaf from `parent`, to be node `i`, that no worker holds yet."""

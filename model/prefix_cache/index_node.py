@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT
+from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT, Span
 from fairsched.model.request import KEY_BYTES, Prompt
 
 ALL_WORKERS = -1
@@ -22,31 +22,20 @@ ALL_WORKERS = -1
 NOTHING: Map[int, int] = Map()
 
 
-class IndexNode(msgspec.Struct, frozen=True, gc=False):
-    """Blocks `[start, end)` of `prompt`: the workers that hold them, and those that were asked for them in the window.
+class IndexNode(Span, frozen=True):
+    """The workers that hold these blocks, and those that were asked for them in the window.
 
-    `children` maps the first key of a child to its id.  Bit w of `held` says that worker w holds all the blocks;
-    `below[w]` counts the children that w holds.  `stamps[w]` is the latest access of w that ended here, or below in
-    what w lost since; a later access that goes on to a child takes it away.  So where w holds no child it is there,
-    and is the latest access through this node.  `hits[w]` counts the hits of the window on w through this node, and
-    `ends` those, on any worker, that end with it.
+    Bit w of `held` says that worker w holds all the blocks; `below[w]` counts the children that w holds.  `stamps[w]`
+    is the latest access of w that ended here, or below in what w lost since; a later access that goes on to a child
+    takes it away.  So where w holds no child it is there, and is the latest access through this node.  `hits[w]` counts
+    the hits of the window on w through this node, and `ends` those, on any worker, that end with it.
     """
 
-    parent: int
-    prompt: Prompt
-    start: int
-    end: int
-    children: Map[bytes, int]
     held: int
     below: Map[int, int]
     stamps: Map[int, int]
     hits: Map[int, int]
     ends: int
-
-    @property
-    def first_key(self) -> bytes:
-        """Key of the first block, by which the parent knows this node."""
-        return self.prompt.keys[self.start * KEY_BYTES : (self.start + 1) * KEY_BYTES]
 
 
 class Hit(msgspec.Struct, frozen=True, gc=False):
@@ -92,13 +81,10 @@ def counted(
 def rows_of(nodes: Mapping[int, IndexNode]) -> list[list[Any]]:
     """The nodes but the root as plain rows, parents first; masks are hexadecimal, since they may be long."""
     order = sorted((node.start, i) for i, node in nodes.items() if i != ROOT)
-    return [_row(i, nodes[i]) for _, i in order]
-
-
-def _row(i: int, node: IndexNode) -> list[Any]:
-    edge = node.prompt.keys[node.start * KEY_BYTES : node.end * KEY_BYTES]
-    stamps = [[worker, node.stamps[worker]] for worker in sorted(node.stamps)]
-    return [i, node.parent, f"{node.held:x}", stamps, b64encode(edge).decode("ascii")]
+    return [
+        [i, node.parent, f"{node.held:x}", sorted(map(list, node.stamps.items())), b64encode(node.edge).decode("ascii")]
+        for i, node in ((i, nodes[i]) for _, i in order)
+    ]
 
 
 def nodes_of(rows: list[list[Any]], window: Mapping[int, Hit], block_tokens: int) -> Map[int, IndexNode]:

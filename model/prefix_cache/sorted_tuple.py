@@ -110,13 +110,6 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         chunk = self.chunks[i]
         return chunk[bisect_left(chunk, limit) - 1]
 
-    def irange(self, minimum: T) -> Iterator[T]:
-        """The items from `minimum` (included) upwards.  O(log n + what is taken), and O(sqrt n) copying to start."""
-        i = max(bisect_right(self.chunks, minimum, key=_first_of) - 1, 0)
-        head = self.chunks[i : i + 1]
-        start = bisect_left(head[0], minimum) if head else 0
-        return islice(chain.from_iterable(self.chunks[i:]), start, None)
-
     def __contains__(self, item: T) -> bool:
         i = bisect_right(self.chunks, item, key=_first_of) - 1
         if i < 0:

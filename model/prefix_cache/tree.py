@@ -25,6 +25,7 @@ from fairsched.model.prefix_cache.tree_draft import (
     Draft,
     Eviction,
     Node,
+    check_shape,
     climb,
     is_victim,
     leaves_first,
@@ -83,7 +84,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def empty(cls, block_tokens: int = 1) -> "PrefixTree":
         """A tree that holds nothing.  It takes on the block size of the first prompt inserted."""
-        root = Node(NO_NODE, NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, 0, 0, 0)
+        root = Node(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, NO_NODE, 0, 0, 0)
         return cls(Map({ROOT: root}), SortedTuple(), ROOT + 1, block_tokens, 0, 0)
 
     def match(self, prompt: Prompt) -> Match:
@@ -96,16 +97,6 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         """A prompt and how many of its leading blocks the path to `node` spells; `KeyError` if there is none."""
         known = self.nodes[node]
         return known.prompt, known.end
-
-    def unprotected_tokens(self, match: Match) -> int:
-        """Tokens of a matched prefix that are cached but not protected: pinning them takes them from what is free."""
-        node = self.nodes[match.node]
-        end, blocks = match.blocks, 0
-        while not node.refs and node.parent != NO_NODE:
-            blocks += end - node.start
-            end = node.start
-            node = self.nodes[node.parent]
-        return blocks * self.block_tokens
 
     def insert(self, prompt: Prompt, blocks: int, owner: int, stamp: int) -> tuple["PrefixTree", Insertion]:
         """Cache the first `blocks` blocks of `prompt` for request `owner`, and stamp them all as accessed at `stamp`.
@@ -133,7 +124,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         else:
             node = leaf = next_id
             next_id += 1
-            draft.attach(leaf, Node(base, owner, prompt, matched, blocks, NO_CHILDREN, stamp, 0, 0))
+            draft.attach(leaf, Node(base, prompt, matched, blocks, NO_CHILDREN, owner, stamp, 0, 0))
         block_tokens = prompt.block_tokens if blocks else self.block_tokens
         cached = self.cached_tokens + (blocks - matched) * block_tokens
         tree = PrefixTree(draft.nodes.finish(), draft.evictable, next_id, block_tokens, cached, self.protected_tokens)
@@ -239,13 +230,10 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
             for tokens, block_tokens, node, blocks, rest in data["prompts"]
         ]
         nodes = {
-            i: Node(parent, owner, prompts[prompt], start, end, NO_CHILDREN, stamp, pins, pins)
+            i: Node(parent, prompts[prompt], start, end, NO_CHILDREN, owner, stamp, pins, pins)
             for i, parent, owner, prompt, start, end, stamp, pins, _ in data["nodes"]
         }
-        return cls._of_nodes(nodes, data["next_id"], data["block_tokens"])
-
-    @classmethod
-    def _of_nodes(cls, nodes: dict[int, Node], next_id: int, block_tokens: int) -> "PrefixTree":
+        block_tokens = data["block_tokens"]
         # Parents come before their children in `nodes`, so the reverse order knows a node's refs before its parent's.
         for i, node in reversed(list(nodes.items())):
             if i != ROOT:
@@ -255,7 +243,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         return cls(
             nodes=Map(nodes),
             evictable=SortedTuple.from_sorted(sorted((n.stamp, i) for i, n in nodes.items() if is_victim(i, n))),
-            next_id=next_id,
+            next_id=data["next_id"],
             block_tokens=block_tokens,
             cached_tokens=sum(n.end - n.start for n in nodes.values()) * block_tokens,
             protected_tokens=sum(n.end - n.start for n in nodes.values() if n.refs) * block_tokens,
@@ -263,25 +251,11 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
 
     def check(self) -> None:
         """Raise `AssertionError` unless every representation invariant holds.  O(all keys)."""
-        root = self.nodes[ROOT]
-        # The root covers nothing and has no parent.
-        assert (root.parent, root.start, root.end) == (NO_NODE, 0, 0)
-        for i, node in self.nodes.items():
-            # Ids come from the counter.
-            assert ROOT <= i < self.next_id
-            # Every child begins where its parent ends, covers at least a block, and is known by its first key.
-            for key, c in node.children.items():
-                child = self.nodes[c]
-                assert (child.parent, child.start, child.first_key) == (i, node.end, key)
-                assert child.start < child.end <= child.prompt.blocks
-                # Its prompt begins with all that its ancestors spell, and has blocks of the tree's size.
-                assert child.prompt.keys.startswith(node.prompt.keys[: node.end * KEY_BYTES])
-                assert child.prompt.block_tokens == self.block_tokens
+        check_shape(self.nodes, self.next_id, self.block_tokens)
+        for node in self.nodes.values():
             # A node is referred to by its own pins and once by each protected child.
             assert node.pins >= 0
             assert node.refs == node.pins + sum(self.nodes[c].refs > 0 for c in node.children.values())
-        # Every node but the root is the child of exactly one.
-        assert sorted([ROOT, *(c for n in self.nodes.values() for c in n.children.values())]) == sorted(self.nodes)
         # The counters are the sums over the nodes.
         assert self.cached_tokens == self.block_tokens * sum(n.end - n.start for n in self.nodes.values())
         assert self.protected_tokens == self.block_tokens * sum(n.end - n.start for n in self.nodes.values() if n.refs)

@@ -1,11 +1,7 @@
-"""The nodes of a prefix tree, and a draft in which one operation changes several of them.
-
-A tree is immutable, and its operations touch a handful of nodes each.  A draft opens the tree's node map for mutation,
-so that one operation copies each inner map node at most once, and hands back a map that the old tree does not see.
-"""
+"""The nodes of a prefix tree, and a draft in which one operation changes several of them."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,22 +18,16 @@ NO_NODE = -1
 NO_CHILDREN: Map[bytes, int] = Map()
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
-    """Blocks `[start, end)` of `prompt`, cached for request `owner`.
-
-    `children` maps the first key of a child to its id.  `pins` counts the pins on this very node, `refs` adds one for
-    each child that is protected: the node is protected exactly when `refs` is positive.
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """Blocks `[start, end)` of `prompt`, as a node of a tree over prompts; `children` maps the first key of a child to
+    its id.
     """
 
     parent: int
-    owner: int
     prompt: Prompt
     start: int
     end: int
     children: Map[bytes, int]
-    stamp: int
-    pins: int
-    refs: int
 
     @property
     def first_key(self) -> bytes:
@@ -48,6 +38,22 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     def edge(self) -> bytes:
         """Keys of all its blocks (a copy)."""
         return self.prompt.keys[self.start * KEY_BYTES : self.end * KEY_BYTES]
+
+
+class Node(Span, frozen=True):
+    """What is cached for request `owner`.
+
+    `pins` counts the pins on this very node, `refs` adds one for each child that is protected: the node is protected
+    exactly when `refs` is positive.
+    """
+
+    owner: int
+    stamp: int
+    pins: int
+    refs: int
+
+
+AnySpan = TypeVar("AnySpan", bound=Span)
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
@@ -69,20 +75,7 @@ def is_victim(i: int, node: Node) -> bool:
     return i != ROOT and not node.children and not node.refs
 
 
-class Stretch(Protocol):
-    """What a walk reads of a node: it covers blocks of `prompt` up to `end`, where its children begin."""
-
-    @property
-    def prompt(self) -> Prompt: ...
-
-    @property
-    def end(self) -> int: ...
-
-    @property
-    def children(self) -> Map[bytes, int]: ...
-
-
-def walk(nodes: Mapping[int, Stretch], keys: bytes) -> tuple[int, int]:
+def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
     """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
     at, end = ROOT, 0
     children = nodes[ROOT].children
@@ -104,8 +97,39 @@ def _first_mismatch(a: bytes, b: bytes, start: int, stop: int) -> int:
     return start + KEY_BYTES * (first if differ[first] else count)
 
 
+def split(nodes: MapMutation[int, AnySpan], lower: int, at: int, upper: int, **above: Any) -> None:
+    """Cut node `lower` at block `at`; node `upper` takes over what lies before, with the fields `above`."""
+    node = nodes[lower]
+    parent = nodes[node.parent]
+    low = replace(node, parent=upper, start=at)
+    nodes[lower] = low
+    nodes[upper] = replace(node, end=at, children=NO_CHILDREN.set(low.first_key, lower), **above)
+    nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
+
+
+def check_shape(nodes: Map[int, AnySpan], next_id: int, block_tokens: int) -> None:
+    """Raise `AssertionError` unless the nodes are a tree over prompts.  O(all keys)."""
+    root = nodes[ROOT]
+    # The root covers nothing and has no parent.
+    assert (root.parent, root.start, root.end) == (NO_NODE, 0, 0)
+    # Every node but the root is the child of exactly one, and ids come from the counter.
+    assert sorted([ROOT, *(c for node in nodes.values() for c in node.children.values())]) == sorted(nodes)
+    assert all(ROOT <= i < next_id for i in nodes)
+    for i, node in nodes.items():
+        # Every child begins where its parent ends, covers at least a block, and is known by its first key.
+        for key, c in node.children.items():
+            child = nodes[c]
+            assert (child.parent, child.start, child.first_key) == (i, node.end, key)
+            assert child.start < child.end <= child.prompt.blocks
+            # Its prompt begins with all that its ancestors spell, and has blocks of the tree's size.
+            assert child.prompt.keys.startswith(node.prompt.keys[: node.end * KEY_BYTES])
+            assert child.prompt.block_tokens == block_tokens
+
+
 class Draft:
-    """A tree being changed: its nodes by mutation, so that one operation copies each inner map node at most once."""
+    """A tree being changed: its node map is open for mutation, so that one operation copies each inner map node at most
+    once and hands back a map that the old tree does not see.
+    """
 
     __slots__ = ("evictable", "nodes")
 
@@ -115,14 +139,7 @@ class Draft:
 
     def split(self, lower: int, at: int, upper: int) -> None:
         """Cut node `lower` at block `at`; node `upper` takes over what lies before."""
-        nodes = self.nodes
-        node = nodes[lower]
-        parent = nodes[node.parent]
-        low = replace(node, parent=upper, start=at)
-        children = NO_CHILDREN.set(low.first_key, lower)
-        nodes[lower] = low
-        nodes[upper] = replace(node, end=at, children=children, pins=0, refs=int(node.refs > 0))
-        nodes[node.parent] = replace(parent, children=parent.children.set(node.first_key, upper))
+        split(self.nodes, lower, at, upper, pins=0, refs=int(self.nodes[lower].refs > 0))
 
     def touch(self, i: int, stamp: int) -> None:
         """Stamp node `i`; an older stamp changes nothing."""

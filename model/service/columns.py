@@ -35,20 +35,13 @@ Table = dict[str, Ints]
 Tables = Mapping[type[Event], Table]
 
 _HEAD = ("time_ns", "worker", "request_id", "client")
+_WHOLE = (Settled, Prefilled, Preempted, SwappedOut, SwappedIn, Finished, Cancelled, Migrated, WorkerLeft)
 _FIELDS: dict[type[Event], dict[str, str]] = {
     Arrived: {"time_ns": "time_ns", "worker": "worker", "request_id": "request.id", "client": "request.client"},
     Admitted: {name: name for name in (*_HEAD, "extend_tokens", "cached_prefix_tokens")},
-    Settled: {name: name for name in (*_HEAD, "extend_tokens")},
-    Prefilled: {name: name for name in (*_HEAD, "tokens", "remaining_tokens")},
-    Preempted: {name: name for name in (*_HEAD, "generated_tokens", "uncomputed_tokens")},
-    SwappedOut: {name: name for name in (*_HEAD, "kv_tokens")},
-    SwappedIn: {name: name for name in (*_HEAD, "kv_tokens")},
-    Finished: {name: name for name in (*_HEAD, "output_tokens")},
-    Cancelled: {name: name for name in (*_HEAD, "was_running", "uncomputed_tokens", "generated_tokens")},
-    Migrated: {name: name for name in (*_HEAD, "was_running", "uncomputed_tokens", "generated_tokens")},
     Rejected: {name: name for name in _HEAD},
-    WorkerLeft: {name: name for name in ("time_ns", "worker")},
 }
+_FIELDS.update((kind, {name: name for name in kind.__struct_fields__}) for kind in _WHOLE)
 """Column and attribute of each kind but `Decoded`, whose table has a row a client."""
 _DECODED = ("position", "time_ns", "worker", "client", "tokens")
 

@@ -18,6 +18,7 @@ both are backlogged throughout: the left side of D-4.1 (DLPM) and of V-4.4 (VTC)
 D over a maximal interval in which both are backlogged, since every part of such an interval counts.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
@@ -69,6 +70,10 @@ class Charging:
     def percent(self) -> int:
         """How many per cent of a cached token's price are charged."""
         return 100 if self.input == "prompt" else self.cached_percent
+
+    def times(self, client: int) -> int:
+        """Return the multiplier of a client."""
+        return self.multipliers[client] if client < len(self.multipliers) else 1
 
 
 def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
@@ -127,7 +132,9 @@ def backlogs(trace: Tables) -> Table:
     interval that outlives the run stops at `FOREVER`.
     """
     lives = _Lives(trace[WorkerLeft])
-    arrived, preempted, admitted, rejected = map(lives.number, (trace[kind] for kind in _QUEUE))
+    arrived, preempted, admitted, rejected = map(
+        lives.number, (trace[kind] for kind in (Arrived, Preempted, Admitted, Rejected))
+    )
     leaves = [lives.number(_only(trace[kind], trace[kind]["was_running"] == 0)) for kind in (Cancelled, Migrated)]
     # A request that is rejected at once, or cancelled before it is sent, never joined the queue.
     came = _pairs(arrived)
@@ -158,9 +165,6 @@ def backlogs(trace: Tables) -> Table:
         "start_ns": rows["time_ns"][starts],
         "stop_ns": np.where(closed, rows["time_ns"][closes], stop_ns),
     }
-
-
-_QUEUE = (Arrived, Preempted, Admitted, Rejected)
 
 
 def _pairs(table: Table) -> Ints:
@@ -302,11 +306,9 @@ class _Ledger:
     def _together(self, f: int, g: int) -> tuple[Ints, Ints]:
         """The maximal intervals of positions in which both wait."""
         (start_f, stop_f), (start_g, stop_g) = self._waits[f], self._waits[g]
-        starts = np.concatenate(
-            (start_f[_inside(start_f, start_g, stop_g)], start_g[_inside(start_g, start_f, stop_f)])
-        )
-        stops = np.concatenate((stop_f[_inside(stop_f - 1, start_g, stop_g)], stop_g[_inside(stop_g, start_f, stop_f)]))
-        return np.sort(starts), np.sort(stops)
+        starts = (start_f[_inside(start_f, start_g, stop_g)], start_g[_inside(start_g, start_f, stop_f)])
+        stops = (stop_f[_inside(stop_f - 1, start_g, stop_g)], stop_g[_inside(stop_g - 1, start_f, stop_f)])
+        return np.unique(np.concatenate(starts)), np.unique(np.concatenate(stops))
 
     def _segments(self, f: int, g: int) -> tuple[Ints, Ints]:
         """The same as first and last columns, without those in which nothing was charged."""
@@ -340,7 +342,7 @@ class _Ledger:
             start_ns=int(self.time_ns[first[worst] + min(low, high)]),
             stop_ns=int(self.time_ns[first[worst] + max(low, high) - 1]),
             together_ns=int((self._times(stop) - self._times(start)).sum()),
-            progress=self._progress(lead, first, last),
+            progress=_records(_range, lead, first, last, self.time_ns),
         )
 
     def _times(self, positions: Ints) -> Ints:
@@ -349,17 +351,6 @@ class _Ledger:
         times = np.concatenate((self._waited["start_ns"], np.minimum(self._waited["stop_ns"], self.time_ns[-1])))
         order = np.argsort(known)
         return times[order][np.searchsorted(known, positions, sorter=order)]
-
-    def _progress(self, lead: Ints, first: Ints, last: Ints) -> Ints:
-        rows: list[Ints] = []
-        gap = 0
-        for a, b in zip(first.tolist(), last.tolist(), strict=True):
-            inside = lead[a : b + 1]
-            spread = np.maximum.accumulate(inside) - np.minimum.accumulate(inside)
-            grown = np.flatnonzero(np.diff(np.maximum(spread, gap)) > 0)
-            rows.append(np.column_stack((self.time_ns[a + grown], spread[grown + 1])))
-            gap = max(gap, int(spread[-1]))
-        return np.concatenate(rows)
 
 
 def _inside(positions: Ints, start: Ints, stop: Ints) -> npt.NDArray[np.bool_]:
@@ -380,15 +371,29 @@ def service_lag(charged: Table, waited: Table, worker: int, ahead: int, behind: 
     position, time_ns = costs["position"][first], costs["time_ns"][first]
     lead = np.concatenate(([0], np.cumsum(np.add.reduceat(gained, first) if first.size else gained)))
     waits = _only(waited, (waited["worker"] == worker) & (waited["client"] == behind))
+    start, stop = np.searchsorted(position, (waits["start"], waits["stop"]))
+    return _records(_rise, lead, start, stop, time_ns)
+
+
+def _range(lead: Ints) -> Ints:
+    """The range of the lead so far."""
+    return np.maximum.accumulate(lead) - np.minimum.accumulate(lead)
+
+
+def _rise(lead: Ints) -> Ints:
+    """The largest rise of the lead so far."""
+    return np.maximum.accumulate(lead - np.minimum.accumulate(lead))
+
+
+def _records(measure: Callable[[Ints], Ints], lead: Ints, first: Ints, last: Ints, time_ns: Ints) -> Ints:
+    """When the largest `measure` of `lead` so far, which never falls inside a segment, grew: rows (time_ns, cost)."""
     rows = [np.empty((0, 2), dtype=np.int64)]
-    lag = 0
-    edges = np.searchsorted(position, (waits["start"], waits["stop"])).T
-    for a, b in edges.tolist():
-        inside = lead[a : b + 1]
-        grown = np.maximum.accumulate(np.maximum(inside - np.minimum.accumulate(inside), lag))
+    largest = 0
+    for a, b in zip(first.tolist(), last.tolist(), strict=True):
+        grown = np.maximum(measure(lead[a : b + 1]), largest)
         steps = np.flatnonzero(np.diff(grown) > 0)
         rows.append(np.column_stack((time_ns[a + steps], grown[steps + 1])))
-        lag = int(grown[-1])
+        largest = int(grown[-1])
     return np.concatenate(rows)
 
 
@@ -408,18 +413,14 @@ def anywhere(charged: Table, waited: Table) -> tuple[Table, Table]:
 
     The service gap of the result is the left side of D2-global, and is said of worker 0.  O(rows log rows).
     """
-    charged = _rows(charged, charged["worker"] >= 0)
+    charged = _only(charged, charged["worker"] >= 0)
     shift = waited["client"] << 44  # positions are below 2^43, so that clients stay apart
     order = np.argsort(shift + waited["start"], kind="stable")
-    rows = _rows(waited, order)
+    rows = _only(waited, order)
     start, stop = (shift[order] + np.minimum(rows[name], 1 << 43) for name in ("start", "stop"))
     latest = np.maximum.accumulate(stop)
     first = np.flatnonzero(np.append(True, start[1:] > latest[:-1])[: len(start)])
-    merged = _rows(rows, first)
+    merged = _only(rows, first)
     if first.size:
         merged |= {name: np.maximum.reduceat(rows[name], first) for name in ("stop", "stop_ns")}
     return charged | {"worker": np.zeros_like(charged["worker"])}, merged | {"worker": np.zeros_like(merged["worker"])}
-
-
-def _rows(table: Table, which: npt.NDArray[np.generic]) -> Table:
-    return {column: values[which] for column, values in table.items()}

@@ -22,18 +22,16 @@ def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
 def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
     """Requests that leave must run, requests that enter must not, and none does either twice."""
     seen: set[int] = set()
-    for request_id in plan.preempt:
-        if request_id not in view.in_flight:
-            yield f"request {request_id} is preempted and does not run"
-        if request_id in seen:
-            yield f"request {request_id} is preempted twice"
-        seen.add(request_id)
-    for request_id in plan.swap_out:
-        if request_id not in view.in_flight:
-            yield f"request {request_id} is swapped out and does not run"
-        if request_id in seen:
-            yield f"request {request_id} is named twice among the requests that leave"
-        seen.add(request_id)
+    for leaving, how, again in (
+        (plan.preempt, "preempted", "preempted twice"),
+        (plan.swap_out, "swapped out", "named twice among the requests that leave"),
+    ):
+        for request_id in leaving:
+            if request_id not in view.in_flight:
+                yield f"request {request_id} is {how} and does not run"
+            if request_id in seen:
+                yield f"request {request_id} is {again}"
+            seen.add(request_id)
     for admission in plan.admit:
         if admission.request_id in view.in_flight:
             yield f"request {admission.request_id} is admitted and runs already"

@@ -101,9 +101,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
         grown, taken = _checked_growth(state, chunks)
         growth, unreserved = growth + grown, unreserved + taken
     if unreserved > state.free:
-        raise InfeasiblePlanError(
-            f"worker {state.worker}: the step's output needs {unreserved} tokens and {state.free} are free"
-        )
+        raise _infeasible(state, f"the step's output needs {unreserved} tokens and {state.free} are free")
     if growth > state.room:
         state = evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events)
     return state, events
@@ -113,7 +111,10 @@ def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     """Apply the plan's preemptions, admissions and swaps, without making room for its step."""
     events: list[Event] = []
     for request_id in plan.preempt:
-        state = _preempt(state, request_id, now_ns, events)
+        if request_id not in state.in_flight:
+            raise _infeasible(state, f"request {request_id} is preempted and does not run")
+        state, preempted = requeue(state, request_id, now_ns)
+        events.append(preempted)
     if plan.swap_in:
         _check_swaps(state, plan)
     for admission in plan.admit:
@@ -121,7 +122,7 @@ def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     for request_id in plan.swap_out:
         swapped = swap_out(state, request_id, now_ns)
         if isinstance(swapped, str):
-            raise InfeasiblePlanError(f"worker {state.worker}: {swapped}")
+            raise _infeasible(state, swapped)
         state = swapped[0]
         events += swapped[1]
     return state, events
@@ -233,58 +234,44 @@ def lose(state: WorkerState, now_ns: int) -> Step:
     return (evict(state, cached_tokens, now_ns, events) if cached_tokens else state), events
 
 
+def _infeasible(state: WorkerState, why: str) -> InfeasiblePlanError:
+    return InfeasiblePlanError(f"worker {state.worker}: {why}")
+
+
 def _admit(
     state: WorkerState, admission: Admission, now_ns: int, events: list[Event], swapped: bool = False
 ) -> WorkerState:
-    request_id = admission.request_id
+    request_id, planned, promised = admission.request_id, admission.extend_tokens, admission.reserved_output_tokens
     waiting = state.queue.get(request_id)
     if waiting is None:
-        raise InfeasiblePlanError(f"worker {state.worker}: request {request_id} is admitted and does not wait")
+        raise _infeasible(state, f"request {request_id} is admitted and does not wait")
     request = waiting.request
     context = waiting.context_tokens
     cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns)
     own = context - cached_tokens
     came = state.host.kv[request_id] if swapped else waiting.kv_tokens
     # Of the KV that came along, what the plan does not count on is dropped and computed.
-    ready = max(min(came - cached_tokens, own - admission.extend_tokens), 0)
+    ready = max(min(came - cached_tokens, own - planned), 0)
     extend = own - ready
-    kv_tokens = own + admission.reserved_output_tokens
+    kv_tokens = own + promised
     need = kv_tokens + cache.tree.protected_tokens - state.cache.tree.protected_tokens
     if need > state.free:
-        raise InfeasiblePlanError(
-            f"worker {state.worker}: request {request_id} needs {need} tokens and {state.free} are free"
-        )
-    reserved = admission.reserved_output_tokens > 0
-    if reserved and admission.reserved_output_tokens < request.max_output_tokens - waiting.generated_tokens:
-        raise InfeasiblePlanError(
-            f"worker {state.worker}: request {request_id} may produce "
-            f"{request.max_output_tokens - waiting.generated_tokens} tokens and is promised only "
-            f"{admission.reserved_output_tokens}"
-        )
+        raise _infeasible(state, f"request {request_id} needs {need} tokens and {state.free} are free")
+    left = request.max_output_tokens - waiting.generated_tokens
+    if 0 < promised < left:
+        raise _infeasible(state, f"request {request_id} may produce {left} tokens and is promised only {promised}")
     host = state.host
     if host.comes(request_id):
-        raise InfeasiblePlanError(
-            f"worker {state.worker}: request {request_id} is admitted while its KV is on its way to the host"
-        )
+        raise _infeasible(state, f"request {request_id} is admitted while its KV is on its way to the host")
     if swapped:
         host = fetch(host, request_id, ready)
         events.append(SwappedIn(now_ns, state.worker, request_id, request.client, ready))
     elif host.kv:
         host = drop(host, request_id)
-    events.append(
-        Admitted(
-            now_ns,
-            state.worker,
-            request_id,
-            request.client,
-            admission.extend_tokens,
-            context - admission.extend_tokens,
-            admission.reserved_output_tokens,
-        )
-    )
-    if extend != admission.extend_tokens:
+    events.append(Admitted(now_ns, state.worker, request_id, request.client, planned, context - planned, promised))
+    if extend != planned:
         events.append(Settled(now_ns, state.worker, request_id, request.client, extend))
-    flight = InFlight(request_id, request.client, state.rank, context, extend, kv_tokens, reserved)
+    flight = InFlight(request_id, request.client, state.rank, context, extend, kv_tokens, promised > 0)
     return replace(
         state,
         cache=cache,
@@ -301,23 +288,16 @@ def _admit(
     )
 
 
-def _preempt(state: WorkerState, request_id: int, now_ns: int, events: list[Event]) -> WorkerState:
-    if request_id not in state.in_flight:
-        raise InfeasiblePlanError(f"worker {state.worker}: request {request_id} is preempted and does not run")
-    state, preempted = requeue(state, request_id, now_ns)
-    events.append(preempted)
-    return state
-
-
 def _check_swaps(state: WorkerState, plan: StepPlan) -> None:
     """A request that is swapped in enters, has whole KV on the host, and computes nothing during the transfer."""
     entering = {admission.request_id for admission in plan.admit}
     computes = {request_id for request_id, _ in plan.chunks}
     for request_id in plan.swap_in:
         if request_id not in entering or not state.host.kept(request_id) or request_id in computes:
-            raise InfeasiblePlanError(
-                f"worker {state.worker}: request {request_id} is swapped in, and does not enter with KV that is on the "
-                "host, computing nothing before it has come"
+            raise _infeasible(
+                state,
+                f"request {request_id} is swapped in, and does not enter with KV that is on the "
+                "host, computing nothing before it has come",
             )
 
 
@@ -329,9 +309,10 @@ def _checked_growth(state: WorkerState, chunks: tuple[tuple[int, int], ...]) -> 
         flight = state.in_flight.get(request_id)
         if flight is None or request_id in seen or not 1 <= tokens <= flight.remaining_tokens:
             remaining = 0 if flight is None else flight.remaining_tokens
-            raise InfeasiblePlanError(
-                f"worker {state.worker}: a chunk of {tokens} tokens for request {request_id}, "
-                f"which has {remaining} left to prefill{' and two chunks' if request_id in seen else ''}"
+            raise _infeasible(
+                state,
+                f"a chunk of {tokens} tokens for request {request_id}, "
+                f"which has {remaining} left to prefill{' and two chunks' if request_id in seen else ''}",
             )
         seen.add(request_id)
         growth += tokens + 1

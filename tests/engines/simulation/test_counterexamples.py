@@ -4,8 +4,6 @@ Where the shipped rule differs from the one that fails, the same world shows tha
 are about the deficit gate (DLPM), CV3 is about the counter gate (VTC).
 """
 
-from typing import ClassVar
-
 import attrs
 import pytest
 from hypothesis import given
@@ -169,26 +167,6 @@ class OneRound(DeficitGate):
         return _OneRound(self, state, heads)
 
 
-class Ce4:
-    """One client with a quantum of 1, whose first request costs all that memory allows, and whose second waits."""
-
-    KV: ClassVar[int] = 12
-    FIRST_ENDS: ClassVar[int] = 11
-
-    def __init__(self, gate: type[DeficitGate]) -> None:
-        self.gate = gate(rates=Rates(2, 2), quantum=1)
-        self.policy = ComposedPolicy("ce4", Arrival(), self.gate)
-        self.first_only = world([job(0, 0, 0, 1, 11)])
-        self.both = world([job(0, 0, 0, 1, 11), job(1, 0, 5, 1, 1)])
-
-    def debt_after_first(self) -> DeficitState:
-        """The gate's state when the first request is over."""
-        simulator = Simulator(self.first_only, self.policy, RoundRobin(), UNIT, kv_capacity_tokens=self.KV)
-        simulator.run()
-        state: DeficitState = simulator.workers[0].policy_state.gate
-        return state
-
-
 def test_ce4_one_refill_round_idles() -> None:
     """With U > Q one round is not enough: 24 rounds are due, so a worker that does one a step idles 24 steps while a
     request that fits waits, and one that does one a decision leaves it for ever.
@@ -196,17 +174,24 @@ def test_ce4_one_refill_round_idles() -> None:
     24 = ceil(U / Q) is exact, and the closed form that ships gives them all at once: the request enters in the step
     in which memory is free.
     """
-    ce4 = Ce4(DeficitGate)
-    assert ce4.gate.charge_max(ce4.policy.guarantee.limits(ce4.KV, 11)) == 24
-    state = ce4.debt_after_first()
+    # One client with a quantum of 1, whose first request costs all that memory allows, and whose second waits.
+    kv, first_ends = 12, 11
+    first, second = job(0, 0, 0, 1, first_ends), job(1, 0, 5, 1, 1)
+    gate = DeficitGate(rates=Rates(2, 2), quantum=1)
+    ships = ComposedPolicy("ce4", Arrival(), gate)
+    assert gate.charge_max(ships.guarantee.limits(kv, 11)) == 24
+    simulator = Simulator(world([first]), ships, RoundRobin(), UNIT, kv_capacity_tokens=kv)
+    simulator.run()
+    state: DeficitState = simulator.workers[0].policy_state.gate
     queued: Mask = state.known
     q, rounds = state.q, 0
     while not in_credit(NUMPY, q, queued).any():
         q, rounds = refill(NUMPY, q, queued, state.known, state.quantum), rounds + 1
     assert rounds == 24
     assert refill_rounds(NUMPY, state.q, queued, state.known, state.quantum).tolist() == q.tolist()
-    assert admitted(run(ce4.both, ce4.policy, ce4.KV))[1] == ce4.FIRST_ENDS
-    stalled = run(ce4.both, Ce4(OneRound).policy, ce4.KV)
+    both = world([first, second])
+    assert admitted(run(both, ships, kv))[1] == first_ends
+    stalled = run(both, attrs.evolve(ships, gate=OneRound(rates=gate.rates, quantum=1)), kv)
     assert [event.request_id for event in stalled if isinstance(event, Rejected)] == [1]
 
 

@@ -12,7 +12,7 @@ from fairsched.engines.logs import LogWriter, RunInfo
 from fairsched.engines.simulation import PREDICTORS, Bucketed, Oracle, Predictor, predictor, simulate_events
 from fairsched.engines.simulation.predictors import History, NoPredictor
 from fairsched.engines.workloads import WorkloadError
-from fairsched.model.events import Arrived, Finished
+from fairsched.model.events import Arrived, Event, Finished
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.routers import RoundRobin
@@ -27,10 +27,15 @@ def job(i: int, output: int, prompt: int = 4, at_ns: int = 0) -> Job:
     return Job(Request(i, 0, at_ns, Prompt(prompt), LIMIT), output)
 
 
-def predicted(jobs: Sequence[Job], by: Predictor | None) -> dict[int, int | None]:
-    """What policies were told of each request, in a run on one worker."""
+def played(jobs: Sequence[Job], by: Predictor | None) -> tuple[Workload, list[Event]]:
+    """A workload of these jobs, and the events of its run on one worker."""
     workload = Workload("by hand", tuple(jobs), (Client(0, "a"),))
-    events = simulate_events(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=by)
+    return workload, simulate_events(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=by)
+
+
+def predicted(jobs: Sequence[Job], by: Predictor | None) -> dict[int, int | None]:
+    """What policies were told of each request."""
+    _, events = played(jobs, by)
     return {event.request.id: event.request.predicted_output_tokens for event in events if isinstance(event, Arrived)}
 
 
@@ -100,8 +105,7 @@ def test_history_knows_what_has_finished_and_no_more(rows: list[tuple[int, int, 
     binary digits if there are any, and nothing at first."""
     rows = sorted(rows)
     jobs = [job(i, output, prompt, 10**6 * at_ms) for i, (at_ms, prompt, output) in enumerate(rows)]
-    workload = Workload("by hand", tuple(jobs), (Client(0, "a"),))
-    events = simulate_events(workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=History())
+    _, events = played(jobs, History())
     done: list[tuple[int, int]] = []
     for event in events:
         if isinstance(event, Finished):
@@ -124,13 +128,10 @@ def test_without_a_predictor_the_workloads_own_predictions_stay() -> None:
 
 def test_a_log_has_the_predictions(tmp_path: Any) -> None:
     """A log defines each request with what was predicted of it when it came, so that a replay decides alike."""
-    jobs = [job(0, 5), job(1, 7, at_ns=10**12)]
-    workload = Workload("by hand", tuple(jobs), (Client(0, "a"),))
+    workload, events = played([job(0, 5), job(1, 7, at_ns=10**12)], History())
     info = RunInfo("fcfs", {}, "round-robin", 1, 4_000, LATENCY, "by hand")
     with LogWriter(tmp_path / "log.jsonl", "0", info, workload) as writer:
-        for event in simulate_events(
-            workload, FCFS(), RoundRobin(), LATENCY, kv_capacity_tokens=4_000, predictor=History()
-        ):
+        for event in events:
             writer(event, b"[]")
     text = (tmp_path / "log.jsonl").read_text()
     assert text.count('"predicted_output_tokens":5') == 1

@@ -1,6 +1,5 @@
 """Workers that differ, crash, drain and join; policies that hold and move requests; reports that are late or lost."""
 
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +31,6 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.monitor import ClusterMonitor, Monitor
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView
@@ -40,10 +38,9 @@ from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, with_parameters
 from fairsched.policies.routers import RoundRobin, TurnState
-from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
 from fairsched.verify.conformance.strategies import workloads
-from tests.engines.simulation.test_simulator import job, world
+from tests.engines.simulation.test_simulator import check_alike, check_run, job, world
+from tests.model.monitor.test_monitor import assert_kept, watched
 from tests.support.fuzz_policies import Credit, Herder, Hoarder, Nomads
 from tests.support.logs import LATENCY, Case, build, cases, recorded
 
@@ -108,24 +105,6 @@ def simulated(
     return recorded(partial(cluster.simulator, workload, case, leap=leap))
 
 
-def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> None:
-    """Every request ended once, nothing was lost or made up, and every worker is empty and in order."""
-    ledger = Ledger()
-    latest: Counter[int] = Counter()
-    for event in events:
-        ledger.record(event)
-        assert event.time_ns >= latest[event.worker]
-        latest[event.worker] = event.time_ns
-    ledger.check_over(j.request.id for j in workload.jobs)
-    outputs = {j.request.id: j.output_tokens for j in workload.jobs}
-    assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
-    for worker in simulator.workers:
-        worker_invariants.check(worker.state)
-        simulator.pool.policy.check(worker.policy_state)
-        assert not worker.state.queue
-        assert not worker.state.running
-
-
 MANY = settings(max_examples=max(250, settings().max_examples))
 """For each of four properties, a thousand runs in all."""
 RUNS = st.tuples(workloads(jobs_max=16, span_ns=SPAN_NS), cases(), clusters())
@@ -147,13 +126,7 @@ def test_every_request_ends_once_whatever_happens(drawn: tuple[Workload, Case, C
 def test_leaps_are_steps_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> None:
     """Leaping and stepping give one log and the same final states."""
     workload, case, cluster = drawn
-    leaping, _, log = simulated(workload, case, cluster)
-    stepping, _, other = simulated(workload, case, cluster, leap=False)
-    assert log == other
-    to_json = leaping.pool.policy.state_to_json
-    for one, two in zip(leaping.workers, stepping.workers, strict=True):
-        assert one.state == two.state
-        assert to_json(one.policy_state) == to_json(two.policy_state)
+    check_alike(simulated(workload, case, cluster), simulated(workload, case, cluster, leap=False))
 
 
 def written(path: Path, workload: Workload, case: Case, cluster: Cluster) -> tuple[Path, str]:
@@ -207,10 +180,6 @@ def test_a_request_that_moved_is_explained() -> None:
             explain(path, 0, build)
 
 
-KEPT = ("GateRespected", "ChargesAtLeastOne", "MemReserve", "OutputsBounded", "MemShared", "Capped")
-"""What an engine that executes plans, and a policy that checks memory, see to; no crash breaks it."""
-
-
 @pytest.mark.nightly
 @given(RUNS)
 @settings(MANY, suppress_health_check=list(HealthCheck))
@@ -225,18 +194,9 @@ def test_bounds_hold_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> 
     if not chosen.gate.grouped or chosen.shared_credit is not None:
         return
     _, events, _ = simulated(workload, case, cluster)
-    declared = max(each.request.max_output_tokens for each in workload.jobs)
-    promise = chosen.guarantee.promise(workload.clients, chosen.guarantee.limits(60, declared))
-    assert promise is not None
-    promise = attrs.evolve(promise, capacity_floor=1e-9)
-    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.guarantee.gate_monitor(), worker=worker))
-    monitor.observe_all(events)
-    for report in monitor.reports():
+    for report in watched(chosen, workload, 60, events, capacity_floor=1e-9):
         here = [event for event in events if event.worker == report.worker]
-        for name in KEPT:
-            assert not report.assumptions[name].violated, report.assumptions[name]
-        assert report.gap_violations == 0
-        assert report.lag_violations == 0 or report.violated()
+        assert_kept(report)
         changes = sum(isinstance(event, WorkerLeft | WorkerDraining) for event in here)
         assert (report.assumptions["BothServe"].violated or 0) == changes
         lefts = sum(isinstance(event, WorkerLeft) for event in here)
@@ -249,17 +209,10 @@ def test_a_crash_breaks_what_was_claimed_of_the_rate() -> None:
     """Client 1 waits behind client 0 when their worker dies: CapacityFloor and BothServe are broken there, nothing
     is on the other worker, which serves both."""
     chosen = with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "30", "max_running": "1"})
-    clients = (Client(0, "a"), Client(1, "b"))
     jobs = tuple(Job(Request(i, i, 0, Prompt(4), 4), 4) for i in range(2))
-    events = simulate_events(
-        Workload("two", jobs, clients), chosen, First(), LATENCY, workers=2, changes=[Crash(0, 20)]
-    )
-    promise = chosen.guarantee.promise(clients, chosen.guarantee.limits(40, 4))
-    assert promise is not None
-    promise = attrs.evolve(promise, capacity_floor=1e-9)
-    monitor = ClusterMonitor(lambda worker: Monitor(promise, chosen.guarantee.gate_monitor(), worker=worker))
-    monitor.observe_all(events)
-    dead, alive = monitor.reports()
+    workload = Workload("two", jobs, (Client(0, "a"), Client(1, "b")))
+    events = simulate_events(workload, chosen, First(), LATENCY, workers=2, changes=[Crash(0, 20)])
+    dead, alive = watched(chosen, workload, 40, events, capacity_floor=1e-9)
     floor = dead.assumptions["CapacityFloor"].first
     both = dead.assumptions["BothServe"].first
     assert floor is not None

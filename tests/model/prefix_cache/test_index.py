@@ -201,26 +201,6 @@ def test_levels_say_who_holds_how_much() -> None:
     assert match.blocks_by_worker(2) == [3, 2]
 
 
-def test_what_was_hit_is_known_though_nobody_holds_it() -> None:
-    """A prefix evicted everywhere is matched while its hits are in the window, by nobody; then it is forgotten."""
-    prompt = prompt_of((1, 2, 3))
-    index = told((0, (1, 2, 3)), window_ns=100).evicted(prompt, 0, 0)
-    match = index.match(prompt)
-    assert (match.blocks, match.levels) == (3, ())
-    assert index.advance(100).match(prompt).blocks == 3
-    assert set(index.advance(101).nodes) == {ROOT}
-
-
-def test_hits_count_per_worker_and_through_every_node() -> None:
-    """A shared node counts the requests of all that pass it, each worker its own; the root counts all its requests."""
-    index = told((0, (1, 1, 5)), (0, (1, 1, 6)), (1, (1, 1, 5)), (0, (2,)))
-    index, node = index.insert(prompt_of(()), 0, 0, 9)
-    assert node == ROOT
-    shared = index.nodes[index.match(prompt_of((1, 1, 5))).node].parent
-    assert [index.hits(w, shared) for w in range(3)] == [2, 1, 0]
-    assert [index.hits(w) for w in range(3)] == [4, 1, 0]
-
-
 def test_victims_are_priced_by_their_own_hits() -> None:
     """Leaves go first, least recent first; a node goes when its last child does, with the hits of all of them."""
     index = told((0, (1, 1, 5)), (0, (1, 1, 6)), (0, (2, 2)), (1, (3,)), (0, (1, 1, 5)))
@@ -236,19 +216,6 @@ def test_victims_are_priced_by_their_own_hits() -> None:
     assert index.victims(0, 0) == index.victims(7, 5) == ()
 
 
-def test_a_node_outlives_what_was_used_before_it() -> None:
-    """A prefix used later than all that went on from it is as recent as its own use, when they are evicted."""
-    index = told((0, (1, 1, 5)), (0, (2,)), (0, (1, 1))).evicted(prompt_of((1, 1, 5)), 2, 0)
-    assert [path_of(index, v.node) for v in index.victims(0, 9)] == [(2,), (1, 1)]
-
-
-@pytest.mark.parametrize(("first", "last"), [(5, 6), (6, 5)])
-def test_a_node_is_as_recent_as_all_that_it_lost(first: int, last: int) -> None:
-    """When a whole subtree is evicted at once, its parent keeps the latest access of it, in whatever order it goes."""
-    index = told((0, (9, 1, first)), (0, (2,)), (0, (9, 1, last))).evicted(prompt_of((9, 1)), 1, 0)
-    assert [path_of(index, v.node) for v in index.victims(0, 9)] == [(2,), (9,)]
-
-
 def test_a_late_report_changes_nothing_else() -> None:
     """A report about what is gone, of a worker that is gone or never was, or in other blocks changes nothing."""
     index = told((0, (1, 2)), (1, (1, 2)))
@@ -262,17 +229,6 @@ def test_a_late_report_changes_nothing_else() -> None:
     # The worker that is gone keeps its hits, and nothing else; the other keeps all.
     assert [gone.hits(w) for w in (0, 1)] == [1, 1]
     assert [gone.held_tokens(w) for w in (0, 1)] == [2, 0]
-
-
-def test_the_window_can_leave_bit_by_bit() -> None:
-    """`at_most` bounds the work of one call; what is left goes with the next, in the order of time."""
-    index = told(*((0, (n,)) for n in range(5)), window_ns=10)
-    counts = []
-    for _ in range(4):
-        index = index.advance(100, at_most=2)
-        counts.append(index.hits(0))
-    assert counts == [3, 1, 0, 0]
-    assert not index.window
 
 
 def test_boundaries_go_when_nothing_needs_them() -> None:

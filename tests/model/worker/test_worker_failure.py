@@ -195,13 +195,3 @@ def test_only_what_decodes_can_stop(request_id: int, why: str) -> None:
     """Whoever has produced nothing since its admission cannot have ended; the message says who and why."""
     with pytest.raises(transitions.NotDecodingError, match=f"worker 3: {why}"):
         transitions.stop(running(), request_id, 9)
-
-
-def test_a_stop_worked_out_by_hand() -> None:
-    """Request 0 finishes with two of its five tokens: the prompt stays cached, the five reserved tokens are free."""
-    before = running()
-    state, events = transitions.stop(before, 0, 9)
-    assert events == [Finished(9, 3, 0, 0, 2)]
-    assert state.free - before.free == 4 + 5
-    assert state.cache.tree.cached_tokens == 4
-    assert (state.decoding, state.clients, state.context) == (0, (), 0)

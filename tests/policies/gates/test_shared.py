@@ -102,7 +102,7 @@ def cluster_gap(workload: Workload, policy: ComposedPolicy, events: list[Event])
 def check_settled(simulator: Simulator, policy: ComposedPolicy) -> None:
     """When the run is over nobody waits anywhere, and true deficits, less what nobody told, are in range."""
     assert policy.shared_credit is not None
-    credit = simulator.pool.credit.value
+    credit = simulator.pool.credit
     state: GlobalState = policy.shared_credit.snapshot(credit)
     if isinstance(credit, CreditLedger):
         unsent = sum(grown(each, len(state.places), 0) for each in credit.unsent.values())
@@ -231,7 +231,7 @@ def test_the_later_charges_are_told_the_fewer_messages() -> None:
     for unsent in (1, 10, 100, 1_000):
         policy = shared(unsent_max=unsent)
         events, simulator = play(workload, policy, RoundRobin(), 2)
-        ledger = simulator.pool.credit.value
+        ledger = simulator.pool.credit
         assert isinstance(ledger, CreditLedger)
         messages.append(ledger.messages)
         bound = bound_of(policy, workload.clients, 2)
@@ -266,7 +266,7 @@ def test_the_shared_state_is_kept_as_json() -> None:
     workload, policy = lopsided(3), shared()
     _, simulator = play(workload, policy, RoundRobin(), 2)
     assert policy.shared_credit is not None
-    state = policy.shared_credit.checkout(simulator.workers[0].policy_state, simulator.pool.credit.value, 0)
+    state = policy.shared_credit.checkout(simulator.workers[0].policy_state, simulator.pool.credit, 0)
     again = policy.state_from_json(policy.state_to_json(state))
     assert (again.gate.places == state.gate.places).all()
     assert (again.gate.deficit.q == state.gate.deficit.q).all()

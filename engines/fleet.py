@@ -1,4 +1,5 @@
-"""The workers of a simulated cluster, and what happens to them: restarts, crashes, drains, and workers that join.
+"""The workers of a simulated cluster, the links between them, and what happens to them: restarts, crashes, drains, and
+workers that join.
 
 Workers are numbered from 0 on, those that join later after those that are there from the start.  Times are on the clock
 of the workload's arrivals.  What comes too late (no request is left, or the worker is gone) does not happen.
@@ -8,16 +9,46 @@ from collections.abc import Sequence
 
 import attrs
 
-from fairsched.engines.fleet.transfer import KvLink, host_link
-from fairsched.model.latency import LatencyModel
+from fairsched.model.latency import KV_BYTES, LatencyModel
 from fairsched.model.view import NO_HOST, Host
+from fairsched.model.worker import WorkerState
+
+HOST_BYTES_PER_S = 25_000_000_000
+"""Four fifths of the nominal rate of PCIe 4.0 x16 (16 lanes of 16 GT/s, 31.5 GB/s); chosen here, not measured."""
+
+
+@attrs.frozen
+class KvLink:
+    """A link between two workers, or to host memory: bytes of KV a token, and bytes a second.
+
+    Defaults: Llama-3.1-8B in 16 bits (2 x 32 layers x 8 heads x 128 x 2 bytes), and 64 Gbit/s.
+    """
+
+    bytes_per_token: int = 131_072
+    bytes_per_s: int = 8_000_000_000
+
+    def __attrs_post_init__(self) -> None:
+        if self.bytes_per_token < 0 or self.bytes_per_s < 1:
+            raise ValueError(
+                "a link needs bytes_per_token of 0 or more and bytes_per_s of 1 or more, "
+                f"not {self.bytes_per_token} and {self.bytes_per_s}"
+            )
+
+    def transfer_ns(self, tokens: int) -> int:
+        """Return the nanoseconds that the KV of this many tokens is under way, rounded up."""
+        return -(-tokens * self.bytes_per_token * 1_000_000_000 // self.bytes_per_s)
+
+
+def host_link(latency: LatencyModel) -> KvLink:
+    """Return the link to host memory of a worker with this model: PCIe, and the model's KV bytes a token."""
+    return KvLink(KV_BYTES.get(latency.name, KvLink().bytes_per_token), HOST_BYTES_PER_S)
 
 
 @attrs.frozen
 class WorkerSpec:
     """A worker: how long its steps take, and how many tokens of KV it holds (None: the model's own figure).
 
-    With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: `moves.host_link`).
+    With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: that of PCIe).
     """
 
     latency: LatencyModel
@@ -30,10 +61,10 @@ class WorkerSpec:
         """KV tokens."""
         return self.latency.kv_capacity_tokens if self.kv_capacity_tokens is None else self.kv_capacity_tokens
 
-    @property
-    def host(self) -> Host:
-        """Its host memory, empty."""
-        return Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
+    def empty(self, worker: int) -> WorkerState:
+        """Return the state of a worker of this kind without requests."""
+        host = Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
+        return WorkerState(worker, self.capacity, host=host)
 
     @property
     def link(self) -> KvLink:
