@@ -61,7 +61,7 @@ def downstream_levels(calls: Sequence[Call]) -> list[int]:
     return levels
 
 
-def client_names(clients: int, misbehave: Misbehave) -> list[str]:
+def client_names(clients: int, misbehave: Misbehave = "none") -> list[str]:
     """Return the clients' names, which say that client 0 misbehaves if it does."""
     if misbehave == "none":
         return [f"client-{index}" for index in range(clients)]
@@ -74,15 +74,11 @@ def streams(seed: int, client: int) -> tuple[np.random.Generator, TokenSource]:
 
 
 def workload_of(
-    name: str,
-    programs: Iterable[Program],
-    *,
-    names: Sequence[str],
-    max_output_tokens: int,
-    notes: Sequence[str] = (),
+    name: str, programs: Iterable[Program], clients: Sequence[str], max_output_tokens: int, *, notes: Sequence[str] = ()
 ) -> Workload:
-    """The workload of all programs, ids counted in order of arrival, then client; every call declares
-    `max_output_tokens`.
+    """Return the workload of all programs, ids counted in order of arrival, then client.
+
+    `clients` are their names; every call declares `max_output_tokens`.
     """
     jobs: list[Job] = []
     for number, program in enumerate(sorted(programs, key=lambda program: (program.arrival_ns, program.client))):
@@ -107,6 +103,6 @@ def workload_of(
                     program=number,
                 )
             )
-    clients = tuple(Client(id=index, name=client) for index, client in enumerate(names))
     declared = f"max_output_tokens is {max_output_tokens:,}, the cap the generator draws outputs under."
-    return Workload(name=name, jobs=tuple(jobs), clients=clients, notes=(*notes, declared))
+    known = tuple(Client(id=index, name=client) for index, client in enumerate(clients))
+    return Workload(name=name, jobs=tuple(jobs), clients=known, notes=(*notes, declared))
