@@ -22,36 +22,21 @@ def actor_name(app: str, deployment: str) -> str:
     return f"fairsched:{app}:{deployment}"
 
 
-class _PolicyActor:
-    """What runs in the actor's process."""
+class _PolicyActor(Host):
+    """The host in the actor's process.  It runs from the first `hello` on, and ends the actor when it is idle."""
 
     def __init__(self, settings: Document) -> None:
         again = ray.get_runtime_context().was_current_actor_reconstructed
-        self._host = Host(Settings(**settings), again=again)
+        super().__init__(Settings(**settings), again=again)
         self._running: asyncio.Task[None] | None = None
 
     async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
         if self._running is None:
             self._running = asyncio.create_task(self._run(ray.get_runtime_context().current_actor))
-        return await self._host.hello(handle, session, raw)
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        return await self._host.exchange(handle, session, raw)
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        return await self._host.hear(handle, session)
-
-    async def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
-        return await self._host.used(name, output_tokens, computed_tokens)
-
-    async def status(self) -> Document:
-        return await self._host.status()
-
-    async def configure(self, weights: dict[str, int]) -> None:
-        await self._host.configure(weights)
+        return await super().hello(handle, session, raw)
 
     async def _run(self, this: Any) -> None:
-        await self._host.run()
+        await self.run()
         ray.kill(this, no_restart=True)
 
 

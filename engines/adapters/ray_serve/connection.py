@@ -16,13 +16,12 @@ import attrs
 from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
     Ask,
-    Done,
-    GivenBack,
+    Ended,
     Heard,
     Held,
     Hello,
-    Left,
     Message,
+    Outcome,
     Placed,
     Replicas,
     encode,
@@ -70,13 +69,14 @@ class Connection:
         self.settings = settings
         self.name = name
         self.around = 0
+        self.held: dict[int, Held] = {}
+        """Calls in flight, by ticket."""
         self._connect = connect
         self._actor: Actor | None = None
         self._session = 0
         self._tickets = count()
         self._replicas: dict[str, int] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._held: dict[int, Held] = {}
         self._accounts: Accounts | None = None
         self._around_told = 0
         self._out: list[Message] = []
@@ -85,11 +85,6 @@ class Connection:
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_up = False
         self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def held(self) -> int:
-        """Calls in flight."""
-        return len(self._held)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -105,14 +100,14 @@ class Connection:
         ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
         waiting = _Waiting(ask, asyncio.get_running_loop().create_future())
         self._waiting[ask.ticket] = waiting
-        self._say(ask)
+        self.tell(ask)
         try:
             placed = await waiting.place
         except (asyncio.CancelledError, UnreachableError):
             # A place that comes meanwhile is given back, too: nothing was sent.
             del self._waiting[ask.ticket]
-            self._held.pop(ask.ticket, None)
-            self._say(GivenBack(ask.ticket))
+            self.held.pop(ask.ticket, None)
+            self.tell(Ended(ask.ticket, "given back"))
             raise
         del self._waiting[ask.ticket]
         if placed.refusal:
@@ -126,34 +121,19 @@ class Connection:
         """
         self.around += 1
         ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
-        held = self._held[ask.ticket] = Held(ask, replica, 0)
-        self._say(held)
+        held = self.held[ask.ticket] = Held(ask, replica, 0)
+        self.tell(held)
         return ask.ticket
 
-    def done(self, ticket: int) -> None:
-        """End a call that was placed and answered.  Telling an end twice changes nothing."""
-        self._ended(ticket, Done(ticket))
-
-    def give_back(self, ticket: int) -> None:
-        """End a call that its replica did not take."""
-        self._ended(ticket, GivenBack(ticket))
-
-    def leave(self, ticket: int) -> None:
-        """End a call that its caller gave up when it had been sent."""
-        self._ended(ticket, Left(ticket))
-
-    def _ended(self, ticket: int, message: Message) -> None:
-        if self._held.pop(ticket, None) is not None:
-            self._say(message)
+    def end(self, ticket: int, outcome: Outcome = "answered") -> None:
+        """End a call that was placed.  Telling an end twice changes nothing."""
+        if self.held.pop(ticket, None) is not None:
+            self.tell(Ended(ticket, outcome))
 
     def sees(self, replicas: dict[str, int]) -> None:
         """Tell the replicas that there are, and how many calls each takes."""
         self._replicas = replicas
-        self._say(Replicas(replicas))
-
-    def tell(self, message: Message) -> None:
-        """Tell anything else."""
-        self._say(message)
+        self.tell(Replicas(replicas))
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -178,8 +158,8 @@ class Connection:
         for task in self._tasks:
             task.cancel()
 
-    def _say(self, message: Message) -> None:
-        """Without an actor nothing is said: the next `Hello` has it."""
+    def tell(self, message: Message) -> None:
+        """Say it to the actor.  Without one nothing is said: the next `Hello` has it."""
         if self._actor is not None:
             self._out.append(message)
             assert self._wake is not None
@@ -210,7 +190,7 @@ class Connection:
         self._out.clear()
         around = self.around
         waiting = tuple(each.ask for each in self._waiting.values() if not each.place.done())
-        hello = Hello(self._replicas, waiting, tuple(self._held.values()), self._accounts, around - self._around_told)
+        hello = Hello(self._replicas, waiting, tuple(self.held.values()), self._accounts, around - self._around_told)
         # What is said from here on comes after this `Hello`.
         self._actor = actor
         async with asyncio.timeout(_EXCHANGE_SECONDS):
@@ -259,7 +239,7 @@ class Connection:
                 # It was given up while this was on its way, which was said or will be.
                 continue
             if not placed.refusal:
-                self._held[placed.ticket] = Held(waiting.ask, placed.replica, placed.number)
+                self.held[placed.ticket] = Held(waiting.ask, placed.replica, placed.number)
             waiting.place.set_result(placed)
         return heard.known
 

@@ -81,7 +81,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         if connection is None:
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
         if is_retry and (attempt := self._attempts.again(id(pending_request))) is not None:
-            connection.give_back(attempt.ticket)
+            connection.end(attempt.ticket, "given back")
         wanted = self._wanted(pending_request)
         name = pending_request.metadata.internal_request_id
         size = (name, wanted.client, wanted.prompt_tokens, wanted.max_output_tokens)
@@ -94,7 +94,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             else:
                 ticket, found = placed.ticket, await self._replica(placed.replica, placed.ticket)
                 if found is None:
-                    connection.give_back(ticket)
+                    connection.end(ticket, "given back")
                     continue
                 replica = found
             self._attempts.sent(Attempt(id(pending_request), ticket, replica.replica_id, name))
@@ -111,7 +111,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         except TimeoutError:
             return None
         except asyncio.CancelledError:
-            self._connection.give_back(ticket)
+            self._connection.end(ticket, "given back")
             raise
         return replica
 
@@ -136,7 +136,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         """The replica took the call."""
         attempt = self._attempts.routed(id(pending_request))
         if attempt is not None and self._connection is not None:
-            self._connection.done(attempt.ticket)
+            self._connection.end(attempt.ticket)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """A try is over."""
@@ -144,14 +144,14 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         if connection is None or attempt is None:
             return
         if self._attempts.ends(attempt):
-            connection.done(attempt.ticket)
+            connection.end(attempt.ticket)
         else:
             self._event_loop.call_later(_GRACE_SECONDS, self._over, attempt)
 
     def _over(self, attempt: Attempt) -> None:
         """A try was over that no replica was said to have taken, and nothing came of it: its caller left."""
         if self._attempts.forget(attempt) and self._connection is not None:
-            self._connection.leave(attempt.ticket)
+            self._connection.end(attempt.ticket, "left")
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """End what was in flight there, whichever handle sent it."""

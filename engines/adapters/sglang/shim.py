@@ -21,9 +21,8 @@ from fairsched.engines.adapters.common import (
     monitor_inside,
     read_file,
 )
-from fairsched.engines.adapters.sglang.protocol import SglangRequest
 from fairsched.engines.adapters.sglang.settings import TESTED, VARIABLE, Settings
-from fairsched.engines.adapters.sglang.tracker import SglangTracker
+from fairsched.engines.adapters.sglang.tracker import SglangRequest, SglangTracker
 from fairsched.engines.serving import AdmissionGuard, EventBus
 from fairsched.model.monitor import Monitor
 from fairsched.policies.base import AnyLocalPolicy

@@ -18,8 +18,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request as VllmCall
 
 from fairsched.engines.adapters.common import Outputs, SettingsError, TrackerStatus, monitor_inside
-from fairsched.engines.adapters.vllm.memory import KvMemory
-from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.queue import FairQueue
 from fairsched.engines.adapters.vllm.settings import TESTED, Settings, chosen, read_settings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker

@@ -13,21 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 
 from fairsched.engines.adapters.common import RequestTracker, TrackedRequest
-from fairsched.engines.adapters.vllm.memory import KvMemory
-from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
-from fairsched.engines.serving import (
-    AdmissionGuard,
-    ClientRegistry,
-    Decision,
-    EventBus,
-    FailedError,
-    empty_worker,
-)
-from fairsched.model.events import (
-    Admitted,
-    Event,
-)
+from fairsched.engines.serving import AdmissionGuard, ClientRegistry, Decision, EventBus, FailedError, empty_worker
+from fairsched.model.events import Admitted, Event
 from fairsched.model.request import Request
 
 LOOKS_MAX = 16

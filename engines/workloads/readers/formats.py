@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from fairsched.engines.workloads.errors import TraceError, unknown
-from fairsched.engines.workloads.readers.bailian import BAILIAN
 from fairsched.engines.workloads.readers.csv_formats import ARENA, AZURE, BURSTGPT
-from fairsched.engines.workloads.readers.mooncake import MOONCAKE
+from fairsched.engines.workloads.readers.json_formats import BAILIAN, MOONCAKE
 from fairsched.engines.workloads.readers.rows import TraceFormat, lines
 
 FORMATS: dict[str, TraceFormat] = {form.name: form for form in (AZURE, ARENA, BURSTGPT, MOONCAKE, BAILIAN)}

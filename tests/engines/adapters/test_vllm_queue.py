@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.adapters.common import SettingsError, TrackerStatus
 from fairsched.engines.adapters.common.settings import VersionError
-from fairsched.engines.adapters.vllm.memory import KvMemory
-from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.settings import TESTED, VARIABLE, Settings, read_settings
 from fairsched.engines.serving import client_name, empty_worker
 from fairsched.model.events import Admitted, Cached, Cancelled, Decoded, Evicted, Finished, Preempted, Prefilled

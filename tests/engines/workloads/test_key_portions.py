@@ -5,7 +5,7 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads.key_portions import KeyPortion, key_portions
+from fairsched.engines.workloads.sharing import KeyPortion, key_portions
 from fairsched.model.request import Prompt
 
 CHAINS = st.lists(st.tuples(st.sampled_from([4, 16]), st.lists(st.integers(0, 2), max_size=7)), max_size=14)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fairsched.engines.workloads import ClientSpec, WorkloadError, load_trace
 from fairsched.engines.workloads.readers.formats import FORMATS, recognise
-from fairsched.engines.workloads.readers.rows import ms_ns, seconds_ns
-from fairsched.engines.workloads.sampling.timing import rate_ratio, scaled_ns
+from fairsched.engines.workloads.readers.rows import number_ns, seconds_ns
+from fairsched.engines.workloads.sampling.programs import rate_ratio, scaled_ns
 from fairsched.model.request import Slo, Workload
 
 SOME = Path("some.trace")
@@ -147,7 +147,7 @@ def test_decimal_times_are_exact(ns: int) -> None:
     """Every whole nanosecond survives being written as decimal seconds or milliseconds."""
     assert seconds_ns(SOME, 1, "t", f"{ns // 10**9}.{ns % 10**9:09d}") == ns
     assert seconds_ns(SOME, 1, "t", f"{Decimal(ns).scaleb(-9):.20e}") == ns
-    assert ms_ns(SOME, 1, "t", Decimal(ns).scaleb(-6)) == ns
+    assert number_ns(SOME, 1, "t", Decimal(ns).scaleb(-6)) == ns
 
 
 @given(ns=st.integers(0, 10**15), scale=st.floats(1e-3, 1e3))

@@ -11,8 +11,7 @@ from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.engines.adapters.vllm.memory import KvMemory
-from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.queue import FairQueue
 from fairsched.engines.adapters.vllm.settings import Settings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
