@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.calibration.clock import Clock
+from fairsched.engines.calibration.drive import Clock
 from fairsched.engines.calibration.fit import Point, fit
 from fairsched.engines.calibration.grid import Action, Drop, Run, Scenario, Submit
 from fairsched.engines.calibration.meter import KINDS, Meter, StepKind, StepSample, StepShape, mape

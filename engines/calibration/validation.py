@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from fairsched.engines.analysis import Outcomes, summary
-from fairsched.engines.calibration.clock import Clock
-from fairsched.engines.calibration.drive import Driver
+from fairsched.engines.calibration.drive import Clock, Driver
 from fairsched.engines.calibration.meter import KINDS, Meter, StepSample, mape
 from fairsched.engines.serving import Engine, EventLog, Executor
 from fairsched.engines.simulation import simulate_events
@@ -152,12 +151,10 @@ def capacity_rps(
 ) -> float:
     """Requests a second that the simulated engine finishes when all wait from the start."""
     jobs = tuple(
-        msgspec.structs.replace(
-            job, request=msgspec.structs.replace(job.request, arrival_ns=0), after=(), cancel_after_ns=None
-        )
+        replace(job, request=replace(job.request, arrival_ns=0), after=(), cancel_after_ns=None)
         for job in workload.jobs
     )
-    flood = msgspec.structs.replace(workload, jobs=jobs)
+    flood = replace(workload, jobs=jobs)
     events = simulate_events(flood, policy, router, latency, kv_capacity_tokens=kv_capacity_tokens)
     ends = sorted(event.time_ns for event in events if isinstance(event, Finished))
     if len(ends) < 4 or ends[len(ends) // 4] == ends[3 * len(ends) // 4]:
@@ -177,20 +174,15 @@ def at_rate(workload: Workload, rps: float) -> Workload:
 
     def moved(job: Job) -> Job:
         arrival_ns = START_NS + round((job.request.arrival_ns - origin) * ratio)
-        return msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, arrival_ns=arrival_ns))
+        return replace(job, request=replace(job.request, arrival_ns=arrival_ns))
 
-    return msgspec.structs.replace(workload, jobs=tuple(moved(job) for job in workload.jobs))
+    return replace(workload, jobs=tuple(moved(job) for job in workload.jobs))
 
 
 def with_slo(workload: Workload, slo: Slo) -> Workload:
     """Return the workload with these targets for every request that has none."""
-    jobs = tuple(
-        job
-        if job.request.slo is not None
-        else msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, slo=slo))
-        for job in workload.jobs
-    )
-    return msgspec.structs.replace(workload, jobs=jobs)
+    jobs = (replace(job, request=replace(job.request, slo=job.request.slo or slo)) for job in workload.jobs)
+    return replace(workload, jobs=tuple(jobs))
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -284,7 +276,7 @@ def real_run(
         raise ExecutorFailedError(f"the executor failed {engine.executor_failures} times; the program's log says why")
     whole, by_kind, bias = step_errors(meter.samples, latency)
     run = RealRun(
-        figures(workload, _told(events, driver)),
+        figures(workload, [_at_its_time(event, driver) for event in events]),
         len(meter.samples),
         whole,
         by_kind,
@@ -294,15 +286,11 @@ def real_run(
     return run, engine
 
 
-def _told(events: Sequence[Event], driver: Driver) -> list[Event]:
-    """Return the events with callers' own times: they send and give up in the middle of a step too."""
-    return [_at_its_time(event, driver) for event in events]
-
-
 def _at_its_time(event: Event, driver: Driver) -> Event:
+    """Return the event at the caller's own time: callers send and give up in the middle of a step too."""
     match event:
         case Arrived():
-            return msgspec.structs.replace(event, time_ns=driver.sent_ns[event.request.id])
+            return replace(event, time_ns=driver.sent_ns[event.request.id])
         case Cancelled(was_running=False) if event.worker >= 0:
-            return msgspec.structs.replace(event, time_ns=driver.left_ns[event.request_id])
+            return replace(event, time_ns=driver.left_ns[event.request_id])
     return event

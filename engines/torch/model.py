@@ -59,11 +59,6 @@ class LlamaConfig:
             raise ValueError(f"a rotary head has an even size, not {self.head_dim}")
 
     @property
-    def group(self) -> int:
-        """Query heads that share a KV head."""
-        return self.heads // self.kv_heads
-
-    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers, at two bytes a number."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim

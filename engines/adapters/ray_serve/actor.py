@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import ray
 
+from fairsched.engines.adapters.ray_serve.connection import Actor
 from fairsched.engines.adapters.ray_serve.host import Host
 from fairsched.engines.adapters.ray_serve.settings import Settings
 from fairsched.engines.serving import Document
@@ -40,26 +41,7 @@ class _PolicyActor(Host):
         ray.kill(this, no_restart=True)
 
 
-class RemoteActor:
-    """The actor by its handle, as a `connection.Actor`."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
-        answer: bytes = await self._actor.hello.remote(handle, session, raw)
-        return answer
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        answer: bytes = await self._actor.exchange.remote(handle, session, raw)
-        return answer
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        answer: bytes = await self._actor.hear.remote(handle, session)
-        return answer
-
-
-def found_or_made(name: str, settings: Settings) -> RemoteActor:
+def found_or_made(name: str, settings: Settings) -> Actor:
     """Return the actor of that name.  Talks to Ray, and may take a while."""
     make = ray.remote(_PolicyActor).options(
         name=name,
@@ -71,7 +53,13 @@ def found_or_made(name: str, settings: Settings) -> RemoteActor:
         max_task_retries=0,
         max_concurrency=10_000,  # A handle has two calls there at a time; nothing may wait behind others' waiting.
     )
-    return RemoteActor(make.remote(attrs.asdict(settings)))
+    made = make.remote(attrs.asdict(settings))
+
+    async def call(method: str, handle: str, session: int, *raw: bytes) -> bytes:
+        answer: bytes = await getattr(made, method).remote(handle, session, *raw)
+        return answer
+
+    return call
 
 
 def found(name: str) -> Any:

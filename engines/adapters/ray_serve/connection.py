@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Protocol
+from typing import Literal, Protocol
 
 import attrs
 
@@ -46,14 +46,10 @@ class TooLargeError(ValueError):
 class Actor(Protocol):
     """What is at the other end."""
 
-    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.hello`."""
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.exchange`."""
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        """`Host.hear`."""
+    async def __call__(
+        self, method: Literal["hello", "exchange", "hear"], handle: str, session: int, *raw: bytes
+    ) -> bytes:
+        """Call that method of `Host`."""
 
 
 @attrs.define(eq=False)
@@ -194,7 +190,7 @@ class Connection:
         # What is said from here on comes after this `Hello`.
         self._actor = actor
         async with asyncio.timeout(_EXCHANGE_SECONDS):
-            heard = heard_of(await actor.hello(self.name, self._session, encode(hello)))
+            heard = heard_of(await actor("hello", self.name, self._session, encode(hello)))
         self._around_told = around
         self._here()
         self._hear(heard)
@@ -219,14 +215,14 @@ class Connection:
                 await self._wake.wait()
             messages, self._out = tuple(self._out), []
             async with asyncio.timeout(_EXCHANGE_SECONDS):
-                heard = heard_of(await actor.exchange(self.name, self._session, encode(messages)))
+                heard = heard_of(await actor("exchange", self.name, self._session, encode(messages)))
             if not self._hear(heard):
                 return
 
     async def _hears(self, actor: Actor) -> None:
         while True:
             async with asyncio.timeout(_EXCHANGE_SECONDS + self.settings.heartbeat_seconds):
-                heard = heard_of(await actor.hear(self.name, self._session))
+                heard = heard_of(await actor("hear", self.name, self._session))
             if not self._hear(heard):
                 return
 

@@ -27,13 +27,14 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from fairsched.engines.adapters.ray_serve.actor import RemoteActor, actor_name, found_or_made
+from fairsched.engines.adapters.ray_serve.actor import actor_name, found_or_made
 from fairsched.engines.adapters.ray_serve.attempts import Attempt, Attempts
-from fairsched.engines.adapters.ray_serve.connection import Connection, UnreachableError
+from fairsched.engines.adapters.ray_serve.connection import Actor, Connection, UnreachableError
 from fairsched.engines.adapters.ray_serve.coordinator import parts
-from fairsched.engines.adapters.ray_serve.extract import Extractor, Wanted, extractor_of, unread
+from fairsched.engines.adapters.ray_serve.extract import Extractor, Wanted, extractor_of
 from fairsched.engines.adapters.ray_serve.messages import Died
 from fairsched.engines.adapters.ray_serve.settings import settings_of
+from fairsched.engines.serving import OTHERS
 
 _log = logging.getLogger("ray.serve")
 
@@ -62,7 +63,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         actor = self.actor_name()
         settings = self._settings
 
-        async def connect() -> RemoteActor:
+        async def connect() -> Actor:
             return await asyncio.get_running_loop().run_in_executor(None, found_or_made, actor, settings)
 
         self._connection = Connection(settings, f"{actor}:{uuid.uuid4().hex[:12]}", connect)
@@ -122,7 +123,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             return self._extract(_unpacked(pending_request) if packed else pending_request)
         except Exception as error:
             _log.warning("fairsched: a call of %s could not be read: %s", self._deployment_id, error)
-            return unread(self._settings)
+            return Wanted(OTHERS, 1, self._settings.default_output_tokens)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

@@ -116,22 +116,14 @@ def _mixture(parts: Sequence[Workload], names: Sequence[str], rng: np.random.Gen
 
 def _programs(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs of each program, in order; calls that depend on one another are a program even if they name none."""
-    found: list[list[Job]] = []
-    of_request: dict[int, list[Job]] = {}
-    of_program: dict[int, list[Job]] = {}
+    found: dict[int, list[Job]] = {}
+    of_request: dict[int, int] = {}
     for job in jobs:
-        calls: list[Job] | None = of_request[job.after[0]] if job.after else of_program.get(_named(job))
-        if calls is None:
-            found.append(calls := [])
-        calls.append(job)
-        of_request[job.request.id] = calls
-        of_program.setdefault(_named(job), calls)
-    return found
-
-
-def _named(job: Job) -> int:
-    """The program that a job names; one that names none has a negative number of its own."""
-    return -1 - job.request.id if job.program is None else job.program
+        # One that names none has a negative number of its own.
+        own = -1 - job.request.id if job.program is None else job.program
+        program = of_request[job.request.id] = of_request[job.after[0]] if job.after else own
+        found.setdefault(program, []).append(job)
+    return list(found.values())
 
 
 @attrs.frozen

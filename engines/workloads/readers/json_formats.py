@@ -132,11 +132,8 @@ def prompt_of(path: Path, row: int, tokens: int, hash_ids: list[int], block_toke
 def _slo(path: Path, row: int, slo: MooncakeSlo | None) -> Slo | None:
     if slo is None:
         return None
-    ttft, tpot, latency = (
-        None if value is None else number_ns(path, row, "slo", value)
-        for value in (slo.ttft_ms, slo.tpot_ms, slo.latency_ms)
-    )
-    return Slo(ttft_ns=ttft, tpot_ns=tpot, latency_ns=latency)
+    times_ms = msgspec.structs.astuple(slo)
+    return Slo(*(None if time is None else number_ns(path, row, "slo", time) for time in times_ms))
 
 
 MOONCAKE = TraceFormat(
@@ -210,7 +207,9 @@ def save_workload(workload: Workload, path: Path) -> None:
 
 
 def _row(job: Job, client: Client) -> MooncakeRow:
-    request, slo = job.request, job.request.slo
+    request, slo = job.request, None
+    if request.slo is not None:
+        slo = MooncakeSlo(*(None if time is None else _ms(time) for time in msgspec.structs.astuple(request.slo)))
     return MooncakeRow(
         timestamp=_ms(request.arrival_ns),
         input_length=request.prompt.tokens,
@@ -223,7 +222,7 @@ def _row(job: Job, client: Client) -> MooncakeRow:
         session=request.session,
         priority=request.priority,
         downstream_levels=request.downstream_levels,
-        slo=None if slo is None else _slo_row(slo),
+        slo=slo,
         parent=list(job.after) or None,
         think_ms=_ms(job.think_ns),
         program=job.program,
@@ -231,12 +230,6 @@ def _row(job: Job, client: Client) -> MooncakeRow:
         predicted_output_tokens=request.predicted_output_tokens,
         cancel_after_ms=None if job.cancel_after_ns is None else _ms(job.cancel_after_ns),
     )
-
-
-def _slo_row(slo: Slo) -> MooncakeSlo:
-    times_ns = (slo.ttft_ns, slo.tpot_ns, slo.latency_ns)
-    ttft, tpot, latency = (None if time is None else _ms(time) for time in times_ns)
-    return MooncakeSlo(ttft_ms=ttft, tpot_ms=tpot, latency_ms=latency)
 
 
 def _ms(ns: int) -> Ms:

@@ -174,7 +174,7 @@ def number_ns(path: Path, row: int, field: str, value: int | Decimal, unit: str 
     """Nanoseconds in a number of seconds or milliseconds that is not negative."""
     digits, most = _UNITS[unit]
     if isinstance(value, int):
-        ns = value * 10**digits
+        ns = value * int(10**digits)
     else:
         # The exponent is looked at first: converting 1e999999 would build all of its digits.
         ns = int(value.scaleb(digits)) if value.is_finite() and value >= 0 and value.adjusted() < 14 else -1

@@ -90,26 +90,15 @@ class Line:
         self.place = place
         self.host = place.host
 
-    async def _over(self, work: Callable[[Host], Awaitable[bytes]]) -> bytes:
+    async def __call__(self, method: str, handle: str, session: int, *raw: bytes) -> bytes:
+        """Call that method of the host."""
         await asyncio.sleep(0)
         if self.host is None or self.place.host is not self.host:
             raise ConnectionError("the actor died")
-        answer = await work(self.host)
+        answer: bytes = await getattr(self.host, method)(handle, session, *raw)
         if self.place.host is not self.host or self.place.random.random() < self.place.lossy:
             raise ConnectionError("the answer was lost")
         return answer
-
-    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.hello`."""
-        return await self._over(lambda host: host.hello(handle, session, raw))
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.exchange`."""
-        return await self._over(lambda host: host.exchange(handle, session, raw))
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        """`Host.hear`."""
-        return await self._over(lambda host: host.hear(handle, session))
 
 
 def run(work: Awaitable[None]) -> None:

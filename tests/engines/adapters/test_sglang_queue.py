@@ -132,7 +132,7 @@ def test_outputs_that_outgrow_memory_are_taken_out_and_come_back() -> None:
     """The world above does retract; what is computed again is charged again."""
     engine = StandIn(settings_of("vtc"), tokens=40)
     for i in range(4):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "ab"[i % 2], 4, 24))
+        engine.add(f"r{i}", "ab"[i % 2], 4, 24)
     engine.run()
     assert any(isinstance(event, Preempted) for event in engine.events)
     assert sum(isinstance(event, Finished) for event in engine.events) == 4
@@ -143,7 +143,7 @@ def test_outputs_that_outgrow_memory_are_taken_out_and_come_back() -> None:
 def test_what_no_pass_has_begun_is_given_back() -> None:
     """A caller leaves after the first chunk of a prompt: the rest of it is refunded."""
     engine = StandIn(settings_of("vtc"), budget=5)
-    engine.waiting_queue.append(StandInReq("r", "a", 13, 2))
+    engine.add("r", "a", 13, 2)
     engine.step()
     engine.abort("r")
     engine.order()
@@ -177,7 +177,7 @@ def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
     for name in ("fcfs", "vtc"):
         engine = StandIn(settings_of(name), seats=2)
         for i in range(20):
-            engine.waiting_queue.append(StandInReq(f"r{i}", "heavy" if i < 16 else "light", 12, 8))
+            engine.add(f"r{i}", "heavy" if i < 16 else "light", 12, 8)
         engine.run()
         last[name] = max(engine.let_in.index(f"r{i}") for i in range(16, 20))
     assert last["fcfs"] == 19
@@ -191,7 +191,7 @@ def test_a_clients_own_order_may_be_sglangs() -> None:
         engine = StandIn(settings_of("vtc", within_client=within), own="lpm")
         engine.policy.cached.add(8)
         for rid, client, shared in (("a0", "a", 0), ("a1", "a", 8), ("b0", "b", 0)):
-            engine.waiting_queue.append(StandInReq(rid, client, 10, 1, shared))
+            engine.add(rid, client, 10, 1, shared)
         engine.order()
         firsts[within] = [request.rid for request in engine.waiting_queue]
     # a1 costs so little of a's counter that a is next again.
@@ -202,7 +202,7 @@ def test_only_so_many_are_ranked_and_the_rest_follow_as_they_came() -> None:
     """`ranked_max` bounds the work."""
     engine = StandIn(settings_of("vtc", ranked_max=2))
     for i, client in enumerate("aaaabb"):
-        engine.waiting_queue.append(StandInReq(f"{client}{i}", client, 4, 1))
+        engine.add(f"{client}{i}", client, 4, 1)
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "b4", "a1", "a2", "a3", "b5"]
 
@@ -216,7 +216,7 @@ def test_a_policy_that_fails_leaves_sglangs_order(fault: str, caplog: pytest.Log
     good: Any = engine.chosen.policy
     engine.shim.tracker.guard.policy = faulty(good, fault)
     for i in range(12):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 8 else "b", 2, 2))
+        engine.add(f"r{i}", "a" if i < 8 else "b", 2, 2)
     with caplog.at_level(logging.WARNING):
         engine.run()
     guard = engine.shim.tracker.guard
@@ -238,7 +238,7 @@ def test_after_a_failure_sglang_finds_its_queue_as_it_left_it() -> None:
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "b2", "a1"]
     engine.shim.tracker.guard.set_aside = "for a test"
-    engine.waiting_queue.append(StandInReq("a3", "a", 4, 1))
+    engine.add("a3", "a", 4, 1)
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "a1", "b2", "a3"]
 
@@ -247,7 +247,7 @@ def test_books_that_meet_the_unforeseen_stop_and_sglang_goes_on(caplog: pytest.L
     """Another SGLang, whose requests lack a field: one message, its own order, everybody is served."""
     engine = StandIn(settings_of("vtc"), seats=1)
     for i in range(6):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 4 else "b", 2, 2))
+        engine.add(f"r{i}", "a" if i < 4 else "b", 2, 2)
     del engine.waiting_queue[0].sampling_params.custom_params
     engine.run()
     assert engine.let_in == [f"r{i}" for i in range(6)]
@@ -311,7 +311,7 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
     report, log = tmp_path / "report.json", tmp_path / "run.jsonl"
     engine = StandIn(settings_of("vtc", report=str(report), log=str(log), clients={"b": 2}))
     for i in range(6):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "ab"[i % 2], 8, 4))
+        engine.add(f"r{i}", "ab"[i % 2], 8, 4)
     engine.run()
     engine.shim._outputs.report()
     written: Any = engine.shim.tracker.bus.log

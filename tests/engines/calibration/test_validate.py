@@ -6,8 +6,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from fairsched.engines.calibration import Fidelity, with_slo
-from fairsched.engines.calibration.clock import Clock
-from fairsched.engines.calibration.drive import tokens_of
+from fairsched.engines.calibration.drive import Clock, tokens_of
 from fairsched.engines.calibration.validation import (
     START_NS,
     TooFewError,
