@@ -12,6 +12,7 @@ shares nothing is its own key portion.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -25,14 +26,9 @@ def shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
     """For each prompt the most leading blocks it shares with any earlier one of the sequence."""
     best = [0] * len(prompts)
     order = sorted_chains(prompts)
-    common = [0] * len(order)
-    for place in range(1, len(order)):
-        common[place] = common_blocks(prompts[order[place - 1]], prompts[order[place]])
+    common = [common_blocks(prompts[one], prompts[other]) for one, other in pairwise(order)]
     _nearest_earlier(order, common, best)
-    # From the other side: what stood between a place and its predecessor now stands between it and its successor.
-    order.reverse()
-    common = [0, *reversed(common[1:])] if common else []
-    _nearest_earlier(order, common, best)
+    _nearest_earlier(order[::-1], common[::-1], best)
     return best
 
 
@@ -82,12 +78,12 @@ def common_blocks(left: Prompt, right: Prompt) -> int:
 def _nearest_earlier(order: Sequence[int], common: Sequence[int], best: list[int]) -> None:
     """Raise `best[i]` to what i shares with the nearest prompt before it in `order` that is earlier in the sequence.
 
-    `common[place]` is what the prompts at `place - 1` and `place` share; what two distant places share is the least
-    in between, so the nearest earlier prompt shares the most.  A stack of ever later prompts finds it in O(n).
+    `common` is what each two neighbours share; what two distant places share is the least in between, so the nearest
+    earlier prompt shares the most.  A stack of ever later prompts finds it in O(n).
     """
     # (index, least common length between this entry and the entry below it on the stack)
     stack: list[tuple[int, int]] = []
-    for index, shared in zip(order, common, strict=True):
+    for index, shared in zip(order, (0, *common), strict=False):
         while stack and stack[-1][0] > index:
             shared = min(shared, stack.pop()[1])
         if stack:

@@ -209,14 +209,13 @@ class SglangTracker(RequestTracker[Call]):
         prompt = min(max(len(request.origin_input_ids), 1), TOKENS_MAX)
         most = min(max(request.sampling_params.max_new_tokens or 1, 1), TOKENS_MAX)
         seen = outputs(request)
+        retractions = request.retraction_count
 
         def make(known: Request) -> Call:
-            retractions = request.retraction_count
-            call = Call(request=request, known=known, context=prompt + seen, retractions=retractions, seen=seen)
-            self._calls[id(request)] = call
-            return call
+            return Call(request=request, known=known, context=prompt + seen, retractions=retractions, seen=seen)
 
-        return self._arrived(self._said(request), Prompt(prompt), most, make)
+        call = self._calls[id(request)] = self._arrived(self._said(request), Prompt(prompt), most, make)
+        return call
 
     def _said(self, request: SglangRequest) -> object:
         if self._settings.client_from == ROUTING_KEY:

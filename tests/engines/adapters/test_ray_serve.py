@@ -5,6 +5,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -457,77 +458,57 @@ def test_calls_of_one_id_are_counted_each() -> None:
 # --- what a call and a user say -------------------------------------------------------------------------------------
 
 
-@attrs.define
-class Metadata:
-    """What Serve says of a request."""
-
-    multiplexed_model_id: str = ""
-
-
-@attrs.define
-class Pending:
+def pending(*args: object, model: str = "", **kwargs: object) -> Any:
     """A request as Serve has it."""
-
-    args: list[Any] = attrs.field(factory=list)
-    kwargs: dict[str, Any] = attrs.field(factory=dict)
-    metadata: Metadata = attrs.field(factory=Metadata)
+    return SimpleNamespace(args=list(args), kwargs=kwargs, metadata=SimpleNamespace(multiplexed_model_id=model))
 
 
-@attrs.define
-class Http:
+def http(**headers: str) -> Any:
     """A request of the HTTP proxy."""
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return SimpleNamespace(asgi_scope={"headers": pairs})
 
-    asgi_scope: dict[str, Any]
 
-
-@attrs.define
-class Body:
-    """An object with OpenAI's fields."""
-
-    messages: list[Any]
-    max_tokens: int
-    user: str | None = None
+BODY = SimpleNamespace(messages=[{"role": "user"}], max_tokens=5, user="u")
+"""An object with OpenAI's fields."""
 
 
 @pytest.mark.parametrize(
-    ("pending", "expected"),
+    ("call", "expected"),
     [
-        (Pending(kwargs={"client": "a", "prompt_tokens": 7, "max_output_tokens": 9}), Wanted("a", 7, 9)),
-        (Pending(["twelve bytes"]), Wanted("others", 3, 1024)),
-        (Pending(["twelve bytes"], {"client": "a"}), Wanted("a", 4, 1024)),
-        (Pending(metadata=Metadata("lora")), Wanted("lora", 1, 1024)),
-        (Pending([{"prompt": "12345678", "max_tokens": 5, "n": 2}]), Wanted("others", 2, 10)),
-        (Pending([{"prompt": [1, 2, 3], "user": "u"}]), Wanted("u", 3, 1024)),
-        (Pending([Body([{"role": "user"}], 5, "u")]), Wanted("u", 5, 5)),
-        (
-            Pending([Http({"headers": [(b"X-Client", b"h"), (b"content-length", b"41")]})]),
-            Wanted("h", 11, 1024),
-        ),
-        (Pending([{"prompt": "1", "user": "u"}, Http({"headers": [(b"x-client", b"h")]})]), Wanted("h", 1, 1024)),
-        (Pending([object(), 3, {"x": 1}]), Wanted("others", 1, 1024)),
+        (pending(client="a", prompt_tokens=7, max_output_tokens=9), Wanted("a", 7, 9)),
+        (pending("twelve bytes"), Wanted("others", 3, 1024)),
+        (pending("twelve bytes", client="a"), Wanted("a", 4, 1024)),
+        (pending(model="lora"), Wanted("lora", 1, 1024)),
+        (pending({"prompt": "12345678", "max_tokens": 5, "n": 2}), Wanted("others", 2, 10)),
+        (pending({"prompt": [1, 2, 3], "user": "u"}), Wanted("u", 3, 1024)),
+        (pending(BODY), Wanted("u", 5, 5)),
+        (pending(http(X_Client="h", content_length="41")), Wanted("h", 11, 1024)),
+        (pending({"prompt": "1", "user": "u"}, http(x_client="h")), Wanted("h", 1, 1024)),
+        (pending(object(), 3, {"x": 1}), Wanted("others", 1, 1024)),
     ],
 )
-def test_a_call_is_read_as_it_says_itself(pending: Pending, expected: Wanted) -> None:
+def test_a_call_is_read_as_it_says_itself(call: Any, expected: Wanted) -> None:
     """Keyword arguments, then a body in OpenAI's format, then headers, then a text, then the model."""
-    assert extractor_of(QUICK)(pending) == expected
+    assert extractor_of(QUICK)(call) == expected
 
 
 @pytest.mark.parametrize("kwargs", [{"prompt_tokens": "7"}, {"max_output_tokens": 0}, {"prompt_tokens": 2**60}])
 def test_a_call_that_says_nonsense_is_refused_by_name(kwargs: dict[str, Any]) -> None:
     """The router then takes defaults for it."""
     with pytest.raises(ValueError, match="tokens is a whole number"):
-        extractor_of(QUICK)(Pending(kwargs=kwargs))
+        extractor_of(QUICK)(pending(**kwargs))
 
 
-def own(pending: Any) -> Wanted:
+def own(call: Any) -> Wanted:
     """An extractor of a user's."""
-    return Wanted(pending.args[0], 5, 6)
+    return Wanted(call.args[0], 5, 6)
 
 
 def test_an_extractor_of_the_users_stands_instead() -> None:
     """By `module:function`; a name that is not there is an error."""
     chosen = attrs.evolve(QUICK, extractor=f"{__name__}:own")
-    assert extractor_of(chosen)(Pending(["me"])) == Wanted("me", 5, 6)
+    assert extractor_of(chosen)(pending("me")) == Wanted("me", 5, 6)
     for wrong in ("nowhere", "no.such:thing", f"{__name__}:nothing", f"{__name__}:QUICK"):
         with pytest.raises(ValueError, match="extractor"):
             extractor_of(attrs.evolve(QUICK, extractor=wrong))
