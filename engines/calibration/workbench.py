@@ -13,9 +13,8 @@ from typing import Literal
 import attrs
 import msgspec
 
-from fairsched.engines.calibration.calibrator import Calibration, Calibrator, Measured, calibrated
+from fairsched.engines.calibration.calibrator import Calibration, Calibrator, Measured, calibrated, scenarios
 from fairsched.engines.calibration.drive import Clock, ThreadClock, WallClock, tokens_of
-from fairsched.engines.calibration.grid import scenarios
 from fairsched.engines.calibration.validation import (
     Fidelity,
     RealRun,

@@ -76,7 +76,7 @@ class Connection:
         self._accounts: Accounts | None = None
         self._around_told = 0
         self._out: list[Message] = []
-        self._wake: asyncio.Event | None = None
+        self._wake = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_up = False
@@ -135,9 +135,8 @@ class Connection:
 
     def start(self) -> bool:
         """Begin to talk, in the loop that is running; returns whether it had not begun."""
-        if self._wake is not None:
+        if self._talking is not None:
             return False
-        self._wake = asyncio.Event()
         self._give_time()
         self._talking = self._run(self._talk())
         return True
@@ -158,7 +157,6 @@ class Connection:
         """Say it to the actor.  Without one nothing is said: the next `Hello` has it."""
         if self._actor is not None:
             self._out.append(message)
-            assert self._wake is not None
             self._wake.set()
 
     async def _talk(self) -> None:
@@ -208,7 +206,6 @@ class Connection:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _exchanges(self, actor: Actor) -> None:
-        assert self._wake is not None
         while True:
             if not self._out:
                 self._wake.clear()
