@@ -47,6 +47,10 @@ class Figures:
     makespan_us: float
     slo_attainment: float | None
 
+    def of(self, key: str) -> float | None:
+        """Return a latency, or the `makespan_us`."""
+        return self.makespan_us if key == "makespan_us" else self.latencies[key]
+
 
 @attrs.frozen
 class RealRun:
@@ -80,9 +84,9 @@ class Fidelity:
     at_speed: tuple[Figures, ...]
     runs: tuple[RealRun, ...]
 
-    def errors(self, figure: Callable[[Figures], float | None], *, at_speed: bool = False) -> list[float]:
-        """Simulated over real less 1, for each run in which there is something to compare."""
-        pairs = [(figure(said), figure(run.figures)) for said, run in self._pairs(at_speed)]
+    def errors(self, key: str, *, at_speed: bool = False) -> list[float]:
+        """Simulated over real less 1 of the figure of that key, for each run in which there is something to compare."""
+        pairs = [(said.of(key), run.figures.of(key)) for said, run in self._pairs(at_speed)]
         return [said / real - 1 for said, real in pairs if said is not None and real]
 
     def attainment_errors(self, *, at_speed: bool = False) -> list[float]:
@@ -92,12 +96,8 @@ class Fidelity:
 
     def all_errors(self, *, at_speed: bool = False) -> dict[str, list[float]]:
         """Return the errors of every latency and of the makespan, of each run."""
-
-        def latency(key: str) -> Callable[[Figures], float | None]:
-            return lambda figures: figures.latencies[key]
-
-        found = {key: self.errors(latency(key), at_speed=at_speed) for key in self.simulated.latencies}
-        return found | {"makespan_us": self.errors(lambda figures: figures.makespan_us, at_speed=at_speed)}
+        keys = (*self.simulated.latencies, "makespan_us")
+        return {key: self.errors(key, at_speed=at_speed) for key in keys}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy's entry in the document of `fairsched validate --json`."""
@@ -118,21 +118,13 @@ class Fidelity:
 
 def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
     """Return the model of a machine that takes `factor` times as long for everything, in whole nanoseconds."""
-    return attrs.evolve(
-        latency,
-        prefill_constant_ns=round(latency.prefill_constant_ns * factor),
-        prefill_token_ns=round(latency.prefill_token_ns * factor),
-        prefill_attention_ps=round(latency.prefill_attention_ps * factor),
-        decode=tuple(
-            attrs.evolve(
-                piece,
-                constant_ns=round(piece.constant_ns * factor),
-                context_token_ns=round(piece.context_token_ns * factor),
-                request_ns=round(piece.request_ns * factor),
-            )
-            for piece in latency.decode
-        ),
-    )
+
+    def times(value: Any, *names: str) -> Any:
+        return attrs.evolve(value, **{name: round(getattr(value, name) * factor) for name in names})
+
+    decode = tuple(times(piece, "constant_ns", "context_token_ns", "request_ns") for piece in latency.decode)
+    slow: LatencyModel = times(latency, "prefill_constant_ns", "prefill_token_ns", "prefill_attention_ps")
+    return attrs.evolve(slow, decode=decode)
 
 
 class TooFewError(ValueError):

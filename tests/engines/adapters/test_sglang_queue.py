@@ -5,6 +5,7 @@ import logging
 import random
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.adapters.common import Chosen, SettingsError
+from fairsched.engines.adapters.common import SettingsError
 from fairsched.engines.adapters.common.settings import own_file
 from fairsched.engines.adapters.sglang import shim
 from fairsched.engines.adapters.sglang.settings import VARIABLE, Settings
@@ -323,6 +324,7 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
     assert 0 < said["promise"]["gap"] <= said["promise"]["gap_bound"]
     assert log.read_text().count("Admitted") == 6
     assert '"max_running":"4"' in log.read_text()
+    assert '"reserve":"optimistic"' in log.read_text()
 
 
 def test_each_data_parallel_rank_has_files_of_its_own() -> None:
@@ -357,6 +359,20 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> type[Registry]:
     return Registry
 
 
+@pytest.fixture
+def asked(sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str | None], None]:
+    """Register with a file of that text; None: a file that is not there."""
+
+    def register(text: str | None) -> None:
+        file = tmp_path / "fair.toml"
+        if text is not None:
+            file.write_text(text)
+        monkeypatch.setenv(VARIABLE, str(file))
+        integration.register()
+
+    return register
+
+
 def test_nothing_happens_unless_asked(sglang: type[Registry]) -> None:
     """An installation alone changes nothing."""
     integration.register()
@@ -364,14 +380,11 @@ def test_nothing_happens_unless_asked(sglang: type[Registry]) -> None:
 
 
 def test_asked_it_hooks_the_policy_and_its_order(
-    sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sglang: type[Registry], asked: Callable[[str | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hooks of one class, which together order a queue."""
-    file = tmp_path / "fair.toml"
-    file.write_text('policy = "vtc"\n')
-    monkeypatch.setenv(VARIABLE, str(file))
     monkeypatch.setattr(shim, "_place", Place)
-    integration.register()
+    asked('policy = "vtc"\n')
     (made_at, made, after), (ordered_at, ordered, around) = sglang.hooks
     assert (made_at.rsplit(".", 1)[1], after) == ("__init__", "after")
     assert (ordered_at.rsplit(".", 1)[1], around) == ("calc_priority", "around")
@@ -392,39 +405,18 @@ def test_asked_it_hooks_the_policy_and_its_order(
     ],
 )
 def test_what_cannot_be_followed_stops_the_engine(
-    sglang: type[Registry],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    text: str | None,
-    version: str,
-    match: str,
+    sglang: type[Registry], asked: Callable[[str | None], None], text: str | None, version: str, match: str
 ) -> None:
     """SGLang goes on without a plugin that raises, so this leaves with one line instead."""
-    file = tmp_path / "fair.toml"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setenv(VARIABLE, str(file))
     sys.modules["sglang"].__version__ = version  # type: ignore[attr-defined]
     with pytest.raises(SystemExit, match=match) as stopped:
-        integration.register()
+        asked(text)
     assert str(stopped.value).startswith("fairsched")
     assert sglang.hooks == []
 
 
-def test_an_untested_version_may_be_accepted(
-    sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_untested_version_may_be_accepted(sglang: type[Registry], asked: Callable[[str | None], None]) -> None:
     """On demand."""
-    file = tmp_path / "fair.toml"
-    file.write_text("accept_untested_version = true\n")
-    monkeypatch.setenv(VARIABLE, str(file))
     sys.modules["sglang"].__version__ = "0.6.0"  # type: ignore[attr-defined]
-    integration.register()
+    asked("accept_untested_version = true\n")
     assert len(sglang.hooks) == 2
-
-
-def test_chosen_is_what_the_shim_takes() -> None:
-    """With all parameters, for the log."""
-    chosen = shim.chosen(Settings())
-    assert isinstance(chosen, Chosen)
-    assert chosen.parameters["reserve"] == "optimistic"

@@ -316,16 +316,8 @@ def test_settings_come_from_the_command_line_or_a_file(tmp_path: Path) -> None:
 
 def test_only_tested_versions_are_accepted() -> None:
     """Releases from 0.32.0 to below 0.33; others only on demand."""
-    assert [
-        TESTED.includes(version) for version in ("0.32.0", "0.32.4+cpu", "0.31.9", "0.33.0", "0.32.0rc1", "dev")
-    ] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-        False,
-    ]
+    versions = ("0.32.0", "0.32.4+cpu", "0.31.9", "0.33.0", "0.32.0rc1", "dev")
+    assert [version for version in versions if TESTED.includes(version)] == ["0.32.0", "0.32.4+cpu"]
     with pytest.raises(VersionError, match=r"0\.33\.0; .*accept_untested_version"):
         TESTED.require("0.33.0")
 
