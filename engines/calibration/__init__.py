@@ -1,4 +1,4 @@
-"""The simulator held against a machine: step times measured, fitted and validated. Read `calibrate` first."""
+"""The simulator held against a machine: step times measured, fitted and validated. Read `workbench` first."""
 
 from typing import TYPE_CHECKING
 

@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from fairsched.engines.analysis import Outcomes, summary
-from fairsched.engines.calibration.clock import Clock
-from fairsched.engines.calibration.drive import Driver
+from fairsched.engines.calibration.drive import Clock, Driver
 from fairsched.engines.calibration.meter import KINDS, Meter, StepSample, mape
 from fairsched.engines.serving import Engine, EventLog, Executor
 from fairsched.engines.simulation import simulate_events
@@ -47,6 +46,10 @@ class Figures:
     latencies: Mapping[str, float | None]
     makespan_us: float
     slo_attainment: float | None
+
+    def of(self, key: str) -> float | None:
+        """Return a latency, or the `makespan_us`."""
+        return self.makespan_us if key == "makespan_us" else self.latencies[key]
 
 
 @attrs.frozen
@@ -81,9 +84,9 @@ class Fidelity:
     at_speed: tuple[Figures, ...]
     runs: tuple[RealRun, ...]
 
-    def errors(self, figure: Callable[[Figures], float | None], *, at_speed: bool = False) -> list[float]:
-        """Simulated over real less 1, for each run in which there is something to compare."""
-        pairs = [(figure(said), figure(run.figures)) for said, run in self._pairs(at_speed)]
+    def errors(self, key: str, *, at_speed: bool = False) -> list[float]:
+        """Simulated over real less 1 of the figure of that key, for each run in which there is something to compare."""
+        pairs = [(said.of(key), run.figures.of(key)) for said, run in self._pairs(at_speed)]
         return [said / real - 1 for said, real in pairs if said is not None and real]
 
     def attainment_errors(self, *, at_speed: bool = False) -> list[float]:
@@ -93,12 +96,8 @@ class Fidelity:
 
     def all_errors(self, *, at_speed: bool = False) -> dict[str, list[float]]:
         """Return the errors of every latency and of the makespan, of each run."""
-
-        def latency(key: str) -> Callable[[Figures], float | None]:
-            return lambda figures: figures.latencies[key]
-
-        found = {key: self.errors(latency(key), at_speed=at_speed) for key in self.simulated.latencies}
-        return found | {"makespan_us": self.errors(lambda figures: figures.makespan_us, at_speed=at_speed)}
+        keys = (*self.simulated.latencies, "makespan_us")
+        return {key: self.errors(key, at_speed=at_speed) for key in keys}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy's entry in the document of `fairsched validate --json`."""
@@ -119,21 +118,13 @@ class Fidelity:
 
 def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
     """Return the model of a machine that takes `factor` times as long for everything, in whole nanoseconds."""
-    return attrs.evolve(
-        latency,
-        prefill_constant_ns=round(latency.prefill_constant_ns * factor),
-        prefill_token_ns=round(latency.prefill_token_ns * factor),
-        prefill_attention_ps=round(latency.prefill_attention_ps * factor),
-        decode=tuple(
-            attrs.evolve(
-                piece,
-                constant_ns=round(piece.constant_ns * factor),
-                context_token_ns=round(piece.context_token_ns * factor),
-                request_ns=round(piece.request_ns * factor),
-            )
-            for piece in latency.decode
-        ),
-    )
+
+    def times(value: Any, *names: str) -> Any:
+        return attrs.evolve(value, **{name: round(getattr(value, name) * factor) for name in names})
+
+    decode = tuple(times(piece, "constant_ns", "context_token_ns", "request_ns") for piece in latency.decode)
+    slow: LatencyModel = times(latency, "prefill_constant_ns", "prefill_token_ns", "prefill_attention_ps")
+    return attrs.evolve(slow, decode=decode)
 
 
 class TooFewError(ValueError):
@@ -152,12 +143,10 @@ def capacity_rps(
 ) -> float:
     """Requests a second that the simulated engine finishes when all wait from the start."""
     jobs = tuple(
-        msgspec.structs.replace(
-            job, request=msgspec.structs.replace(job.request, arrival_ns=0), after=(), cancel_after_ns=None
-        )
+        replace(job, request=replace(job.request, arrival_ns=0), after=(), cancel_after_ns=None)
         for job in workload.jobs
     )
-    flood = msgspec.structs.replace(workload, jobs=jobs)
+    flood = replace(workload, jobs=jobs)
     events = simulate_events(flood, policy, router, latency, kv_capacity_tokens=kv_capacity_tokens)
     ends = sorted(event.time_ns for event in events if isinstance(event, Finished))
     if len(ends) < 4 or ends[len(ends) // 4] == ends[3 * len(ends) // 4]:
@@ -177,20 +166,15 @@ def at_rate(workload: Workload, rps: float) -> Workload:
 
     def moved(job: Job) -> Job:
         arrival_ns = START_NS + round((job.request.arrival_ns - origin) * ratio)
-        return msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, arrival_ns=arrival_ns))
+        return replace(job, request=replace(job.request, arrival_ns=arrival_ns))
 
-    return msgspec.structs.replace(workload, jobs=tuple(moved(job) for job in workload.jobs))
+    return replace(workload, jobs=tuple(moved(job) for job in workload.jobs))
 
 
 def with_slo(workload: Workload, slo: Slo) -> Workload:
     """Return the workload with these targets for every request that has none."""
-    jobs = tuple(
-        job
-        if job.request.slo is not None
-        else msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, slo=slo))
-        for job in workload.jobs
-    )
-    return msgspec.structs.replace(workload, jobs=jobs)
+    jobs = (replace(job, request=replace(job.request, slo=job.request.slo or slo)) for job in workload.jobs)
+    return replace(workload, jobs=tuple(jobs))
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -284,7 +268,7 @@ def real_run(
         raise ExecutorFailedError(f"the executor failed {engine.executor_failures} times; the program's log says why")
     whole, by_kind, bias = step_errors(meter.samples, latency)
     run = RealRun(
-        figures(workload, _told(events, driver)),
+        figures(workload, [_at_its_time(event, driver) for event in events]),
         len(meter.samples),
         whole,
         by_kind,
@@ -294,15 +278,11 @@ def real_run(
     return run, engine
 
 
-def _told(events: Sequence[Event], driver: Driver) -> list[Event]:
-    """Return the events with callers' own times: they send and give up in the middle of a step too."""
-    return [_at_its_time(event, driver) for event in events]
-
-
 def _at_its_time(event: Event, driver: Driver) -> Event:
+    """Return the event at the caller's own time: callers send and give up in the middle of a step too."""
     match event:
         case Arrived():
-            return msgspec.structs.replace(event, time_ns=driver.sent_ns[event.request.id])
+            return replace(event, time_ns=driver.sent_ns[event.request.id])
         case Cancelled(was_running=False) if event.worker >= 0:
-            return msgspec.structs.replace(event, time_ns=driver.left_ns[event.request_id])
+            return replace(event, time_ns=driver.left_ns[event.request_id])
     return event

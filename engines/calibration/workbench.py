@@ -6,16 +6,15 @@ steps and fits a latency model; `validate` runs a workload through it in real ti
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import attrs
 import msgspec
 
-from fairsched.engines.calibration.calibrator import Calibration, Calibrator, Measured, calibrated
-from fairsched.engines.calibration.clock import Clock, ThreadClock, WallClock
-from fairsched.engines.calibration.drive import tokens_of
-from fairsched.engines.calibration.grid import scenarios
+from fairsched.engines.calibration.calibrator import Calibration, Calibrator, Measured, calibrated, scenarios
+from fairsched.engines.calibration.drive import Clock, ThreadClock, WallClock, tokens_of
 from fairsched.engines.calibration.validation import (
     Fidelity,
     RealRun,
@@ -186,12 +185,14 @@ def validate(
         typical = typical_slo(timed, events)
         slo = Slo(ttft_ns=ttft_ns or typical.ttft_ns, tpot_ns=tpot_ns or typical.tpot_ns)
         timed = with_slo(timed, slo)
-        real = _RealRuns(bench, latency, name, policy, tokens_of(timed, bench.model.config.vocab_size), progress)
-        real.run(_first(timed), "warming up", None)
+        tokens = tokens_of(timed, bench.model.config.vocab_size)
+        real = partial(_run, bench, latency, name, policy, tokens, progress)
+        first = tuple(job for job in timed.jobs if not job.after)[:WARM_UP_REQUESTS]
+        real(msgspec.structs.replace(timed, jobs=first), "warming up", None)
         found, at_speed = [], []
         for number in range(runs):
             path = None if logs is None else logs / f"{name.replace(':', '_')}-{number + 1}.jsonl"
-            found.append(real.run(timed, f"{name}, run {number + 1} of {runs}", path))
+            found.append(real(timed, f"{name}, run {number + 1} of {runs}", path))
             as_fast = slowed(latency, 1 / (1 + found[-1].step_bias))
             at_speed.append(
                 figures(timed, simulate_events(timed, policy, router, as_fast, kv_capacity_tokens=capacity))
@@ -200,44 +201,36 @@ def validate(
         yield Fidelity(name, slo.ttft_ns, slo.tpot_ns, offered, simulated, tuple(at_speed), tuple(found))
 
 
-def _first(workload: Workload) -> Workload:
-    jobs = tuple(job for job in workload.jobs if not job.after)[:WARM_UP_REQUESTS]
-    return msgspec.structs.replace(workload, jobs=jobs)
-
-
-@attrs.frozen
-class _RealRuns:
-    """What the real runs of a policy share."""
-
-    bench: Workbench
-    latency: LatencyModel
-    name: str
-    policy: ComposedPolicy
-    tokens: dict[int, list[int]]
-    progress: Progress | None
-
-    def run(self, workload: Workload, title: str, path: Path | None) -> RealRun:
-        """Run the workload once, with its log if it is to be written."""
-        bench, capacity, told = self.bench, self.bench.kv_capacity_tokens, self.progress
-        total = len(workload.jobs)
-        with ExitStack() as stack:
-            log = None
-            if path is not None:
-                given = parameters(self.policy)
-                log = ServingLog(path, self.name, given, kv_capacity_tokens=capacity, latency=self.latency)
-                stack.enter_context(log)
-            run, engine = real_run(
-                workload,
-                self.policy,
-                self.latency,
-                bench.spec.executor(bench.model, capacity),
-                CLOCKS[bench.clock],
-                self.tokens,
-                kv_capacity_tokens=capacity,
-                log=log,
-                progress=None if told is None else lambda done: told(title, done, total),
-            )
-            if log is not None:
-                log.complete(engine.policy_state)
-        engine.close()
-        return run
+def _run(
+    bench: Workbench,
+    latency: LatencyModel,
+    name: str,
+    policy: ComposedPolicy,
+    tokens: dict[int, list[int]],
+    told: Progress | None,
+    workload: Workload,
+    title: str,
+    path: Path | None,
+) -> RealRun:
+    """Run the workload once on the real engine, with its log if it is to be written."""
+    total, capacity = len(workload.jobs), bench.kv_capacity_tokens
+    with ExitStack() as stack:
+        log = None
+        if path is not None:
+            log = ServingLog(path, name, parameters(policy), kv_capacity_tokens=capacity, latency=latency)
+            stack.enter_context(log)
+        run, engine = real_run(
+            workload,
+            policy,
+            latency,
+            bench.spec.executor(bench.model, capacity),
+            CLOCKS[bench.clock],
+            tokens,
+            kv_capacity_tokens=capacity,
+            log=log,
+            progress=None if told is None else lambda done: told(title, done, total),
+        )
+        if log is not None:
+            log.complete(engine.policy_state)
+    engine.close()
+    return run

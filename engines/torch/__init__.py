@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.torch.executor import TorchExecutor
+    from fairsched.engines.torch.executor import TorchExecutor, TorchSpec
     from fairsched.engines.torch.model import SIZES, Llama
-    from fairsched.engines.torch.spec import TorchSpec
 else:
     __getattr__ = lazy_exports(__name__)
 

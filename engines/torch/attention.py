@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairsched.engines.torch.model import Attend, LlamaConfig
-from fairsched.engines.torch.pages import Pages
-from fairsched.engines.torch.seats import Batch
+from fairsched.engines.torch.pages import Batch, Pages
 
 GATHER_TOKENS_MIN = 64
 """Contexts up to this length are gathered as if they had it: below it padding costs less than another call."""

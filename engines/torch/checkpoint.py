@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
@@ -83,6 +84,23 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
+_NAMES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "context_tokens_max": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps",
+    "tied_embeddings": "tie_word_embeddings",
+}
+"""Fields of `LlamaConfig` by their names in `config.json`."""
+_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""Fields of `RopeScaling` there, in order."""
+
+
 class _Config(msgspec.Struct):
     """What `config.json` says of a Llama model, under the names and with the defaults of transformers."""
 
@@ -134,19 +152,13 @@ def _llama(config: _Config) -> LlamaConfig:
     rope: Mapping[str, Any] = config.rope_parameters or config.rope_scaling or {}
     theta = rope.get("rope_theta", config.rope_theta)
     stop = config.eos_token_id
+    said = {ours: getattr(config, theirs) for ours, theirs in _NAMES.items()}
+    said["kv_heads"] = config.num_key_value_heads or config.num_attention_heads
+    said["head_dim"] = config.head_dim or config.hidden_size // config.num_attention_heads
     return LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads or config.num_attention_heads,
-        head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
-        context_tokens_max=config.max_position_embeddings,
+        **said,
         rope_theta=10_000.0 if theta is None else float(theta),
         rope_scaling=_scaling(rope),
-        norm_eps=config.rms_norm_eps,
-        tied_embeddings=config.tie_word_embeddings,
         stop_tokens=frozenset(stop if isinstance(stop, list) else () if stop is None else (stop,)),
     )
 
@@ -157,11 +169,10 @@ def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
         return None
     if kind != "llama3":
         raise ValueError(f"rotary embeddings of type {kind!r}; only 'default' and 'llama3' are known")
-    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    missing = [name for name in names if name not in rope]
+    missing = [name for name in _SCALING if name not in rope]
     if missing:
         raise ValueError(f"rotary embeddings of type 'llama3' need {missing[0]}")
-    factor, low, high, original = (rope[name] for name in names)
+    factor, low, high, original = (rope[name] for name in _SCALING)
     return RopeScaling(float(factor), float(low), float(high), int(original))
 
 
@@ -170,26 +181,11 @@ def _fields(config: LlamaConfig) -> dict[str, Any]:
     scaling = config.rope_scaling
     rope: dict[str, Any] = {"rope_type": "default"}
     if scaling is not None:
-        rope = {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_context_tokens,
-        }
+        rope = {"rope_type": "llama3", **dict(zip(_SCALING, attrs.astuple(scaling), strict=True))}
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "max_position_embeddings": config.context_tokens_max,
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tied_embeddings,
+        **{theirs: getattr(config, ours) for ours, theirs in _NAMES.items()},
         "eos_token_id": sorted(config.stop_tokens) or None,
         "rope_theta": config.rope_theta,
         "rope_scaling": None if scaling is None else rope,

@@ -5,7 +5,9 @@ computed.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,12 +15,11 @@ from torch import Tensor
 
 from fairsched.engines.serving import Sampling
 from fairsched.engines.torch.attention import KVCache, gather, on_device
-from fairsched.engines.torch.graphs import DecodeGraphs
-from fairsched.engines.torch.model import Llama
-from fairsched.engines.torch.pages import PagePool, PrefixPages, pages_needed
+from fairsched.engines.torch.checkpoint import load_checkpoint
+from fairsched.engines.torch.cuda import DecodeGraphs, reads_pages, varlen
+from fairsched.engines.torch.model import SIZES, Llama
+from fairsched.engines.torch.pages import Batch, Ints, PagePool, PrefixPages, Seats, pages_needed
 from fairsched.engines.torch.random_bits import Keys, bits, key_of, keys_of
-from fairsched.engines.torch.seats import Batch, Ints, Seats
-from fairsched.engines.torch.varlen import reads_pages, varlen
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -58,7 +59,7 @@ class TorchExecutor:
     `kv_capacity_tokens` is the worker's capacity and `running_max` the most requests that it runs at once; prompts with
     keys have blocks of `page_tokens`.  Keys name tokens: prompts with equal keys have equal tokens there.
 
-    On CUDA in half precision, with pages that FlashAttention reads in place (`engines.torch.varlen`), steps that only
+    On CUDA in half precision, with pages that FlashAttention reads in place (`engines.torch.cuda`), steps that only
     decode are replayed as CUDA graphs, which are captured here.
     """
 
@@ -266,3 +267,65 @@ def _gumbel(keys: Tensor, counters: Tensor, dtype: torch.dtype) -> Tensor:
     # -log(-log(1 - u)): it is small u that win a draw, and those are exact in float32.
     uniform = (bits(keys, counters).to(dtype) + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform))
+
+
+# --- which worker is meant -------------------------------------------------------------------------------------------
+
+DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+"""Numbers that a device computes with."""
+
+_CPU_KV_TOKENS = 16_384
+_CUDA_KV_SHARE = 0.8
+
+
+@attrs.frozen
+class TorchSpec:
+    """A worker: a model on a device, with so many threads, pages and seats.
+
+    `model` is a name of `SIZES` or a folder with a checkpoint; weights by name are random.
+    """
+
+    model: str = "small"
+    device: str = "cpu"
+    threads: int = 1
+    page_tokens: int = 16
+    batch_max: int = 32
+    seed: int = 0
+
+    def load(self) -> Llama:
+        """Return the model on its device.  Raises `ValueError` where there is none."""
+        if self.device not in DTYPES:
+            raise ValueError(f"device is cpu or cuda, not {self.device!r}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device cuda: torch sees no CUDA device on this machine")
+        dtype = DTYPES[self.device]
+        if self.model in SIZES:
+            return Llama.random(SIZES[self.model], self.seed, device=self.device, dtype=dtype)
+        if not Path(self.model).is_dir():
+            raise ValueError(f"model {self.model!r} is neither a folder nor one of {', '.join(SIZES)}")
+        return load_checkpoint(Path(self.model), device=self.device, dtype=dtype)
+
+    def kv_capacity_tokens(self, model: Llama) -> int:
+        """KV tokens that fit: a fixed number on a CPU, four fifths of the memory that is free on a GPU."""
+        if self.device == "cpu":
+            return _CPU_KV_TOKENS
+        free, _ = torch.cuda.mem_get_info()
+        return int(free * _CUDA_KV_SHARE) // model.config.kv_bytes_per_token
+
+    def executor(self, model: Llama, kv_capacity_tokens: int) -> TorchExecutor:
+        """Return the worker's executor.  Sets the number of threads of the whole process."""
+        torch.set_num_threads(self.threads)
+        return TorchExecutor(model, kv_capacity_tokens, page_tokens=self.page_tokens, running_max=self.batch_max)
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """What a preset says of the worker; a checkpoint by its folder's own name."""
+        return {
+            "model": self.model if self.model in SIZES else Path(self.model).resolve().name,
+            "device": self.device,
+            "dtype": str(DTYPES[self.device]).removeprefix("torch."),
+            "torch": torch.__version__.partition("+")[0],
+            "threads": self.threads,
+            "page_tokens": self.page_tokens,
+            "batch_max": self.batch_max,
+        }

@@ -59,11 +59,6 @@ class LlamaConfig:
             raise ValueError(f"a rotary head has an even size, not {self.head_dim}")
 
     @property
-    def group(self) -> int:
-        """Query heads that share a KV head."""
-        return self.heads // self.kv_heads
-
-    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers, at two bytes a number."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
@@ -92,6 +87,17 @@ class Layer(NamedTuple):
     mlp_norm: Tensor
     gate_up: Tensor
     down: Tensor
+
+
+PARTS = (
+    ("input_layernorm",),
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("post_attention_layernorm",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
+)
+"""The tensors of a checkpoint that each field of `Layer` is made of, one above the other."""
 
 
 def tensor_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
@@ -168,27 +174,14 @@ class Llama:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor of a checkpoint by name, cut out of the joined matrices; contiguous."""
-        config = self.config
+        shapes = tensor_shapes(self.config)
         yield "model.embed_tokens.weight", self.embedding
-        kv = config.kv_heads * config.head_dim
         for i, layer in enumerate(self.layers):
-            q, k, v = torch.split(layer.qkv, [config.heads * config.head_dim, kv, kv])
-            gate, up = layer.gate_up.chunk(2)
-            parts = {
-                "input_layernorm": layer.attention_norm,
-                "self_attn.q_proj": q,
-                "self_attn.k_proj": k,
-                "self_attn.v_proj": v,
-                "self_attn.o_proj": layer.out,
-                "post_attention_layernorm": layer.mlp_norm,
-                "mlp.gate_proj": gate,
-                "mlp.up_proj": up,
-                "mlp.down_proj": layer.down,
-            }
-            for name, tensor in parts.items():
-                yield f"model.layers.{i}.{name}.weight", tensor
+            for joined, parts in zip(layer, PARTS, strict=True):
+                names = [f"model.layers.{i}.{part}.weight" for part in parts]
+                yield from zip(names, joined.split([shapes[name][0] for name in names]), strict=True)
         yield "model.norm.weight", self.norm
-        if not config.tied_embeddings:
+        if not self.config.tied_embeddings:
             yield "lm_head.weight", self.head
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
@@ -218,14 +211,8 @@ class Llama:
 
 
 def _layer(read: Callable[[str], Tensor], at: str) -> Layer:
-    return Layer(
-        attention_norm=read(f"{at}input_layernorm.weight"),
-        qkv=torch.cat([read(f"{at}self_attn.{part}_proj.weight") for part in ("q", "k", "v")]),
-        out=read(f"{at}self_attn.o_proj.weight"),
-        mlp_norm=read(f"{at}post_attention_layernorm.weight"),
-        gate_up=torch.cat([read(f"{at}mlp.{part}_proj.weight") for part in ("gate", "up")]),
-        down=read(f"{at}mlp.down_proj.weight"),
-    )
+    made = ([read(f"{at}{part}.weight") for part in parts] for parts in PARTS)
+    return Layer(*(each[0] if len(each) == 1 else torch.cat(each) for each in made))
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

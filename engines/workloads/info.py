@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fairsched.engines.workloads.key_portions import key_portions
-from fairsched.engines.workloads.sharing import shared_blocks
+from fairsched.engines.workloads.sharing import key_portions, shared_blocks
 from fairsched.model.request import Job, Prompt, Workload
 
 CLIENTS_SHOWN_MAX = 20
@@ -20,7 +19,7 @@ def trace_info(workload: Workload) -> dict[str, Any]:
     when another finished.  `prefix` is what an infinite cache would serve if requests ran in the workload's order,
     None when no prompt has keys: `shared_blocks_ratio` counts blocks (a last, partly filled one too),
     `shared_tokens_ratio` prompt tokens, and `distinct_tokens` is the cache that would need.  `key_portions`, None like
-    `prefix`, says how many there are, how many requests share one and how long they are (`key_portions.py`).
+    `prefix`, says how many there are, how many requests share one and how long they are (`sharing.py`).
     """
     jobs = workload.jobs
     arrivals_ns = np.array([job.request.arrival_ns for job in jobs if not job.after], dtype=np.int64)

@@ -34,6 +34,7 @@ CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 
 CONFIG = PickerConfig(
     Pool(100, endpoints=(A, B)), listen="127.0.0.1:0", limits=Limits(waiting_per_client=2, wait_seconds=5.0)
 )
+Work = Callable[[Server, Any], Awaitable[None]]
 FULL = ext_proc.ProtocolConfiguration(request_body_mode=4, response_body_mode=4)
 BUFFERED = ext_proc.ProtocolConfiguration(request_body_mode=2, response_body_mode=1)
 NO_BODIES = ext_proc.ProtocolConfiguration(request_body_mode=0, response_body_mode=0)
@@ -108,7 +109,7 @@ class Envoy:
         return await self.hear()
 
 
-def run(work: Callable[[Server, Any], Awaitable[None]], config: PickerConfig = CONFIG) -> None:
+def run(work: Work, config: PickerConfig = CONFIG) -> None:
     """Run it with a server and a stub; at the end nothing waits or is in flight."""
 
     async def main() -> None:
@@ -122,6 +123,11 @@ def run(work: Callable[[Server, Any], Awaitable[None]], config: PickerConfig = C
             await server.stop()
 
     asyncio.run(main())
+
+
+def served(config: PickerConfig = CONFIG) -> Callable[[Work], Callable[[], None]]:
+    """Run the test as `run` does."""
+    return lambda work: lambda: run(work, config)
 
 
 async def until(said: Callable[[], bool]) -> None:
@@ -142,26 +148,23 @@ def client_of(server: Server, name: str = "a") -> tuple[int, int]:
     return found["prompt_tokens"], found["output_tokens"]
 
 
-def test_a_call_whose_body_comes_at_once() -> None:
+@served()
+async def test_a_call_whose_body_comes_at_once(server: Server, channel: Any) -> None:
     """The endpoint is said with the body; the answer's usage is charged; the place is free at its end."""
-
-    async def work(server: Server, channel: Any) -> None:
-        envoy = Envoy(stub(channel))
-        picked = await envoy.buffered()
-        assert picked.WhichOneof("response") == "request_body"
-        assert destination(picked) in (A, B)
-        assert server.picker.window.in_flight_tokens == 38
-        usage = {"prompt_tokens": 30, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 18}}
-        await envoy.say(answer(), answer_body(json.dumps({"usage": usage}).encode()))
-        assert (await envoy.hear()).WhichOneof("response") == "response_headers"
-        passed = await envoy.hear()
-        assert passed.WhichOneof("response") == "response_body"
-        assert not passed.response_body.HasField("response")
-        assert server.picker.window.in_flight_tokens == 0
-        await envoy.done()
-        assert client_of(server) == (12, 7)
-
-    run(work)
+    envoy = Envoy(stub(channel))
+    picked = await envoy.buffered()
+    assert picked.WhichOneof("response") == "request_body"
+    assert destination(picked) in (A, B)
+    assert server.picker.window.in_flight_tokens == 38
+    usage = {"prompt_tokens": 30, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 18}}
+    await envoy.say(answer(), answer_body(json.dumps({"usage": usage}).encode()))
+    assert (await envoy.hear()).WhichOneof("response") == "response_headers"
+    passed = await envoy.hear()
+    assert passed.WhichOneof("response") == "response_body"
+    assert not passed.response_body.HasField("response")
+    assert server.picker.window.in_flight_tokens == 0
+    await envoy.done()
+    assert client_of(server) == (12, 7)
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -199,139 +202,120 @@ def test_a_call_whose_body_streams_both_ways(pieces: int) -> None:
     run(work)
 
 
-def test_a_call_of_which_only_headers_are_seen() -> None:
+@served(PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=40))
+async def test_a_call_of_which_only_headers_are_seen(server: Server, channel: Any) -> None:
     """The endpoint is said with the headers, by the length that they say; what is declared by default is charged when
     the answer begins, since its end is not seen."""
-
-    async def work(server: Server, channel: Any) -> None:
-        envoy = Envoy(stub(channel))
-        await envoy.say(request(NO_BODIES, content_length="80"))
-        assert destination(await envoy.hear()) in (A, B)
-        assert server.picker.window.in_flight_tokens == 20 + 40
-        await envoy.say(answer())
-        await envoy.hear()
-        await envoy.done()
-        assert client_of(server) == (20, 40)
-        models = Envoy(stub(channel))
-        await models.say(request(FULL, ends=True, method="GET"))
-        assert destination(await models.hear()) in (A, B)
-        await models.say(answer(), answer_body(b'{"data": []}'))
-        await models.hear()
-        await models.hear()
-        await models.done()
-
-    small = PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=40)
-    run(work, small)
+    envoy = Envoy(stub(channel))
+    await envoy.say(request(NO_BODIES, content_length="80"))
+    assert destination(await envoy.hear()) in (A, B)
+    assert server.picker.window.in_flight_tokens == 20 + 40
+    await envoy.say(answer())
+    await envoy.hear()
+    await envoy.done()
+    assert client_of(server) == (20, 40)
+    models = Envoy(stub(channel))
+    await models.say(request(FULL, ends=True, method="GET"))
+    assert destination(await models.hear()) in (A, B)
+    await models.say(answer(), answer_body(b'{"data": []}'))
+    await models.hear()
+    await models.hear()
+    await models.done()
 
 
-def test_trailers_end_what_they_end() -> None:
+@served()
+async def test_trailers_end_what_they_end(server: Server, channel: Any) -> None:
     """A body without an end of its own is picked for at its trailers, and an answer ends with its trailers."""
-
-    async def work(server: Server, channel: Any) -> None:
-        envoy = Envoy(stub(channel))
-        await envoy.say(request(FULL), body(CHAT, False), ext_proc.ProcessingRequest(request_trailers={}))
-        assert destination(await envoy.hear()) in (A, B)
-        piece = (await envoy.hear()).request_body.response.body_mutation.streamed_response
-        assert (piece.body, piece.end_of_stream) == (CHAT, False)
-        assert (await envoy.hear()).WhichOneof("response") == "request_trailers"
-        usage = b'{"usage": {"prompt_tokens": 20, "completion_tokens": 2}}'
-        await envoy.say(answer(), answer_body(usage, False), ext_proc.ProcessingRequest(response_trailers={}))
-        kinds = [(await envoy.hear()).WhichOneof("response") for _ in range(3)]
-        assert kinds == ["response_headers", "response_body", "response_trailers"]
-        assert server.picker.window.in_flight == 0
-        await envoy.done()
-        assert client_of(server) == (20, 2)
-
-    run(work)
+    envoy = Envoy(stub(channel))
+    await envoy.say(request(FULL), body(CHAT, False), ext_proc.ProcessingRequest(request_trailers={}))
+    assert destination(await envoy.hear()) in (A, B)
+    piece = (await envoy.hear()).request_body.response.body_mutation.streamed_response
+    assert (piece.body, piece.end_of_stream) == (CHAT, False)
+    assert (await envoy.hear()).WhichOneof("response") == "request_trailers"
+    usage = b'{"usage": {"prompt_tokens": 20, "completion_tokens": 2}}'
+    await envoy.say(answer(), answer_body(usage, False), ext_proc.ProcessingRequest(response_trailers={}))
+    kinds = [(await envoy.hear()).WhichOneof("response") for _ in range(3)]
+    assert kinds == ["response_headers", "response_body", "response_trailers"]
+    assert server.picker.window.in_flight == 0
+    await envoy.done()
+    assert client_of(server) == (20, 2)
 
 
-def test_a_buffered_body_is_answered_at_once_also_before_trailers() -> None:
+@served()
+async def test_a_buffered_body_is_answered_at_once_also_before_trailers(server: Server, channel: Any) -> None:
     """Envoy holds the trailers back until the body was answered, and says that the body does not end the call; and a
     body of more than gRPC's 4 MiB is one message, too."""
-
-    async def work(server: Server, channel: Any) -> None:
-        envoy = Envoy(stub(channel))
-        await envoy.say(request(BUFFERED))
-        await envoy.hear()
-        large = CHAT[:-1] + b', "pad": "' + b"y" * (5 << 20) + b'"}'
-        await envoy.say(body(large, ends=False))
-        assert destination(await envoy.hear()) in (A, B)
-        await envoy.say(ext_proc.ProcessingRequest(request_trailers=ext_proc.HttpTrailers()))
-        assert (await envoy.hear()).WhichOneof("response") == "request_trailers"
-        await envoy.say(answer(ends=True))
-        await envoy.hear()
-        await envoy.done()
-
-    run(work)
+    envoy = Envoy(stub(channel))
+    await envoy.say(request(BUFFERED))
+    await envoy.hear()
+    large = CHAT[:-1] + b', "pad": "' + b"y" * (5 << 20) + b'"}'
+    await envoy.say(body(large, ends=False))
+    assert destination(await envoy.hear()) in (A, B)
+    await envoy.say(ext_proc.ProcessingRequest(request_trailers=ext_proc.HttpTrailers()))
+    assert (await envoy.hear()).WhichOneof("response") == "request_trailers"
+    await envoy.say(answer(ends=True))
+    await envoy.hear()
+    await envoy.done()
 
 
-def test_names_that_are_none_change_nothing() -> None:
+@served(PickerConfig(Pool(100, endpoints=(A,), dns=f"{'a' * 70}..b:80", resolve_seconds=0.01), listen=CONFIG.listen))
+async def test_names_that_are_none_change_nothing(server: Server, channel: Any) -> None:
     """A pool whose name cannot be looked up serves what it has."""
-    pool = Pool(100, endpoints=(A,), dns=f"{'a' * 70}..b:80", resolve_seconds=0.01)
-
-    async def work(server: Server, channel: Any) -> None:
-        await asyncio.sleep(0.05)
-        assert server._asking is not None
-        assert not server._asking.done()
-        assert server.picker.endpoints == (A,)
-
-    run(work, PickerConfig(pool, listen="127.0.0.1:0"))
+    await asyncio.sleep(0.05)
+    assert server._asking is not None
+    assert not server._asking.done()
+    assert server.picker.endpoints == (A,)
 
 
-def test_calls_wait_for_room_and_are_refused_over_limits() -> None:
+@served()
+async def test_calls_wait_for_room_and_are_refused_over_limits(server: Server, channel: Any) -> None:
     """With both windows full a call waits until one ends; a third of one client is refused with 429 and told when to
     come again; one that is too large with 413, one that says nonsense with 400."""
     large = json.dumps({"prompt": "x" * 400, "max_tokens": 20}).encode()
     wrong = json.dumps({"prompt": "x", "max_tokens": -1}).encode()
-
-    async def work(server: Server, channel: Any) -> None:
-        runs = [Envoy(stub(channel)) for _ in range(4)]
-        endpoints = [destination(await envoy.buffered()) for envoy in runs]
-        assert sorted(endpoints) == [A, A, B, B]
-        waits = [Envoy(stub(channel)) for _ in range(2)]
-        picks = [asyncio.create_task(envoy.buffered()) for envoy in waits]
-        await until(lambda: server.picker.window.waiting == 2)
-        for data, status in ((CHAT, 429), (large, 413), (wrong, 400)):
-            refused = (await Envoy(stub(channel)).buffered(data=data)).immediate_response
-            assert refused.status.code == status
-            assert json.loads(refused.body)["error"]["code"] == status
-            told = {option.header.key: option.header.raw_value for option in refused.headers.set_headers}
-            assert told.get("retry-after") == (b"1" if status == 429 else None)
-        assert not any(pick.done() for pick in picks)
-        runs[0].call.cancel()  # The caller leaves, and Envoy ends the stream.
-        assert destination(await asyncio.wait_for(next(iter(asyncio.as_completed(picks))), 10)) == endpoints[0]
-        await runs[1].say(answer("503"))
-        await runs[1].hear()
-        await runs[1].say(answer_body(b"busy"))
-        assert destination(await picks[1]) in (A, B)
-        assert server.picker.outcomes["refused by endpoint"] == 1
-        for envoy in (*runs, *waits):
-            envoy.call.cancel()
-
-    run(work)
+    runs = [Envoy(stub(channel)) for _ in range(4)]
+    endpoints = [destination(await envoy.buffered()) for envoy in runs]
+    assert sorted(endpoints) == [A, A, B, B]
+    waits = [Envoy(stub(channel)) for _ in range(2)]
+    picks = [asyncio.create_task(envoy.buffered()) for envoy in waits]
+    await until(lambda: server.picker.window.waiting == 2)
+    for data, status in ((CHAT, 429), (large, 413), (wrong, 400)):
+        refused = (await Envoy(stub(channel)).buffered(data=data)).immediate_response
+        assert refused.status.code == status
+        assert json.loads(refused.body)["error"]["code"] == status
+        told = {option.header.key: option.header.raw_value for option in refused.headers.set_headers}
+        assert told.get("retry-after") == (b"1" if status == 429 else None)
+    assert not any(pick.done() for pick in picks)
+    runs[0].call.cancel()  # The caller leaves, and Envoy ends the stream.
+    assert destination(await asyncio.wait_for(next(iter(asyncio.as_completed(picks))), 10)) == endpoints[0]
+    await runs[1].say(answer("503"))
+    await runs[1].hear()
+    await runs[1].say(answer_body(b"busy"))
+    assert destination(await picks[1]) in (A, B)
+    assert server.picker.outcomes["refused by endpoint"] == 1
+    for envoy in (*runs, *waits):
+        envoy.call.cancel()
 
 
-def test_a_caller_that_leaves_while_it_waits_is_out_of_the_queue() -> None:
+@served()
+async def test_a_caller_that_leaves_while_it_waits_is_out_of_the_queue(server: Server, channel: Any) -> None:
     """Envoy ends its stream; nothing is booked for it later."""
-
-    async def work(server: Server, channel: Any) -> None:
-        runs = [Envoy(stub(channel)) for _ in range(4)]
-        for envoy in runs:
-            await envoy.buffered()
-        leaves = Envoy(stub(channel))
-        await leaves.say(request(BUFFERED))
-        await leaves.hear()
-        await leaves.say(body(CHAT))
-        await until(lambda: server.picker.window.waiting == 1)
-        leaves.call.cancel()
-        await until(lambda: server.picker.window.waiting == 0)
-        for envoy in runs:
-            envoy.call.cancel()
-
-    run(work)
+    runs = [Envoy(stub(channel)) for _ in range(4)]
+    for envoy in runs:
+        await envoy.buffered()
+    leaves = Envoy(stub(channel))
+    await leaves.say(request(BUFFERED))
+    await leaves.hear()
+    await leaves.say(body(CHAT))
+    await until(lambda: server.picker.window.waiting == 1)
+    leaves.call.cancel()
+    await until(lambda: server.picker.window.waiting == 0)
+    for envoy in runs:
+        envoy.call.cancel()
 
 
-def test_the_proxy_may_name_a_subset() -> None:
+@served(PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=10))
+async def test_the_proxy_may_name_a_subset(server: Server, channel: Any) -> None:
     """Only its endpoints are picked; of an empty one, and of endpoints that are not there, none: 503."""
 
     async def subset(channel: Any, listed: Iterable[str]) -> Any:
@@ -342,61 +326,51 @@ def test_the_proxy_may_name_a_subset() -> None:
         await envoy.say(said)
         return await envoy.hear()
 
-    async def work(server: Server, channel: Any) -> None:
-        for endpoint in (A, B, B):
-            assert destination(await subset(channel, [endpoint, "10.9.9.9:80"])) == endpoint
-        for nothing in ([], ["10.9.9.9:80"]):
-            assert (await subset(channel, nothing)).immediate_response.status.code == 503
-
-    run(work, PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=10))
+    for endpoint in (A, B, B):
+        assert destination(await subset(channel, [endpoint, "10.9.9.9:80"])) == endpoint
+    for nothing in ([], ["10.9.9.9:80"]):
+        assert (await subset(channel, nothing)).immediate_response.status.code == 503
 
 
-def test_health_follows_the_pool() -> None:
+@served()
+async def test_health_follows_the_pool(server: Server, channel: Any) -> None:
     """Alive always, ready while there is an endpoint."""
+    health = health_pb2_grpc.HealthStub(channel)
 
-    async def work(server: Server, channel: Any) -> None:
-        health = health_pb2_grpc.HealthStub(channel)
+    async def status(service: str) -> int:
+        return int((await health.Check(health_pb2.HealthCheckRequest(service=service))).status)
 
-        async def status(service: str) -> int:
-            return int((await health.Check(health_pb2.HealthCheckRequest(service=service))).status)
-
-        assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 1, 1]
-        pool = Pool(100, endpoints=("10.0.0.3:80",))
-        await server.configure(PickerConfig(pool, listen=CONFIG.listen))
-        assert server.picker.endpoints == ("10.0.0.3:80",)
-        server.picker.see([])
-        await server._tell_health()
-        assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 2, 2]
-
-    run(work)
+    assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 1, 1]
+    pool = Pool(100, endpoints=("10.0.0.3:80",))
+    await server.configure(PickerConfig(pool, listen=CONFIG.listen))
+    assert server.picker.endpoints == ("10.0.0.3:80",)
+    server.picker.see([])
+    await server._tell_health()
+    assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 2, 2]
 
 
-def test_endpoints_by_name_are_asked_again() -> None:
-    """`localhost` stands for a loopback address; a name that cannot be resolved changes nothing."""
-
-    async def work(server: Server, channel: Any) -> None:
-        assert any(each.endswith(":8000") for each in server.picker.endpoints)
-
-    run(work, PickerConfig(Pool(100, dns="localhost:8000", resolve_seconds=0.05), listen=CONFIG.listen))
-    run(_nothing, PickerConfig(Pool(100, dns="no-such-name.invalid:8000", endpoints=(A,)), listen=CONFIG.listen))
+@served(PickerConfig(Pool(100, dns="localhost:8000", resolve_seconds=0.05), listen=CONFIG.listen))
+async def test_endpoints_by_name_are_asked_again(server: Server, channel: Any) -> None:
+    """`localhost` stands for a loopback address."""
+    assert any(each.endswith(":8000") for each in server.picker.endpoints)
 
 
-async def _nothing(server: Server, channel: Any) -> None:
+@served(PickerConfig(Pool(100, dns="no-such-name.invalid:8000", endpoints=(A,)), listen=CONFIG.listen))
+async def test_a_name_that_cannot_be_resolved_changes_nothing(server: Server, channel: Any) -> None:
+    """The endpoints that are named by their addresses stay."""
     assert server.picker.endpoints == (A,)
 
 
-def test_an_error_of_ours_does_not_lose_the_call() -> None:
+@served()
+async def test_an_error_of_ours_does_not_lose_the_call(server: Server, channel: Any) -> None:
     """What cannot be queued goes to the endpoint with the fewest calls, and is counted."""
 
-    async def work(server: Server, channel: Any) -> None:
-        def broken(*_: object) -> None:
-            raise RuntimeError("broken")
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
 
-        server.picker.window.arrive = broken  # type: ignore[method-assign, assignment]
-        assert destination(await Envoy(stub(channel)).buffered()) in (A, B)
-        assert server.picker.outcomes["around the policy"] == 1
-
-    run(work)
+    server.picker.window.arrive = broken  # type: ignore[method-assign, assignment]
+    assert destination(await Envoy(stub(channel)).buffered()) in (A, B)
+    assert server.picker.outcomes["around the policy"] == 1
 
 
 def test_the_command_serves_reloads_and_drains(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import urllib.request
+import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ import msgspec
 import pytest
 
 from fairsched.engines.adapters.common import SettingsError
-from fairsched.engines.serving import empty_worker
 from fairsched.engines.simulation import simulate_events
-from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Decoded, Event, Finished
+from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished
 from fairsched.model.request import Client, Job, Request, Workload
 from fairsched.policies.registry import with_parameters
 from fairsched.policies.routers import RoundRobin
+from tests.support.adapters.vllm_stand_in import decisions_differ
 from tests.support.scenarios import UNIT
 
 os.environ |= {
@@ -33,6 +34,12 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
 }
 pytest.importorskip("vllm", reason="vLLM is not installed")
+
+with warnings.catch_warnings(action="ignore"):
+    from vllm.v1.request import RequestStatus
+
+    from tests.integration.vllm_parts import BLOCK, Bare, prompts, tiny_llama
+
 pytestmark = pytest.mark.integration
 
 POLICIES: list[tuple[str, dict[str, int]]] = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 64}), ("lpm", {})]
@@ -42,8 +49,6 @@ EACH_POLICY = pytest.mark.parametrize(("policy", "parameters"), POLICIES, ids=[n
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama."""
-    from tests.integration.vllm_parts import tiny_llama
-
     return tiny_llama(tmp_path_factory.mktemp("llama"))
 
 
@@ -60,23 +65,6 @@ def pure_order(policy: Any, arrived: list[Request], seats: int, budget: int, cap
     return [event.request_id for event in events if isinstance(event, Admitted)]
 
 
-def decisions_differ(tracker: Any, events: list[Event]) -> list[str]:
-    """Admissions that the pure policy, told the same events, would not have decided."""
-    policy, wrong = tracker.guard.policy, []
-    state = policy.init()
-    for client in tracker.clients.all:
-        if client.weight != 1:
-            state = policy.observe(state, ClientConfigured(0, 0, client.id, client.weight))
-    for event in events:
-        if isinstance(event, Admitted):
-            plan, _ = policy.decide(state, empty_worker(event.time_ns, *[tracker.memory.capacity_tokens] * 2))
-            if [admission.request_id for admission in plan.admit] != [event.request_id]:
-                wrong.append(f"{event} where the policy says {plan}")
-        state = policy.observe(state, event)
-    assert policy.state_to_json(state) == policy.state_to_json(tracker.guard.state)
-    return wrong
-
-
 # --- the scheduler alone ----------------------------------------------------------------------------------------------
 
 
@@ -85,8 +73,6 @@ def decisions_differ(tracker: Any, events: list[Event]) -> list[str]:
 def test_the_order_is_the_pure_policy_s(model: Path, policy: str, parameters: dict[str, int], seed: int) -> None:
     """Requests that come while others are served enter vLLM's batch in the order in which our simulator lets them in,
     with order, gate and batching of the whole policy; the gap is within its bound and nobody is preempted."""
-    from tests.integration.vllm_parts import BLOCK, Bare, prompts
-
     rng = random.Random(seed)
     engine = Bare(model, {"policy": policy, "parameters": parameters})
     coming = list(prompts(rng, 40, caching=False))
@@ -120,10 +106,6 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
     """Aborts, resets of the cache with all that run, preemptions for want of memory, steps ahead, shared prefixes: each
     admission is the one that the pure policy decides, tokens charged are tokens produced, no bound is passed, and with
     reserved outputs vLLM never preempts by itself."""
-    from vllm.v1.request import RequestStatus
-
-    from tests.integration.vllm_parts import Bare, prompts
-
     rng = random.Random(f"{policy} {caching} {reserve} {ahead}")
     table = {"policy": policy, "parameters": parameters, "reserve_outputs": reserve, "clients": {"b": 2}}
     engine = Bare(model, table, caching=caching, seats=rng.choice((2, 4, 8)), budget=rng.choice((64, 128, 512)))
@@ -160,8 +142,6 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
 
 def test_without_reservation_the_promise_names_the_larger_constant(model: Path) -> None:
     """U_dyn counts every request of a batch with the longest output of the model; U the memory."""
-    from tests.integration.vllm_parts import Bare
-
     reserved, optimistic = (
         Bare(model, {"policy": "vtc", "reserve_outputs": reserve}).scheduler.status.document()
         for reserve in (True, False)
@@ -173,17 +153,13 @@ def test_without_reservation_the_promise_names_the_larger_constant(model: Path) 
 
 def test_a_policy_that_fails_inside_vllm_is_set_aside(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request is served, in order of arrival, and the report says why."""
-    from tests.integration.vllm_parts import Bare, prompts
-
     engine = Bare(model, {"policy": "vtc"})
 
     def decide(*_: object) -> None:
         raise RuntimeError("broken")
 
     monkeypatch.setattr(type(engine.scheduler.tracker.guard.policy), "decide", decide)
-    for request in prompts(random.Random(1), 20, caching=False):
-        engine.add(*request)
-    engine.run()
+    engine.serve(1, 20)
     assert [event.request_id for event in engine.events if isinstance(event, Admitted)] == list(range(20))
     assert len(engine.finished) == 20
     assert engine.scheduler.status.document()["set_aside"] == "exception: RuntimeError: broken"
@@ -206,8 +182,6 @@ def test_a_policy_that_fails_inside_vllm_is_set_aside(model: Path, monkeypatch: 
 )
 def test_settings_that_cannot_be_used_stop_the_engine(model: Path, table: dict[str, object], match: str) -> None:
     """With one line that says which."""
-    from tests.integration.vllm_parts import Bare
-
     with pytest.raises(ValueError, match=match):
         Bare(model, table)
 
@@ -240,9 +214,9 @@ print(json.dumps({"order": order, "gaps": gaps}))
 """
 
 
-def served(model: Path, fair: dict[str, object] | None, **environment: str) -> dict[str, Any]:
+def served(model: Path, fair: dict[str, object] | None, code: str = SERVE, **environment: str) -> dict[str, Any]:
     """What a vLLM of its own says of 16 heavy and 4 light requests that come at once, in order."""
-    command = [sys.executable, "-c", SERVE, str(model), json.dumps(fair)]
+    command = [sys.executable, "-c", code, str(model), json.dumps(fair)]
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -273,15 +247,7 @@ def test_the_engine_core_in_its_own_process_is_configured_and_leaves_a_log(model
     config.write_text(f'policy = "vtc"\nlog = "{log}"\nreport = "{report}"\n[clients]\nlight = 2\n')
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "FAIRSCHED_VLLM_CONFIG": str(config)}
     code = SERVE.replace('"additional_config": {"fairsched": fair}', '"enable_prefix_caching": False')
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(model), "{}"],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    served(model, {}, code, **environment)
     said = json.loads(report.read_bytes())
     assert said["outcomes"] == {"finished": 20, "cancelled": 0}
     assert said["clients"]["light"]["weight"] == 2
@@ -297,13 +263,10 @@ def test_a_log_replays_and_is_audited(model: Path, tmp_path: Path, ahead: int) -
     """Our own worker, told the decisions of the log, tells the same events, also where vLLM runs a step ahead; the same
     file can be audited."""
     from fairsched.cli import main
-    from tests.integration.vllm_parts import Bare, prompts
 
     log = tmp_path / "run.jsonl"
     engine = Bare(model, {"policy": "dlpm", "log": str(log), "clients": {"b": 2}}, budget=64)
-    for request in prompts(random.Random(3), 30, caching=False):
-        engine.add(*request)
-    engine.run(ahead)
+    engine.serve(3, 30, ahead)
     engine.scheduler.shutdown()
     assert main(["replay", str(log)]) == 0
     assert main(["audit", str(log)]) == 0
@@ -312,14 +275,11 @@ def test_a_log_replays_and_is_audited(model: Path, tmp_path: Path, ahead: int) -
 def test_data_parallel_ranks_have_files_of_their_own(model: Path, tmp_path: Path) -> None:
     """Engine cores that share their settings do not write into one file; each log is whole."""
     from fairsched.cli import main
-    from tests.integration.vllm_parts import Bare, prompts
 
     table = {"policy": "vtc", "log": str(tmp_path / "run.jsonl"), "report": str(tmp_path / "report.json")}
     engines = [Bare(model, dict(table), rank=rank) for rank in range(3)]
     for engine in engines:
-        for request in prompts(random.Random(4), 10, caching=False):
-            engine.add(*request)
-        engine.run()
+        engine.serve(4, 10)
     for engine in engines:
         engine.scheduler.shutdown()
     names = ["report.1.json", "report.2.json", "report.json", "run.1.jsonl", "run.2.jsonl", "run.jsonl"]
@@ -338,7 +298,6 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
     from fairsched.verify.report.deployment import read
     from fairsched.verify.report.scope import subject
     from fairsched.verify.report.values import run
-    from tests.integration.vllm_parts import BLOCK, Bare, prompts
 
     own = vllm_parameters(Settings(), 128)
 
@@ -354,9 +313,7 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
     fitting, short = certified("fitting", 255), certified("short", 254)
     table: dict[str, object] = {"policy": "dlpm", "certificate": fitting}
     engine = Bare(model, table | {"clients": {"b": 4}})
-    for request in prompts(random.Random(5), 20, caching=False):
-        engine.add(*request)
-    engine.run()
+    engine.serve(5, 20)
     assert len(engine.finished) == 20
     cases: tuple[tuple[dict[str, object], dict[str, Any], str], ...] = (
         (table, {"budget": 64}, "max_batched_tokens"),
@@ -372,27 +329,16 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
         assert isinstance(caught.value, NotCertifiedError | SettingsError)
 
 
-@pytest.fixture
-def metrics(model: Path) -> Iterator[str]:
-    """The text of a scrape of a scheduler that served."""
-    import socket
-
-    from tests.integration.vllm_parts import Bare, prompts
-
+def test_metrics_are_scraped_from_the_core(model: Path) -> None:
+    """Service by client, the gap and its bound, at a port of the engine core."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     engine = Bare(model, {"policy": "vtc", "metrics_port": port})
-    for request in prompts(random.Random(2), 10, caching=False):
-        engine.add(*request)
-    engine.run()
+    engine.serve(2, 10)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        yield answer.read().decode()
+        metrics = answer.read().decode()
     engine.scheduler.shutdown()
-
-
-def test_metrics_are_scraped_from_the_core(metrics: str) -> None:
-    """Service by client, the gap and its bound, at a port of the engine core."""
     assert 'fairsched_requests_total{outcome="finished",worker="0"} 10.0' in metrics
     assert 'fairsched_client_service_tokens_total{client="a",phase="decode",worker="0"}' in metrics
     assert "fairsched_service_gap_bound_tokens" in metrics
@@ -406,16 +352,7 @@ def test_preempted_requests_come_back_in_the_real_engine(model: Path) -> None:
         .replace("max_num_seqs=2", "max_num_seqs=4")
         .replace('("heavy", 48, 32) if i < 16', '("heavy", 20, 180) if i < 16')
     )
-    fair = json.dumps({"policy": "vtc", "reserve_outputs": False})
-    command = [
-        sys.executable,
-        "-c",
-        code + "\nprint(llm.llm_engine.engine_core.engine_core.scheduler.status.preemptions)",
-    ]
-    done = subprocess.run(
-        [*command, str(model), fair], env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found, preemptions = done.stdout.strip().splitlines()[-2:]
-    assert sorted(json.loads(found)["order"]) == list(range(6))
-    assert int(preemptions) > 0
+    code = code.replace('"gaps": gaps}', '"preemptions": engine.engine_core.engine_core.scheduler.status.preemptions}')
+    found = served(model, {"policy": "vtc", "reserve_outputs": False}, code)
+    assert sorted(found["order"]) == list(range(6))
+    assert found["preemptions"] > 0

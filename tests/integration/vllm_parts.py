@@ -134,6 +134,12 @@ class Bare:
                 self._deliver()
         return steps
 
+    def serve(self, seed: int, count: int, ahead: int = 1) -> None:
+        """Serve so many requests that come at once and share no prefix."""
+        for request in prompts(random.Random(seed), count, caching=False):
+            self.add(*request)
+        self.run(ahead)
+
     def _deliver(self) -> None:
         output, samples = self._in_flight.pop(0)
         names = list(output.num_scheduled_tokens)

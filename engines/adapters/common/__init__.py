@@ -16,12 +16,12 @@ if TYPE_CHECKING:
         read_file,
         typed,
     )
-    from fairsched.engines.adapters.common.status import Outputs, TrackerStatus, monitor_inside
+    from fairsched.engines.adapters.common.status import Outputs, TrackerStatus
     from fairsched.engines.adapters.common.tracker import Memory, RequestTracker, TrackedRequest
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "Chosen", "InsideSettings", "Memory", "Name", "Outputs", "Positive", "RequestTracker", "SettingsError",
-    "Tested", "TrackedRequest", "TrackerStatus", "choose", "monitor_inside", "read_file", "typed"
+    "Tested", "TrackedRequest", "TrackerStatus", "choose", "read_file", "typed"
 ]  # fmt: skip

@@ -26,11 +26,7 @@ class SettingsError(ValueError):
 
 
 class InsideSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all engines are told.  `clients` gives weights by name; a client that is not named has weight 1.
-
-    `parameters` are the policy's, as `fairsched policies` lists them.  Unknown clients beyond `clients_max` names share
-    `default_client`, as do requests that say no name.
-    """
+    """What all engines are told."""
 
     policy: Name
     parameters: dict[Name, str | int] = {}

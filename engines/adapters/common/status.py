@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fairsched.engines.adapters.common.settings import Chosen, InsideSettings, own_file
-from fairsched.engines.adapters.common.tracker import Memory, RequestTracker
+from fairsched.engines.adapters.common.tracker import RequestTracker
 from fairsched.engines.serving import (
     PHASES,
     AdmissionCause,
@@ -16,20 +16,13 @@ from fairsched.engines.serving import (
     Sample,
     ServiceStatus,
     ServingLog,
-    monitor_of,
     promise_document,
 )
 from fairsched.model.monitor import Monitor
-from fairsched.policies.base import AnyLocalPolicy
 
 REPORT_SECONDS = 10.0
 """How often a report is written while the engine serves."""
 OUTCOMES = ("finished", "cancelled")
-
-
-def monitor_inside(policy: AnyLocalPolicy, memory: Memory, output_tokens_max: int, running_max: int) -> Monitor | None:
-    """Return the monitor of what the policy promises inside an engine of so many seats; None if nothing."""
-    return monitor_of(policy, memory.capacity_tokens, output_tokens_max, running_max=running_max)
 
 
 class TrackerStatus(ServiceStatus):

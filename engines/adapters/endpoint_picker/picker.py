@@ -113,7 +113,8 @@ class Picker:
                 return Picked(request_id, await place)
         except BaseException as error:
             # It waits no more; if it was let in just now, nothing was sent.
-            self._never_sent(request_id)
+            self.window.withdraw(request_id, self.now_ns())
+            self.pump()
             if not isinstance(error, TimeoutError):
                 raise
             refusal = CallError(503, "no endpoint had room in time", limits.retry_after_seconds)
@@ -136,10 +137,6 @@ class Picker:
         if not places:
             raise self._counted("no endpoint", CallError(503, "no endpoint is there"))
         return None if len(places) == len(self._places) else places
-
-    def _never_sent(self, request_id: int) -> None:
-        self.window.withdraw(request_id, self.now_ns())
-        self.pump()
 
     def _counted(self, outcome: str, error: CallError) -> CallError:
         self.outcomes[outcome] += 1

@@ -50,8 +50,10 @@ def subset_of(request: Any) -> list[str] | None:
     return [each.strip() for each in listed if each.strip()]
 
 
-def _picked(endpoint: str) -> tuple[Any, Any]:
-    """Return the picked endpoint as the change of a header and as metadata, which must say the same."""
+def _picked(endpoint: str | None) -> tuple[Any, Any]:
+    """Return the picked endpoint as the change of a header and as metadata, which must say the same; None for none."""
+    if endpoint is None:
+        return None, None
     header = base_pb2.HeaderValue(key=DESTINATION, raw_value=endpoint.encode())
     option = base_pb2.HeaderValueOption(
         header=header, append_action=base_pb2.HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
@@ -66,18 +68,13 @@ def _picked(endpoint: str) -> tuple[Any, Any]:
 
 def request_headers(endpoint: str | None = None) -> Response:
     """Go on with the request's headers; to that endpoint."""
-    if endpoint is None:
-        return ext_proc.ProcessingResponse(request_headers=ext_proc.HeadersResponse())
     change, metadata = _picked(endpoint)
-    return ext_proc.ProcessingResponse(
-        request_headers=ext_proc.HeadersResponse(response=change), dynamic_metadata=metadata
-    )
+    headers = ext_proc.HeadersResponse(response=change)
+    return ext_proc.ProcessingResponse(request_headers=headers, dynamic_metadata=metadata)
 
 
 def request_body(endpoint: str | None = None) -> Response:
     """Go on with the request's body as it is; to that endpoint."""
-    if endpoint is None:
-        return ext_proc.ProcessingResponse(request_body=ext_proc.BodyResponse())
     change, metadata = _picked(endpoint)
     return ext_proc.ProcessingResponse(request_body=ext_proc.BodyResponse(response=change), dynamic_metadata=metadata)
 

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import ray
 
+from fairsched.engines.adapters.ray_serve.connection import Actor
 from fairsched.engines.adapters.ray_serve.host import Host
 from fairsched.engines.adapters.ray_serve.settings import Settings
 from fairsched.engines.serving import Document
@@ -22,59 +23,25 @@ def actor_name(app: str, deployment: str) -> str:
     return f"fairsched:{app}:{deployment}"
 
 
-class _PolicyActor:
-    """What runs in the actor's process."""
+class _PolicyActor(Host):
+    """The host in the actor's process.  It runs from the first `hello` on, and ends the actor when it is idle."""
 
     def __init__(self, settings: Document) -> None:
         again = ray.get_runtime_context().was_current_actor_reconstructed
-        self._host = Host(Settings(**settings), again=again)
+        super().__init__(Settings(**settings), again=again)
         self._running: asyncio.Task[None] | None = None
 
     async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
         if self._running is None:
             self._running = asyncio.create_task(self._run(ray.get_runtime_context().current_actor))
-        return await self._host.hello(handle, session, raw)
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        return await self._host.exchange(handle, session, raw)
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        return await self._host.hear(handle, session)
-
-    async def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
-        return await self._host.used(name, output_tokens, computed_tokens)
-
-    async def status(self) -> Document:
-        return await self._host.status()
-
-    async def configure(self, weights: dict[str, int]) -> None:
-        await self._host.configure(weights)
+        return await super().hello(handle, session, raw)
 
     async def _run(self, this: Any) -> None:
-        await self._host.run()
+        await self.run()
         ray.kill(this, no_restart=True)
 
 
-class RemoteActor:
-    """The actor by its handle, as a `connection.Actor`."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
-        answer: bytes = await self._actor.hello.remote(handle, session, raw)
-        return answer
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        answer: bytes = await self._actor.exchange.remote(handle, session, raw)
-        return answer
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        answer: bytes = await self._actor.hear.remote(handle, session)
-        return answer
-
-
-def found_or_made(name: str, settings: Settings) -> RemoteActor:
+def found_or_made(name: str, settings: Settings) -> Actor:
     """Return the actor of that name.  Talks to Ray, and may take a while."""
     make = ray.remote(_PolicyActor).options(
         name=name,
@@ -86,7 +53,13 @@ def found_or_made(name: str, settings: Settings) -> RemoteActor:
         max_task_retries=0,
         max_concurrency=10_000,  # A handle has two calls there at a time; nothing may wait behind others' waiting.
     )
-    return RemoteActor(make.remote(attrs.asdict(settings)))
+    made = make.remote(attrs.asdict(settings))
+
+    async def call(method: str, handle: str, session: int, *raw: bytes) -> bytes:
+        answer: bytes = await getattr(made, method).remote(handle, session, *raw)
+        return answer
+
+    return call
 
 
 def found(name: str) -> Any:

@@ -9,20 +9,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Protocol
+from typing import Literal, Protocol
 
 import attrs
 
 from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
     Ask,
-    Done,
-    GivenBack,
+    Ended,
     Heard,
     Held,
     Hello,
-    Left,
     Message,
+    Outcome,
     Placed,
     Replicas,
     encode,
@@ -47,14 +46,10 @@ class TooLargeError(ValueError):
 class Actor(Protocol):
     """What is at the other end."""
 
-    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.hello`."""
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.exchange`."""
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        """`Host.hear`."""
+    async def __call__(
+        self, method: Literal["hello", "exchange", "hear"], handle: str, session: int, *raw: bytes
+    ) -> bytes:
+        """Call that method of `Host`."""
 
 
 @attrs.define(eq=False)
@@ -70,26 +65,22 @@ class Connection:
         self.settings = settings
         self.name = name
         self.around = 0
+        self.held: dict[int, Held] = {}
+        """Calls in flight, by ticket."""
         self._connect = connect
         self._actor: Actor | None = None
         self._session = 0
         self._tickets = count()
         self._replicas: dict[str, int] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._held: dict[int, Held] = {}
         self._accounts: Accounts | None = None
         self._around_told = 0
         self._out: list[Message] = []
-        self._wake: asyncio.Event | None = None
+        self._wake = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_up = False
         self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def held(self) -> int:
-        """Calls in flight."""
-        return len(self._held)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -105,14 +96,14 @@ class Connection:
         ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
         waiting = _Waiting(ask, asyncio.get_running_loop().create_future())
         self._waiting[ask.ticket] = waiting
-        self._say(ask)
+        self.tell(ask)
         try:
             placed = await waiting.place
         except (asyncio.CancelledError, UnreachableError):
             # A place that comes meanwhile is given back, too: nothing was sent.
             del self._waiting[ask.ticket]
-            self._held.pop(ask.ticket, None)
-            self._say(GivenBack(ask.ticket))
+            self.held.pop(ask.ticket, None)
+            self.tell(Ended(ask.ticket, "given back"))
             raise
         del self._waiting[ask.ticket]
         if placed.refusal:
@@ -126,42 +117,26 @@ class Connection:
         """
         self.around += 1
         ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
-        held = self._held[ask.ticket] = Held(ask, replica, 0)
-        self._say(held)
+        held = self.held[ask.ticket] = Held(ask, replica, 0)
+        self.tell(held)
         return ask.ticket
 
-    def done(self, ticket: int) -> None:
-        """End a call that was placed and answered.  Telling an end twice changes nothing."""
-        self._ended(ticket, Done(ticket))
-
-    def give_back(self, ticket: int) -> None:
-        """End a call that its replica did not take."""
-        self._ended(ticket, GivenBack(ticket))
-
-    def leave(self, ticket: int) -> None:
-        """End a call that its caller gave up when it had been sent."""
-        self._ended(ticket, Left(ticket))
-
-    def _ended(self, ticket: int, message: Message) -> None:
-        if self._held.pop(ticket, None) is not None:
-            self._say(message)
+    def end(self, ticket: int, outcome: Outcome = "answered") -> None:
+        """End a call that was placed.  Telling an end twice changes nothing."""
+        if self.held.pop(ticket, None) is not None:
+            self.tell(Ended(ticket, outcome))
 
     def sees(self, replicas: dict[str, int]) -> None:
         """Tell the replicas that there are, and how many calls each takes."""
         self._replicas = replicas
-        self._say(Replicas(replicas))
-
-    def tell(self, message: Message) -> None:
-        """Tell anything else."""
-        self._say(message)
+        self.tell(Replicas(replicas))
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
         """Begin to talk, in the loop that is running; returns whether it had not begun."""
-        if self._wake is not None:
+        if self._talking is not None:
             return False
-        self._wake = asyncio.Event()
         self._give_time()
         self._talking = self._run(self._talk())
         return True
@@ -178,11 +153,10 @@ class Connection:
         for task in self._tasks:
             task.cancel()
 
-    def _say(self, message: Message) -> None:
-        """Without an actor nothing is said: the next `Hello` has it."""
+    def tell(self, message: Message) -> None:
+        """Say it to the actor.  Without one nothing is said: the next `Hello` has it."""
         if self._actor is not None:
             self._out.append(message)
-            assert self._wake is not None
             self._wake.set()
 
     async def _talk(self) -> None:
@@ -210,11 +184,11 @@ class Connection:
         self._out.clear()
         around = self.around
         waiting = tuple(each.ask for each in self._waiting.values() if not each.place.done())
-        hello = Hello(self._replicas, waiting, tuple(self._held.values()), self._accounts, around - self._around_told)
+        hello = Hello(self._replicas, waiting, tuple(self.held.values()), self._accounts, around - self._around_told)
         # What is said from here on comes after this `Hello`.
         self._actor = actor
         async with asyncio.timeout(_EXCHANGE_SECONDS):
-            heard = heard_of(await actor.hello(self.name, self._session, encode(hello)))
+            heard = heard_of(await actor("hello", self.name, self._session, encode(hello)))
         self._around_told = around
         self._here()
         self._hear(heard)
@@ -232,21 +206,20 @@ class Connection:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _exchanges(self, actor: Actor) -> None:
-        assert self._wake is not None
         while True:
             if not self._out:
                 self._wake.clear()
                 await self._wake.wait()
             messages, self._out = tuple(self._out), []
             async with asyncio.timeout(_EXCHANGE_SECONDS):
-                heard = heard_of(await actor.exchange(self.name, self._session, encode(messages)))
+                heard = heard_of(await actor("exchange", self.name, self._session, encode(messages)))
             if not self._hear(heard):
                 return
 
     async def _hears(self, actor: Actor) -> None:
         while True:
             async with asyncio.timeout(_EXCHANGE_SECONDS + self.settings.heartbeat_seconds):
-                heard = heard_of(await actor.hear(self.name, self._session))
+                heard = heard_of(await actor("hear", self.name, self._session))
             if not self._hear(heard):
                 return
 
@@ -259,7 +232,7 @@ class Connection:
                 # It was given up while this was on its way, which was said or will be.
                 continue
             if not placed.refusal:
-                self._held[placed.ticket] = Held(waiting.ask, placed.replica, placed.number)
+                self.held[placed.ticket] = Held(waiting.ask, placed.replica, placed.number)
             waiting.place.set_result(placed)
         return heard.known
 

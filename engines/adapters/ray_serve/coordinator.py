@@ -18,11 +18,9 @@ from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
     Ask,
     Died,
-    Done,
-    GivenBack,
+    Ended,
     Held,
     Hello,
-    Left,
     Message,
     Placed,
     Replicas,
@@ -85,7 +83,8 @@ class Coordinator:
         self.outcomes: Counter[str] = Counter()
         self.router = router
         self._policy, self._policy_hash = policy, document_sha256(configuration(policy))
-        self._gathers = again
+        self.gathers = again
+        """Whether the coordinator still gathers what handles kept, and lets no call in."""
         self._gather_until_ns: int | None = None
         self._gathered: list[tuple[str, Hello]] = []
         self._handles: dict[str, _Handle] = {}
@@ -129,16 +128,6 @@ class Coordinator:
     def has(self, handle: str) -> bool:
         """Return whether the handle is there."""
         return handle in self._handles
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the coordinator still gathers what handles kept, and lets no call in."""
-        return self._gathers
-
-    @property
-    def replicas(self) -> int:
-        """Replicas that take calls."""
-        return len(self._places)
 
     @property
     def handles(self) -> int:
@@ -191,10 +180,10 @@ class Coordinator:
                     self._sees(there, message.replicas, now_ns)
                 case Died():
                     self._died(message.replica, now_ns)
-                case Done() | Left() | GivenBack():
+                case Ended():
                     request_id = there.open.get(message.ticket)
                     if request_id is not None:
-                        self._end(request_id, _OUTCOMES[type(message)], now_ns)
+                        self._end(request_id, message.outcome, now_ns)
         self._pump(now_ns)
 
     def take(self, handle: str) -> tuple[Placed, ...]:
@@ -213,8 +202,8 @@ class Coordinator:
 
     def tick(self, now_ns: int) -> None:
         """Let time pass: gathering ends; handles that fell silent, and calls whose lease is over, are forgotten."""
-        if self._gathers and self._gather_until_ns is not None and now_ns >= self._gather_until_ns:
-            self._gathers = False
+        if self.gathers and self._gather_until_ns is not None and now_ns >= self._gather_until_ns:
+            self.gathers = False
             self._go_on(now_ns)
         patience = int(self.settings.handle_timeout_seconds * _SECOND_NS)
         for name, handle in list(self._handles.items()):
@@ -376,7 +365,7 @@ class Coordinator:
         return {
             "router": self.router.name,
             "handles": self.handles,
-            "replicas": self.replicas,
+            "replicas": len(self._places),
             "outcomes": dict(sorted(self.outcomes.items())),
             **self.window.status(self.clients.all),
         }
@@ -392,6 +381,3 @@ class Coordinator:
                 kept = Accounts(self._placements, self._policy_hash, clients, document)
             self._kept = (self._changes, kept)
         return self._kept[1]
-
-
-_OUTCOMES: dict[type, str] = {Done: "answered", Left: "left", GivenBack: "given back"}

@@ -18,16 +18,10 @@ from fairsched.engines.gateway import sized
 from fairsched.engines.serving import OTHERS
 from fairsched.model.request import TOKENS_MAX
 
-_BODY_KEYS = ("messages", "prompt", "tools", "functions", "suffix", "n", "best_of", "max_tokens") + (
-    "max_completion_tokens",
-    "user",
+_BODY_KEYS = (
+    *("messages", "prompt", "tools", "functions", "suffix", "n", "best_of"),
+    *("max_tokens", "max_completion_tokens", "user"),
 )
-
-
-class Metadata(Protocol):
-    """What is read of a request's metadata."""
-
-    multiplexed_model_id: str
 
 
 class Pending(Protocol):
@@ -88,11 +82,6 @@ def extractor_of(settings: Settings) -> Extractor:
         raise ValueError(f"extractor is MODULE:FUNCTION, not {settings.extractor!r}")
     extractor: Extractor = found
     return extractor
-
-
-def unread(settings: Settings) -> Wanted:
-    """Return what stands for a call that could not be read."""
-    return Wanted(OTHERS, 1, settings.default_output_tokens)
 
 
 def wanted(pending: Pending, settings: Settings) -> Wanted:

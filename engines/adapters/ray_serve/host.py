@@ -28,20 +28,15 @@ class Host:
         self._news: dict[str, asyncio.Event] = {}
         self._told: dict[str, Accounts] = {}
         self._kept: Accounts | None = None
-        self._heard_ns = time.monotonic_ns()
 
     def now_ns(self) -> int:
         """Time since the start."""
         return time.monotonic_ns() - self._begun_ns
 
-    @property
-    def idle(self) -> bool:
-        """Whether no handle was there for `idle_seconds`."""
-        return not self.coordinator.handles and time.monotonic_ns() - self._heard_ns > self.settings.idle_seconds * 1e9
-
     async def run(self) -> None:
-        """Let time pass until no handle is there any more."""
-        while not self.idle:
+        """Let time pass until no handle was there for `idle_seconds`."""
+        heard_ns = self.now_ns()
+        while self.now_ns() - heard_ns <= self.settings.idle_seconds * 1e9:
             await asyncio.sleep(self.settings.heartbeat_seconds)
             gathers = self.coordinator.gathers
             try:
@@ -50,7 +45,7 @@ class Host:
             except Exception:
                 _log.exception("a tick failed; the next one is tried")
             if self.coordinator.handles:
-                self._heard_ns = time.monotonic_ns()
+                heard_ns = self.now_ns()
             self._wake(everyone=gathers and not self.coordinator.gathers)
 
     async def hello(self, handle: str, session: int, raw: bytes) -> bytes:

@@ -4,7 +4,11 @@ A handle says things in order: it asks, leaves, tells ends, and which replicas i
 says `Hello` again with all that is open, and both go on from that.
 """
 
+from typing import Literal
+
 import msgspec
+
+Outcome = Literal["answered", "left", "given back"]
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -27,22 +31,11 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
     number: int
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A call whose caller gave it up."""
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call that was answered, left by its caller, or given back by its replica, of which nothing was computed."""
 
     ticket: int
-
-
-class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A call that was answered."""
-
-    ticket: int
-
-
-class GivenBack(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A call that its replica did not take: nothing was computed."""
-
-    ticket: int
+    outcome: Outcome
 
 
 class Replicas(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -57,7 +50,7 @@ class Died(msgspec.Struct, frozen=True, array_like=True, tag=True):
     replica: str
 
 
-Message = Ask | Held | Left | Done | GivenBack | Replicas | Died
+Message = Ask | Held | Ended | Replicas | Died
 
 
 class Accounts(msgspec.Struct, frozen=True):

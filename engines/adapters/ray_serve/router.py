@@ -27,13 +27,14 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from fairsched.engines.adapters.ray_serve.actor import RemoteActor, actor_name, found_or_made
+from fairsched.engines.adapters.ray_serve.actor import actor_name, found_or_made
 from fairsched.engines.adapters.ray_serve.attempts import Attempt, Attempts
-from fairsched.engines.adapters.ray_serve.connection import Connection, UnreachableError
+from fairsched.engines.adapters.ray_serve.connection import Actor, Connection, UnreachableError
 from fairsched.engines.adapters.ray_serve.coordinator import parts
-from fairsched.engines.adapters.ray_serve.extract import Extractor, Wanted, extractor_of, unread
+from fairsched.engines.adapters.ray_serve.extract import Extractor, Wanted, extractor_of
 from fairsched.engines.adapters.ray_serve.messages import Died
 from fairsched.engines.adapters.ray_serve.settings import settings_of
+from fairsched.engines.serving import OTHERS
 
 _log = logging.getLogger("ray.serve")
 
@@ -62,7 +63,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         actor = self.actor_name()
         settings = self._settings
 
-        async def connect() -> RemoteActor:
+        async def connect() -> Actor:
             return await asyncio.get_running_loop().run_in_executor(None, found_or_made, actor, settings)
 
         self._connection = Connection(settings, f"{actor}:{uuid.uuid4().hex[:12]}", connect)
@@ -81,7 +82,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         if connection is None:
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
         if is_retry and (attempt := self._attempts.again(id(pending_request))) is not None:
-            connection.give_back(attempt.ticket)
+            connection.end(attempt.ticket, "given back")
         wanted = self._wanted(pending_request)
         name = pending_request.metadata.internal_request_id
         size = (name, wanted.client, wanted.prompt_tokens, wanted.max_output_tokens)
@@ -94,7 +95,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             else:
                 ticket, found = placed.ticket, await self._replica(placed.replica, placed.ticket)
                 if found is None:
-                    connection.give_back(ticket)
+                    connection.end(ticket, "given back")
                     continue
                 replica = found
             self._attempts.sent(Attempt(id(pending_request), ticket, replica.replica_id, name))
@@ -111,7 +112,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         except TimeoutError:
             return None
         except asyncio.CancelledError:
-            self._connection.give_back(ticket)
+            self._connection.end(ticket, "given back")
             raise
         return replica
 
@@ -122,7 +123,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             return self._extract(_unpacked(pending_request) if packed else pending_request)
         except Exception as error:
             _log.warning("fairsched: a call of %s could not be read: %s", self._deployment_id, error)
-            return unread(self._settings)
+            return Wanted(OTHERS, 1, self._settings.default_output_tokens)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -136,7 +137,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         """The replica took the call."""
         attempt = self._attempts.routed(id(pending_request))
         if attempt is not None and self._connection is not None:
-            self._connection.done(attempt.ticket)
+            self._connection.end(attempt.ticket)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """A try is over."""
@@ -144,14 +145,14 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         if connection is None or attempt is None:
             return
         if self._attempts.ends(attempt):
-            connection.done(attempt.ticket)
+            connection.end(attempt.ticket)
         else:
             self._event_loop.call_later(_GRACE_SECONDS, self._over, attempt)
 
     def _over(self, attempt: Attempt) -> None:
         """A try was over that no replica was said to have taken, and nothing came of it: its caller left."""
         if self._attempts.forget(attempt) and self._connection is not None:
-            self._connection.leave(attempt.ticket)
+            self._connection.end(attempt.ticket, "left")
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """End what was in flight there, whichever handle sent it."""

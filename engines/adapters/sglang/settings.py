@@ -13,11 +13,7 @@ ROUTING_KEY = "routing_key"
 
 
 class Settings(InsideSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all engines are told, and SGLang's own.
-
-    `within_client` says whose order holds among one client's requests.  At most `ranked_max` requests are ranked before
-    a batch; the others follow as they came.
-    """
+    """What all engines are told, and SGLang's own."""
 
     policy: Name = "vtc"
     """A local policy by `NAME` or `NAME+GATE`; `+deficit` and `+counter` have a bound."""

@@ -18,13 +18,11 @@ from fairsched.engines.adapters.common import (
     SettingsError,
     TrackerStatus,
     choose,
-    monitor_inside,
     read_file,
 )
-from fairsched.engines.adapters.sglang.protocol import SglangRequest
 from fairsched.engines.adapters.sglang.settings import TESTED, VARIABLE, Settings
-from fairsched.engines.adapters.sglang.tracker import SglangTracker
-from fairsched.engines.serving import AdmissionGuard, EventBus
+from fairsched.engines.adapters.sglang.tracker import SglangRequest, SglangTracker
+from fairsched.engines.serving import AdmissionGuard, EventBus, monitor_of
 from fairsched.model.monitor import Monitor
 from fairsched.policies.base import AnyLocalPolicy
 
@@ -135,7 +133,7 @@ class Shim:
 def _monitor(policy: AnyLocalPolicy, settings: Settings, memory: PoolMemory) -> Monitor | None:
     """Return what the policy promises, if it is said how long an output may be: none is reserved."""
     most = settings.output_tokens_max
-    return None if most is None else monitor_inside(policy, memory, most, memory.seats)
+    return None if most is None else monitor_of(policy, memory.capacity_tokens, most, running_max=memory.seats)
 
 
 # --- the plugin -----------------------------------------------------------------------------------------------------

@@ -9,22 +9,41 @@ Time is counted in looks, `LOOK_NS` each: the schedulers of tensor-parallel rank
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 
 from fairsched.engines.adapters.common import Memory, RequestTracker, TrackedRequest
-from fairsched.engines.adapters.sglang.protocol import SglangRequest, aborted, outputs
 from fairsched.engines.adapters.sglang.settings import ROUTING_KEY, Settings
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, FailedError, empty_worker
-from fairsched.model.events import (
-    Admitted,
-)
+from fairsched.model.events import Admitted
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 
 LOOK_NS = 10_000_000
 """What a look counts for an order that knows waits: about a step of an engine."""
 ROOM_TOKENS = 1 << 40
 """The size of the worker that the policy sees: SGLang itself says what fits."""
+
+
+class SglangRequest(Protocol):
+    """A request as SGLang's scheduler keeps it (`sglang.srt.managers.schedule_batch.Req`).
+
+    `extend_batch_idx` counts the forward passes of its prompt since it was let in, and is 0 while it waits.
+    `cached_tokens` is what its first admission found in the cache; `num_matched_prefix_tokens` what the last look did.
+    """
+
+    rid: str
+    origin_input_ids: Sequence[int]
+    output_ids: Sequence[int]
+    sampling_params: Any
+    routing_key: str | None
+    cached_tokens: int
+    num_matched_prefix_tokens: int
+    extend_batch_idx: int
+    extend_end: int | None
+    retraction_count: int
+    finished_reason: object | None
+    finished_len: int | None
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -190,17 +209,26 @@ class SglangTracker(RequestTracker[Call]):
         prompt = min(max(len(request.origin_input_ids), 1), TOKENS_MAX)
         most = min(max(request.sampling_params.max_new_tokens or 1, 1), TOKENS_MAX)
         seen = outputs(request)
+        retractions = request.retraction_count
 
         def make(known: Request) -> Call:
-            retractions = request.retraction_count
-            call = Call(request=request, known=known, context=prompt + seen, retractions=retractions, seen=seen)
-            self._calls[id(request)] = call
-            return call
+            return Call(request=request, known=known, context=prompt + seen, retractions=retractions, seen=seen)
 
-        return self._arrived(self._said(request), Prompt(prompt), most, make)
+        call = self._calls[id(request)] = self._arrived(self._said(request), Prompt(prompt), most, make)
+        return call
 
     def _said(self, request: SglangRequest) -> object:
         if self._settings.client_from == ROUTING_KEY:
             return request.routing_key
         said = request.sampling_params.custom_params
         return said.get(self._settings.client_key) if isinstance(said, Mapping) else None
+
+
+def outputs(request: SglangRequest) -> int:
+    """Output tokens so far, up to a stop."""
+    return len(request.output_ids) if request.finished_len is None else request.finished_len
+
+
+def aborted(request: SglangRequest) -> bool:
+    """Return whether it is over before its output was whole."""
+    return type(request.finished_reason).__name__ == "FINISH_ABORT"

@@ -17,13 +17,12 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request as VllmCall
 
-from fairsched.engines.adapters.common import Outputs, SettingsError, TrackerStatus, monitor_inside
-from fairsched.engines.adapters.vllm.memory import KvMemory
-from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.common import Outputs, SettingsError, TrackerStatus
+from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.queue import FairQueue
 from fairsched.engines.adapters.vllm.settings import TESTED, Settings, chosen, read_settings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
-from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, require_certificate
+from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, monitor_of, require_certificate
 from fairsched.model.request import TOKENS_MAX, Client, Prompt, Request
 from fairsched.policies.base import AnyLocalPolicy
 
@@ -43,7 +42,9 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         clients = settings.registry()
         _check_policy(policy.policy, self.max_model_len)
         _certify(settings, policy.policy, clients, memory.capacity_tokens, self.max_model_len)
-        monitor = monitor_inside(policy.policy, memory, self.max_model_len, self.max_num_running_reqs)
+        monitor = monitor_of(
+            policy.policy, memory.capacity_tokens, self.max_model_len, running_max=self.max_num_running_reqs
+        )
         self.status = TrackerStatus(monitor)
         self._outputs = Outputs(settings, self.status, self.parallel_config.data_parallel_index, _log)
         self._event_log = self._outputs.event_log(policy, "vllm", memory.capacity_tokens)

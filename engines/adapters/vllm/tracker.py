@@ -13,22 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 
 from fairsched.engines.adapters.common import RequestTracker, TrackedRequest
-from fairsched.engines.adapters.vllm.memory import KvMemory
-from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
-from fairsched.engines.serving import (
-    AdmissionGuard,
-    ClientRegistry,
-    Decision,
-    EventBus,
-    FailedError,
-    empty_worker,
-)
-from fairsched.model.events import (
-    Admitted,
-    Event,
-)
-from fairsched.model.request import Request
+from fairsched.engines.serving import AdmissionGuard, ClientRegistry, Decision, EventBus, FailedError, empty_worker
+from fairsched.model.events import Admitted, Event
 
 LOOKS_MAX = 16
 """How often a decision is repeated since what it believed to be cached was not."""
@@ -94,12 +82,9 @@ class VllmTracker(RequestTracker[Call]):
         said = extra.get(self._client_key) if isinstance(extra, Mapping) else None
         most = max(min(request.max_tokens, self._model_max - request.num_prompt_tokens), 1)
         self.now_ns = self._clock()
-
-        def make(known: Request) -> Call:
-            call = self._calls[request.request_id] = Call(request=request, known=known)
-            return call
-
-        self._arrived(said, self._prefixes.prompt(request), most, make)
+        prompt = self._prefixes.prompt(request)
+        call = self._arrived(said, prompt, most, lambda known: Call(request=request, known=known))
+        self._calls[request.request_id] = call
 
     def requeue(self, request: VllmRequest) -> None:
         """Queue a request again that was let in, and nothing of which is in flight."""

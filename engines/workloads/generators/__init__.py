@@ -1,4 +1,4 @@
-"""Generated workloads, one a file, and their catalog by name. Read `tree_of_thoughts` first."""
+"""Generated workloads, a source a file, and their catalog by name. Read `dlpm` first."""
 
 from typing import TYPE_CHECKING
 

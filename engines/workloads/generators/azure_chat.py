@@ -70,9 +70,5 @@ def azure_chat(
         Program(number % clients, 0, (Call(Prompt(prompt), output),))
         for number, (prompt, output) in enumerate(zip(prompts.tolist(), outputs.tolist(), strict=True))
     ]
-    return workload_of(
-        "azure-chat",
-        Timing(rate, arrivals, cv, gaps).of(rng, programs),
-        names=client_names(clients, "none"),
-        max_output_tokens=max_output_tokens,
-    )
+    timed = Timing(rate, arrivals, cv, gaps).of(rng, programs)
+    return workload_of("azure-chat", timed, client_names(clients), max_output_tokens)

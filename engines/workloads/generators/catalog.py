@@ -9,19 +9,14 @@ from typing import Annotated, Any, get_args, get_origin
 import attrs
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.workloads.errors import WorkloadError, unknown
-from fairsched.engines.workloads.generators.agent import agent
 from fairsched.engines.workloads.generators.azure_chat import azure_chat
 from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
-from fairsched.engines.workloads.generators.llm_judge import llm_judge
-from fairsched.engines.workloads.generators.long_context_qa import long_context_qa
-from fairsched.engines.workloads.generators.mixture import mixture
-from fairsched.engines.workloads.generators.multi_turn import multi_turn
-from fairsched.engines.workloads.generators.programming import programming
-from fairsched.engines.workloads.generators.questions import loogle, toolbench, video_qa
-from fairsched.engines.workloads.generators.tree_of_thoughts import tree_of_thoughts
+from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts
+from fairsched.engines.workloads.generators.preble import agent, loogle, programming, toolbench, video_qa
 from fairsched.engines.workloads.sampling import (
     ONE_WORKER,
     Arrivals,
@@ -36,7 +31,7 @@ from fairsched.engines.workloads.sampling import (
     saturation,
     scaled_ns,
 )
-from fairsched.model.request import Workload
+from fairsched.model.request import Client, Job, Workload
 
 COMMON = frozenset({"seed", "misbehave", "of_parts"})
 PARTS_MAX = 64
@@ -45,7 +40,7 @@ PARTS_MAX = 64
 def demo(*, misbehave: Misbehave = "longer-prefix", seed: int = 0) -> Workload:
     """The embedded default: a small `tree-of-thoughts` of four clients, the first of which sends longer questions."""
     made = tree_of_thoughts(misbehave=misbehave, seed=seed, clients=4, trees=8, rate=2.0)
-    return msgspec.structs.replace(made, name="demo")
+    return replace(made, name="demo")
 
 
 def mixed(
@@ -78,9 +73,57 @@ def mixed(
         if WORKLOADS[part].default_rate == "auto":
             arguments["rate"] = 1.0
         # A seed of its own, since equal seeds would give two workloads the same tokens.
-        own_seed = {"seed": seed * PARTS_MAX + number} if WORKLOADS[part].random else {}
+        own_seed = {"seed": seed * PARTS_MAX + number} if WORKLOADS[part].takes("seed") else {}
         made.append(WORKLOADS[part].make(**_arguments(WORKLOADS[part], arguments), **own_seed))
-    return mixture(made, chosen, np.random.default_rng((seed, len(chosen))), Timing(rate, arrivals, cv, gaps))
+    return _mixture(made, chosen, np.random.default_rng((seed, len(chosen))), Timing(rate, arrivals, cv, gaps))
+
+
+def _mixture(parts: Sequence[Workload], names: Sequence[str], rng: np.random.Generator, timing: Timing) -> Workload:
+    """Return the mixed workload; programs of one part keep their order, and a client is called after its part."""
+    programs = [_programs(part.jobs) for part in parts]
+    clients: list[Client] = []
+    first_client: list[int] = []
+    for name, part in zip(names, parts, strict=True):
+        first_client.append(len(clients))
+        clients += [Client(len(clients) + one.id, f"{name}/{one.name}", one.weight) for one in part.clients]
+    turns = rng.permutation(np.repeat(np.arange(len(parts)), [len(each) for each in programs])).tolist()
+    requests = sum(len(part.jobs) for part in parts)
+    times = timing.starts_ns(rng, programs=len(turns), requests=requests)
+    following = [iter(each) for each in programs]
+    jobs: list[Job] = []
+    for number, (part, time) in enumerate(zip(turns, times, strict=True)):
+        calls = next(following[part])
+        ids = {job.request.id: len(jobs) + place for place, job in enumerate(calls)}
+        for job in calls:
+            request = replace(
+                job.request,
+                id=ids[job.request.id],
+                client=first_client[part] + job.request.client,
+                arrival_ns=time,
+                session=None if job.request.session is None else f"{names[part]}/{job.request.session}",
+            )
+            after = tuple(ids[parent] for parent in job.after)
+            jobs.append(replace(job, request=request, after=after, program=number))
+    shares = ", ".join(
+        f"{len(part.jobs):,} of {name} ({len(part.jobs) / requests:.0%})"
+        for name, part in zip(names, parts, strict=True)
+    )
+    own = [f"{name}: {note}" for name, part in zip(names, parts, strict=True) for note in part.notes]
+    return Workload(
+        "mixed", tuple(jobs), tuple(clients), (f"Mixed: {shares}; the parts' own times are replaced.", *own)
+    )
+
+
+def _programs(jobs: Sequence[Job]) -> list[list[Job]]:
+    """The jobs of each program, in order; calls that depend on one another are a program even if they name none."""
+    found: dict[int, list[Job]] = {}
+    of_request: dict[int, int] = {}
+    for job in jobs:
+        # One that names none has a negative number of its own.
+        own = -1 - job.request.id if job.program is None else job.program
+        program = of_request[job.request.id] = of_request[job.after[0]] if job.after else own
+        found.setdefault(program, []).append(job)
+    return list(found.values())
 
 
 @attrs.frozen
@@ -115,20 +158,9 @@ class WorkloadSpec:
         """Its arrival rate where none is given, `auto` or a number; None if it has no such parameter."""
         return next((parameter.default for parameter in self.parameters if parameter.name == "rate"), None)
 
-    @property
-    def misbehaves(self) -> bool:
-        """Whether a client of it can be told to misbehave."""
-        return "misbehave" in inspect.signature(self.make).parameters
-
-    @property
-    def mixes(self) -> bool:
-        """Whether it takes parameters of its parts."""
-        return "of_parts" in inspect.signature(self.make).parameters
-
-    @property
-    def random(self) -> bool:
-        """Whether its seed matters."""
-        return "seed" in inspect.signature(self.make).parameters
+    def takes(self, name: str) -> bool:
+        """Return whether it has that parameter: a `seed`, a client told to `misbehave`, parameters `of_parts`."""
+        return name in inspect.signature(self.make).parameters
 
 
 WORKLOADS: dict[str, WorkloadSpec] = {
@@ -180,9 +212,9 @@ def generate(
     ratio = rate_ratio(rate_scale)
     check_limit(limit)
     arguments = _arguments(spec, params)
-    if spec.random:
+    if spec.takes("seed"):
         arguments["seed"] = _converted("seed", seed, Annotated[int, msgspec.Meta(ge=0)])
-    if misbehave is not None and spec.misbehaves:
+    if misbehave is not None and spec.takes("misbehave"):
         arguments["misbehave"] = _converted("misbehave", misbehave, Misbehave)
     elif misbehave not in (None, "none"):
         raise WorkloadError(f"workload {name}: no client of it can misbehave, found misbehave={misbehave}")
@@ -197,10 +229,7 @@ def generate(
     notes += rate_notes(rate_ratio(rate_scale))
     if ratio != 1:
         jobs = tuple(
-            msgspec.structs.replace(
-                job,
-                request=msgspec.structs.replace(job.request, arrival_ns=scaled_ns(job.request.arrival_ns, ratio)),
-            )
+            replace(job, request=replace(job.request, arrival_ns=scaled_ns(job.request.arrival_ns, ratio)))
             for job in jobs
         )
     if limit is not None and limit < len(jobs):
@@ -218,7 +247,7 @@ def _arguments(spec: WorkloadSpec, params: dict[str, object]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in params.items():
         part, dot, param = name.partition(".")
-        if dot and spec.mixes:
+        if dot and spec.takes("of_parts"):
             found.setdefault("of_parts", {}).setdefault(part, {})[param] = value
         elif name in known:
             found[name] = _converted(name, value, known[name].type)

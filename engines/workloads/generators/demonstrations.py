@@ -69,7 +69,7 @@ def showcase(
     names = ["hot", *(f"cold-{index}" for index in range(1, cold_clients + 1))]
     cap = SHOWCASE_IN_FLIGHT_CAP_TOKENS
     note = f"Meant for {SHOWCASE_KV_TOKENS:,} tokens of KV and an in-flight cap of {cap:,} for DLPM."
-    return workload_of("showcase", programs, names=names, max_output_tokens=output_tokens, notes=(note,))
+    return workload_of("showcase", programs, names, output_tokens, notes=(note,))
 
 
 def split(
@@ -107,7 +107,7 @@ def split(
             client = i % keys if organisation == 0 else keys + organisation - 1
             programs.append(Program(client, time, (Call(prompt_of(system, tokens.fresh(prompt)), answer),)))
     names = [client.name for client in clients]
-    made = workload_of("split", programs, names=names, max_output_tokens=max_output_tokens)
+    made = workload_of("split", programs, names, max_output_tokens)
     return msgspec.structs.replace(made, clients=tuple(clients))
 
 

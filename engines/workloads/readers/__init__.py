@@ -5,9 +5,15 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.workloads.readers.batch_jobs import BatchJobs, Progress, read_batch
-    from fairsched.engines.workloads.readers.formats import FORMATS, format_of, recognise
-    from fairsched.engines.workloads.readers.mooncake import save_workload
+    from fairsched.engines.workloads.readers.formats import (
+        FORMATS,
+        BatchJobs,
+        Progress,
+        format_of,
+        read_batch,
+        recognise,
+    )
+    from fairsched.engines.workloads.readers.json_formats import save_workload
     from fairsched.engines.workloads.readers.rows import TraceFormat, TraceRow, lines
 else:
     __getattr__ = lazy_exports(__name__)

@@ -17,11 +17,12 @@ import msgspec
 from fairsched.engines.workloads.errors import TraceError
 from fairsched.model.request import TOKENS_MAX, Prompt, Slo
 
-NS_PER_MS = 10**6
 NS_PER_S = 10**9
 TIME_NS_MAX = 2**63 - 1
 ID_MAX = 2**63 - 1
 
+_UNITS = {"seconds": (9, "9.2e9"), "milliseconds": (6, "9.2e12")}
+"""Digits after the point that a nanosecond has, and the most that fits 63 bits."""
 _DECIMAL = re.compile(r"(\d{1,18})(?:\.(\d*))?", re.ASCII)
 _Object = TypeVar("_Object", bound=msgspec.Struct)
 _AT_FIELD = re.compile(r" - at `\$\.(\w+)")
@@ -169,13 +170,14 @@ def seconds_ns(path: Path, row: int, field: str, text: str) -> int:
     return value
 
 
-def ms_ns(path: Path, row: int, field: str, value: int | Decimal) -> int:
-    """Nanoseconds in a number of milliseconds that is not negative."""
+def number_ns(path: Path, row: int, field: str, value: int | Decimal, unit: str = "milliseconds") -> int:
+    """Nanoseconds in a number of seconds or milliseconds that is not negative."""
+    digits, most = _UNITS[unit]
     if isinstance(value, int):
-        ns = value * NS_PER_MS
+        ns = value * int(10**digits)
     else:
         # The exponent is looked at first: converting 1e999999 would build all of its digits.
-        ns = int(value.scaleb(6)) if value.is_finite() and value >= 0 and value.adjusted() < 14 else -1
+        ns = int(value.scaleb(digits)) if value.is_finite() and value >= 0 and value.adjusted() < 14 else -1
     if not 0 <= ns <= TIME_NS_MAX:
-        raise TraceError(path, row, field, "a time in milliseconds from 0 to 9.2e12", str(value))
+        raise TraceError(path, row, field, f"a time in {unit} from 0 to {most}", str(value))
     return ns

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
         Rate,
         RequestRate,
         Size,
+        Timing,
+        check_limit,
         client_names,
+        rate_notes,
+        rate_ratio,
+        scaled_ns,
         streams,
         workload_of,
     )
-    from fairsched.engines.workloads.sampling.timing import Timing, check_limit, rate_notes, rate_ratio, scaled_ns
     from fairsched.engines.workloads.sampling.tokens import EMPTY_TEXT, Text, Tokens, TokenSource, prompt_of
 else:
     __getattr__ = lazy_exports(__name__)

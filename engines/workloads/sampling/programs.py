@@ -1,17 +1,26 @@
-"""Programs of dependent calls put together to a workload, and what a misbehaving client is called.
+"""Programs of dependent calls: when each starts, how they become a workload, and what a misbehaving client is called.
+
+Starts come from an arrival process or the gaps of a trace, and rates are multiplied exactly.
 
 Every generator gives each client a random stream of its own, so the well-behaved clients send the same requests at
 the same times whatever client 0 does.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from fractions import Fraction
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
+from fairsched.engines.workloads.errors import TraceError, WorkloadError
+from fairsched.engines.workloads.readers import recognise
 from fairsched.engines.workloads.sampling.auto_rate import AutoRate
-from fairsched.engines.workloads.sampling.distributions import ArrivalProcess
+from fairsched.engines.workloads.sampling.distributions import ArrivalProcess, arrivals_ns
 from fairsched.engines.workloads.sampling.tokens import TokenSource
 from fairsched.model.request import TOKENS_MAX, Client, Job, Prompt, Request, Workload
 
@@ -61,7 +70,7 @@ def downstream_levels(calls: Sequence[Call]) -> list[int]:
     return levels
 
 
-def client_names(clients: int, misbehave: Misbehave) -> list[str]:
+def client_names(clients: int, misbehave: Misbehave = "none") -> list[str]:
     """Return the clients' names, which say that client 0 misbehaves if it does."""
     if misbehave == "none":
         return [f"client-{index}" for index in range(clients)]
@@ -74,15 +83,11 @@ def streams(seed: int, client: int) -> tuple[np.random.Generator, TokenSource]:
 
 
 def workload_of(
-    name: str,
-    programs: Iterable[Program],
-    *,
-    names: Sequence[str],
-    max_output_tokens: int,
-    notes: Sequence[str] = (),
+    name: str, programs: Iterable[Program], clients: Sequence[str], max_output_tokens: int, *, notes: Sequence[str] = ()
 ) -> Workload:
-    """The workload of all programs, ids counted in order of arrival, then client; every call declares
-    `max_output_tokens`.
+    """Return the workload of all programs, ids counted in order of arrival, then client.
+
+    `clients` are their names; every call declares `max_output_tokens`.
     """
     jobs: list[Job] = []
     for number, program in enumerate(sorted(programs, key=lambda program: (program.arrival_ns, program.client))):
@@ -107,6 +112,75 @@ def workload_of(
                     program=number,
                 )
             )
-    clients = tuple(Client(id=index, name=client) for index, client in enumerate(names))
     declared = f"max_output_tokens is {max_output_tokens:,}, the cap the generator draws outputs under."
-    return Workload(name=name, jobs=tuple(jobs), clients=clients, notes=(*notes, declared))
+    known = tuple(Client(id=index, name=client) for index, client in enumerate(clients))
+    return Workload(name=name, jobs=tuple(jobs), clients=known, notes=(*notes, declared))
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+class Timing(NamedTuple):
+    """When programs start: `rate` requests a second (auto: see `saturation`), by a process with the coefficient of
+    variation `cv` (Gamma only), or with the times between arrivals of the trace file `gaps`."""
+
+    rate: AutoRate
+    process: ArrivalProcess
+    cv: float
+    gaps: GapFile
+
+    def starts_ns(self, rng: np.random.Generator, *, programs: int, requests: int) -> list[int]:
+        """Starts of so many programs, in order, such that requests come at the rate in the long run.
+
+        With `auto` one a second comes: `generate` multiplies the rate by what the workers can do.
+        """
+        rate = (1.0 if self.rate == "auto" else self.rate) * programs / requests
+        if self.gaps is None:
+            return arrivals_ns(rng, self.process, rate=rate, count=programs, cv=self.cv)
+        return trace_times_ns(Path(self.gaps), rate=rate, count=programs)
+
+    def of(self, rng: np.random.Generator, programs: Sequence[Program]) -> list[Program]:
+        """The programs in their order, each with its start."""
+        requests = sum(len(program.calls) for program in programs)
+        times = self.starts_ns(rng, programs=len(programs), requests=requests)
+        return [replace(program, arrival_ns=time) for program, time in zip(programs, times, strict=True)]
+
+
+def trace_times_ns(path: Path, *, rate: float, count: int) -> list[int]:
+    """`count` times whose gaps are a trace's first, stretched to `rate` a second; a shorter trace begins again.
+
+    Raises `TraceError`, also where the trace has no two arrivals that differ.
+    """
+    times_ns = np.array([row.arrival_ns for row in islice(recognise(path).read(path), count + 1)], dtype=np.int64)
+    gaps_ns = np.diff(times_ns)
+    if not gaps_ns.any():
+        raise TraceError(path, None, None, "requests at two times or more", f"{len(times_ns)} at one")
+    repeated = np.resize(gaps_ns, count).astype(np.float64)
+    stretched = np.cumsum(repeated) * (count * 1e9 / (rate * repeated.sum()))
+    result: list[int] = np.rint(stretched).astype(np.int64).tolist()
+    return result
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise `WorkloadError` unless `limit` is None or a positive number of requests."""
+    if limit is not None and limit < 1:
+        raise WorkloadError(f"limit: expected a number of requests of at least 1, found {limit}")
+
+
+def rate_ratio(rate_scale: float) -> Fraction:
+    """The factor exactly as its decimal is written.  Raises `WorkloadError` unless it is positive and finite."""
+    if not (isfinite(rate_scale) and rate_scale > 0):
+        raise WorkloadError(f"rate scale: expected a positive finite number, found {rate_scale}")
+    return Fraction(repr(float(rate_scale)))
+
+
+def scaled_ns(time_ns: int, ratio: Fraction) -> int:
+    """A time at `ratio` times the rate, rounded down to a nanosecond."""
+    return time_ns * ratio.denominator // ratio.numerator
+
+
+def rate_notes(ratio: Fraction) -> tuple[str, ...]:
+    """What a report must say about a scaled rate: nothing when it is 1."""
+    if ratio == 1:
+        return ()
+    return (f"Arrival rates are multiplied by {float(ratio):g}; think times and cancellations are as they were.",)

@@ -5,6 +5,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -19,7 +20,16 @@ from fairsched.engines.adapters.ray_serve.connection import Connection, TooLarge
 from fairsched.engines.adapters.ray_serve.coordinator import parts
 from fairsched.engines.adapters.ray_serve.extract import extractor_of, usage_said
 from fairsched.engines.adapters.ray_serve.host import Host
-from fairsched.engines.adapters.ray_serve.messages import Ask, Died, Done, Hello, Message, Placed, encode, heard_of
+from fairsched.engines.adapters.ray_serve.messages import (
+    Ask,
+    Died,
+    Ended,
+    Hello,
+    Message,
+    Placed,
+    encode,
+    heard_of,
+)
 from fairsched.engines.adapters.ray_serve.settings import Settings, settings_of
 from fairsched.engines.serving import RouterGuard
 from tests.support.adapters.loops import in_loop
@@ -81,26 +91,15 @@ class Line:
         self.place = place
         self.host = place.host
 
-    async def _over(self, work: Callable[[Host], Awaitable[bytes]]) -> bytes:
+    async def __call__(self, method: str, handle: str, session: int, *raw: bytes) -> bytes:
+        """Call that method of the host."""
         await asyncio.sleep(0)
         if self.host is None or self.place.host is not self.host:
             raise ConnectionError("the actor died")
-        answer = await work(self.host)
+        answer: bytes = await getattr(self.host, method)(handle, session, *raw)
         if self.place.host is not self.host or self.place.random.random() < self.place.lossy:
             raise ConnectionError("the answer was lost")
         return answer
-
-    async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.hello`."""
-        return await self._over(lambda host: host.hello(handle, session, raw))
-
-    async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
-        """`Host.exchange`."""
-        return await self._over(lambda host: host.exchange(handle, session, raw))
-
-    async def hear(self, handle: str, session: int) -> bytes:
-        """`Host.hear`."""
-        return await self._over(lambda host: host.hear(handle, session))
 
 
 def run(work: Awaitable[None]) -> None:
@@ -148,7 +147,7 @@ def test_two_handles_share_one_policy_by_weight(together: bool) -> None:
             async with free:
                 await asyncio.sleep(0.001)
             answered[name] += 1
-            connection.done(placed.ticket)
+            connection.end(placed.ticket)
 
     async def work() -> None:
         places = [Place(), Place()]
@@ -182,11 +181,11 @@ async def test_what_fits_nowhere_is_refused_and_a_cancelled_call_leaves_nothing_
     await until(lambda: books(host) == (0, 1, 40))
     third = asyncio.create_task(handle.place("4", "x", 20, 20))
     await until(lambda: books(host)[0] == 1)
-    handle.done(first.ticket)
+    handle.end(first.ticket)
     third.cancel()
     await until(lambda: books(host) == (0, 0, 0))
-    assert handle.held == 0
-    handle.done(first.ticket)  # Twice changes nothing.
+    assert handle.held == {}
+    handle.end(first.ticket)  # Twice changes nothing.
     assert (await handle.place("5", "x", 20, 20)).replica == "r"
 
 
@@ -221,12 +220,12 @@ async def test_what_a_replica_reports_is_charged_instead_of_what_was_declared() 
     host = place.revive()
     handle = place.handle("a", {"r": 2})
     silent = await handle.place("1", "gold", 10, 20)
-    handle.done(silent.ticket)
+    handle.end(silent.ticket)
     told = await handle.place("2", "free", 10, 20)
     assert await host.used("2", 3, 4)
     assert not await host.used("2", 3, 4)
     assert not await host.used("nobody", 3, 4)
-    handle.done(told.ticket)
+    handle.end(told.ticket)
     await until(lambda: books(host) == (0, 0, 0))
     clients = (await host.status())["clients"]
     assert (clients["gold"]["prompt_tokens"], clients["gold"]["output_tokens"]) == (10, 20)
@@ -251,11 +250,11 @@ async def test_without_an_actor_calls_go_around_it_in_time_and_are_charged_when_
     await until(lambda: books(place.host) == (0, 1, 20))
     assert host.coordinator.outcomes["around the policy"] == 1
     assert (await handle.place("2", "x", 10, 10)).replica == "r"
-    handle.done(ticket)
+    handle.end(ticket)
     await until(lambda: books(place.host) == (0, 1, 20))
     late = handle.went_around("3", "x", 5, 5, "r")  # It was sent when the actor came back.
     await until(lambda: books(place.host) == (0, 2, 30))
-    handle.leave(late)
+    handle.end(late, "left")
     await until(lambda: books(place.host) == (0, 1, 20))
 
 
@@ -269,7 +268,7 @@ async def test_accounts_are_kept_also_by_a_handle_that_always_has_news() -> None
     await host.exchange("b", 1, messages_encoded(Ask(0, "x", "x", 1, 1)))
     await until(lambda: host._kept is not None and host._kept.number == 1)
     waits = asyncio.create_task(host.hear("b", 1))
-    done = asyncio.create_task(host.exchange("b", 1, messages_encoded(Ask(1, "x", "x", 1, 1), Done(0))))
+    done = asyncio.create_task(host.exchange("b", 1, messages_encoded(Ask(1, "x", "x", 1, 1), Ended(0, "answered"))))
     heard = [heard_of(await each) for each in (waits, done)]
     assert heard[0].accounts is not None
 
@@ -288,7 +287,7 @@ async def test_an_actor_made_anew_knows_who_owes_who_waits_and_what_is_in_flight
     host = place.revive()
     one, two = place.handle("one", {"r": 1}), place.handle("two", {"r": 1})
     for _ in range(6):
-        one.done((await one.place("x", "greedy", 2, 38)).ticket)
+        one.end((await one.place("x", "greedy", 2, 38)).ticket)
     running = await one.place("x", "other", 2, 38)
     await until(lambda: one._accounts is not None and one._accounts.number == 7)
     waits = [asyncio.create_task(two.place("y", "greedy", 2, 38)) for _ in range(3)]
@@ -299,21 +298,21 @@ async def test_an_actor_made_anew_knows_who_owes_who_waits_and_what_is_in_flight
     host = place.revive()
     await until(lambda: books(host) == (6, 1, 40))
     assert host.coordinator.outcomes["adopted"] == 1
-    one.done(running.ticket)
+    one.end(running.ticket)
     order = []
     for _ in range(2):
         await until(lambda: any(task.done() for task in modest + waits))
         (done,) = [task for task in modest + waits if task.done()]
         order.append("modest" if done in modest else "greedy")
         (modest if done in modest else waits).remove(done)
-        two.done(done.result().ticket)
+        two.end(done.result().ticket)
     assert order == ["modest"] * 2  # The debt of before the restart keeps those back who asked first.
     assert host.coordinator.outcomes["around the policy"] == 0
     for _ in range(4):
         await until(lambda: any(task.done() for task in modest + waits))
         (done,) = [task for task in modest + waits if task.done()]
         (modest if done in modest else waits).remove(done)
-        two.done(done.result().ticket)
+        two.end(done.result().ticket)
     await until(lambda: books(host) == (0, 0, 0))
 
 
@@ -325,7 +324,7 @@ async def test_nothing_is_kept_for_handles_that_are_gone() -> None:
     host = place.revive()
     for i in range(5):
         handle = place.handle(f"h{i}", {"r": 2})
-        handle.done((await handle.place(str(i), "a", 5, 5)).ticket)
+        handle.end((await handle.place(str(i), "a", 5, 5)).ticket)
         await until(lambda handle=handle: handle._accounts is not None)  # type: ignore[misc]
         handle.stop()
     stays = place.handle("stays", {"r": 2})
@@ -350,7 +349,7 @@ async def test_it_ends_when_nobody_is_there() -> None:
     place = Place()
     place.revive()
     handle = place.handle("a", {"r": 1})
-    handle.done((await handle.place("1", "x", 10, 10)).ticket)
+    handle.end((await handle.place("1", "x", 10, 10)).ticket)
     handle.stop()
     assert place.running is not None
     await asyncio.wait_for(place.running, 5)
@@ -379,7 +378,8 @@ def test_every_call_ends_and_the_books_come_out_whatever_is_lost(seed: int, loss
             served["placed"] += 1
             ticket = placed.ticket
         await asyncio.sleep(chance.random() * 0.004)
-        chance.choice([handle.done, handle.done, handle.leave, handle.give_back])(ticket)
+        outcomes: list[Any] = ["answered", "answered", "left", "given back"]
+        handle.end(ticket, chance.choice(outcomes))
 
     async def work() -> None:
         place = Place(attrs.evolve(QUICK, handle_timeout_seconds=5.0), lossy, seed)
@@ -393,7 +393,7 @@ def test_every_call_ends_and_the_books_come_out_whatever_is_lost(seed: int, loss
             place.revive()
         await asyncio.wait_for(asyncio.gather(*calls), 20)
         await until(lambda: books(place.host) == (0, 0, 0))
-        assert all(handle.held == 0 for handle in handles)
+        assert all(handle.held == {} for handle in handles)
 
     run(work())
     assert served.total() == 40
@@ -458,77 +458,57 @@ def test_calls_of_one_id_are_counted_each() -> None:
 # --- what a call and a user say -------------------------------------------------------------------------------------
 
 
-@attrs.define
-class Metadata:
-    """What Serve says of a request."""
-
-    multiplexed_model_id: str = ""
-
-
-@attrs.define
-class Pending:
+def pending(*args: object, model: str = "", **kwargs: object) -> Any:
     """A request as Serve has it."""
-
-    args: list[Any] = attrs.field(factory=list)
-    kwargs: dict[str, Any] = attrs.field(factory=dict)
-    metadata: Metadata = attrs.field(factory=Metadata)
+    return SimpleNamespace(args=list(args), kwargs=kwargs, metadata=SimpleNamespace(multiplexed_model_id=model))
 
 
-@attrs.define
-class Http:
+def http(**headers: str) -> Any:
     """A request of the HTTP proxy."""
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return SimpleNamespace(asgi_scope={"headers": pairs})
 
-    asgi_scope: dict[str, Any]
 
-
-@attrs.define
-class Body:
-    """An object with OpenAI's fields."""
-
-    messages: list[Any]
-    max_tokens: int
-    user: str | None = None
+BODY = SimpleNamespace(messages=[{"role": "user"}], max_tokens=5, user="u")
+"""An object with OpenAI's fields."""
 
 
 @pytest.mark.parametrize(
-    ("pending", "expected"),
+    ("call", "expected"),
     [
-        (Pending(kwargs={"client": "a", "prompt_tokens": 7, "max_output_tokens": 9}), Wanted("a", 7, 9)),
-        (Pending(["twelve bytes"]), Wanted("others", 3, 1024)),
-        (Pending(["twelve bytes"], {"client": "a"}), Wanted("a", 4, 1024)),
-        (Pending(metadata=Metadata("lora")), Wanted("lora", 1, 1024)),
-        (Pending([{"prompt": "12345678", "max_tokens": 5, "n": 2}]), Wanted("others", 2, 10)),
-        (Pending([{"prompt": [1, 2, 3], "user": "u"}]), Wanted("u", 3, 1024)),
-        (Pending([Body([{"role": "user"}], 5, "u")]), Wanted("u", 5, 5)),
-        (
-            Pending([Http({"headers": [(b"X-Client", b"h"), (b"content-length", b"41")]})]),
-            Wanted("h", 11, 1024),
-        ),
-        (Pending([{"prompt": "1", "user": "u"}, Http({"headers": [(b"x-client", b"h")]})]), Wanted("h", 1, 1024)),
-        (Pending([object(), 3, {"x": 1}]), Wanted("others", 1, 1024)),
+        (pending(client="a", prompt_tokens=7, max_output_tokens=9), Wanted("a", 7, 9)),
+        (pending("twelve bytes"), Wanted("others", 3, 1024)),
+        (pending("twelve bytes", client="a"), Wanted("a", 4, 1024)),
+        (pending(model="lora"), Wanted("lora", 1, 1024)),
+        (pending({"prompt": "12345678", "max_tokens": 5, "n": 2}), Wanted("others", 2, 10)),
+        (pending({"prompt": [1, 2, 3], "user": "u"}), Wanted("u", 3, 1024)),
+        (pending(BODY), Wanted("u", 5, 5)),
+        (pending(http(X_Client="h", content_length="41")), Wanted("h", 11, 1024)),
+        (pending({"prompt": "1", "user": "u"}, http(x_client="h")), Wanted("h", 1, 1024)),
+        (pending(object(), 3, {"x": 1}), Wanted("others", 1, 1024)),
     ],
 )
-def test_a_call_is_read_as_it_says_itself(pending: Pending, expected: Wanted) -> None:
+def test_a_call_is_read_as_it_says_itself(call: Any, expected: Wanted) -> None:
     """Keyword arguments, then a body in OpenAI's format, then headers, then a text, then the model."""
-    assert extractor_of(QUICK)(pending) == expected
+    assert extractor_of(QUICK)(call) == expected
 
 
 @pytest.mark.parametrize("kwargs", [{"prompt_tokens": "7"}, {"max_output_tokens": 0}, {"prompt_tokens": 2**60}])
 def test_a_call_that_says_nonsense_is_refused_by_name(kwargs: dict[str, Any]) -> None:
     """The router then takes defaults for it."""
     with pytest.raises(ValueError, match="tokens is a whole number"):
-        extractor_of(QUICK)(Pending(kwargs=kwargs))
+        extractor_of(QUICK)(pending(**kwargs))
 
 
-def own(pending: Any) -> Wanted:
+def own(call: Any) -> Wanted:
     """An extractor of a user's."""
-    return Wanted(pending.args[0], 5, 6)
+    return Wanted(call.args[0], 5, 6)
 
 
 def test_an_extractor_of_the_users_stands_instead() -> None:
     """By `module:function`; a name that is not there is an error."""
     chosen = attrs.evolve(QUICK, extractor=f"{__name__}:own")
-    assert extractor_of(chosen)(Pending(["me"])) == Wanted("me", 5, 6)
+    assert extractor_of(chosen)(pending("me")) == Wanted("me", 5, 6)
     for wrong in ("nowhere", "no.such:thing", f"{__name__}:nothing", f"{__name__}:QUICK"):
         with pytest.raises(ValueError, match="extractor"):
             extractor_of(attrs.evolve(QUICK, extractor=wrong))
@@ -588,6 +568,6 @@ async def test_a_policy_that_raises_and_a_router_that_raises_lose_nobody() -> No
     assert {first.replica, second.replica} == {"r", "s"}
     assert (await host.status())["set_aside"] is not None
     waits = asyncio.create_task(handle.place("3", "x", 10, 10))
-    handle.done(first.ticket)
+    handle.end(first.ticket)
     assert (await asyncio.wait_for(waits, 5)).replica == first.replica
     assert host.coordinator.accounts(0) is None

@@ -5,6 +5,7 @@ import logging
 import random
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.adapters.common import Chosen, SettingsError
+from fairsched.engines.adapters.common import SettingsError
 from fairsched.engines.adapters.common.settings import own_file
 from fairsched.engines.adapters.sglang import shim
 from fairsched.engines.adapters.sglang.settings import VARIABLE, Settings
@@ -132,7 +133,7 @@ def test_outputs_that_outgrow_memory_are_taken_out_and_come_back() -> None:
     """The world above does retract; what is computed again is charged again."""
     engine = StandIn(settings_of("vtc"), tokens=40)
     for i in range(4):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "ab"[i % 2], 4, 24))
+        engine.add(f"r{i}", "ab"[i % 2], 4, 24)
     engine.run()
     assert any(isinstance(event, Preempted) for event in engine.events)
     assert sum(isinstance(event, Finished) for event in engine.events) == 4
@@ -143,7 +144,7 @@ def test_outputs_that_outgrow_memory_are_taken_out_and_come_back() -> None:
 def test_what_no_pass_has_begun_is_given_back() -> None:
     """A caller leaves after the first chunk of a prompt: the rest of it is refunded."""
     engine = StandIn(settings_of("vtc"), budget=5)
-    engine.waiting_queue.append(StandInReq("r", "a", 13, 2))
+    engine.add("r", "a", 13, 2)
     engine.step()
     engine.abort("r")
     engine.order()
@@ -177,7 +178,7 @@ def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
     for name in ("fcfs", "vtc"):
         engine = StandIn(settings_of(name), seats=2)
         for i in range(20):
-            engine.waiting_queue.append(StandInReq(f"r{i}", "heavy" if i < 16 else "light", 12, 8))
+            engine.add(f"r{i}", "heavy" if i < 16 else "light", 12, 8)
         engine.run()
         last[name] = max(engine.let_in.index(f"r{i}") for i in range(16, 20))
     assert last["fcfs"] == 19
@@ -191,7 +192,7 @@ def test_a_clients_own_order_may_be_sglangs() -> None:
         engine = StandIn(settings_of("vtc", within_client=within), own="lpm")
         engine.policy.cached.add(8)
         for rid, client, shared in (("a0", "a", 0), ("a1", "a", 8), ("b0", "b", 0)):
-            engine.waiting_queue.append(StandInReq(rid, client, 10, 1, shared))
+            engine.add(rid, client, 10, 1, shared)
         engine.order()
         firsts[within] = [request.rid for request in engine.waiting_queue]
     # a1 costs so little of a's counter that a is next again.
@@ -202,7 +203,7 @@ def test_only_so_many_are_ranked_and_the_rest_follow_as_they_came() -> None:
     """`ranked_max` bounds the work."""
     engine = StandIn(settings_of("vtc", ranked_max=2))
     for i, client in enumerate("aaaabb"):
-        engine.waiting_queue.append(StandInReq(f"{client}{i}", client, 4, 1))
+        engine.add(f"{client}{i}", client, 4, 1)
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "b4", "a1", "a2", "a3", "b5"]
 
@@ -216,7 +217,7 @@ def test_a_policy_that_fails_leaves_sglangs_order(fault: str, caplog: pytest.Log
     good: Any = engine.chosen.policy
     engine.shim.tracker.guard.policy = faulty(good, fault)
     for i in range(12):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 8 else "b", 2, 2))
+        engine.add(f"r{i}", "a" if i < 8 else "b", 2, 2)
     with caplog.at_level(logging.WARNING):
         engine.run()
     guard = engine.shim.tracker.guard
@@ -238,7 +239,7 @@ def test_after_a_failure_sglang_finds_its_queue_as_it_left_it() -> None:
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "b2", "a1"]
     engine.shim.tracker.guard.set_aside = "for a test"
-    engine.waiting_queue.append(StandInReq("a3", "a", 4, 1))
+    engine.add("a3", "a", 4, 1)
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "a1", "b2", "a3"]
 
@@ -247,7 +248,7 @@ def test_books_that_meet_the_unforeseen_stop_and_sglang_goes_on(caplog: pytest.L
     """Another SGLang, whose requests lack a field: one message, its own order, everybody is served."""
     engine = StandIn(settings_of("vtc"), seats=1)
     for i in range(6):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "a" if i < 4 else "b", 2, 2))
+        engine.add(f"r{i}", "a" if i < 4 else "b", 2, 2)
     del engine.waiting_queue[0].sampling_params.custom_params
     engine.run()
     assert engine.let_in == [f"r{i}" for i in range(6)]
@@ -311,7 +312,7 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
     report, log = tmp_path / "report.json", tmp_path / "run.jsonl"
     engine = StandIn(settings_of("vtc", report=str(report), log=str(log), clients={"b": 2}))
     for i in range(6):
-        engine.waiting_queue.append(StandInReq(f"r{i}", "ab"[i % 2], 8, 4))
+        engine.add(f"r{i}", "ab"[i % 2], 8, 4)
     engine.run()
     engine.shim._outputs.report()
     written: Any = engine.shim.tracker.bus.log
@@ -323,6 +324,7 @@ def test_log_and_report_say_what_was_served(tmp_path: Path) -> None:
     assert 0 < said["promise"]["gap"] <= said["promise"]["gap_bound"]
     assert log.read_text().count("Admitted") == 6
     assert '"max_running":"4"' in log.read_text()
+    assert '"reserve":"optimistic"' in log.read_text()
 
 
 def test_each_data_parallel_rank_has_files_of_its_own() -> None:
@@ -357,6 +359,20 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> type[Registry]:
     return Registry
 
 
+@pytest.fixture
+def asked(sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str | None], None]:
+    """Register with a file of that text; None: a file that is not there."""
+
+    def register(text: str | None) -> None:
+        file = tmp_path / "fair.toml"
+        if text is not None:
+            file.write_text(text)
+        monkeypatch.setenv(VARIABLE, str(file))
+        integration.register()
+
+    return register
+
+
 def test_nothing_happens_unless_asked(sglang: type[Registry]) -> None:
     """An installation alone changes nothing."""
     integration.register()
@@ -364,14 +380,11 @@ def test_nothing_happens_unless_asked(sglang: type[Registry]) -> None:
 
 
 def test_asked_it_hooks_the_policy_and_its_order(
-    sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sglang: type[Registry], asked: Callable[[str | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hooks of one class, which together order a queue."""
-    file = tmp_path / "fair.toml"
-    file.write_text('policy = "vtc"\n')
-    monkeypatch.setenv(VARIABLE, str(file))
     monkeypatch.setattr(shim, "_place", Place)
-    integration.register()
+    asked('policy = "vtc"\n')
     (made_at, made, after), (ordered_at, ordered, around) = sglang.hooks
     assert (made_at.rsplit(".", 1)[1], after) == ("__init__", "after")
     assert (ordered_at.rsplit(".", 1)[1], around) == ("calc_priority", "around")
@@ -392,39 +405,18 @@ def test_asked_it_hooks_the_policy_and_its_order(
     ],
 )
 def test_what_cannot_be_followed_stops_the_engine(
-    sglang: type[Registry],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    text: str | None,
-    version: str,
-    match: str,
+    sglang: type[Registry], asked: Callable[[str | None], None], text: str | None, version: str, match: str
 ) -> None:
     """SGLang goes on without a plugin that raises, so this leaves with one line instead."""
-    file = tmp_path / "fair.toml"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setenv(VARIABLE, str(file))
     sys.modules["sglang"].__version__ = version  # type: ignore[attr-defined]
     with pytest.raises(SystemExit, match=match) as stopped:
-        integration.register()
+        asked(text)
     assert str(stopped.value).startswith("fairsched")
     assert sglang.hooks == []
 
 
-def test_an_untested_version_may_be_accepted(
-    sglang: type[Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_untested_version_may_be_accepted(sglang: type[Registry], asked: Callable[[str | None], None]) -> None:
     """On demand."""
-    file = tmp_path / "fair.toml"
-    file.write_text("accept_untested_version = true\n")
-    monkeypatch.setenv(VARIABLE, str(file))
     sys.modules["sglang"].__version__ = "0.6.0"  # type: ignore[attr-defined]
-    integration.register()
+    asked("accept_untested_version = true\n")
     assert len(sglang.hooks) == 2
-
-
-def test_chosen_is_what_the_shim_takes() -> None:
-    """With all parameters, for the log."""
-    chosen = shim.chosen(Settings())
-    assert isinstance(chosen, Chosen)
-    assert chosen.parameters["reserve"] == "optimistic"

@@ -6,9 +6,17 @@ import attrs
 import pytest
 
 from fairsched.engines.calibration import Calibration
-from fairsched.engines.calibration.calibrator import Calibrator, Measured, UnsteadyError, calibrated
+from fairsched.engines.calibration.calibrator import (
+    Calibrator,
+    Measured,
+    Run,
+    Scenario,
+    Submit,
+    UnsteadyError,
+    calibrated,
+    scenarios,
+)
 from fairsched.engines.calibration.fit import FitError, Point, fit
-from fairsched.engines.calibration.grid import Run, Scenario, Submit, scenarios
 from fairsched.engines.calibration.meter import KINDS, StepSample, StepShape
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.policies.local import ComposedPolicy

@@ -6,8 +6,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from fairsched.engines.calibration import Fidelity, with_slo
-from fairsched.engines.calibration.clock import Clock
-from fairsched.engines.calibration.drive import tokens_of
+from fairsched.engines.calibration.drive import Clock, tokens_of
 from fairsched.engines.calibration.validation import (
     START_NS,
     TooFewError,
@@ -100,7 +99,7 @@ def test_an_engine_that_keeps_to_the_model_has_no_error(
     (run,) = result.runs
     assert run.figures == result.simulated
     assert run.step_mape == run.step_bias == 0
-    assert set(result.errors(lambda figures: figures.makespan_us)) <= {0.0}
+    assert set(result.errors("makespan_us")) <= {0.0}
 
 
 def test_an_engine_that_is_slower_is_found_out() -> None:
@@ -109,9 +108,9 @@ def test_an_engine_that_is_slower_is_found_out() -> None:
     (run,) = result.runs
     assert run.step_bias == pytest.approx(-0.2, abs=0.02)
     assert run.step_mape == pytest.approx(0.2, abs=0.02)
-    (error,) = result.errors(lambda f: f.latencies["normalized_latency_us.p95"])
+    (error,) = result.errors("normalized_latency_us.p95")
     assert error == pytest.approx(-0.2, abs=0.03)
-    (error,) = result.errors(lambda f: f.makespan_us)
+    (error,) = result.errors("makespan_us")
     assert error == pytest.approx(-0.2, abs=0.03)
 
 
@@ -119,9 +118,9 @@ def test_a_machine_that_is_slower_in_all_is_no_error_of_the_model() -> None:
     """With all times of the model multiplied by what the run took longer, the figures are those of the run."""
     result = held(jobs((0, 8, 10), (4, 8, 10)), FCFS(), slowed(LATENCY, 1000), slower=1.25)
     for name in ("ttft_us.p50", "tpot_us.p50", "normalized_latency_us.p95"):
-        (error,) = result.errors(lambda f, name=name: f.latencies[name])  # type: ignore[misc]
+        (error,) = result.errors(name)
         assert error == pytest.approx(-0.2, abs=0.03)
-        (steady,) = result.errors(lambda f, name=name: f.latencies[name], at_speed=True)  # type: ignore[misc]
+        (steady,) = result.errors(name, at_speed=True)
         assert steady == pytest.approx(0, abs=0.002)
 
 

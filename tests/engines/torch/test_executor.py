@@ -12,9 +12,8 @@ from torch import Tensor
 from fairsched.engines.serving import Sampling
 from fairsched.engines.torch import Llama
 from fairsched.engines.torch import attention as torch_attention
+from fairsched.engines.torch import cuda as torch_cuda
 from fairsched.engines.torch import executor as torch_executor
-from fairsched.engines.torch import graphs as torch_graphs
-from fairsched.engines.torch import varlen as torch_varlen
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Arrived, Cancelled, Prefilled
@@ -127,8 +126,8 @@ def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     What this leaves untested is the kernel itself and the capture.
     """
     monkeypatch.setattr(torch_executor, "reads_pages", lambda device, dtype, page_tokens: True)
-    monkeypatch.setattr(torch_varlen, "varlen_attn", slow_varlen)
-    monkeypatch.setattr(torch_graphs, "capture", lambda compute, pool: (compute, pool))
+    monkeypatch.setattr(torch_cuda, "varlen_attn", slow_varlen)
+    monkeypatch.setattr(torch_cuda, "capture", lambda compute, pool: (compute, pool))
 
 
 @pytest.mark.usefixtures("in_place")

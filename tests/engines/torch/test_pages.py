@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from fairsched.engines.torch import Llama
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
-from fairsched.engines.torch.pages import OutOfPagesError, PagePool, Pages, PrefixPages, pages_needed
-from fairsched.engines.torch.seats import Batch, Ints
+from fairsched.engines.torch.pages import Batch, Ints, OutOfPagesError, PagePool, Pages, PrefixPages, pages_needed
 from fairsched.model.request import Prompt
 from tests.support.torch.scenarios import CAPACITY, RUNNING_MAX, Drive, World, worlds
 

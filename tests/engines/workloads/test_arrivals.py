@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.workloads import TraceError
 from fairsched.engines.workloads.sampling.distributions import ArrivalProcess, arrivals_ns, lengths, uniform_ns
-from fairsched.engines.workloads.sampling.timing import trace_times_ns
+from fairsched.engines.workloads.sampling.programs import trace_times_ns
 
 PROCESSES: list[ArrivalProcess] = ["gamma", "poisson", "bursty", "azure", "functions"]
 

@@ -1,6 +1,7 @@
 """Whatever is wrong with a trace is said in one line that names file, row and field."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -178,29 +179,24 @@ def test_a_file_that_is_not_there_is_a_trace_error(tmp_path: Path) -> None:
         load_trace(tmp_path)
 
 
-@pytest.mark.parametrize("rate_scale", [float("nan"), float("inf"), 0.0, -1.0])
-def test_rates_that_mean_nothing_are_refused(rate_scale: float, tmp_path: Path) -> None:
-    """A rate is positive and finite."""
-    with pytest.raises(WorkloadError, match="positive finite number"):
-        load_trace(tmp_path / "unread.csv", rate_scale=rate_scale)
-
-
-@pytest.mark.parametrize("rule", ["", "trace max", "0", "-5", "4194305", "1.5", "nan", "²", 0, -1])
-def test_output_rules_that_mean_nothing_are_refused(rule: str | int, tmp_path: Path) -> None:
-    """`max_output_tokens` is trace-max, oracle, or a number of tokens."""
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        *(("rate_scale", rate, "positive finite number") for rate in (float("nan"), float("inf"), 0.0, -1.0)),
+        *(
+            ("max_output_tokens", rule, "expected trace-max, oracle or 1 to 4194304")
+            for rule in ("", "trace max", "0", "-5", "4194305", "1.5", "nan", "²", 0, -1)
+        ),
+        ("limit", 0, "at least 1, found 0"),
+        ("format", "mooncak", "unknown trace format 'mooncak'; did you mean mooncake"),
+        ("format", "arena", r"azure\.csv, row 1, field req_id: expected a column req_id"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(argument: str, value: Any, message: str, tmp_path: Path) -> None:
+    """A rate is positive and finite, outputs are declared by a rule or a number of tokens, a limit is at least 1, and
+    an unknown format gets the nearest names.
+    """
     path = tmp_path / "azure.csv"
     path.write_text(AZURE + AZURE_ROW)
-    with pytest.raises(WorkloadError, match="expected trace-max, oracle or 1 to 4194304"):
-        load_trace(path, max_output_tokens=rule)
-
-
-def test_a_limit_and_a_format_are_checked_too(tmp_path: Path) -> None:
-    """A limit is at least 1; an unknown format gets the nearest names."""
-    path = tmp_path / "azure.csv"
-    path.write_text(AZURE + AZURE_ROW)
-    with pytest.raises(WorkloadError, match="at least 1, found 0"):
-        load_trace(path, limit=0)
-    with pytest.raises(WorkloadError, match=r"unknown trace format 'mooncak'; did you mean mooncake"):
-        load_trace(path, format="mooncak")
-    with pytest.raises(TraceError, match=r"azure\.csv, row 1, field req_id: expected a column req_id"):
-        load_trace(path, format="arena")
+    with pytest.raises(WorkloadError, match=message):
+        load_trace(path, **{argument: value})

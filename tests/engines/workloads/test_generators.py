@@ -31,7 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "split": {"duration_s": 2, "keys": 3, "others": 2},
     "ce1": {"steps": 10},
 }
-MISBEHAVING = [name for name, spec in WORKLOADS.items() if spec.misbehaves]
+MISBEHAVING = [name for name, spec in WORKLOADS.items() if spec.takes("misbehave")]
 KINDS = ["none", "more-requests", "longer-prefix"]
 
 
@@ -60,7 +60,7 @@ def test_every_workload_is_tried_small() -> None:
 @given(seed=st.integers(0, 2**40), kind=st.sampled_from(KINDS))
 def test_a_workload_is_well_formed_and_pure_in_its_seed(name: str, seed: int, kind: str) -> None:
     """Ids count up, arrivals are sorted, parents stand earlier in the same program, clients are dense."""
-    misbehave = kind if WORKLOADS[name].misbehaves else None
+    misbehave = kind if WORKLOADS[name].takes("misbehave") else None
     made = generate(name, seed=seed, misbehave=misbehave, **SMALL[name])
     assert generate(name, seed=seed, misbehave=misbehave, **SMALL[name]) == made
     arrivals = [job.request.arrival_ns for job in made.jobs]
@@ -76,7 +76,7 @@ def test_a_workload_is_well_formed_and_pure_in_its_seed(name: str, seed: int, ki
     assert made.notes[0].startswith(f"Generated: {name}")
 
 
-@pytest.mark.parametrize("name", sorted({name for name, spec in WORKLOADS.items() if spec.random}))
+@pytest.mark.parametrize("name", sorted({name for name, spec in WORKLOADS.items() if spec.takes("seed")}))
 def test_seeds_differ(name: str) -> None:
     """Another seed gives other contents at other times."""
     one, other = (generate(name, seed=seed, **SMALL[name]) for seed in (0, 1))

@@ -1,8 +1,9 @@
-"""What is told about a workload, and that the public traces are what their publishers say (where they are at hand)."""
+"""What is told about a workload; the public traces (where they are at hand) and `azure-chat` are what is published."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fairsched.engines.workloads import generate, load_trace, render_info, trace_info
@@ -97,3 +98,28 @@ def test_the_arena_trace() -> None:
     assert (info["requests"], len(info["clients"])) == (1_500, 27)
     assert info["duration_s"] == 600.0
     assert next(iter(info["clients"].values()))["requests"] == 296
+
+
+def lengths_of(workload: Workload) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", ...]:
+    """Prompt and output tokens of all requests."""
+    prompts = np.array([job.request.prompt.tokens for job in workload.jobs])
+    return prompts, np.array([job.output_tokens for job in workload.jobs])
+
+
+def test_azure_chat_has_the_traces_means_and_medians() -> None:
+    """Over 20,000 requests means are within 5 % of the trace's 1,155 and 211, medians of 1,020 and 129."""
+    prompts, outputs = lengths_of(generate("azure-chat", requests=20_000))
+    assert prompts.mean() == pytest.approx(1_155, rel=0.05)
+    assert outputs.mean() == pytest.approx(211, rel=0.05)
+    assert np.median(prompts) == pytest.approx(1_020, rel=0.05)
+    assert np.median(outputs) == pytest.approx(129, rel=0.05)
+
+
+def test_outputs_depend_on_prompts_as_in_the_trace() -> None:
+    """Mean outputs of each quarter of the prompts are within 10 % of the trace's."""
+    theirs = lengths_of(load_trace(real("azure-2023-conv.csv")))
+    ours = lengths_of(generate("azure-chat", requests=20_000))
+    limits = np.percentile(theirs[0], [25, 50, 75])
+    for quarter in range(4):
+        means = [outputs[np.digitize(prompts, limits) == quarter].mean() for prompts, outputs in (ours, theirs)]
+        assert means[0] == pytest.approx(means[1], rel=0.1)

@@ -1,20 +1,21 @@
-"""What a sound trace becomes: exact times, whole blocks, declared outputs, and clients that stay together."""
+"""What a sound trace becomes: exact times, whole blocks, declared outputs, clients that stay together; and back."""
 
 from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads import ClientSpec, WorkloadError, load_trace
+from fairsched.engines.workloads import ClientSpec, WorkloadError, generate, load_trace, save_workload
 from fairsched.engines.workloads.readers.formats import FORMATS, recognise
-from fairsched.engines.workloads.readers.rows import ms_ns, seconds_ns
-from fairsched.engines.workloads.sampling.timing import rate_ratio, scaled_ns
-from fairsched.model.request import Slo, Workload
+from fairsched.engines.workloads.readers.rows import number_ns, seconds_ns
+from fairsched.engines.workloads.sampling.programs import rate_ratio, scaled_ns
+from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 
 SOME = Path("some.trace")
 AZURE = """\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r
@@ -147,7 +148,7 @@ def test_decimal_times_are_exact(ns: int) -> None:
     """Every whole nanosecond survives being written as decimal seconds or milliseconds."""
     assert seconds_ns(SOME, 1, "t", f"{ns // 10**9}.{ns % 10**9:09d}") == ns
     assert seconds_ns(SOME, 1, "t", f"{Decimal(ns).scaleb(-9):.20e}") == ns
-    assert ms_ns(SOME, 1, "t", Decimal(ns).scaleb(-6)) == ns
+    assert number_ns(SOME, 1, "t", Decimal(ns).scaleb(-6)) == ns
 
 
 @given(ns=st.integers(0, 10**15), scale=st.floats(1e-3, 1e3))
@@ -263,3 +264,76 @@ def test_shares_of_a_mix_sum_to_one(clients: int, exponent: int) -> None:
     assert abs(sum(spec.shares) - 1) < 1e-9
     assert list(spec.shares) == sorted(spec.shares, reverse=True)
     assert spec.shares[-1] > 0
+
+
+# --- written and read back --------------------------------------------------------------------------------------------
+
+TIMES = st.none() | st.integers(0, 10**13)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Small workloads that use every field, clients numbered by first appearance and each with a request."""
+    jobs: list[Job] = []
+    arrivals = sorted(draw(st.lists(st.integers(0, 10**13), min_size=1, max_size=6)))
+    ids = draw(st.permutations(range(len(arrivals))))
+    clients = 0
+    for place, (identity, arrival) in enumerate(zip(ids, arrivals, strict=True)):
+        client = draw(st.integers(0, clients))
+        clients = max(clients, client + 1)
+        keys = draw(st.lists(st.integers(0, 2**63 - 1), max_size=3))
+        size = draw(st.integers(1, 20))
+        output = draw(st.integers(1, 50))
+        after = tuple(draw(st.sets(st.sampled_from(ids[:place]), max_size=2))) if place else ()
+        request = Request(
+            id=identity,
+            client=client,
+            arrival_ns=arrival,
+            prompt=Prompt.from_keys(
+                np.array(keys, dtype=np.int64),
+                block_tokens=size,
+                tokens=len(keys) * size + draw(st.integers(0 if keys else 1, 30)),
+            ),
+            max_output_tokens=output + draw(st.integers(0, 9)),
+            predicted_output_tokens=draw(st.none() | st.integers(1, 99)),
+            slo=draw(st.none() | st.builds(Slo, TIMES, TIMES, TIMES)),
+            session=draw(st.none() | st.text(min_size=1, max_size=4)),
+            priority=draw(st.integers(-5, 5)),
+            downstream_levels=draw(st.integers(0, 4)),
+        )
+        jobs.append(
+            Job(
+                request=request,
+                output_tokens=output,
+                after=after,
+                think_ns=draw(st.integers(0, 10**10)) if after else 0,
+                program=draw(st.integers(0, 3)),
+                cancel_after_ns=draw(TIMES),
+            )
+        )
+    names = draw(st.lists(st.text(min_size=1, max_size=5), min_size=clients, max_size=clients, unique=True))
+    people = tuple(Client(index, name, draw(st.integers(1, 9))) for index, name in enumerate(names))
+    return Workload(name="drawn", jobs=tuple(jobs), clients=people)
+
+
+@given(workload=workloads())
+def test_reading_inverts_writing(workload: Workload) -> None:
+    """Jobs and clients come back exactly, to the nanosecond and the last key."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "saved.jsonl"
+        save_workload(workload, path)
+        read = load_trace(path)
+    assert read.clients == workload.clients
+    assert read.jobs == workload.jobs
+
+
+def test_a_generated_workload_survives(tmp_path: Path) -> None:
+    """A saved generator's workload is recognised by content and has the same jobs."""
+    made = generate("llm-judge", clients=3, articles=2, misbehave="more-requests")
+    save_workload(made, tmp_path / "judge.jsonl")
+    read = load_trace(tmp_path / "judge.jsonl")
+    names = [made.clients[job.request.client].name for job in made.jobs]
+    assert [read.clients[job.request.client].name for job in read.jobs] == names
+    assert [(job.request.prompt, job.after, job.program) for job in read.jobs] == [
+        (job.request.prompt, job.after, job.program) for job in made.jobs
+    ]

@@ -94,6 +94,10 @@ class StandIn:
         self.before_fill: Callable[[list[Any]], None] = lambda queue: None
         self._tokens, self._seats, self._budget = tokens, seats, budget
 
+    def add(self, rid: str, client: object, prompt: int, most: int, shared: int = 0) -> None:
+        """A request comes."""
+        self.waiting_queue.append(StandInReq(rid, client, prompt, most, shared))
+
     def step(self) -> None:
         """Fill a batch with prompts, or decode; then take out who no longer fits."""
         batch = self._fill()

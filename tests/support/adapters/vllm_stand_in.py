@@ -11,13 +11,12 @@ from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.engines.adapters.vllm.memory import KvMemory
-from fairsched.engines.adapters.vllm.prefixes import Prefixes
+from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.queue import FairQueue
 from fairsched.engines.adapters.vllm.settings import Settings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
-from fairsched.engines.serving import AdmissionGuard, EventBus
-from fairsched.model.events import Event
+from fairsched.engines.serving import AdmissionGuard, EventBus, empty_worker
+from fairsched.model.events import Admitted, ClientConfigured, Event
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.registry import local_policy, with_parameters
 
@@ -256,3 +255,20 @@ def requests(rng: random.Random, count: int) -> list[StandInRequest]:
         StandInRequest(f"r{i}", rng.choice("aab"), rng.randint(1, 30), rng.randint(1, 30), rng.randint(1, 40))
         for i in range(count)
     ]
+
+
+def decisions_differ(tracker: VllmTracker, events: list[Event]) -> list[str]:
+    """Admissions that the pure policy, told the same events, would not have decided."""
+    policy, wrong = tracker.guard.policy, []
+    state = policy.init()
+    for client in tracker.clients.all:
+        if client.weight != 1:
+            state = policy.observe(state, ClientConfigured(0, 0, client.id, client.weight))
+    for event in events:
+        if isinstance(event, Admitted):
+            plan, _ = policy.decide(state, empty_worker(event.time_ns, *[tracker.memory.capacity_tokens] * 2))
+            if [admission.request_id for admission in plan.admit] != [event.request_id]:
+                wrong.append(f"{event} where the policy says {plan}")
+        state = policy.observe(state, event)
+    assert policy.state_to_json(state) == policy.state_to_json(tracker.guard.state)
+    return wrong

@@ -22,7 +22,7 @@ def plain_logits(model: Llama, ids: Sequence[int]) -> Tensor:
     """Logits [tokens, vocab] after each token of one sequence, by full causal attention."""
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        group = model.config.group
+        group = model.config.heads // model.config.kv_heads
         k, v = (x.repeat_interleave(group, dim=1).transpose(0, 1) for x in (keys, values))
         return F.scaled_dot_product_attention(queries.transpose(0, 1), k, v, is_causal=True).transpose(0, 1)
 

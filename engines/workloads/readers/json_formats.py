@@ -1,9 +1,15 @@
-"""Mooncake's trace format and our extension of it, read and written: JSON lines of time, lengths, block ids, and more.
+"""The JSON-lines formats: Mooncake's and our extension of it, read and written, and Qwen-Bailian's.
 
-Format: Mooncake, FAST'25 release (Apache-2.0 data): `timestamp` in milliseconds, lengths in tokens, and one id for each
-block of 512 prompt tokens, where equal ids mean equal prefixes up to there.  The last id may stand for a block that
-the prompt fills only partly; such a block cannot be reused whole, so its id is dropped.  The optional keys say
-whatever else a workload can say.
+- Mooncake, FAST'25 release (Apache-2.0 data): `timestamp` in milliseconds, lengths in tokens, and one id for each block
+  of 512 prompt tokens, where equal ids mean equal prefixes up to there.  The last id may stand for a block that the
+  prompt fills only partly; such a block cannot be reused whole, so its id is dropped.  The optional keys say whatever
+  else a workload can say.
+- Qwen-Bailian anonymous dataset (Apache-2.0), a production cluster's requests without clients: `timestamp` in seconds,
+  one id for each block of 16 prompt tokens (the last is treated alike), and `parent_chat_id`, the request that a chat's
+  turn follows (-1: none).  The traces are samples, so a parent may not be there; then the turn begins a chat, and is
+  counted.  A turn is sent when its parent has finished and as much time has passed as lies between the two in the
+  trace.  The parent's own answer took part of that time, which is not recorded, so chats last a little longer than they
+  did.
 """
 
 from collections.abc import Iterator
@@ -15,10 +21,13 @@ import msgspec
 import numpy as np
 
 from fairsched.engines.workloads.errors import TraceError
-from fairsched.engines.workloads.readers.rows import ID_MAX, TraceFormat, TraceRow, ms_ns, read_objects
+from fairsched.engines.workloads.readers.rows import ID_MAX, TraceFormat, TraceRow, number_ns, read_objects
 from fairsched.model.request import TOKENS_MAX, Client, Job, Prompt, Slo, Workload
 
 BLOCK_TOKENS = 512
+BAILIAN_BLOCK_TOKENS = 16
+NO_PARENT = -1
+ORPHANED = "turns follow a request that is not among the rows before; each begins a chat"
 
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)]
 Key = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -36,7 +45,7 @@ class MooncakeSlo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class MooncakeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A line of the file."""
+    """A line of a Mooncake file."""
 
     timestamp: Ms
     """When the request is sent, in ms; with `parent`, when its program started. It never falls."""
@@ -92,7 +101,7 @@ def read_mooncake(path: Path) -> Iterator[TraceRow]:
         yield TraceRow(
             row=row,
             id=row - 1 if line.id is None else line.id,
-            arrival_ns=ms_ns(path, row, "timestamp", line.timestamp),
+            arrival_ns=number_ns(path, row, "timestamp", line.timestamp),
             prompt=prompt_of(path, row, line.input_length, line.hash_ids, line.block_tokens),
             output_tokens=line.output_length,
             client=line.client,
@@ -102,11 +111,11 @@ def read_mooncake(path: Path) -> Iterator[TraceRow]:
             downstream_levels=line.downstream_levels,
             slo=_slo(path, row, line.slo),
             parents=tuple(parents),
-            think_ns=ms_ns(path, row, "think_ms", line.think_ms),
+            think_ns=number_ns(path, row, "think_ms", line.think_ms),
             program=line.program,
             max_output_tokens=line.max_output_tokens,
             predicted_output_tokens=line.predicted_output_tokens,
-            cancel_after_ns=None if cancel_ms is None else ms_ns(path, row, "cancel_after_ms", cancel_ms),
+            cancel_after_ns=None if cancel_ms is None else number_ns(path, row, "cancel_after_ms", cancel_ms),
         )
 
 
@@ -123,11 +132,8 @@ def prompt_of(path: Path, row: int, tokens: int, hash_ids: list[int], block_toke
 def _slo(path: Path, row: int, slo: MooncakeSlo | None) -> Slo | None:
     if slo is None:
         return None
-    ttft, tpot, latency = (
-        None if value is None else ms_ns(path, row, "slo", value)
-        for value in (slo.ttft_ms, slo.tpot_ms, slo.latency_ms)
-    )
-    return Slo(ttft_ns=ttft, tpot_ns=tpot, latency_ns=latency)
+    times_ms = msgspec.structs.astuple(slo)
+    return Slo(*(None if time is None else number_ns(path, row, "slo", time) for time in times_ms))
 
 
 MOONCAKE = TraceFormat(
@@ -138,6 +144,54 @@ MOONCAKE = TraceFormat(
     "timestamp",
     "id",
 )
+
+
+class BailianRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of a Qwen-Bailian file; `type` and `turn` are labels of the trace that decide nothing here."""
+
+    chat_id: Id
+    parent_chat_id: Annotated[int, msgspec.Meta(ge=NO_PARENT, le=ID_MAX)]
+    timestamp: int | Decimal
+    input_length: Tokens
+    output_length: Tokens
+    type: str = ""
+    turn: int = 1
+    hash_ids: list[Key] = []
+
+
+def read_bailian(path: Path) -> Iterator[TraceRow]:
+    """Read the rows of a trace, with the ids of its `chat_id`.  Raises `TraceError`."""
+    # Of each request so far: when it was sent, and the first request of its chat.
+    seen: dict[int, tuple[int, int]] = {}
+    for row, line in read_objects(path, BailianRow):
+        time_ns = number_ns(path, row, "timestamp", line.timestamp, "seconds")
+        parent = seen.get(line.parent_chat_id)
+        chat = line.chat_id if parent is None else parent[1]
+        seen[line.chat_id] = time_ns, chat
+        yield TraceRow(
+            row=row,
+            id=line.chat_id,
+            arrival_ns=time_ns,
+            prompt=prompt_of(path, row, line.input_length, line.hash_ids, BAILIAN_BLOCK_TOKENS),
+            output_tokens=line.output_length,
+            session=f"chat-{chat}",
+            parents=() if parent is None else (line.parent_chat_id,),
+            think_ns=0 if parent is None else max(time_ns - parent[0], 0),
+            remark=ORPHANED if parent is None and line.parent_chat_id != NO_PARENT else None,
+        )
+
+
+BAILIAN = TraceFormat(
+    "bailian",
+    "Qwen-Bailian usage trace, JSON lines",
+    BailianRow.__struct_fields__,
+    read_bailian,
+    "timestamp",
+    "chat_id",
+)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def save_workload(workload: Workload, path: Path) -> None:
@@ -153,7 +207,9 @@ def save_workload(workload: Workload, path: Path) -> None:
 
 
 def _row(job: Job, client: Client) -> MooncakeRow:
-    request, slo = job.request, job.request.slo
+    request, slo = job.request, None
+    if request.slo is not None:
+        slo = MooncakeSlo(*(None if time is None else _ms(time) for time in msgspec.structs.astuple(request.slo)))
     return MooncakeRow(
         timestamp=_ms(request.arrival_ns),
         input_length=request.prompt.tokens,
@@ -166,7 +222,7 @@ def _row(job: Job, client: Client) -> MooncakeRow:
         session=request.session,
         priority=request.priority,
         downstream_levels=request.downstream_levels,
-        slo=None if slo is None else _slo_row(slo),
+        slo=slo,
         parent=list(job.after) or None,
         think_ms=_ms(job.think_ns),
         program=job.program,
@@ -174,12 +230,6 @@ def _row(job: Job, client: Client) -> MooncakeRow:
         predicted_output_tokens=request.predicted_output_tokens,
         cancel_after_ms=None if job.cancel_after_ns is None else _ms(job.cancel_after_ns),
     )
-
-
-def _slo_row(slo: Slo) -> MooncakeSlo:
-    times_ns = (slo.ttft_ns, slo.tpot_ns, slo.latency_ns)
-    ttft, tpot, latency = (None if time is None else _ms(time) for time in times_ns)
-    return MooncakeSlo(ttft_ms=ttft, tpot_ms=tpot, latency_ms=latency)
 
 
 def _ms(ns: int) -> Ms:
