@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation
-from fairsched.engines.analysis.outcomes import Measures, Outcomes
+from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
 from fairsched.model.events import Event
@@ -28,18 +28,13 @@ from fairsched.model.service import (
     Gap,
     Ints,
     Table,
-    Tables,
     anywhere,
     backlogs,
     busiest,
     charges,
-    concatenate,
     service,
     service_gap,
-    tables,
 )
-
-_PIECE = 1 << 12
 
 
 @attrs.frozen
@@ -137,16 +132,12 @@ class Recorder:
     def __init__(self, workload: Workload, monitor: ClusterMonitor | None = None) -> None:
         self._workload = workload
         self._monitor = monitor
-        self._pending: list[Event] = []
-        self._pieces: list[Tables] = []
-        self._position = 0
+        self._events = EventTables(None if monitor is None else monitor.observe_all)
         self._kv: dict[int, KvSamples] = {}
 
     def record(self, events: Iterable[Event]) -> None:
         """The next events, in order."""
-        self._pending.extend(events)
-        if len(self._pending) >= _PIECE:
-            self._flush()
+        self._events.add(events)
 
     def kv_samples(self, worker: int) -> KvSamples:
         """Where samples of a worker's KV tokens go."""
@@ -154,13 +145,6 @@ class Recorder:
         if samples is None:
             samples = self._kv[worker] = KvSamples()
         return samples
-
-    def _flush(self) -> None:
-        if self._monitor is not None:
-            self._monitor.observe_all(self._pending)
-        self._pieces.append(tables(self._pending, self._position))
-        self._position += len(self._pending)
-        self._pending = []
 
     def result(
         self,
@@ -184,8 +168,7 @@ class Recorder:
         "cluster", as `gap_scope` says; `organisation_gap_bound` is for organisations.  `workers` is how many there
         were, also without anything to do.
         """
-        self._flush()
-        trace = concatenate(self._pieces)
+        trace = self._events.whole()
         clients = self._workload.clients
         shares = multipliers([client.weight for client in clients])
         common = Charging(COMMON, "extend", shares)

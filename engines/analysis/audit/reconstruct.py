@@ -65,10 +65,7 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
             log.client,
             log.arrival_ns,
             log.served_ns,
-            np.where(log.served_ns == UNKNOWN, UNKNOWN, log.first_ns),
             log.end_ns,
-            log.prompt,
-            log.output,
             np.where(
                 log.served_ns == UNKNOWN, 0, (log.prompt - log.cached) * COMMON.input + log.output * COMMON.output
             ),

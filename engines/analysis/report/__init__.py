@@ -9,11 +9,15 @@ if TYPE_CHECKING:
         COLOURS,
         DOTTED,
         GREY,
+        SECONDS,
         WIDTH,
         Plot,
+        client_lines,
         cost_tick,
+        distribution,
         drawn,
         end_labels,
+        legend,
         line_style,
         point_labels,
     )
@@ -23,6 +27,6 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "WIDTH", "Plot", "Table", "cost_tick", "drawn", "end_labels", "line_style",
-    "point_labels", "summary_html", "write_report", "write_sheet"
+    "COLOURS", "DOTTED", "GREY", "SECONDS", "WIDTH", "Plot", "Table", "client_lines", "cost_tick", "distribution",
+    "drawn", "end_labels", "legend", "line_style", "point_labels", "summary_html", "write_report", "write_sheet"
 ]  # fmt: skip

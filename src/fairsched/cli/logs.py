@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import span_ns
 from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
-from fairsched.engines.analysis import FIELDS, Columns, read_map
+from fairsched.engines.analysis.audit import FIELDS, Columns, read_map
 from fairsched.engines.workloads import ClientSpec
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run_explain(arguments: Namespace) -> int:
 
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
-    from fairsched.engines.analysis import audit_log, print_audit
+    from fairsched.engines.analysis.audit import audit_log, print_audit
 
     writable(json=arguments.json)
     folders(report=arguments.report)
@@ -150,7 +150,7 @@ def run_audit(arguments: Namespace) -> int:
         )
     write_figures(arguments.json, found.to_json())
     if arguments.report is not None:
-        from fairsched.engines.analysis import write_audit
+        from fairsched.engines.analysis.audit import write_audit
 
         print(f"Report: {write_audit(arguments.report, found, command_line())}")
     return 0

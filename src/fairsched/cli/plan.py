@@ -265,10 +265,14 @@ def _show_plan(found: CapacityPlan, report: Path | None) -> None:
             table.add_row(*row)
         console.print(table)
     if report is not None:
-        from fairsched.engines.capacity import attainment_plot, write_plan
+        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.capacity import attainment_plot
 
-        plot = attainment_plot(found.placements, found.attainment)
-        print(f"Report: {write_plan(report, command=command_line(), lines=lines, tables=tables, plot=plot)}")
+        plots = [attainment_plot(found.placements, found.attainment)]
+        path = write_sheet(
+            report, title="How many workers", command=command_line(), lines=lines, tables=tables, plots=plots
+        )
+        print(f"Report: {path}")
 
 
 # --- scale ------------------------------------------------------------------------------------------------------------

@@ -234,16 +234,17 @@ def _show(tuning: Tuning, report: Path | None) -> None:
     for line in small:
         console.print(f"[dim]{line}[/]", highlight=False)
     if report is not None:
-        from fairsched.engines.capacity import write_tuning
+        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.capacity import pareto_plot
 
         shown = ("Every configuration that was run", [name.replace("\n", " ") for name in _COLUMNS], rows)
-        path = write_tuning(
+        path = write_sheet(
             report,
+            title="Quantum and in-flight cap",
             command=command_line(),
             lines=lines,
-            table=shown,
+            tables=[shown],
+            plots=[pareto_plot(tuning)],
             small=small,
-            tuning=tuning,
-            chosen=tuning.chosen,
         )
         print(f"Report: {path}")

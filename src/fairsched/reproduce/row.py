@@ -24,22 +24,22 @@ class Ours:
 
 @attrs.frozen
 class Row:
-    """One result of a paper.
+    """One result of a paper; `@partial(Row, ...)` before a function makes a row that is measured by it.
 
     `source` is the paper with its figure or section, `paper` what it says, `band` what is looked for here.  `why` says
     what differs from the paper's setting, and, where the band is known to be missed, for which reason.  `seconds` is
     about how long it takes on one core.
     """
 
+    measure: Callable[[Say], Ours]
     id: str
     about: str
     source: str
     paper: str
     band: str
-    tier: Tier
     why: str
     seconds: int
-    measure: Callable[[Say], Ours]
+    tier: Tier = "B"
 
     def to_json(self, ours: Ours) -> dict[str, object]:
         """The row's entry of `fairsched reproduce --json`."""

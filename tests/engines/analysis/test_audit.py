@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis import Audit, Columns, Recorder, read_map, run_charging, without_service
+from fairsched.engines.analysis import Recorder, run_charging
+from fairsched.engines.analysis.audit import Audit, Columns, read_map, without_service
 from fairsched.engines.analysis.audit.access_log import read_access_log
 from fairsched.engines.analysis.audit.findings import findings
 from fairsched.engines.analysis.audit.logs import policy_if_there, workload_of_log

@@ -8,8 +8,9 @@ import attrs
 import pytest
 from rich.console import Console
 
-from fairsched.engines.analysis import COLOURS, GREY, Comparison, Recorder, Run, count, print_comparison, time
+from fairsched.engines.analysis import Comparison, Recorder, Run, count, print_comparison, time
 from fairsched.engines.analysis.figures import broken, standing, who, worst
+from fairsched.engines.analysis.report import COLOURS, GREY
 from fairsched.engines.analysis.report.canvas import TEXT
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.report.report import render, write_report
