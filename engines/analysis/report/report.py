@@ -3,7 +3,7 @@
 Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from fairsched.engines.analysis.figures import (
     worst,
 )
 from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.outcomes import Measures
 from fairsched.engines.analysis.report.page import PAGE
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells
@@ -42,21 +43,20 @@ _COLUMNS = (
     ("cache hits", ""),
     ("preemptions", ""),
 )
-_CLIENT_COLUMNS = (
-    "client",
-    "requests",
-    "finished",
-    "rejected",
-    "cancelled",
-    "service/s",
-    "TTFT p50",
-    "TTFT p99",
-    "TPOT p50",
-    "latency p50",
-    "latency p99",
-    "program p99",
-    "cache hits",
-)
+_CLIENT_COLUMNS: dict[str, Callable[[Measures], str]] = {
+    "requests": lambda client: f"{client.requests:,}",
+    "finished": lambda client: f"{client.finished:,}",
+    "rejected": lambda client: f"{client.rejected:,}",
+    "cancelled": lambda client: f"{client.cancelled:,}",
+    "service/s": lambda client: rate(client.client_service_rate),
+    "TTFT p50": lambda client: time(client.ttft_us.p50),
+    "TTFT p99": lambda client: time(client.ttft_us.p99),
+    "TPOT p50": lambda client: time(client.tpot_us.p50),
+    "latency p50": lambda client: time(client.latency_us.p50),
+    "latency p99": lambda client: time(client.latency_us.p99),
+    "program p99": lambda client: time(client.program_latency_us.p99),
+    "cache hits": lambda client: share(client.prefix_hit_ratio),
+}
 
 
 @attrs.frozen
@@ -90,28 +90,8 @@ def _row(label: str, run: Run) -> list[_Cell]:
 
 def _client_rows(run: Run) -> list[list[str]]:
     """The clients with the largest demand, the largest first."""
-    rows = []
-    for client in run.series.clients[:CLIENTS_SHOWN]:
-        name = run.names[client]
-        measures = run.clients[name]
-        rows.append(
-            [
-                name,
-                f"{measures.requests:,}",
-                f"{measures.finished:,}",
-                f"{measures.rejected:,}",
-                f"{measures.cancelled:,}",
-                rate(measures.client_service_rate),
-                time(measures.ttft_us.p50),
-                time(measures.ttft_us.p99),
-                time(measures.tpot_us.p50),
-                time(measures.latency_us.p50),
-                time(measures.latency_us.p99),
-                time(measures.program_latency_us.p99),
-                share(measures.prefix_hit_ratio),
-            ]
-        )
-    return rows
+    names = [run.names[client] for client in run.series.clients[:CLIENTS_SHOWN]]
+    return [[name, *(text(run.clients[name]) for text in _CLIENT_COLUMNS.values())] for name in names]
 
 
 def _facts(trace: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -177,7 +157,7 @@ def render(comparison: Compared) -> str:
             ],
             plots=plots(comparison),
             organisations=organisation_cells(comparison, CLIENTS_SHOWN),
-            client_columns=_CLIENT_COLUMNS,
+            client_columns=["client", *_CLIENT_COLUMNS],
             clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
         )
     )

@@ -4,6 +4,7 @@ costs its scheduler."""
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -357,6 +358,22 @@ def run_scale(arguments: Namespace) -> int:
     return 0 if complete else 130
 
 
+_SCALE_COLUMNS: dict[str, Callable[[ScaleRow], str]] = {
+    "workers": lambda row: f"{row.workers:,}",
+    "clients": lambda row: f"{row.clients:,}",
+    "requests": lambda row: f"{row.requests:,}",
+    "CPU\ns": lambda row: rate(row.cpu_s),
+    "router\ndecisions/s": lambda row: count(row.router_decisions_per_s),
+    "local\ndecisions/s": lambda row: count(row.local_decisions_per_s),
+    "peak\nMB": lambda row: f"{row.peak_rss_bytes / 1e6:,.0f}",
+    "served\nreq/s": lambda row: rate(row.throughput_rps),
+    "imbalance": lambda row: rate(row.imbalance),
+    "Jain": lambda row: index(row.jain),
+    "gap": lambda row: count(row.gap),
+    "gap /\nbound": lambda row: share(row.gap_over_bound),
+}
+
+
 def _show_scale(rows: list[ScaleRow], title: str) -> None:
     from rich.table import Table
 
@@ -364,32 +381,8 @@ def _show_scale(rows: list[ScaleRow], title: str) -> None:
     for column in _SCALE_COLUMNS:
         table.add_column(column, justify="right", vertical="bottom")
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*(text(row) for text in _SCALE_COLUMNS.values()))
     console = terminal()
     console.print(table)
     for line in LEGEND:
         console.print(f"[dim]{line}[/]", highlight=False)
-
-
-_SCALE_COLUMNS = (
-    *("workers", "clients", "requests", "CPU\ns", "router\ndecisions/s", "local\ndecisions/s", "peak\nMB"),
-    *("served\nreq/s", "imbalance", "Jain", "gap", "gap /\nbound"),
-)
-
-
-def _cells(row: ScaleRow) -> tuple[str, ...]:
-    """A row of the table."""
-    return (
-        f"{row.workers:,}",
-        f"{row.clients:,}",
-        f"{row.requests:,}",
-        rate(row.cpu_s),
-        count(row.router_decisions_per_s),
-        count(row.local_decisions_per_s),
-        f"{row.peak_rss_bytes / 1e6:,.0f}",
-        rate(row.throughput_rps),
-        rate(row.imbalance),
-        index(row.jain),
-        count(row.gap),
-        share(row.gap_over_bound),
-    )
