@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         line_style,
         point_labels,
     )
+    from fairsched.engines.analysis.report.page import Table, write_sheet
     from fairsched.engines.analysis.report.report import summary_html, write_report
-    from fairsched.engines.analysis.report.sheet import Table, write_sheet
 else:
     __getattr__ = lazy_exports(__name__)
 

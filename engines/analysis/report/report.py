@@ -24,7 +24,7 @@ from fairsched.engines.analysis.figures import (
 )
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import Measures
-from fairsched.engines.analysis.report.page import PAGE
+from fairsched.engines.analysis.report.page import COMPARISON, rendered, write_page
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells
 
@@ -127,45 +127,36 @@ def summary_html(comparison: Compared) -> str:
 
 def render(comparison: Compared) -> str:
     """The report's HTML."""
-    from jinja2 import Environment
-
-    labels = comparison.labels()
-    pairs = list(zip(labels, comparison.runs, strict=True))
+    pairs = list(zip(comparison.labels(), comparison.runs, strict=True))
     hidden = max((len(run.names) for run in comparison.runs), default=0) - CLIENTS_SHOWN
     more = f"{hidden} clients with less demand are in the JSON document." if hidden > 0 else ""
-    return (
-        Environment(autoescape=True)
-        .from_string(PAGE)
-        .render(
-            title="Scheduling policies compared",
-            version=comparison.version,
-            command=comparison.command,
-            name=comparison.trace.get("name", "a workload"),
-            facts=[
-                *_facts(comparison.trace),
-                ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs))),
-            ],
-            notes=notes_of(comparison),
-            columns=_COLUMNS,
-            rows=[_row(label, run) for label, run in pairs],
-            legend=LEGEND,
-            worst=[(label, worst(run)) for label, run in pairs],
-            assumptions=[
-                (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
-                for label, run in pairs
-                if run.assumptions
-            ],
-            plots=plots(comparison),
-            organisations=organisation_cells(comparison, CLIENTS_SHOWN),
-            client_columns=["client", *_CLIENT_COLUMNS],
-            clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
-        )
+    return rendered(
+        COMPARISON,
+        title="Scheduling policies compared",
+        version=comparison.version,
+        command=comparison.command,
+        name=comparison.trace.get("name", "a workload"),
+        facts=[
+            *_facts(comparison.trace),
+            ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs))),
+        ],
+        notes=notes_of(comparison),
+        columns=_COLUMNS,
+        rows=[_row(label, run) for label, run in pairs],
+        legend=LEGEND,
+        worst=[(label, worst(run)) for label, run in pairs],
+        assumptions=[
+            (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
+            for label, run in pairs
+            if run.assumptions
+        ],
+        plots=plots(comparison),
+        organisations=organisation_cells(comparison, CLIENTS_SHOWN),
+        client_columns=["client", *_CLIENT_COLUMNS],
+        clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
     )
 
 
 def write_report(directory: Path, comparison: Compared) -> Path:
     """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "index.html"
-    path.write_text(render(comparison), encoding="utf-8")
-    return path
+    return write_page(directory, render(comparison))

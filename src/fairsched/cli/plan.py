@@ -1,7 +1,6 @@
 """`fairsched plan` and `fairsched scale`: how many workers of which size keep the targets, and what a growing cluster
 costs its scheduler."""
 
-import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -10,9 +9,12 @@ from pathlib import Path
 import attrs
 
 from fairsched.cli.arguments import (
+    NS,
+    TIME,
     add_model_arguments,
     add_workload_arguments,
     names,
+    number,
     pairs,
     positive_int,
     predictor_of,
@@ -28,8 +30,6 @@ from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, ROUTER
 
 EVERY = "all"
 """In place of routers: every one that there is."""
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
-_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 LEGEND = (
     "Decisions/s: one over the mean time that the router, and a worker's policy, takes to decide and to learn events.",
     "CPU s: seconds of one core that the whole simulation took here. Peak: memory of this process so far.",
@@ -43,10 +43,10 @@ def _slo(text: str) -> Slo:
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        matched = _TIME.fullmatch(value.strip())
-        if name not in ("ttft", "tpot") or name in found or matched is None:
+        matched = TIME.fullmatch(value.strip())
+        if name not in ("ttft", "tpot") or name in found or matched is None or matched[2] not in ("us", "ms", "s"):
             raise ArgumentTypeError(f"expected ttft=TIME,tpot=TIME with TIME as 2s, 50ms or 800us, found {text!r}")
-        found[name] = round(float(matched[1]) * _NS[matched[2]])
+        found[name] = round(float(matched[1]) * NS[matched[2]])
     if len(found) != 2 or not all(value >= 1_000 for value in found.values()):
         raise ArgumentTypeError(f"expected a target for ttft and one for tpot, of 1us or more each, found {text!r}")
     return Slo(ttft_ns=found["ttft"], tpot_ns=found["tpot"])
@@ -54,13 +54,7 @@ def _slo(text: str) -> Slo:
 
 def _attainment(text: str) -> float:
     """A share above 0, at most 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise ArgumentTypeError(f"expected a share above 0 and at most 1, found {text!r}")
-    return value
+    return number(text, "a share above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 def _gpu_counts(text: str) -> list[int]:
