@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run
     from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes, Summary, summary
-    from fairsched.engines.analysis.table import print_comparison
+    from fairsched.engines.analysis.table import plain_table, print_comparison, print_small
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "Summary", "assumption_monitor",
-    "count", "explain", "index", "organisations", "print_comparison", "rate", "replay", "run_charging",
-    "run_limits", "share", "summary", "time"
+    "count", "explain", "index", "organisations", "plain_table", "print_comparison", "print_small", "rate",
+    "replay", "run_charging", "run_limits", "share", "summary", "time"
 ]  # fmt: skip

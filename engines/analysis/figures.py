@@ -54,6 +54,10 @@ class Compared:
         twice = Counter(names)
         return [f"{name} #{i + 1}" if twice[name] > 1 else name for i, name in enumerate(names)]
 
+    def named(self) -> list[tuple[str, Run]]:
+        """The runs with their labels."""
+        return list(zip(self.labels(), self.runs, strict=True))
+
     def families(self) -> list[str]:
         """The same without the rate: runs that differ in nothing else have one name."""
         routers, predictors = ({getattr(run, name) for run in self.runs} for name in ("router", "predictor"))
@@ -187,3 +191,12 @@ def broken(assumptions: Mapping[str, Finding], names: Sequence[str], origin_ns: 
         needed = ", ".join(shown) + (f" and {hidden} more" if hidden else "")
         sentences.append(f"{name} is broken{when}{where}: {text} (needed by {needed})")
     return sentences
+
+
+def promised(comparison: Compared) -> list[tuple[str, list[str]]]:
+    """Which assumptions broke, for each run with a theorem, by its label."""
+    return [
+        (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
+        for label, run in comparison.named()
+        if run.assumptions
+    ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings
 from fairsched.engines.analysis.figures import NOTHING, UNBROKEN, broken, count, digits, gap_between, share, time, who
+from fairsched.engines.analysis.table import plain_table, print_section, print_small
 
 SHOWN = 8
 CLIENTS_SHOWN = 32
@@ -139,14 +140,12 @@ def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
 
 def print_audit(audit: Audit, width: int | None = None) -> None:
     """Print it; needs the `cli` extra (rich)."""
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console(width=width)
     console.print(title(audit), highlight=False, markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table()
     columns, shown, hidden = client_table(audit)
     for i, name in enumerate(columns):
         table.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0)
@@ -156,9 +155,6 @@ def print_audit(audit: Audit, width: int | None = None) -> None:
     if hidden:
         console.print(f"{hidden}\n", highlight=False)
     for heading, sentences in sections(audit):
-        console.print(f"[bold]{heading}[/]")
-        for sentence in sentences:
-            console.print(f"  {escape(sentence)}.", highlight=False)
+        print_section(console, heading, sentences)
     console.print()
-    for line in (*LEGEND, *scope(audit)):
-        console.print(f"[dim]{escape(line)}[/]", highlight=False)
+    print_small(console, (*LEGEND, *scope(audit)))

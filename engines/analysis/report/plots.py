@@ -107,7 +107,7 @@ def gap(comparison: Compared) -> Plot:
         ends: list[tuple[float, str, str]] = []
         stop = max(run.series.service_s[-1] for run in comparison.runs)
         bounds: dict[int, list[int]] = {}
-        for i, (run, label) in enumerate(zip(comparison.runs, labels, strict=True)):
+        for i, (label, run) in enumerate(comparison.named()):
             style = line_style(i)
             if len(run.series.gap):
                 axes.step([*run.series.gap_s, stop], [*run.series.gap, run.series.gap[-1]], where="post", **style)
@@ -144,12 +144,11 @@ def gap(comparison: Compared) -> Plot:
 
 def ttft(comparison: Compared) -> Plot:
     """Distribution of the TTFT."""
-    labels = comparison.labels()
 
     def picture(figure: "Figure") -> None:
         xlabel = "time to the first token, seconds (log)"
-        runs = enumerate(zip(comparison.runs, labels, strict=True))
-        samples = ((run.series.ttft_us / 1e6, {"label": label} | line_style(i)) for i, (run, label) in runs)
+        runs = enumerate(comparison.named())
+        samples = ((run.series.ttft_us / 1e6, {"label": label} | line_style(i)) for i, (label, run) in runs)
         distribution(figure, xlabel, samples)
         figure.legend(loc="outside right upper", fontsize=9)
 
@@ -166,14 +165,13 @@ def kv(comparison: Compared) -> Plot | None:
     """KV memory over time, one panel a run; None where no run was sampled, or one has several workers."""
     if any(len(run.workers) > 1 for run in comparison.runs):
         return None
-    runs = [(run, label) for run, label in zip(comparison.runs, comparison.labels(), strict=True) if run.series.kv]
-    runs = runs[:PANELS_MAX]
+    runs = [(label, run) for label, run in comparison.named() if run.series.kv][:PANELS_MAX]
     if not runs:
         return None
 
     def picture(figure: "Figure") -> None:
-        panels = panels_of(figure, [label for _, label in runs], "% of a worker's KV memory")
-        for axes, (run, _) in zip(panels, runs, strict=True):
+        panels = panels_of(figure, [label for label, _ in runs], "% of a worker's KV memory")
+        for axes, (_, run) in zip(panels, runs, strict=True):
             for rows in run.series.kv.values():
                 seconds, used, cached, capacity = rows.T
                 axes.plot(seconds, 100 * (used + cached) / capacity, color=COLOURS[0], linewidth=0.8, alpha=0.8)

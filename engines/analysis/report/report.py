@@ -3,6 +3,7 @@
 Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
@@ -10,12 +11,11 @@ from pathlib import Path
 import attrs
 
 from fairsched.engines.analysis.figures import (
-    UNBROKEN,
     Compared,
-    broken,
     count,
     digits,
     index,
+    promised,
     rate,
     share,
     standing,
@@ -120,14 +120,14 @@ def summary_html(comparison: Compared) -> str:
     heads = "".join(f"<th>{escape(name)}<br><small>{escape(small)}</small></th>" for name, small in _COLUMNS)
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(cell.text)}<br><small>{escape(cell.small)}</small></td>' for cell in row)}</tr>"
-        for row in map(_row, comparison.labels(), comparison.runs)
+        for row in itertools.starmap(_row, comparison.named())
     )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def render(comparison: Compared) -> str:
     """The report's HTML."""
-    pairs = list(zip(comparison.labels(), comparison.runs, strict=True))
+    pairs = comparison.named()
     hidden = max((len(run.names) for run in comparison.runs), default=0) - CLIENTS_SHOWN
     more = f"{hidden} clients with less demand are in the JSON document." if hidden > 0 else ""
     return rendered(
@@ -145,11 +145,7 @@ def render(comparison: Compared) -> str:
         rows=[_row(label, run) for label, run in pairs],
         legend=LEGEND,
         worst=[(label, worst(run)) for label, run in pairs],
-        assumptions=[
-            (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
-            for label, run in pairs
-            if run.assumptions
-        ],
+        assumptions=promised(comparison),
         plots=plots(comparison),
         organisations=organisation_cells(comparison, CLIENTS_SHOWN),
         client_columns=["client", *_CLIENT_COLUMNS],

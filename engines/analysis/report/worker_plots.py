@@ -115,10 +115,7 @@ def _kv(run: Run, i: int) -> tuple[Floats, Floats]:
 
 def _balance(comparison: Compared) -> Plot:
     """How even the workers' shares were, a row a run."""
-    labels = [
-        label if run.imbalance is None else f"{label} ({run.imbalance:.2f})"
-        for label, run in zip(comparison.labels(), comparison.runs, strict=True)
-    ]
+    labels = [label if run.imbalance is None else f"{label} ({run.imbalance:.2f})" for label, run in comparison.named()]
 
     def picture(figure: "Figure") -> None:
         grid = figure.subplots(1, 3, sharey=True)

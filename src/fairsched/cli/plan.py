@@ -21,7 +21,7 @@ from fairsched.cli.arguments import (
     workload_of,
 )
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
-from fairsched.engines.analysis import count, index, rate, share, time
+from fairsched.engines.analysis import count, index, print_small, rate, share, time
 from fairsched.engines.capacity import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
 from fairsched.engines.simulation import SIZED, Cluster, ScaleRow, latency_model, scale
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
@@ -378,5 +378,4 @@ def _show_scale(rows: list[ScaleRow], title: str) -> None:
         table.add_row(*(text(row) for text in _SCALE_COLUMNS.values()))
     console = terminal()
     console.print(table)
-    for line in LEGEND:
-        console.print(f"[dim]{line}[/]", highlight=False)
+    print_small(console, LEGEND)

@@ -14,7 +14,7 @@ from fairsched.cli.arguments import (
     workload_of,
 )
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
-from fairsched.engines.analysis import count, rate, share, time
+from fairsched.engines.analysis import count, plain_table, print_small, rate, share, time
 from fairsched.engines.capacity import Point, Tuning, tune
 from fairsched.engines.simulation import Cluster, latency_model
 
@@ -217,22 +217,18 @@ def _scope(tuning: Tuning) -> list[str]:
 
 
 def _show(tuning: Tuning, report: Path | None) -> None:
-    from rich import box
-    from rich.table import Table
-
     console = terminal()
     lines, rows = _lines(tuning), _rows(tuning)
     for line in lines:
         console.print(line, highlight=False, markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table()
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console.print(table)
     small = _scope(tuning)
-    for line in small:
-        console.print(f"[dim]{line}[/]", highlight=False)
+    print_small(console, small)
     if report is not None:
         from fairsched.engines.analysis.report import write_sheet
         from fairsched.engines.capacity import pareto_plot
