@@ -1,10 +1,7 @@
 """What became of each request, and what that was like: latencies, rates and shares, for a run and for each client.
 
-Definitions
------------
-TTFT        first completed prefill less arrival; *normalised* by the prompt's tokens.
-TPOT        (finish - first token) / (output tokens - 1), for outputs of two tokens or more.
-Latency     finish less arrival.  *Program latency*: the finish of a program's last call less the arrival of its first.
+`Measures` defines every figure.  They rest on these:
+
 Arrival     when the caller sent the request: for one that follows others, when it reached a worker.
 Client service   prompt + 2 output tokens as the client sees them: the prompt at the first token, outputs as decoded.
 Active      a client is active from its first arrival to the end of its last request, whether finished or cancelled.

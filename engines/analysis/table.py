@@ -80,19 +80,14 @@ def summary_table(comparison: Compared, width: int = _WIDTH) -> "Table":
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     for spared in (None, *_SPARED):
         columns = [name for name in columns if name != spared]
-        table = _rows(comparison.labels(), rows, columns)
+        table = plain_table()
+        table.add_column("run", overflow="fold", min_width=8)
+        for name in columns:
+            table.add_column(name, justify="right" if name else "left", no_wrap=True)
+        for label, row in zip(comparison.labels(), rows, strict=True):
+            table.add_row(_escape(label), *(row[name] for name in columns))
         if Console(width=1_000).measure(table).maximum <= width:
             break
-    return table
-
-
-def _rows(labels: Iterable[str], rows: list[dict[str, str]], columns: list[str]) -> "Table":
-    table = plain_table()
-    table.add_column("run", overflow="fold", min_width=8)
-    for name in columns:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for label, row in zip(labels, rows, strict=True):
-        table.add_row(_escape(label), *(row[name] for name in columns))
     return table
 
 

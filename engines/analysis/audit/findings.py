@@ -18,6 +18,7 @@ from fairsched.model.service import Gap, Ints
 SECOND_NS = 10**9
 GAIN_SHARE_MIN = 0.01
 """A lead below this share of all service is not told as a gain."""
+_UNNAMED = attrs.filters.exclude("name")
 
 
 @attrs.frozen
@@ -146,7 +147,7 @@ class Audit:
             ],
             "assumptions": {name: attrs.asdict(finding) for name, finding in evidence.assumptions.items()},
             "assumptions_broken": self.broken_assumptions(),
-            "clients": {client.name: _plain(client) for client in self.clients},
+            "clients": {client.name: attrs.asdict(client, filter=_UNNAMED) for client in self.clients},
             "reading": list(evidence.reading),
             "limits": list(evidence.limits),
             "notes": list(self.notes),
@@ -170,12 +171,6 @@ class Audit:
             "to_s": (gap.stop_ns - origin) / SECOND_NS,
             "waited_together_s": gap.together_ns / SECOND_NS,
         }
-
-
-def _plain(client: ClientFindings) -> dict[str, Any]:
-    document = attrs.asdict(client)
-    del document["name"]
-    return document
 
 
 def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, window_ns: int = 10 * SECOND_NS) -> Audit:

@@ -97,23 +97,17 @@ def gain_sentences(audit: Audit) -> list[str]:
     return said or ["no client got far ahead of a fair share while others waited"]
 
 
-def assumption_sentences(audit: Audit) -> list[str]:
-    """Which assumptions of the theorems failed; nothing where there is no theorem."""
-    found = audit.evidence.assumptions
-    if not found:
-        return []
-    return broken(found, [client.name for client in audit.clients], audit.evidence.origin_ns) or [UNBROKEN]
-
-
 def sections(audit: Audit) -> list[tuple[str, list[str]]]:
-    """Headings with their sentences."""
+    """Headings with their sentences; nothing of assumptions where there is no theorem."""
     found = [
         ("Largest gap", [gap_sentence(audit)]),
         ("Starved", starved_sentences(audit)),
         ("Gained", gain_sentences(audit)),
     ]
-    assumptions = assumption_sentences(audit)
-    return [*found, ("Assumptions of the theorems", assumptions)] if assumptions else found
+    if assumptions := audit.evidence.assumptions:
+        broke = broken(assumptions, [client.name for client in audit.clients], audit.evidence.origin_ns)
+        found.append(("Assumptions of the theorems", broke or [UNBROKEN]))
+    return found
 
 
 def scope(audit: Audit) -> list[str]:

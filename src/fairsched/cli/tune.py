@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 from fairsched.cli.arguments import (
@@ -17,8 +18,6 @@ from fairsched.cli.output import command_line, folders, progress_bar, terminal, 
 from fairsched.engines.analysis import count, plain_table, print_small, rate, share, time
 from fairsched.engines.capacity import Point, Tuning, tune
 from fairsched.engines.simulation import Cluster, latency_model
-
-_COLUMNS = ("quantum", "cap", "req/s", "lost", "wait p99", "TTFT p99", "gap", "proved wait,\ncost units", "in time", "")
 
 
 def add_tune(command: ArgumentParser) -> None:
@@ -167,28 +166,26 @@ def _nearest_proof(tuning: Tuning, target: str) -> list[str]:
     ]
 
 
-def _rows(tuning: Tuning) -> list[list[str]]:
-    rows = []
-    order = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
-    for point in order:
-        marks = ["chosen"] if point == tuning.chosen else []
-        if point.keeps(tuning.max_wait_us):
-            marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
-        rows.append(
-            [
-                f"{point.quantum:,}",
-                "none" if point.cap is None else f"{point.cap:,}",
-                rate(point.throughput),
-                share(tuning.lost(point)),
-                time(point.wait_us.p99),
-                time(point.measures.ttft_us.p99),
-                count(point.gap),
-                count(point.bound_cost),
-                time(point.bound_us),
-                ", ".join(marks),
-            ]
-        )
-    return rows
+_COLUMNS: dict[str, Callable[[Tuning, Point], str]] = {
+    "quantum": lambda tuning, point: f"{point.quantum:,}",
+    "cap": lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
+    "req/s": lambda tuning, point: rate(point.throughput),
+    "lost": lambda tuning, point: share(tuning.lost(point)),
+    "wait p99": lambda tuning, point: time(point.wait_us.p99),
+    "TTFT p99": lambda tuning, point: time(point.measures.ttft_us.p99),
+    "gap": lambda tuning, point: count(point.gap),
+    "proved wait,\ncost units": lambda tuning, point: count(point.bound_cost),
+    "in time": lambda tuning, point: time(point.bound_us),
+    "": lambda tuning, point: ", ".join(_marks(tuning, point)),
+}
+
+
+def _marks(tuning: Tuning, point: Point) -> list[str]:
+    """What a row says of its point."""
+    marks = ["chosen"] if point == tuning.chosen else []
+    if point.keeps(tuning.max_wait_us):
+        marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
+    return marks
 
 
 def _scope(tuning: Tuning) -> list[str]:
@@ -218,7 +215,9 @@ def _scope(tuning: Tuning) -> list[str]:
 
 def _show(tuning: Tuning, report: Path | None) -> None:
     console = terminal()
-    lines, rows = _lines(tuning), _rows(tuning)
+    lines = _lines(tuning)
+    points = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
+    rows = [[text(tuning, point) for text in _COLUMNS.values()] for point in points]
     for line in lines:
         console.print(line, highlight=False, markup=False)
     table = plain_table()
