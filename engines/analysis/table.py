@@ -7,18 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis.figures import (
-    Compared,
-    count,
-    index,
-    promised,
-    rate,
-    share,
-    standing,
-    time,
-    who,
-    worst,
-)
+from fairsched.engines.analysis.figures import Compared, count, index, promised, rate, share, standing, time, who, worst
 from fairsched.engines.analysis.metrics import Run
 
 if TYPE_CHECKING:

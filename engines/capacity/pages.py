@@ -6,16 +6,7 @@ Needs the `cli` extra (matplotlib), imported when a plot is drawn.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis.report import (
-    COLOURS,
-    DOTTED,
-    GREY,
-    WIDTH,
-    Plot,
-    drawn,
-    line_style,
-    point_labels,
-)
+from fairsched.engines.analysis.report import COLOURS, DOTTED, GREY, WIDTH, Plot, drawn, line_style, point_labels
 from fairsched.engines.capacity.sizing import Sizing
 from fairsched.engines.capacity.tuning import Point, Tuning
 
