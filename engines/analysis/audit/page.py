@@ -59,10 +59,6 @@ def _shown(audit: Audit) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def _names(audit: Audit, shown: Sequence[int]) -> list[str]:
-    return [audit.who(client) for client in shown]
-
-
 def _lines(
     audit: Audit,
     shown: Sequence[int],
@@ -86,7 +82,7 @@ def _lines(
         else:
             axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set(xlim=(0, float(seconds[-1])), xlabel=SECONDS, ylabel=ylabel)
-        legend(figure, axes, client_lines(_names(audit, shown)))
+        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
 
     return drawn(name, heading, caption, (WIDTH, 3.8), picture)
 
@@ -198,7 +194,7 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
     def picture(figure: "Figure") -> None:
         order = reversed(range(len(shown)))
         axes = distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
-        legend(figure, axes, client_lines(_names(audit, shown)))
+        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
 
     return drawn(
         "waits",
