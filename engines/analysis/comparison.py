@@ -40,11 +40,7 @@ class Comparison(Compared):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fairsched compare --json`: plain values, None where there was nothing to measure."""
-        return {
-            "fairsched": self.version,
-            "trace": dict(self.trace),
-            "runs": [run.to_json() for run in self.runs],
-        }
+        return {"fairsched": self.version, "trace": dict(self.trace), "runs": [run.to_json() for run in self.runs]}
 
     def to_frame(self) -> "DataFrame":
         """Return a pandas data frame: a row for each run by its label, a column for each figure (`ttft_us.p99`).

@@ -152,14 +152,7 @@ def write_sheet(
     `lines` come first, `sections` are sentences under headings before the tables, `small` what stands at the end.
     """
     sheet = rendered(
-        _SHEET,
-        title=title,
-        command=command,
-        lines=lines,
-        tables=tables,
-        plots=plots,
-        sections=sections,
-        small=small,
+        _SHEET, title=title, command=command, lines=lines, tables=tables, plots=plots, sections=sections, small=small
     )
     return write_page(directory, sheet)
 

@@ -136,10 +136,7 @@ def render(comparison: Compared) -> str:
         version=comparison.version,
         command=comparison.command,
         name=comparison.trace.get("name", "a workload"),
-        facts=[
-            *_facts(comparison.trace),
-            ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs))),
-        ],
+        facts=[*_facts(comparison.trace), ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs)))],
         notes=notes_of(comparison),
         columns=_COLUMNS,
         rows=[_row(label, run) for label, run in pairs],

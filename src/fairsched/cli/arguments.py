@@ -14,16 +14,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from fairsched.engines.fleet import (
-    Change,
-    Crash,
-    Drain,
-    Join,
-    Restart,
-    WorkerSpec,
-    checked_changes,
-    checked_workers,
-)
+from fairsched.engines.fleet import Change, Crash, Drain, Join, Restart, WorkerSpec, checked_changes, checked_workers
 from fairsched.engines.simulation import Cluster, Predictor, Reports, latency_model, predictor
 from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, generate, load_trace
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
@@ -119,9 +110,7 @@ def add_workload_arguments(command: ArgumentParser, several_rates: bool = False)
     """Declare the arguments that name a workload; with `several_rates`, `rate_scale` is a list."""
     source = command.add_mutually_exclusive_group()
     source.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="a trace: Azure, BurstGPT or VTC arena CSV; Mooncake, Qwen-Bailian or our JSONL",
+        "--trace", metavar="FILE", help="a trace: Azure, BurstGPT or VTC arena CSV; Mooncake, Qwen-Bailian or our JSONL"
     )
     source.add_argument(
         "--workload",

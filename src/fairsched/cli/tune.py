@@ -62,11 +62,7 @@ def add_tune(command: ArgumentParser) -> None:
         "cost units divided by it (default: what each run's worker charged on average while it had work)",
     )
     command.add_argument(
-        "--quanta",
-        type=_quanta,
-        metavar="LEAST-MOST",
-        default="64-65536",
-        help="where to look (default: %(default)s)",
+        "--quanta", type=_quanta, metavar="LEAST-MOST", default="64-65536", help="where to look (default: %(default)s)"
     )
     command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="equal workers (default: 1)")
     command.add_argument(

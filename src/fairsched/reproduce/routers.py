@@ -149,10 +149,7 @@ def against_power_of_two(say: Say) -> Ours:
     ratios: dict[str, float] = {}
     for workers in (4, 8):
         jobs = workload(
-            "azure-chat",
-            rate=RATE_PER_WORKER * workers,
-            requests=REQUESTS_PER_WORKER * workers,
-            arrivals="azure",
+            "azure-chat", rate=RATE_PER_WORKER * workers, requests=REQUESTS_PER_WORKER * workers, arrivals="azure"
         )
         for policy in ("fcfs", "larry"):
             p95 = {}
