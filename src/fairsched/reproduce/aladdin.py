@@ -17,8 +17,7 @@ from fairsched.policies.batching import EagerPrefill
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.placement import Aladdin
 from fairsched.policies.registry import ROUTERS
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import workload
+from fairsched.reproduce.row import Ours, Row, Say, workload
 
 MODEL = "opt-13b-a100"
 TTFT_MS, TPOT_MS = 2_000, 50

@@ -16,8 +16,7 @@ from fairsched.model.events import Decoded, Event, Prefilled
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.offline import Grouping, groups_by, tree_of
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, measured, rate, run
+from fairsched.reproduce.row import A100, Ours, Row, Say, measured, rate, run
 
 VLLM = {"reserve": "optimistic"}
 """First come first served as vLLM has it: outputs grow, at most 256 requests run."""

@@ -7,8 +7,7 @@ from functools import partial
 
 from fairsched.engines.analysis import Run
 from fairsched.model.request import Workload
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, falls, measured, p99_s, rate, run, well_behaved, workload
+from fairsched.reproduce.row import A100, Ours, Row, Say, falls, measured, p99_s, rate, run, well_behaved, workload
 
 WORKERS = 4
 QUANTA = (2_000, 5_000, 10_000, 20_000, 40_000)

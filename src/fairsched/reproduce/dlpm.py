@@ -5,8 +5,7 @@ Source: Cao et al., "Locality-aware Fair Scheduling in LLM Serving" (DLPM), eval
 
 from functools import partial
 
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, falls, measured, rate, run, workload
+from fairsched.reproduce.row import A100, Ours, Row, Say, falls, measured, rate, run, workload
 
 QUANTA = (256, 1_024, 4_096, 16_384, 32_768, 65_536, 262_144)
 CLIENTS = ((5, 30), (10, 15), (20, 7), (30, 5), (50, 3))

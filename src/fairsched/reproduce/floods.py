@@ -15,8 +15,7 @@ from fairsched.engines.workloads import generate
 from fairsched.model.events import Arrived, Event, Prefilled
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Job, Workload
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A10G
+from fairsched.reproduce.row import A10G, Ours, Row, Say
 
 WORKERS = 2
 SYSTEMS = {"lpm": "round-robin", "vtc": "per-client-round-robin", "dlpm": "d2lpm"}

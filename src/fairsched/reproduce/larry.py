@@ -7,8 +7,7 @@ from functools import partial
 
 from fairsched.engines.analysis import Summary
 from fairsched.engines.simulation import Bucketed, Oracle, Predictor
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, falls, measured, run, workload
+from fairsched.reproduce.row import A100, Ours, Row, Say, falls, measured, run, workload
 
 SATURATION_RPS = 6
 """Requests a second that one A100 just serves in the long run, with bursts that it does not."""

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from fairsched.engines.analysis import Summary
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, falls, measured, rate, run, workload
+from fairsched.reproduce.row import A100, Ours, Row, Say, falls, measured, rate, run, workload
 
 SEEDS = (0, 1, 2)
 ABLATION: tuple[tuple[str, str, dict[str, object]], ...] = (
