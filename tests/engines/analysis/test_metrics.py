@@ -207,15 +207,11 @@ def test_without_a_common_interval_there_is_no_index() -> None:
     """Clients that are never active together are not compared."""
     jobs = (job(0, 0, 0, prompt=8, output=1), job(1, 1, 50, prompt=8, output=1))
     events: list[Event] = []
-    for one in jobs:
-        request = one.request
-        end = request.arrival_ns + 10
-        events += [
-            Arrived(request.arrival_ns, 0, request),
-            Admitted(request.arrival_ns, 0, request.id, request.id, 8, 0, 1),
-        ]
-        events += [Prefilled(end, 0, request.id, request.id, 8, 0), Decoded(end, 0, 1, (request.id,), (1,))]
-        events += [Finished(end, 0, request.id, request.id, 1)]
+    for i, one in enumerate(jobs):
+        start = one.request.arrival_ns
+        events += [Arrived(start, 0, one.request), Admitted(start, 0, i, i, 8, 0, 1)]
+        events += [Prefilled(start + 10, 0, i, i, 8, 0), Decoded(start + 10, 0, 1, (i,), (1,))]
+        events += [Finished(start + 10, 0, i, i, 1)]
     result = recorded(workload(*jobs), events).result(policy="fcfs")
     assert (result.jain_client, result.jain_charged) == (None, None)
 
