@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Comparison(Compared):
-    """What was compared, with what can be made of it.
+    """What was compared: `trace` holds facts about it (and its notes), `command` the line that repeats it.
 
     >>> import fairsched as fs
     >>> comparison = fs.compare(fs.generate("demo", limit=20), ["fcfs", "dlpm"])
