@@ -105,15 +105,11 @@ def run_replay(arguments: Namespace) -> int:
 
 def _counterexample(path: Path) -> "Replay | WorldReplay | None":
     """A saved counterexample, run again; None for a log."""
-    from fairsched.verify.logic import is_counterexample, is_world, read_counterexample, replay_counterexample
+    from fairsched.verify import logic
 
-    if is_counterexample(path):
-        return replay_counterexample(read_counterexample(path))
-    if is_world(path):
-        from fairsched.verify.logic import read_world, replay_world
-
-        return replay_world(read_world(path))
-    return None
+    if logic.is_counterexample(path):
+        return logic.replay_counterexample(logic.read_counterexample(path))
+    return logic.replay_world(logic.read_world(path)) if logic.is_world(path) else None
 
 
 def run_explain(arguments: Namespace) -> int:
