@@ -83,6 +83,8 @@ def _page(name: str, value: Any) -> str:
         where = f"{value.__module__}.{value.__qualname__}"
     directive = "autoclass" if inspect.isclass(value) else "autofunction"
     options = "\n   :members:" if inspect.isclass(value) else ""
+    if inspect.isclass(value) and value.__base__.__module__.startswith("fairsched."):
+        options += "\n   :inherited-members:"
     return f"# fs.{name}\n\n```{{eval-rst}}\n.. {directive}:: {where}{options}\n```\n"
 
 

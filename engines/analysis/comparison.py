@@ -1,22 +1,20 @@
 """A comparison: several runs over one workload, as a table, plain values, a data frame or a report with plots."""
 
 import io
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fairsched.engines.analysis.figures import number
-from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.figures import Compared
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 @attrs.frozen
-class Comparison:
+class Comparison(Compared):
     """What was compared: `trace` holds facts about it (and its notes), `command` the line that repeats it.
 
     >>> import fairsched as fs
@@ -24,48 +22,6 @@ class Comparison:
     >>> [run["finished"] for run in comparison.to_dict()["runs"]], comparison.complete
     ([20, 20], True)
     """
-
-    version: str
-    command: str
-    trace: Mapping[str, Any]
-    runs: Sequence[Run]
-
-    def labels(self) -> list[str]:
-        """A short name for each run: its policy, the parameters that were set, and of router, predictor and rate those
-        of which there are several."""
-        scales = {run.rate_scale for run in self.runs}
-        rates = [f" rate x{run.rate_scale:g}" if len(scales) > 1 else "" for run in self.runs]
-        return self._told_apart([name + rate for name, rate in zip(self.families(), rates, strict=True)])
-
-    def families(self) -> list[str]:
-        """The same without the rate: runs that differ in nothing else have one name."""
-        routers, predictors = ({getattr(run, name) for run in self.runs} for name in ("router", "predictor"))
-        return [
-            " ".join(
-                (
-                    run.policy,
-                    *((run.router,) if len(routers) > 1 else ()),
-                    *(f"{name}={value}" for name, value in run.params.items()),
-                    *((run.predictor or "own predictions",) if len(predictors) > 1 else ()),
-                )
-            )
-            for run in self.runs
-        ]
-
-    @staticmethod
-    def _told_apart(names: list[str]) -> list[str]:
-        twice = Counter(names)
-        return [f"{name} #{i + 1}" if twice[name] > 1 else name for i, name in enumerate(names)]
-
-    def swept(self) -> str | None:
-        """The parameter that was given several numbers, if there is exactly one."""
-        values: dict[str, set[float | None]] = {}
-        for run in self.runs:
-            for name, value in run.params.items():
-                if number(value) is not None:
-                    values.setdefault(name, set()).add(number(value))
-        several = [name for name, found in values.items() if len(found) > 1]
-        return several[0] if len(several) == 1 else None
 
     @property
     def complete(self) -> bool:
@@ -84,11 +40,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fairsched compare --json`: plain values, None where there was nothing to measure."""
-        return {
-            "fairsched": self.version,
-            "trace": dict(self.trace),
-            "runs": [run.to_json() for run in self.runs],
-        }
+        return {"fairsched": self.version, "trace": dict(self.trace), "runs": [run.to_json() for run in self.runs]}
 
     def to_frame(self) -> "DataFrame":
         """Return a pandas data frame: a row for each run by its label, a column for each figure (`ttft_us.p99`).

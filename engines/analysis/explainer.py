@@ -134,15 +134,6 @@ class _Trail:
         self.leaves, self.held = "", False
 
 
-@attrs.define
-class _Chunks:
-    """The prefill under way."""
-
-    cached_tokens: int = 0
-    extend_tokens: int = 0
-    count: int = 0
-
-
 class _Life:
     """Collects what happens to one request while its worker is retraced."""
 
@@ -161,7 +152,7 @@ class _Life:
         self.last_ns = 0
         self._held: Held | None = None
         self._since_ns = 0
-        self._chunks = _Chunks()
+        self._chunks = 0
         self._kept = False
 
     # --- spans ------------------------------------------------------------------------------------------------------
@@ -242,22 +233,20 @@ class _Life:
 
     def _admitted(self, event: Admitted) -> None:
         self.worker.on_decision = None
-        self._chunks = _Chunks(event.cached_prefix_tokens, event.extend_tokens)
+        self._chunks = 0
         cached = f"{event.cached_prefix_tokens:,} tokens cached, {event.extend_tokens:,} to compute"
         again = "again " if self.first_token_ns is not None else ""
         self._note(event, f"enters the batch {again}({cached})")
         self._turn("prefill", event.time_ns)
 
     def _prefilled(self, event: Prefilled) -> None:
-        self._chunks.count += 1
+        self._chunks += 1
         if event.remaining_tokens:
             return
+        what = "next token"
         if self.first_token_ns is None:
-            self.first_token_ns = event.time_ns
-            what = "first token"
-        else:
-            what = "next token"
-        self._note(event, f"{what}, after {self._chunks.count:,} chunk(s) of prefill")
+            self.first_token_ns, what = event.time_ns, "first token"
+        self._note(event, f"{what}, after {self._chunks:,} chunk(s) of prefill")
         self._turn("decode", event.time_ns)
 
     def _over(self, event: Event, outcome: str, what: str) -> None:

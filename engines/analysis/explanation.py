@@ -154,19 +154,16 @@ class Explanation:
                     for client, requests, tokens in self.ahead_by_client()
                 ],
                 "largest": [
-                    {
-                        "request": entry.request_id,
-                        "client": self.clients[entry.client],
-                        "tokens": entry.extend_tokens,
-                    }
-                    for entry in self.ahead_largest()
+                    {"request": e.request_id, "client": self.clients[e.client], "tokens": e.extend_tokens}
+                    for e in self.ahead_largest()
                 ],
             },
         }
 
     def text(self) -> str:
         """The explanation in plain lines of at most `COLUMNS` columns."""
-        return "\n".join([*self._head(), "", *self._story(), "", *self._waiting(), *self._sums()])
+        story = (f"{'+' + _milliseconds(m.time_ns - self.arrived_ns):>16} ms  {m.what}" for m in self.moments)
+        return "\n".join([*self._head(), "", *story, "", *self._waiting(), *self._sums()])
 
     def _head(self) -> Iterator[str]:
         request = self.job.request
@@ -174,12 +171,8 @@ class Explanation:
         yield f"Request {request.id} of client {client} on worker {self.worker} under {self.policy}: {self.outcome}"
         yield (
             f"prompt {request.prompt.tokens:,} tokens, output {self.job.output_tokens:,} "
-            f"of at most {request.max_output_tokens:,}; arrived at {_seconds(self.arrived_ns)} s"
+            f"of at most {request.max_output_tokens:,}; arrived at {self.arrived_ns / 1e9:,.6f} s"
         )
-
-    def _story(self) -> Iterator[str]:
-        for moment in self.moments:
-            yield f"{'+' + _milliseconds(moment.time_ns - self.arrived_ns):>16} ms  {moment.what}"
 
     def _waiting(self) -> Iterator[str]:
         waited = self.waited
@@ -204,9 +197,7 @@ class Explanation:
         if len(by_client) > AHEAD_SHOWN:
             yield f"  and {len(by_client) - AHEAD_SHOWN:,} more clients"
         names = (f"{e.request_id} ({self.clients[e.client]}, {e.extend_tokens:,})" for e in self.ahead_largest())
-        yield from fill(f"largest: {', '.join(names)}", COLUMNS, initial_indent="  ", subsequent_indent="    ").split(
-            "\n"
-        )
+        yield fill(f"largest: {', '.join(names)}", COLUMNS, initial_indent="  ", subsequent_indent="    ")
 
     def _sums(self) -> Iterator[str]:
         if self.first_token_ns is not None:
@@ -226,10 +217,6 @@ def _microseconds(parts: Mapping[Held, int]) -> dict[str, float]:
 
 def _milliseconds(ns: int) -> str:
     return f"{ns / 1e6:,.3f}"
-
-
-def _seconds(ns: int) -> str:
-    return f"{ns / 1e9:,.6f}"
 
 
 def _percent(part: int, whole: int) -> str:

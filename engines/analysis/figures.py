@@ -4,11 +4,15 @@ A missing figure is a dash, never a zero.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+import attrs
 
 from fairsched.engines.analysis.metrics import Run
 from fairsched.model.monitor import Finding
+from fairsched.model.service import Gap
 
 NOTHING = "–"
 UNBROKEN = "none is broken, as far as events show"
@@ -29,33 +33,55 @@ def number(value: object) -> float | None:
         return None
 
 
-class Compared(Protocol):
-    """What a table or a report shows of a comparison (`engines.analysis.comparison.Comparison`)."""
+@attrs.frozen
+class Compared:
+    """The runs of a comparison, in the order of its table.
 
-    @property
-    def version(self) -> str:
-        """The library's version."""
+    `trace` holds facts about the workload and the cluster (and notes), `command` is the line that repeats it.
+    """
 
-    @property
-    def command(self) -> str:
-        """The command that repeats it."""
-
-    @property
-    def trace(self) -> Mapping[str, Any]:
-        """Facts about the workload and the cluster."""
-
-    @property
-    def runs(self) -> Sequence[Run]:
-        """The runs, in the order of the table."""
+    version: str
+    command: str
+    trace: Mapping[str, Any]
+    runs: Sequence[Run]
 
     def labels(self) -> list[str]:
-        """Return a name for each run."""
+        """A short name for each run: its policy, the parameters that were set, and of router, predictor and rate those
+        of which there are several."""
+        scales = {run.rate_scale for run in self.runs}
+        rates = [f" rate x{run.rate_scale:g}" if len(scales) > 1 else "" for run in self.runs]
+        names = [name + rate for name, rate in zip(self.families(), rates, strict=True)]
+        twice = Counter(names)
+        return [f"{name} #{i + 1}" if twice[name] > 1 else name for i, name in enumerate(names)]
+
+    def named(self) -> list[tuple[str, Run]]:
+        """The runs with their labels."""
+        return list(zip(self.labels(), self.runs, strict=True))
 
     def families(self) -> list[str]:
-        """Return the names without the rate."""
+        """The same without the rate: runs that differ in nothing else have one name."""
+        routers, predictors = ({getattr(run, name) for run in self.runs} for name in ("router", "predictor"))
+        return [
+            " ".join(
+                (
+                    run.policy,
+                    *((run.router,) if len(routers) > 1 else ()),
+                    *(f"{name}={value}" for name, value in run.params.items()),
+                    *((run.predictor or "own predictions",) if len(predictors) > 1 else ()),
+                )
+            )
+            for run in self.runs
+        ]
 
     def swept(self) -> str | None:
-        """Return the parameter that was given several numbers, if there is exactly one."""
+        """The parameter that was given several numbers, if there is exactly one."""
+        values: dict[str, set[float | None]] = {}
+        for run in self.runs:
+            for name, value in run.params.items():
+                if number(value) is not None:
+                    values.setdefault(name, set()).add(number(value))
+        several = [name for name, found in values.items() if len(found) > 1]
+        return several[0] if len(several) == 1 else None
 
 
 def digits(value: float) -> str:
@@ -134,11 +160,15 @@ def worst(run: Run) -> str:
     gap = run.bounded_gap
     if gap.ahead is None or gap.behind is None:
         return "no two clients ever waited at the same worker together"
-    where = "on all workers" if gap.worker is None else f"on worker {gap.worker}"
-    origin = run.origin_ns
+    where = " on all workers" if gap.worker is None else f" on worker {gap.worker}"
+    return gap_between(gap, run.names[gap.ahead], run.names[gap.behind], where, run.origin_ns)
+
+
+def gap_between(gap: Gap, ahead: str, behind: str, where: str, origin_ns: int) -> str:
+    """How much more one client received than the other, and when."""
+    start, stop = (time((ns - origin_ns) / 1e3) for ns in (gap.start_ns, gap.stop_ns))
     return (
-        f"{who(run.names[gap.ahead])} received {count(gap.cost)} cost units more than {who(run.names[gap.behind])} "
-        f"{where} from {time((gap.start_ns - origin) / 1e3)} to {time((gap.stop_ns - origin) / 1e3)}; "
+        f"{who(ahead)} received {count(gap.cost)} cost units more than {who(behind)}{where} from {start} to {stop}; "
         f"the two waited together for {time(gap.together_ns / 1e3)}"
     )
 
@@ -161,3 +191,12 @@ def broken(assumptions: Mapping[str, Finding], names: Sequence[str], origin_ns: 
         needed = ", ".join(shown) + (f" and {hidden} more" if hidden else "")
         sentences.append(f"{name} is broken{when}{where}: {text} (needed by {needed})")
     return sentences
+
+
+def promised(comparison: Compared) -> list[tuple[str, list[str]]]:
+    """Which assumptions broke, for each run with a theorem, by its label."""
+    return [
+        (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
+        for label, run in comparison.named()
+        if run.assumptions
+    ]

@@ -65,11 +65,6 @@ class ReplayReport:
     states_left_out: str | None = None
 
     @property
-    def states_compared(self) -> bool:
-        """Whether the states of policies were compared, too."""
-        return self.states_left_out is None
-
-    @property
     def equal(self) -> bool:
         """Whether the run was completed and the replay equals it."""
         return self.complete and self.difference is None

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation
-from fairsched.engines.analysis.outcomes import Measures, Outcomes
+from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
 from fairsched.model.events import Event
@@ -28,18 +28,13 @@ from fairsched.model.service import (
     Gap,
     Ints,
     Table,
-    Tables,
     anywhere,
     backlogs,
     busiest,
     charges,
-    concatenate,
     service,
     service_gap,
-    tables,
 )
-
-_PIECE = 1 << 12
 
 
 @attrs.frozen
@@ -137,16 +132,12 @@ class Recorder:
     def __init__(self, workload: Workload, monitor: ClusterMonitor | None = None) -> None:
         self._workload = workload
         self._monitor = monitor
-        self._pending: list[Event] = []
-        self._pieces: list[Tables] = []
-        self._position = 0
+        self._events = EventTables(None if monitor is None else monitor.observe_all)
         self._kv: dict[int, KvSamples] = {}
 
     def record(self, events: Iterable[Event]) -> None:
         """The next events, in order."""
-        self._pending.extend(events)
-        if len(self._pending) >= _PIECE:
-            self._flush()
+        self._events.add(events)
 
     def kv_samples(self, worker: int) -> KvSamples:
         """Where samples of a worker's KV tokens go."""
@@ -154,13 +145,6 @@ class Recorder:
         if samples is None:
             samples = self._kv[worker] = KvSamples()
         return samples
-
-    def _flush(self) -> None:
-        if self._monitor is not None:
-            self._monitor.observe_all(self._pending)
-        self._pieces.append(tables(self._pending, self._position))
-        self._position += len(self._pending)
-        self._pending = []
 
     def result(
         self,
@@ -184,24 +168,19 @@ class Recorder:
         "cluster", as `gap_scope` says; `organisation_gap_bound` is for organisations.  `workers` is how many there
         were, also without anything to do.
         """
-        self._flush()
-        trace = concatenate(self._pieces)
+        trace = self._events.whole()
         clients = self._workload.clients
         shares = multipliers([client.weight for client in clients])
         common = Charging(COMMON, "extend", shares)
         charging = charging or common
         outcomes = Outcomes(self._workload, trace)
         charged, waited = charges(trace, charging), backlogs(trace)
-        compared = busiest(charged, len(clients))
-        gap = common_gap = service_gap(charged, waited, compared)
+        gap, cluster_gap, notes = gaps(charged, waited, len(clients))
+        common_gap = gap
         if charging != common:
             costs = charges(trace, common)
             common_gap = service_gap(costs, waited, busiest(costs, len(clients)))
-        everywhere = anywhere(charged, waited)
-        several = bool((charged["worker"] > 0).any())
-        cluster_gap = attrs.evolve(service_gap(*everywhere, compared), worker=None) if several else None
-        most = _busiest_on_a_worker(everywhere[0] if gap_scope == "cluster" else charged)
-        notes = [f"Service gaps are over the {CLIENTS_MAX} busiest of {len(clients)} clients."]
+        most = most_charged(charged, gap_scope)
         worked, worker_series = worker_figures(trace, workers, outcomes.origin, outcomes.last_ns)
         return Run(
             policy=policy,
@@ -219,7 +198,7 @@ class Recorder:
             clients={client.name: outcomes.measures(client.id) for client in clients},
             wall_s=wall_s,
             log_sha256=log_sha256,
-            notes=() if compared is None else tuple(notes),
+            notes=notes,
             names=tuple(client.name for client in clients),
             origin_ns=outcomes.origin,
             workers=worked,
@@ -253,13 +232,23 @@ def jain(values: Ints) -> float | None:
     return sum(rows) ** 2 / (len(rows) * squares) if squares else None
 
 
-def _busiest_on_a_worker(charged: Table) -> int:
-    """The most that one client was charged on one worker."""
-    # A call that was never sent is cancelled at no worker (-1), and was charged nothing.
-    somewhere = charged["worker"] >= 0
+def gaps(charged: Table, waited: Table, clients: int) -> tuple[Gap, Gap | None, tuple[str, ...]]:
+    """The largest gap at a worker, that of all workers together (None: one did everything), and notes on both."""
+    compared = busiest(charged, clients)
+    several, cluster_gap = bool((charged["worker"] > 0).any()), None
+    if several:
+        cluster_gap = attrs.evolve(service_gap(*anywhere(charged, waited), compared), worker=None)
+    notes = () if compared is None else (f"Service gaps are over the {CLIENTS_MAX} busiest of {clients} clients.",)
+    return service_gap(charged, waited, compared), cluster_gap, notes
+
+
+def most_charged(charged: Table, scope: str) -> int:
+    """The most that one client was charged on one "worker" or, as `scope` says, in the "cluster"."""
+    worker = charged["worker"] if scope == "worker" else np.zeros_like(charged["worker"])
+    somewhere = worker >= 0  # a call that was never sent is cancelled nowhere, and was charged nothing
     if not somewhere.any():
         return 0
-    worker, client = charged["worker"][somewhere], charged["client"][somewhere]
+    worker, client = worker[somewhere], charged["client"][somewhere]
     total = np.zeros((int(worker.max()) + 1, int(client.max()) + 1), dtype=np.int64)
     np.add.at(total, (worker, client), charged["amount"][somewhere])
     return int(total.max())

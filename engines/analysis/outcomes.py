@@ -1,17 +1,14 @@
 """What became of each request, and what that was like: latencies, rates and shares, for a run and for each client.
 
-Definitions
------------
-TTFT        first completed prefill less arrival; *normalised* by the prompt's tokens.
-TPOT        (finish - first token) / (output tokens - 1), for outputs of two tokens or more.
-Latency     finish less arrival.  *Program latency*: the finish of a program's last call less the arrival of its first.
+`Measures` defines every figure.  They rest on these:
+
 Arrival     when the caller sent the request: for one that follows others, when it reached a worker.
 Client service   prompt + 2 output tokens as the client sees them: the prompt at the first token, outputs as decoded.
 Active      a client is active from its first arrival to the end of its last request, whether finished or cancelled.
 Percentiles, rates and ratios are None where there is nothing to measure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import fsum
 
 import attrs
@@ -35,9 +32,10 @@ from fairsched.model.events import (
 )
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
-from fairsched.model.service import Gap, Ints, Table, Tables, corrections
+from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, corrections, tables
 
 _NEVER = -1
+_PIECE = 1 << 12
 
 
 @attrs.frozen
@@ -102,6 +100,34 @@ def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: flo
     return Summary(total / count / scale, *ranks)
 
 
+class EventTables:
+    """Collects a run's events as columns, a piece at a time; `seen` is shown each piece."""
+
+    def __init__(self, seen: Callable[[list[Event]], object] | None = None) -> None:
+        self._seen = seen
+        self._pending: list[Event] = []
+        self._pieces: list[Tables] = []
+        self._position = 0
+
+    def add(self, events: Iterable[Event]) -> None:
+        """The next events, in order."""
+        self._pending.extend(events)
+        if len(self._pending) >= _PIECE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._seen is not None:
+            self._seen(self._pending)
+        self._pieces.append(tables(self._pending, self._position))
+        self._position += len(self._pending)
+        self._pending = []
+
+    def whole(self) -> Tables:
+        """All that was collected so far."""
+        self._flush()
+        return concatenate(self._pieces)
+
+
 class Outcomes:
     """The requests of a workload, one row each, with what became of them; times since the first arrival."""
 
@@ -117,20 +143,20 @@ class Outcomes:
         self.prompt = np.fromiter((job.request.prompt.tokens for job in jobs), np.int64, count)
         self.output = np.fromiter((job.output_tokens for job in jobs), np.int64, count)
         ended = trace[Finished]  # an output may have ended earlier than was foreseen
-        self.output[self._row(ended["request_id"])] = ended["output_tokens"]
+        self.output[self.row(ended["request_id"])] = ended["output_tokens"]
         self.arrival = np.fromiter((job.request.arrival_ns for job in jobs), np.int64, count)
         self.origin = int(self.arrival.min(initial=np.iinfo(np.int64).max)) if count else 0
         follows = np.fromiter((bool(job.after) for job in jobs), np.bool_, count)
-        sent = self._times(Arrived)
+        sent = self.times(Arrived)
         self.program = np.fromiter((-1 if job.program is None else job.program for job in jobs), np.int64, count)
         self.started = self.arrival - self.origin  # of the program, for a request that follows others
         self.arrival = np.where(follows & (sent != _NEVER), sent, self.started)
         done = trace[Prefilled]["remaining_tokens"] == 0
-        self.first = self._times(Prefilled, done)
-        self.finish = self._times(Finished)
-        self.rejected = self._times(Rejected) != _NEVER
-        self.cancelled = self._times(Cancelled) != _NEVER
-        self.ended = np.maximum(self.finish, self._times(Cancelled))
+        self.first = self.times(Prefilled, done)
+        self.finish, given_up = self.times(Finished), self.times(Cancelled)
+        self.rejected = self.times(Rejected) != _NEVER
+        self.cancelled = given_up != _NEVER
+        self.ended = np.maximum(self.finish, given_up)
         self.finished = self.finish != _NEVER
         self.slos = [(i, job.request.slo) for i, job in enumerate(jobs) if job.request.slo is not None]
         self.senders = np.unique(self.client[~self.rejected])
@@ -140,14 +166,15 @@ class Outcomes:
         self.client_service = self._client_service()
         self._totals = self._sums()
 
-    def _row(self, request_ids: Ints) -> Ints:
+    def row(self, request_ids: Ints) -> Ints:
+        """Where requests stand."""
         return self._order[np.searchsorted(self._ids, request_ids)]
 
-    def _times(self, kind: type[Event], chosen: npt.NDArray[np.bool_] | None = None) -> Ints:
+    def times(self, kind: type[Event], chosen: npt.NDArray[np.bool_] | None = None) -> Ints:
         """For each request the time of its first (chosen) event of this kind, or `_NEVER`."""
         table = self.trace[kind]
         times = np.full(len(self.client), _NEVER, dtype=np.int64)
-        rows, when = self._row(table["request_id"]), table["time_ns"] - self.origin
+        rows, when = self.row(table["request_id"]), table["time_ns"] - self.origin
         if chosen is not None:
             rows, when = rows[chosen], when[chosen]
         times[rows[::-1]] = when[::-1]  # of equal rows the last write stays

@@ -7,19 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis.figures import (
-    UNBROKEN,
-    Compared,
-    broken,
-    count,
-    index,
-    rate,
-    share,
-    standing,
-    time,
-    who,
-    worst,
-)
+from fairsched.engines.analysis.figures import Compared, count, index, promised, rate, share, standing, time, who, worst
 from fairsched.engines.analysis.metrics import Run
 
 if TYPE_CHECKING:
@@ -75,35 +63,25 @@ def _cells(run: Run) -> dict[str, str]:
 
 def summary_table(comparison: Compared, width: int = _WIDTH) -> "Table":
     """One row a run; columns in which no run has anything are left out, and some where the width does not hold all."""
+    from rich.console import Console
+
     rows = [_cells(run) for run in comparison.runs]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     for spared in (None, *_SPARED):
         columns = [name for name in columns if name != spared]
-        table = _rows(comparison.labels(), rows, columns)
-        if _width(table) <= width:
+        table = plain_table()
+        table.add_column("run", overflow="fold", min_width=8)
+        for name in columns:
+            table.add_column(name, justify="right" if name else "left", no_wrap=True)
+        for label, row in zip(comparison.labels(), rows, strict=True):
+            table.add_row(_escape(label), *(row[name] for name in columns))
+        if Console(width=1_000).measure(table).maximum <= width:
             break
     return table
 
 
-def _rows(labels: Iterable[str], rows: list[dict[str, str]], columns: list[str]) -> "Table":
-    table = _table()
-    table.add_column("run", overflow="fold", min_width=8)
-    for name in columns:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for label, row in zip(labels, rows, strict=True):
-        table.add_row(_escape(label), *(row[name] for name in columns))
-    return table
-
-
-def _width(table: "Table") -> int:
-    """How many columns the table wants."""
-    from rich.console import Console
-
-    wide = Console(width=1_000)
-    return wide.measure(table).maximum
-
-
-def _table() -> "Table":
+def plain_table() -> "Table":
+    """An empty table with a line under its head."""
     from rich import box
     from rich.table import Table
 
@@ -112,8 +90,8 @@ def _table() -> "Table":
 
 def client_table(comparison: Compared) -> "Table":
     """The clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
-    runs = list(zip(comparison.labels(), comparison.runs, strict=True))[:_CLIENTS_SHOWN]
-    table = _table()
+    runs = comparison.named()[:_CLIENTS_SHOWN]
+    table = plain_table()
     table.add_column("TTFT p99 of", overflow="fold")
     table.add_column("requests", justify="right")
     for label, _ in runs:
@@ -128,7 +106,7 @@ def client_table(comparison: Compared) -> "Table":
 def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list[list[str]]]:
     """Heads and rows, where clients are in groups: each organisation's share of service and p99 TTFT under each run,
     and the gap between two beside its bound; at most so many organisations.  Nothing where no client is in a group."""
-    runs = [(label, run.organisations) for label, run in zip(comparison.labels(), comparison.runs, strict=True)]
+    runs = [(label, run.organisations) for label, run in comparison.named()]
     shown = [(label, found) for label, found in runs if found is not None]
     if not shown:
         return [], []
@@ -147,7 +125,7 @@ def organisation_table(comparison: Compared) -> "Table | None":
     heads, rows = organisation_cells(comparison, _CLIENTS_SHOWN)
     if not rows:
         return None
-    table = _table()
+    table = plain_table()
     for i, head in enumerate(heads[: 2 + _CLIENTS_SHOWN]):
         table.add_column(_escape(head), justify="right" if i else "left", overflow="fold")
     for row in rows:
@@ -177,24 +155,22 @@ def print_comparison(comparison: Compared, console: "Console | None" = None) -> 
         console.print(client_table(comparison))
         if (grouped := organisation_table(comparison)) is not None:
             console.print(grouped)
-        console.print("[bold]Largest gaps[/]")
-        for label, run in zip(comparison.labels(), comparison.runs, strict=True):
-            console.print(f"  {_escape(label)}: {_escape(worst(run))}.", highlight=False)
+        print_section(console, "Largest gaps", [f"{label}: {worst(run)}" for label, run in comparison.named()])
         console.print()
-    _print_assumptions(comparison, console)
-    for line in (*LEGEND, *notes_of(comparison)):
+    if told := [f"{label}: {sentence}" for label, sentences in promised(comparison) for sentence in sentences]:
+        print_section(console, "Assumptions of the theorems", told)
+        console.print()
+    print_small(console, (*LEGEND, *notes_of(comparison)))
+
+
+def print_section(console: "Console", heading: str, sentences: Iterable[str]) -> None:
+    """Print sentences under a heading."""
+    console.print(f"[bold]{heading}[/]")
+    for sentence in sentences:
+        console.print(f"  {_escape(sentence)}.", highlight=False)
+
+
+def print_small(console: "Console", lines: Iterable[str]) -> None:
+    """Print what figures mean and rest on."""
+    for line in lines:
         console.print(f"[dim]{_escape(line)}[/]", highlight=False)
-
-
-def _print_assumptions(comparison: Compared, console: "Console") -> None:
-    """Which assumptions of a run's theorems did not hold; nothing where no run has a theorem."""
-    promised = [
-        (label, run) for label, run in zip(comparison.labels(), comparison.runs, strict=True) if run.assumptions
-    ]
-    if not promised:
-        return
-    console.print("[bold]Assumptions of the theorems[/]")
-    for label, run in promised:
-        for sentence in broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN]:
-            console.print(f"  {_escape(label)}: {_escape(sentence)}.", highlight=False)
-    console.print()

@@ -6,7 +6,7 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
-    from fairsched.engines.capacity.pages import attainment_plot, write_plan, write_tuning
+    from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
     from fairsched.engines.capacity.tuning import Point, Tuning, tune
@@ -15,5 +15,5 @@ else:
 
 __all__ = [
     "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Sizing", "Tuning", "attainment_plot", "fewest", "line",
-    "measured", "order_batch", "plan", "slo_text", "tune", "worker_sizes", "write_plan", "write_tuning"
+    "measured", "order_batch", "pareto_plot", "plan", "slo_text", "tune", "worker_sizes"
 ]  # fmt: skip

@@ -68,11 +68,3 @@ def fits_in(packing: Packing, workers: int) -> bool:
     if found.status not in (0, 2):
         raise ArithmeticError(f"the solver gave up: {found.message}")
     return bool(found.status == 0)
-
-
-def fewest_workers(packing: Packing, at_most: int) -> int:
-    """The fewest workers, given that `at_most` are enough: one less is ruled out by the solver."""
-    workers = at_most
-    while workers > 1 and fits_in(packing, workers - 1):
-        workers -= 1
-    return workers

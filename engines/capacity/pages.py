@@ -1,24 +1,12 @@
-"""The reports of `fairsched plan` (attainment against workers) and `fairsched tune` (throughput against waits).
+"""The plots of `fairsched plan` (attainment against workers) and `fairsched tune` (throughput against waits).
 
-Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
+Needs the `cli` extra (matplotlib), imported when a plot is drawn.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis import (
-    COLOURS,
-    DOTTED,
-    GREY,
-    WIDTH,
-    Plot,
-    Table,
-    drawn,
-    line_style,
-    point_labels,
-    write_sheet,
-)
+from fairsched.engines.analysis.report import COLOURS, DOTTED, GREY, WIDTH, Plot, drawn, line_style, point_labels
 from fairsched.engines.capacity.sizing import Sizing
 from fairsched.engines.capacity.tuning import Point, Tuning
 
@@ -27,12 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def label(point: Point) -> str:
-    """A point in a word or two."""
-    return f"Q {point.quantum:,}" + ("" if point.cap is None else f", cap {point.cap:,}")
-
-
-def pareto_plot(tuning: Tuning, chosen: Point | None) -> Plot:
+def pareto_plot(tuning: Tuning) -> Plot:
     """Throughput against the wait that was measured (left) and the one that is proved (right)."""
 
     def measured_s(point: Point) -> float | None:
@@ -43,8 +26,8 @@ def pareto_plot(tuning: Tuning, chosen: Point | None) -> Plot:
 
     def picture(figure: "Figure") -> None:
         left, right = figure.subplots(1, 2, sharey=True)
-        _panel(left, tuning, measured_s, "measured wait, p99, seconds (log)", chosen)
-        _panel(right, tuning, proved_s, "proved wait, seconds (log)", chosen)
+        _panel(left, tuning, measured_s, "measured wait, p99, seconds (log)")
+        _panel(right, tuning, proved_s, "proved wait, seconds (log)")
         left.set_ylabel("throughput, requests/s")
         for axes in (left, right):
             axes.margins(0.45, 0.15)
@@ -59,9 +42,7 @@ def pareto_plot(tuning: Tuning, chosen: Point | None) -> Plot:
     )
 
 
-def _panel(
-    axes: "Axes", tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str, chosen: Point | None
-) -> None:
+def _panel(axes: "Axes", tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str) -> None:
     rows = [(wait, point) for point in tuning.points if (wait := wait_s(point)) is not None]
     rows.sort(key=lambda row: (row[0], -row[1].throughput))
     axes.set_xscale("log")
@@ -73,37 +54,15 @@ def _panel(
             front.append((wait, point.throughput))
     axes.plot([row[0] for row in front], [row[1] for row in front], color=GREY, linewidth=1, zorder=1)
     for wait, point in rows:
-        axes.scatter([wait], [point.throughput], color=COLOURS[1 if point == chosen else 0], s=34, zorder=2)
+        axes.scatter([wait], [point.throughput], color=COLOURS[1 if point == tuning.chosen else 0], s=34, zorder=2)
     told = [
-        (wait, p.throughput, label(p))
+        (wait, p.throughput, f"Q {p.quantum:,}" + ("" if p.cap is None else f", cap {p.cap:,}"))
         for wait, p in rows
-        if p == chosen or (wait, p.throughput) in (front[0], front[-1])
+        if p == tuning.chosen or (wait, p.throughput) in (front[0], front[-1])
     ]
     if told:
         point_labels(axes, told)
     axes.set_xlabel(xlabel)
-
-
-def write_tuning(
-    directory: Path,
-    *,
-    command: str,
-    lines: Sequence[str],
-    table: Table,
-    small: Sequence[str],
-    tuning: Tuning,
-    chosen: Point | None,
-) -> Path:
-    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-    return write_sheet(
-        directory,
-        title="Quantum and in-flight cap",
-        command=command,
-        lines=lines,
-        tables=[table],
-        plots=[pareto_plot(tuning, chosen)],
-        small=small,
-    )
 
 
 def attainment_plot(sizings: Mapping[str, Sizing], aim: float) -> Plot:
@@ -116,8 +75,7 @@ def attainment_plot(sizings: Mapping[str, Sizing], aim: float) -> Plot:
             shares = [100 * sizing.attainment(n) for n in workers]
             axes.plot(workers, shares, marker="o", markersize=4, label=name, **line_style(i))
         axes.axhline(100 * aim, color=GREY, linewidth=0.8)
-        axes.set_xlabel("workers")
-        axes.set_ylabel("requests that keep their targets, %")
+        axes.set(xlabel="workers", ylabel="requests that keep their targets, %")
         figure.legend(loc="outside upper left", ncols=3, fontsize=9)
 
     return drawn(
@@ -128,8 +86,3 @@ def attainment_plot(sizings: Mapping[str, Sizing], aim: float) -> Plot:
         (WIDTH, 3.6),
         picture,
     )
-
-
-def write_plan(directory: Path, *, command: str, lines: Sequence[str], tables: Sequence[Table], plot: Plot) -> Path:
-    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-    return write_sheet(directory, title="How many workers", command=command, lines=lines, tables=tables, plots=[plot])

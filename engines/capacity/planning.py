@@ -6,13 +6,14 @@ other routers, until enough requests keep their targets.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import mean
 from typing import Any
 
 import attrs
 
-from fairsched.engines.analysis import Measures, time
+from fairsched.engines.analysis import time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, measured
 from fairsched.engines.fleet import WorkerSpec
@@ -192,9 +193,14 @@ def plan(
         )
         for name, router in named.items()
     }
+
+    def step(name: str, workers: int, ended: int) -> None:
+        if progress is not None:
+            progress(f"{name}, {workers} workers", ended, len(workload.jobs))
+
     placements: dict[str, Sizing] = {}
     for name, run in runs.items():
-        measure = _measure(workload, run, cluster, name, progress)
+        measure = measured(workload, run, cluster, partial(step, name))
         sizing = fewest(measure, attainment, at_most=workers_max)
         common = placements["aladdin"].workers if placements else None
         if common is not None and common not in sizing.tried:
@@ -227,19 +233,3 @@ def _fitted(
     longest = max(job.request.prompt.tokens for job in workload.jobs)
     router = attrs.evolve(router, ttft_us=slo.ttft_ns // 1_000, tpot_us=slo.tpot_ns // 1_000, prompt_tokens_max=longest)
     return router_with(router, given).fitted(latency)
-
-
-def _measure(
-    workload: Workload, run: RunSpec, cluster: Cluster, name: str, progress: Progress | None
-) -> Callable[[int], Measures]:
-    """What a run with so many workers measures."""
-    total = len(workload.jobs)
-
-    def measure(workers: int) -> Measures:
-        def step(ended: int) -> None:
-            if progress is not None:
-                progress(f"{name}, {workers} workers", ended, total)
-
-        return measured(workload, run, cluster, step)(workers)
-
-    return measure

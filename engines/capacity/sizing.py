@@ -6,6 +6,7 @@ every number that was run, so that a dip is seen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import numpy as np
@@ -30,9 +31,9 @@ class Sizing:
 
 
 def measured(
-    workload: Workload, run: RunSpec, cluster: Cluster, progress: Callable[[int], None] | None = None
-) -> Callable[[int], Measures]:
-    """What a run with so many workers of the cluster's kind measures."""
+    workload: Workload, run: RunSpec, cluster: Cluster, progress: Callable[[int, int], None] | None = None
+) -> Measure:
+    """What a run with so many workers of the cluster's kind measures; `progress` is told workers and ended requests."""
 
     def measure(workers: int) -> Measures:
         recorder = Recorder(workload)
@@ -46,7 +47,7 @@ def measured(
             predictor=run.predictor,
             link=cluster.link,
             on_events=recorder.record,
-            progress=progress,
+            progress=None if progress is None else partial(progress, workers),
         ).run()
         return recorder.result(policy=run.name, workers=workers).measures
 

@@ -19,22 +19,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis import Measures, Outcomes, Summary, run_charging, summary, without_service
+from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary, run_charging, summary
+from fairsched.engines.analysis.audit import without_service
 from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, Simulator, limits_of
-from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Rejected
+from fairsched.model.events import Admitted, Arrived, Cancelled, Finished, Migrated, Rejected
 from fairsched.model.request import Workload
-from fairsched.model.service import (
-    Charging,
-    Ints,
-    Table,
-    Tables,
-    backlogs,
-    busiest,
-    charges,
-    concatenate,
-    service_gap,
-    tables,
-)
+from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
 from fairsched.policies.guarantees import wait_bound_cost
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
@@ -43,7 +33,6 @@ WaitOf = Literal["clients", "requests"]
 Require = Literal["measured", "proved"]
 SAME = 0.99
 """Throughput within one per cent is taken for the same."""
-_PIECE = 1 << 15
 
 
 @attrs.frozen
@@ -73,17 +62,6 @@ class Point:
     def keeps(self, max_wait_us: float) -> bool:
         """Whether the measured wait is at most that; where no client is served, no wait ends."""
         return self.throughput > 0 and (self.wait_us.p99 or 0.0) <= max_wait_us
-
-
-@attrs.frozen
-class Simulated:
-    """What a simulation of one configuration measures, for `Point`."""
-
-    measures: Measures
-    wait_us: Summary
-    waits_longest: str
-    gap: int
-    rate: float
 
 
 @attrs.frozen
@@ -221,22 +199,7 @@ def tune(
             if progress is not None:
                 progress(title, ended, len(workload.jobs))
 
-        run = RunSpec.of(policy, router, params=chosen)
-        assert isinstance(run.policy, ComposedPolicy)
-        found = simulated(workload, run, cluster, wait_of, step)
-        bound = wait_bound_cost(run.policy.gate, workload.clients, limits_of(workload, cluster, run.policy))
-        at = rate or found.rate
-        return Point(
-            quantum=quantum,
-            cap=cap,
-            measures=found.measures,
-            wait_us=found.wait_us,
-            waits_longest=found.waits_longest,
-            gap=found.gap,
-            rate=at,
-            bound_cost=bound,
-            bound_us=bound / at * 1e6 if bound is not None and at else None,
-        )
+        return simulated(workload, RunSpec.of(policy, router, params=chosen), cluster, wait_of, rate, step)
 
     found = search(measure, sizes, caps_for(cluster.capacity, max(needs, default=1)), max_wait_ns / 1e3)
     return attrs.evolve(
@@ -252,42 +215,44 @@ def tune(
 
 
 def simulated(
-    workload: Workload, run: RunSpec, cluster: Cluster, of: WaitOf, progress: Callable[[int], None] | None = None
-) -> Simulated:
-    """Simulate a configuration and measure what tuning asks."""
-    pieces: list[Tables] = []
-    pending: list[Event] = []
-    position = 0
-
-    def on_events(events: list[Event]) -> None:
-        nonlocal pending, position
-        pending += events
-        if len(pending) >= _PIECE:
-            pieces.append(tables(pending, position))
-            position += len(pending)
-            pending = []
-
+    workload: Workload,
+    run: RunSpec,
+    cluster: Cluster,
+    of: WaitOf,
+    stated_rate: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Point:
+    """Simulate a policy with a deficit gate, measure what tuning asks, and hold it against what is proved."""
+    policy = run.policy
+    assert isinstance(policy, ComposedPolicy)
+    events = EventTables()
     Simulator(
         workload,
-        run.policy,
+        policy,
         run.router,
         cluster.latency,
         workers=cluster.specs,
         predictor=run.predictor,
-        on_events=on_events,
+        on_events=events.add,
         progress=progress,
     ).run()
-    trace = concatenate([*pieces, tables(pending, position)])
-    charging = run_charging(run.policy, workload.clients) or Charging()
+    trace = events.whole()
+    charging = run_charging(policy, workload.clients) or Charging()
     charged, waited = charges(trace, charging), backlogs(trace)
-    outcomes = Outcomes(workload, trace)
     waits, who = _waits(workload, trace, waited, of)
-    return Simulated(
-        measures=outcomes.measures(None),
+    rate = stated_rate or _rate(trace, charged, charging)
+    bound = wait_bound_cost(policy.gate, workload.clients, limits_of(workload, cluster, policy))
+    tuned: dict[str, Any] = parameters(policy)
+    return Point(
+        quantum=tuned["quantum"],
+        cap=tuned["in_flight_cap_tokens"],
+        measures=Outcomes(workload, trace).measures(None),
         wait_us=waits,
         waits_longest=who,
         gap=service_gap(charged, waited, busiest(charged, len(workload.clients))).cost,
-        rate=_rate(trace, charged, charging),
+        rate=rate,
+        bound_cost=bound,
+        bound_us=bound / rate * 1e6 if bound is not None and rate else None,
     )
 
 

@@ -19,8 +19,9 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairsched.engines.analysis import Audit, Comparison, Run
-    from fairsched.engines.analysis import audit_log as audit
+    from fairsched.engines.analysis import Comparison, Run
+    from fairsched.engines.analysis.audit import Audit
+    from fairsched.engines.analysis.audit import audit_log as audit
     from fairsched.engines.capacity import CapacityPlan, Tuning, order_batch, plan, tune, worker_sizes
     from fairsched.engines.simulation import Cluster, compare, latency_model, simulate
     from fairsched.engines.workloads import ClientSpec, generate, load_trace, save_workload
@@ -75,80 +76,17 @@ if TYPE_CHECKING:
     from fairsched.verify.report import Deployment, Report, verify
 
 __all__ = [
-    "D2LPM",
-    "DLPM",
-    "E2",
-    "FCFS",
-    "LARRY",
-    "LPM",
-    "S3",
-    "SAL",
-    "TRAIL",
-    "VTC",
-    "Ageing",
-    "Aladdin",
-    "AladdinGrouped",
-    "AladdinPrinted",
-    "AladdinSplit",
-    "Audit",
-    "BatchLLM",
-    "CapacityPlan",
-    "CentralDLPM",
-    "Client",
-    "ClientSpec",
-    "Cluster",
-    "Comparison",
-    "ComposedPolicy",
-    "DLPMGlobal",
-    "DLPMHierarchical",
-    "DLPMPrinted",
-    "Deployment",
-    "DfsWeight",
-    "E2Printed",
-    "FCFSOptimistic",
-    "FairLARRY",
-    "FastServe",
-    "Freeness",
-    "HybridBatchLLM",
-    "Job",
-    "JoinShortestQueue",
-    "LARRYPrinted",
-    "LearningToRank",
-    "Llumnix",
-    "LongestPrefixRouter",
-    "NoPreempt",
-    "OraclePartition",
-    "PerClientRoundRobin",
-    "PiA",
-    "PowerOfTwo",
-    "Preble",
-    "PreblePrinted",
-    "Prompt",
-    "Random",
-    "Report",
-    "Request",
-    "RoundRobin",
-    "Run",
-    "SALPrinted",
-    "ShortestPromptFirst",
-    "Slo",
-    "Stealing",
-    "Tuning",
-    "UpstreamFirst",
-    "Workload",
-    "audit",
-    "compare",
-    "generate",
-    "latency_model",
-    "load_trace",
-    "order_batch",
-    "plan",
-    "save_workload",
-    "simulate",
-    "tune",
-    "verify",
+    "D2LPM", "DLPM", "E2", "FCFS", "LARRY", "LPM", "S3", "SAL", "TRAIL", "VTC", "Ageing", "Aladdin",
+    "AladdinGrouped", "AladdinPrinted", "AladdinSplit", "Audit", "BatchLLM", "CapacityPlan", "CentralDLPM",
+    "Client", "ClientSpec", "Cluster", "Comparison", "ComposedPolicy", "DLPMGlobal", "DLPMHierarchical",
+    "DLPMPrinted", "Deployment", "DfsWeight", "E2Printed", "FCFSOptimistic", "FairLARRY", "FastServe", "Freeness",
+    "HybridBatchLLM", "Job", "JoinShortestQueue", "LARRYPrinted", "LearningToRank", "Llumnix",
+    "LongestPrefixRouter", "NoPreempt", "OraclePartition", "PerClientRoundRobin", "PiA", "PowerOfTwo", "Preble",
+    "PreblePrinted", "Prompt", "Random", "Report", "Request", "RoundRobin", "Run", "SALPrinted",
+    "ShortestPromptFirst", "Slo", "Stealing", "Tuning", "UpstreamFirst", "Workload", "audit", "compare", "generate",
+    "latency_model", "load_trace", "order_batch", "plan", "save_workload", "simulate", "tune", "verify",
     "worker_sizes",
-]
+]  # fmt: skip
 
 __version__: str
 """The installed distribution's version, looked up when first asked for."""

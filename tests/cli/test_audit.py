@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from tests.cli.conftest import Refused
+from tests.cli.conftest import Figures, Refused
 from tests.support.access_logs import Line, write
 
 FLOOD = [Line("flood", 1_000 * k, 100, 800, 50, 20) for k in range(30)]
@@ -19,17 +19,17 @@ def log(tmp_path: Path) -> Path:
     return write(tmp_path / "access.jsonl", [*FLOOD, *SMALL])
 
 
-def test_an_access_log_is_audited(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_access_log_is_audited(
+    log: Path, figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The table, who starved and who gained, every figure as JSON, and a report with plots."""
-    out = tmp_path / "audit.json"
-    assert main(["audit", str(log), "--json", str(out), "--report", str(tmp_path / "report")]) == 0
+    said = figures("audit", str(log), "--report", str(tmp_path / "report"))
     shown = capsys.readouterr().out
     assert "31 requests of 2 clients" in shown
     assert "small waited 20 s (from 0 us) for nothing, while others got" in shown
     assert "flood had got 200 cost units beyond its fair share" in shown
     assert "small was 200 behind" in shown
     assert "Waiting and computing the prompt cannot be told apart" in shown
-    said = json.loads(out.read_text())
     assert said["clients"]["small"]["starved"] == 1
     assert said["clients"]["flood"]["service"] == 30 * (50 + 2 * 20)
     assert [row["client"] for row in said["gained"]] == ["flood"]
@@ -46,29 +46,27 @@ def test_weights_make_shares(log: Path, capsys: pytest.CaptureFixture[str], refu
     assert "did you mean flood" in refused("audit", str(log), "--clients", "weights:floud=4")
 
 
-def test_a_log_of_compare_is_audited_as_it_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_compare_is_audited_as_it_was_measured(
+    figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The gap and the bound are those in the comparison's JSON, with the assumptions of the theorems."""
-    compared, audited = tmp_path / "compare.json", tmp_path / "audit.json"
     run = ["compare", "--workload", "demo", "--limit", "120", "--policies", "dlpm", "--set", "dlpm.quantum=512"]
-    assert main([*run, "--log", str(tmp_path / "logs"), "--json", str(compared)]) == 0
+    (theirs,) = figures(*run, "--log", str(tmp_path / "logs"))["runs"]
     (path,) = (tmp_path / "logs").iterdir()
-    assert main(["audit", str(path), "--json", str(audited)]) == 0
+    mine = figures("audit", str(path))
     assert "none is broken" in capsys.readouterr().out
-    (theirs,) = json.loads(compared.read_text())["runs"]
-    mine = json.loads(audited.read_text())
     for name in ("service_gap_max", "service_gap_bound", "gap_scope", "bound_over_busiest", "assumptions"):
         assert mine[name] == theirs[name]
 
 
 def test_a_log_becomes_a_trace_that_can_be_compared(
-    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log: Path, figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What `trace convert` writes, `compare --trace` reads: the same requests and clients."""
-    trace, out = tmp_path / "trace.jsonl", tmp_path / "out.json"
+    trace = tmp_path / "trace.jsonl"
     assert main(["trace", "convert", str(log), str(trace)]) == 0
     assert "31 requests" in capsys.readouterr().out
-    assert main(["compare", "--trace", str(trace), "--policies", "fcfs,dlpm", "--json", str(out)]) == 0
-    runs = json.loads(out.read_text())["runs"]
+    runs = figures("compare", "--trace", str(trace), "--policies", "fcfs,dlpm")["runs"]
     assert [(run["finished"], sorted(run["clients"])) for run in runs] == [(31, ["flood", "small"])] * 2
 
 

@@ -1,15 +1,15 @@
 """`fairsched calibrate` and `validate` with the smallest model: what they write is taken elsewhere, and bad input is
 one line."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from fairsched.cli import main
 from fairsched.model.latency import decoded
+from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report import load
-from fairsched.verify.report.deployment import document, read
+from tests.cli.conftest import Figures
 
 TINY = ["--model", "tiny", "--kv-capacity-tokens", "512", "--batch-max", "2", "--chunk-max", "32", "--clock", "thread"]
 SHORT = "multi-turn:sessions=12,turns=1,system_tokens=16,question_tokens=16,output_tokens=8,max_output_tokens=16"
@@ -33,24 +33,20 @@ def test_a_preset_says_what_was_measured(preset: Path) -> None:
     assert "model tiny, float32, torch" in found.source
 
 
-def test_calibration_shows_its_residuals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibration_shows_its_residuals(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """The table has a row a kind of step; the JSON has the same with the worst point and the scheduler's share."""
-    target = tmp_path / "figures.json"
-    assert main(["calibrate", *TINY, "--repeats", "1", "--policy", "dlpm", "--json", str(target)]) == 0
+    document = figures("calibrate", *TINY, "--repeats", "1", "--policy", "dlpm")
     out = capsys.readouterr().out
     assert all(word in out for word in ("prefill", "decode", "mixed", "Scheduler's share of a step"))
-    figures = json.loads(target.read_text())
-    assert [residual["kind"] for residual in figures["residuals"]] == ["prefill", "decode", "mixed"]
-    assert all(residual["points"] and residual["mape"] >= 0 for residual in figures["residuals"])
-    assert 0 < figures["decide_share"] < figures["scheduler_share"] < 1
+    assert [residual["kind"] for residual in document["residuals"]] == ["prefill", "decode", "mixed"]
+    assert all(residual["points"] and residual["mape"] >= 0 for residual in document["residuals"])
+    assert 0 < document["decide_share"] < document["scheduler_share"] < 1
 
 
-def test_compare_takes_a_preset(preset: Path, tmp_path: Path) -> None:
+def test_compare_takes_a_preset(preset: Path, figures: Figures) -> None:
     """`compare --latency-model FILE` simulates workers of the calibrated engine."""
-    target = tmp_path / "figures.json"
-    arguments = ["--workload", SHORT, "--policies", "fcfs", "--latency-model", str(preset), "--json", str(target)]
-    assert main(["compare", *arguments]) == 0
-    trace = json.loads(target.read_text())["trace"]
+    arguments = ["--workload", SHORT, "--policies", "fcfs", "--latency-model", str(preset)]
+    trace = figures("compare", *arguments)["trace"]
     assert trace["latency_model"] == "tiny-cpu"
     assert trace["kv_capacity_tokens"] == 512
 
@@ -61,7 +57,7 @@ def test_a_deployment_takes_a_preset(preset: Path, tmp_path: Path) -> None:
     deployment = load(preset.parent / "deployment.toml")
     assert deployment.latency == decoded(preset.read_bytes()).latency
     assert deployment.kv_capacity_tokens == 512
-    assert read(document(deployment)) == deployment
+    assert deployments.read(deployments.document(deployment)) == deployment
     for text, said in (
         ('latency_model = "gone.json"', "gone.json"),
         ("latency_model = [1]", "unknown latency_model"),
@@ -72,15 +68,15 @@ def test_a_deployment_takes_a_preset(preset: Path, tmp_path: Path) -> None:
             load(tmp_path / "bad.toml")
 
 
-def test_validate_reports_and_logs(preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_reports_and_logs(
+    preset: Path, figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two policies, two runs each: every error of every run is in the document, and each log replays."""
-    target, logs = tmp_path / "validate.json", tmp_path / "logs"
+    logs = tmp_path / "logs"
     arguments = [*TINY, "--workload", SHORT, "--preset", str(preset), "--runs", "2", "--policy", "fcfs"]
-    arguments += ["--policy", "vtc", "--set", "reserve=static", "--json", str(target), "--log", str(logs)]
-    assert main(["validate", *arguments]) == 0
+    document = figures("validate", *arguments, "--policy", "vtc", "--set", "reserve=static", "--log", str(logs))
     out = capsys.readouterr().out
     assert all(word in out for word in ("normalized_latency.p95", "makespan", "SLO attainment", "step time MAPE"))
-    document = json.loads(target.read_text())
     assert document["load"] == 0.85
     assert [entry["policy"] for entry in document["policies"]] == ["fcfs", "vtc"]
     for entry in document["policies"]:

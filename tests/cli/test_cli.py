@@ -11,25 +11,15 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from tests.cli.conftest import Refused
+from tests.cli.conftest import Figures, Refused
+from tests.engines.analysis.test_metrics import RUN_KEYS
 
 SMALL = ["compare", "--limit", "40", "--policies", "fcfs,dlpm"]
-RUN_KEYS = {
-    *("policy", "router", "params", "requests", "finished", "rejected", "cancelled", "makespan_us", "throughput_rps"),
-    *("output_tokens_per_s", "client_service_rate", "jain_client", "jain_charged", "service_gap_max"),
-    *("service_gap_bound", "gap_scope", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
-    "service_gap_cluster_max",
-    *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
-    *("preemptions", "swaps", "wall_s", "log_sha256", "assumptions", "imbalance", "workers", "moves", "predictor"),
-    "rate_scale",
-}
 
 
-def test_json_holds_every_key_of_the_documented_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_every_key_of_the_documented_schema(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """`compare --json` writes one entry a run, each with exactly the documented keys, for the run and each client."""
-    target = tmp_path / "figures.json"
-    assert main([*SMALL, "--json", str(target)]) == 0
-    document = json.loads(target.read_text())
+    document = figures(*SMALL)
     assert set(document) == {"fairsched", "trace", "runs"}
     assert [entry["policy"] for entry in document["runs"]] == ["fcfs", "dlpm"]
     for entry in document["runs"]:
@@ -41,14 +31,14 @@ def test_json_holds_every_key_of_the_documented_schema(tmp_path: Path, capsys: p
     assert "dlpm" in capsys.readouterr().out
 
 
-def test_rates_and_predictors_are_runs_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_and_predictors_are_runs_of_their_own(
+    figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each rate scale and each predictor is run with each policy, and JSON, report and table say which; the first rate
     in the list is the one whose facts are shown."""
-    target = tmp_path / "figures.json"
     workload = ["compare", "--workload", "azure-chat:requests=80", "--policies", "fcfs,dlpm"]
     arguments = [*workload, "--rate-scale", "8,0.5", "--predictor", "oracle", "--predictor", "bucketed:seed=3"]
-    assert main([*arguments, "--json", str(target), "--report", str(tmp_path)]) == 0
-    document = json.loads(target.read_text())
+    document = figures(*arguments, "--report", str(tmp_path))
     assert [(entry["rate_scale"], entry["predictor"], entry["policy"]) for entry in document["runs"]] == [
         (scale, by, policy)
         for scale in (8.0, 0.5)
@@ -66,28 +56,11 @@ def test_rates_and_predictors_are_runs_of_their_own(tmp_path: Path, capsys: pyte
     assert "rate x0.5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--rate-scale", "1,1"], "given twice"),
-        (["--rate-scale", "1,x"], "numbers separated by commas"),
-        (["--rate-scale", "1,-2"], "positive"),
-        (["--predictor", "bucketed:accuracy=2"], "accuracy"),
-        (["--predictor", "bucketed:accuracy"], "PARAM=VALUE"),
-    ],
-)
-def test_bad_rates_and_predictors(arguments: list[str], said: str, refused: Refused) -> None:
-    """A rate or predictor that cannot be is one line on the terminal, not a traceback."""
-    assert said in refused(*SMALL, *arguments)
-
-
-def test_broken_assumptions_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_assumptions_are_named(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`compare` says which assumptions of each run's theorems are broken, in the table, in JSON and in the report: the
     printed rejoin rule breaks one, the shipped rule none, and FCFS promises nothing."""
-    target = tmp_path / "figures.json"
-    arguments = ["compare", "--limit", "40", "--policies", "fcfs,dlpm,dlpm-printed", "--report", str(tmp_path)]
-    assert main([*arguments, "--json", str(target)]) == 0
-    fcfs, dlpm, printed = (entry["assumptions"] for entry in json.loads(target.read_text())["runs"])
+    document = figures(*SMALL[:3], "--policies", "fcfs,dlpm,dlpm-printed", "--report", str(tmp_path))
+    fcfs, dlpm, printed = (entry["assumptions"] for entry in document["runs"])
     assert fcfs == {}
     assert not any(finding["violated"] for finding in dlpm.values())
     assert all((finding["violated"] is None) == bool(finding["why"]) for finding in dlpm.values())
@@ -102,24 +75,20 @@ def test_broken_assumptions_are_named(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "RejoinKeepsDebt is broken" in (tmp_path / "index.html").read_text()
 
 
-def test_lists_run_as_a_product(tmp_path: Path) -> None:
+def test_lists_run_as_a_product(figures: Figures) -> None:
     """Policies x routers x parameter values are that many runs, each with its own parameters."""
-    target = tmp_path / "figures.json"
     arguments = [*SMALL, "--workers", "2", "--routers", "round-robin,join-shortest-queue"]
-    assert main([*arguments, "--set", "dlpm.quantum=100,1000,10000", "--json", str(target)]) == 0
-    runs = json.loads(target.read_text())["runs"]
+    runs = figures(*arguments, "--set", "dlpm.quantum=100,1000,10000")["runs"]
     assert len(runs) == 2 * (1 + 3)
     quanta = [entry["params"].get("quantum") for entry in runs if entry["router"] == "round-robin"]
     assert quanta == [None, 100, 1_000, 10_000]
 
 
-def test_routers_take_parameters(tmp_path: Path) -> None:
+def test_routers_take_parameters(figures: Figures) -> None:
     """A router's values are runs of their own, and it is named with them."""
-    target = tmp_path / "figures.json"
-    arguments = ["compare", "--limit", "40", "--policies", "fcfs", "--workers", "2", "--json", str(target)]
     routers = ["--routers", "round-robin,power-of-two", "--set", "power-of-two.measure=requests,tokens"]
-    assert main([*arguments, *routers]) == 0
-    named = [entry["router"] for entry in json.loads(target.read_text())["runs"]]
+    runs = figures(*SMALL[:3], "--policies", "fcfs", "--workers", "2", *routers)["runs"]
+    named = [entry["router"] for entry in runs]
     assert named == ["round-robin", "power-of-two (measure=requests)", "power-of-two (measure=tokens)"]
 
 
@@ -139,16 +108,15 @@ def test_a_log_replays_equal_and_explains_itself(
     assert "12345" in refused("explain", str(logs[1]), "--request", "12345")
 
 
-def test_workers_come_and_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_come_and_go(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Workers of two kinds, one dies, one drains, one joins, reports are late: every request ends, the document says
     what happened, the log replays equal, and a request of the dead worker is explained."""
-    target, logs = tmp_path / "figures.json", tmp_path / "logs"
+    logs = tmp_path / "logs"
     workers = ["--worker", "llama-3.2-3b-a10g", "--worker", "llama-3.1-8b-a100:30000"]
     changes = ["--fail", "0@1.5+2", "--drain", "1@2", "--join", "1.8:40000"]
     reports = ["--report-delay-us", "20000", "--report-loss", "0.2"]
     small = [*SMALL, "--routers", "join-shortest-queue", *workers, *changes, *reports]
-    assert main([*small, "--json", str(target), "--log", str(logs)]) == 0
-    document = json.loads(target.read_text())
+    document = figures(*small, "--log", str(logs))
     facts = document["trace"]
     assert facts["workers"] == 2
     assert facts["worker_kinds"][1:] == ["llama-3.1-8b-a100:30000"]
@@ -172,13 +140,14 @@ def test_workers_come_and_go(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert "worker 0, which left" in capsys.readouterr().out
 
 
-def test_a_saved_workload_is_the_workload(tmp_path: Path) -> None:
+def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> None:
     """A generated workload saved and read back gives the same times under FCFS (clients are numbered as they come)."""
-    saved, direct, again = tmp_path / "demo.jsonl", tmp_path / "a.json", tmp_path / "b.json"
-    assert main(["trace", "save", str(saved), "--limit", "40"]) == 0
-    assert main(["compare", "--limit", "40", "--policies", "fcfs", "--json", str(direct)]) == 0
-    assert main(["compare", "--trace", str(saved), "--policies", "fcfs", "--json", str(again)]) == 0
-    first, second = (json.loads(path.read_text())["runs"][0] for path in (direct, again))
+    saved = str(tmp_path / "demo.jsonl")
+    assert main(["trace", "save", saved, "--limit", "40"]) == 0
+    first, second = (
+        figures("compare", *source, "--policies", "fcfs")["runs"][0]
+        for source in (["--limit", "40"], ["--trace", saved])
+    )
     for key in ("makespan_us", "ttft_us", "latency_us", "program_latency_us", "prefix_hit_ratio"):
         assert first[key] == second[key]
 
@@ -201,6 +170,11 @@ def test_a_saved_workload_is_the_workload(tmp_path: Path) -> None:
         (["compare", "--latency-model", "llama-3.2-3b"], "did you mean llama-3.2-3b-a10g"),
         (["compare", "--rate-scale", "nan"], "positive finite number"),
         (["compare", "--rate-scale", "-1"], "positive finite number"),
+        (["compare", "--rate-scale", "1,1"], "given twice"),
+        (["compare", "--rate-scale", "1,x"], "numbers separated by commas"),
+        (["compare", "--rate-scale", "1,-2"], "positive"),
+        (["compare", "--predictor", "bucketed:accuracy=2"], "accuracy"),
+        (["compare", "--predictor", "bucketed:accuracy"], "PARAM=VALUE"),
         (["compare", "--workers", "0"], "positive whole number"),
         (["compare", "--workers", "2", "--worker", "llama-3.2-3b-a10g"], "--workers is for equal workers"),
         (["compare", "--worker", "llama-3.2-3b-a10g:many"], "expected MODEL[:KV]"),
@@ -250,26 +224,23 @@ def test_an_old_command_works_and_is_not_listed(old: str, new: str, capsys: pyte
         assert shown.err == (f"fairsched {old} is now called fairsched {new}\n" if old in given else "")
 
 
-def test_a_request_that_fits_no_worker_is_rejected_and_counted(tmp_path: Path) -> None:
+def test_a_request_that_fits_no_worker_is_rejected_and_counted(figures: Figures) -> None:
     """A KV capacity below every prompt rejects all requests, and the run still ends with figures."""
-    target = tmp_path / "figures.json"
-    assert main([*SMALL, "--kv-capacity-tokens", "100", "--json", str(target)]) == 0
-    for entry in json.loads(target.read_text())["runs"]:
+    for entry in figures(*SMALL, "--kv-capacity-tokens", "100")["runs"]:
         # Calls that depend on a rejected call are never sent: they count as cancelled.
         assert entry["rejected"] > 0
         assert entry["finished"] == 0
         assert entry["rejected"] + entry["cancelled"] == entry["requests"]
 
 
-def test_host_memory_is_swapped_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_memory_is_swapped_to(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With host memory FastServe swaps instead of computing again; the log replays, and tells why a request waited."""
     crowd = ["compare", "--workload", "azure-chat:rate=6", "--limit", "60", "--policies", "fastserve"]
-    crowd += ["--latency-model", "llama-3.1-8b-a100", "--kv-capacity-tokens", "9000", "--json", str(tmp_path / "json")]
+    crowd += ["--latency-model", "llama-3.1-8b-a100", "--kv-capacity-tokens", "9000"]
     found = {}
     for host in ("0", "60000"):
         memory = ["--host-capacity-tokens", host] if host != "0" else []
-        assert main([*crowd, *memory, "--log", str(tmp_path / host)]) == 0
-        found[host] = json.loads((tmp_path / "json").read_text())
+        found[host] = figures(*crowd, *memory, "--log", str(tmp_path / host))
     without, swapped = (found[host]["runs"][0] for host in ("0", "60000"))
     assert without["swaps"] == 0 < without["preemptions"]
     assert 0 < swapped["swaps"] <= swapped["preemptions"]

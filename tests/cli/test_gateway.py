@@ -18,7 +18,7 @@ from fairsched.engines.gateway import CallError, ConfigError, alone, build, gate
 from fairsched.engines.gateway.config import reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai.request import read_call
-from fairsched.engines.gateway.server import reload
+from fairsched.engines.gateway.server import Built, reload
 from fairsched.policies.registry import ROUTERS
 from tests.cli.conftest import Refused
 
@@ -40,6 +40,12 @@ def written(folder: Path, text: str = PLAIN) -> Path:
     path = folder / "gateway.toml"
     path.write_text(text)
     return path
+
+
+def built_from(path: Path) -> Built:
+    """The gateway of a configuration."""
+    config = read_config(path)
+    return build(config, gateway_policy(config, path), ROUTERS[config.router])
 
 
 def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,8 +125,7 @@ def test_organisations_have_a_bound_and_stay_where_they_are(tmp_path: Path, caps
     path = written(tmp_path, ORGANISED)
     assert main(["gateway", str(path), "--check"]) == 0
     assert "differ by at most" in capsys.readouterr().out
-    config = read_config(path)
-    gateway = build(config, gateway_policy(config, path), ROUTERS[config.router]).gateway
+    gateway = built_from(path).gateway
     assert gateway.clients.all[1].place == (("acme", 2),)
     written(tmp_path, ORGANISED.replace("weight = 2", "weight = 5"))
     assert reload(gateway, path)
@@ -137,8 +142,7 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     both = head.format(tmp_path / "debts.json") + "[organisation.acme]\nweight = 2\n[organisation.other]\n"
     gone = both.replace('[client.free]\nkeys = ["sk-free"]\norganisation = "acme"\n', "").replace("= 2", "= 3")
     path = written(tmp_path, both)
-    config = read_config(path)
-    built = build(config, gateway_policy(config, path), ROUTERS[config.router])
+    built = built_from(path)
     written(tmp_path, gone)
     assert reload(built.gateway, path)
     assert built.gateway.clients.all[1].place == (("acme", 3),)
@@ -148,13 +152,12 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     assert built.gateway.window.set_aside is None
     built.close()
     written(tmp_path, gone)
-    config = read_config(path)
-    again = build(config, gateway_policy(config, path), ROUTERS[config.router])
+    again = built_from(path)
     assert again.gateway.clients.all[1].place == (("acme", 3),)
     again.close()
-    config = read_config(written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"')))
+    written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
     with pytest.raises(ConfigError, match="was in acme"):
-        build(config, gateway_policy(config, path), ROUTERS[config.router])
+        built_from(path)
 
 
 def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
@@ -170,8 +173,7 @@ def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFi
 def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
     """Weights, keys and limits change; another window needs a restart; a bad file changes nothing."""
     path = written(tmp_path)
-    config = read_config(path)
-    gateway = build(config, gateway_policy(config, path), ROUTERS[config.router]).gateway
+    config, gateway = read_config(path), built_from(path).gateway
     written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace("sk-free", "sk-new"))
     assert reload(gateway, path)
     assert [(client.name, client.weight) for client in gateway.clients.all] == [("gold", 2), ("free", 1)]
@@ -195,11 +197,10 @@ def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> 
     it."""
     state = f'state = "{tmp_path / "debts.json"}"\n'
     path = written(tmp_path, state + PLAIN + "[limits]\nclients = 3\n")
-    config = read_config(path)
-    built = build(config, gateway_policy(config, path), ROUTERS[config.router])
+    built = built_from(path)
     name = client_of(built.gateway, "sk-1")
     built.close()
-    again = build(config, gateway_policy(config, path), ROUTERS[config.router])
+    again = built_from(path)
     assert (client_of(again.gateway, "sk-2"), client_of(again.gateway, "sk-1")) == ("others", name)
     again.close()
 
@@ -208,8 +209,7 @@ def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> 
 def test_unknown_clients(tmp_path: Path, key: str) -> None:
     """Each has a name that does not show its key, up to so many; then they share one.  The setting's old name works."""
     path = written(tmp_path, f'{key} = "own"\n{PLAIN}[limits]\nclients = 4\n')
-    config = read_config(path)
-    gateway = build(config, gateway_policy(config, path), ROUTERS[config.router]).gateway
+    gateway = built_from(path).gateway
     found = [client_of(gateway, f"sk-{i}") for i in (0, 1, 2, 0)]
     assert found[0] == found[3] != found[1]
     assert found[2] == client_of(gateway, None) == "others"
@@ -248,8 +248,7 @@ def test_a_second_gateway_at_the_same_address_touches_no_debts(tmp_path: Path, r
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         state = f'state = "{tmp_path / "debts.json"}"\n'
         path = written(tmp_path, state + PLAIN.replace("127.0.0.1:0", address))
-        config = read_config(path)
-        built = build(config, gateway_policy(config, path), ROUTERS[config.router])
+        built = built_from(path)
         before = [each.read_bytes() for each in sorted(tmp_path.iterdir())]
         assert f"listen: {address}" in refused("gateway", str(path))
         assert [each.read_bytes() for each in sorted(tmp_path.iterdir())] == before

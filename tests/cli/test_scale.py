@@ -1,22 +1,14 @@
 """`fairsched scale` grows a cluster step by step, and says in one line what it cannot do."""
 
-from pathlib import Path
-
-import msgspec
 import pytest
 
-from fairsched.cli import main
-from tests.cli.conftest import Refused
+from tests.cli.conftest import Figures, Refused
 
 
-def test_every_size_is_measured_from_small_to_large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_size_is_measured_from_small_to_large(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """Each number of workers meets each number of clients, with requests enough for both, in table and document."""
-    path = tmp_path / "scale.json"
     sizes = ["--workers", "4,1", "--clients", "9,2", "--requests-per-worker", "5", "--requests-per-client", "3"]
-    assert (
-        main(["scale", *sizes, "--router", "sal", "--workload", "video-qa:prompt-tokens=900", "--json", str(path)]) == 0
-    )
-    rows = msgspec.json.decode(path.read_bytes())
+    rows = figures("scale", *sizes, "--router", "sal", "--workload", "video-qa:prompt-tokens=900")
     assert [(row["workers"], row["clients"]) for row in rows] == [(1, 2), (4, 2), (1, 9), (4, 9)]
     assert [row["requests"] for row in rows] == [6, 20, 27, 27]
     assert all(row["router_decisions"] == row["requests"] for row in rows)

@@ -14,12 +14,10 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.analysis import Run
-from fairsched.engines.simulation import Cluster, RunSpec
-from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.generators.demonstrations import SHOWCASE_IN_FLIGHT_CAP_TOKENS, SHOWCASE_KV_TOKENS
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
+from fairsched.model.latency import DEFAULT_PRESET
 
 PARAMS = {"dlpm": {"in_flight_cap_tokens": str(SHOWCASE_IN_FLIGHT_CAP_TOKENS)}}
 SEEDS = (0, 1)
@@ -30,10 +28,9 @@ EIGHT: Mapping[str, Any] = {}
 @cache
 def showcase(name: str, duration_s: int, seed: int = 0) -> Run:
     """A policy over the showcase."""
-    params = PARAMS.get(name, {})
-    chosen = RunSpec(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
-    cluster = Cluster(PRESETS[DEFAULT_PRESET], kv_capacity_tokens=SHOWCASE_KV_TOKENS)
-    return run_one(generate("showcase", duration_s=duration_s, seed=seed), chosen, cluster)[0]
+    cluster = Cluster(kv_capacity_tokens=SHOWCASE_KV_TOKENS)
+    workload = generate("showcase", duration_s=duration_s, seed=seed)
+    return simulate(workload, name, cluster=cluster, params=PARAMS.get(name, {}))
 
 
 def bound(result: Run) -> int:
@@ -102,9 +99,9 @@ def test_one_command_shows_it(tmp_path: Path) -> None:
 
 def trees(name: str, model: str = DEFAULT_PRESET, quantum: int | None = None, size: Mapping[str, Any] = EIGHT) -> Run:
     """A policy over trees of thoughts, whose first client asks longer questions."""
-    params = {} if quantum is None else {"quantum": str(quantum)}
-    chosen = RunSpec(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
-    return run_one(generate("tree-of-thoughts", misbehave="longer-prefix", **size), chosen, Cluster(PRESETS[model]))[0]
+    params = {} if quantum is None else {"quantum": quantum}
+    workload = generate("tree-of-thoughts", misbehave="longer-prefix", **size)
+    return simulate(workload, name, cluster=Cluster(model), params=params)
 
 
 @pytest.mark.parametrize("model", ["llama-3.2-3b-a10g", "llama-3.1-8b-a100"])

@@ -1,22 +1,18 @@
 """`fairsched tune`: an answer that is true of its runs, and one clear line for what is wrong."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from fairsched.cli import main
-from tests.cli.conftest import Refused
+from tests.cli.conftest import Figures, Refused
 
 SMALL = ["--workload", "demo", "--limit", "150", "--quanta", "256-16384"]
 
 
-def test_tune_says_which_quantum_and_cap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_says_which_quantum_and_cap(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The choice keeps the target as measured, with its proof, what it costs, every point, and the plot."""
-    out = tmp_path / "tune.json"
-    arguments = ["tune", *SMALL, "--max-wait", "6s", "--json", str(out), "--report", str(tmp_path)]
-    assert main(arguments) == 0
-    said = json.loads(out.read_text())
+    said = figures("tune", *SMALL, "--max-wait", "6s", "--report", str(tmp_path))
     points = {(point["quantum"], point["in_flight_cap_tokens"]): point for point in said["points"]}
     chosen = points[said["chosen"]["quantum"], said["chosen"]["in_flight_cap_tokens"]]
     assert chosen["wait_us"]["p99"] <= said["max_wait_us"] == 6e6
@@ -28,11 +24,9 @@ def test_tune_says_which_quantum_and_cap(tmp_path: Path, capsys: pytest.CaptureF
     assert "<svg" in (tmp_path / "index.html").read_text()
 
 
-def test_a_target_that_nothing_keeps_gets_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_nothing_keeps_gets_the_nearest(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1, and the configuration that comes closest."""
-    out = tmp_path / "tune.json"
-    assert main(["tune", *SMALL, "--max-wait", "1ms", "--json", str(out)]) == 1
-    said = json.loads(out.read_text())
+    said = figures("tune", *SMALL, "--max-wait", "1ms", status=1)
     assert said["chosen"] is None
     shortest = min(point["wait_us"]["p99"] for point in said["points"])
     nearest = [point for point in said["points"] if point["quantum"] == said["nearest"]["quantum"]]
@@ -40,12 +34,9 @@ def test_a_target_that_nothing_keeps_gets_the_nearest(tmp_path: Path, capsys: py
     assert "nothing keeps a wait of 1 ms" in capsys.readouterr().out
 
 
-def test_what_is_proved_is_required(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_proved_is_required(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """With `--require proved` the theorem's time at the stated rate is within the target, too."""
-    out = tmp_path / "tune.json"
-    proved = ["--require", "proved", "--rate", "10000", "--max-wait", "100s", "--json", str(out)]
-    assert main(["tune", *SMALL, *proved]) == 0
-    said = json.loads(out.read_text())
+    said = figures("tune", *SMALL, "--require", "proved", "--rate", "10000", "--max-wait", "100s")
     (chosen,) = (
         point
         for point in said["points"]

@@ -39,6 +39,8 @@ _PROGRESS_EVERY = 10_000
 
 Progress = Callable[[int], None]
 """Is told how many bytes were read so far."""
+Rows = Iterator[tuple[int, dict[str, object] | TraceError]]
+"""Each row with its number; one that is none as the error that says so."""
 
 
 @attrs.frozen(eq=False)
@@ -93,44 +95,36 @@ def read_access_log(
 
     Raises `TraceError` for what is wrong in the file.
     """
-    rows = _rows(path, skip, progress)
+    rows = _rows(path, progress)
     sample = list(islice(rows, SAMPLE_ROWS))
     dicts = [row for _, row in sample if isinstance(row, dict)]
+    faults = [row for _, row in sample if isinstance(row, TraceError)]
+    if faults and not (skip and dicts):
+        raise faults[0]
     if not dicts:
-        _fault(path, sample)
+        raise TraceError(path, None, None, "at least one request", "none")
     reader = _Reader(path, resolved(path, dicts, given), dicts)
-    columns: dict[str, array[int]] = {name: array("q") for name in _Row._fields}
+    values = array("q")
     clients: dict[str, int] = {}
     workers: dict[str, int] = {}
-    faults: list[TraceError] = []
-    appends = [columns[name].append for name in _Row._fields[2:]]
+    faults = []
     for number, row in chain(sample, rows):
         try:
             if isinstance(row, TraceError):
                 raise row
-            found = reader.row(number, row)
+            client, worker, *numbers = reader.row(number, row)
         except TraceError as error:
             if not skip:
                 raise
             faults.append(error)
             continue
-        columns["client"].append(clients.setdefault(found.client, len(clients)))
-        columns["worker"].append(workers.setdefault(found.worker, len(workers)))
-        for append, value in zip(appends, found[2:], strict=True):
-            append(value)
-    if not columns["client"]:
+        values.extend((clients.setdefault(client, len(clients)), workers.setdefault(worker, len(workers)), *numbers))
+    if not values:
         raise faults[0]
-    arrays = {name: np.frombuffer(values, dtype=np.int64).copy() for name, values in columns.items()}
+    columns = np.frombuffer(values, dtype=np.int64).reshape(-1, len(_Row._fields)).T
+    arrays: dict[str, Ints] = dict(zip(_Row._fields, columns, strict=True))
     _check_lengths(path, reader, arrays)
     return _in_order(path, reader, clients, workers, arrays, faults)
-
-
-def _fault(path: Path, sample: list[tuple[int, dict[str, object] | TraceError]]) -> None:
-    """Raise for a log without a single row."""
-    for _, fault in sample:
-        if isinstance(fault, TraceError):
-            raise fault
-    raise TraceError(path, None, None, "at least one request", "none")
 
 
 def _in_order(
@@ -148,7 +142,12 @@ def _in_order(
         arrays[name] = place[arrays[name]]
     keys = ("output", "prompt", "end_ns", "first_ns", "served_ns", "worker", "client", "arrival_ns")
     order = np.lexsort([arrays[key] for key in keys])
+    notes = reader.notes()
     same = int(np.all([np.diff(values[order]) == 0 for values in arrays.values()], axis=0).sum())
+    if same:
+        notes.append(f"Rows that say the same as another, which count like any: {same:,}.")
+    if faults:
+        notes.append(f"Rows that could not be read and are left out: {len(faults):,}; the first: {faults[0]}.")
     return AccessLog(
         path=path,
         clients=tuple(sorted(clients)),
@@ -156,17 +155,7 @@ def _in_order(
         **{name: values[order] for name, values in arrays.items()},
         fields=frozenset(reader.columns.of),
         reading=reader.reading(),
-        notes=(*reader.notes(), *_repeated(same), *_skipped(faults)),
-    )
-
-
-def _repeated(same: int) -> tuple[str, ...]:
-    return (f"Rows that say the same as another, which count like any: {same:,}.",) if same else ()
-
-
-def _skipped(faults: list[TraceError]) -> tuple[str, ...]:
-    return (
-        (f"Rows that could not be read and are left out: {len(faults):,}; the first: {faults[0]}.",) if faults else ()
+        notes=tuple(notes),
     )
 
 
@@ -343,8 +332,7 @@ def _check_lengths(path: Path, reader: _Reader, arrays: Mapping[str, Ints]) -> N
 # --- rows as mappings -------------------------------------------------------------------------------------------------
 
 
-def _rows(path: Path, skip: bool, progress: Progress | None) -> Iterator[tuple[int, dict[str, object] | TraceError]]:
-    """Each row with its number; with `skip` one that is none as the error that says so."""
+def _rows(path: Path, progress: Progress | None) -> Rows:
     text = _told(lines(path), progress)
     first = next(text, None)
     if first is None:
@@ -352,7 +340,7 @@ def _rows(path: Path, skip: bool, progress: Progress | None) -> Iterator[tuple[i
     if first[1].lstrip().startswith("["):
         raise TraceError(path, 1, None, "one JSON object a line, or CSV with a header", first[1])
     whole = chain((first,), text)
-    return _json_rows(path, whole, skip) if first[1].lstrip().startswith("{") else _csv_rows(path, whole, skip)
+    return _json_rows(path, whole) if first[1].lstrip().startswith("{") else _csv_rows(path, whole)
 
 
 def _told(text: Iterator[tuple[int, str]], progress: Progress | None) -> Iterator[tuple[int, str]]:
@@ -364,23 +352,16 @@ def _told(text: Iterator[tuple[int, str]], progress: Progress | None) -> Iterato
         yield number, line
 
 
-def _json_rows(
-    path: Path, text: Iterator[tuple[int, str]], skip: bool
-) -> Iterator[tuple[int, dict[str, object] | TraceError]]:
+def _json_rows(path: Path, text: Iterator[tuple[int, str]]) -> Rows:
     decode = msgspec.json.Decoder(dict[str, object]).decode
     for number, line in text:
         try:
             yield number, decode(line)
         except msgspec.DecodeError:
-            error = TraceError(path, number, None, "a JSON object", line or "an empty line")
-            if not skip:
-                raise error from None
-            yield number, error
+            yield number, TraceError(path, number, None, "a JSON object", line or "an empty line")
 
 
-def _csv_rows(
-    path: Path, text: Iterator[tuple[int, str]], skip: bool
-) -> Iterator[tuple[int, dict[str, object] | TraceError]]:
+def _csv_rows(path: Path, text: Iterator[tuple[int, str]]) -> Rows:
     reader = csv.reader((line for _, line in text), strict=True)
     try:
         header = [name.strip() for name in next(reader)]
@@ -389,11 +370,9 @@ def _csv_rows(
         for values in reader:
             if len(values) == len(header):
                 yield reader.line_num, dict(zip(header, values, strict=True))
-                continue
-            found = f"{len(values)} values" if values else "an empty line"
-            error = TraceError(path, reader.line_num, None, f"{len(header)} values ({','.join(header)})", found)
-            if not skip:
-                raise error
-            yield reader.line_num, error
+            else:
+                expected = f"{len(header)} values ({','.join(header)})"
+                found = f"{len(values)} values" if values else "an empty line"
+                yield reader.line_num, TraceError(path, reader.line_num, None, expected, found)
     except csv.Error as error:
         raise TraceError(path, reader.line_num, None, "comma-separated values", str(error)) from None

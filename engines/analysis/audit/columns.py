@@ -49,19 +49,11 @@ _NAMES: dict[str, str] = {
 NAMES = {field: text.split() for field, text in _NAMES.items()}
 """For each field the names that are understood, the likeliest first."""
 
-_UNIT_NAMES: dict[str, Unit] = {
-    "milliseconds": "ms",
-    "microseconds": "us",
-    "nanoseconds": "ns",
-    "seconds": "s",
-    "millis": "ms",
-    "micros": "us",
-    "secs": "s",
-    "sec": "s",
-    "ms": "ms",
-    "us": "us",
-    "ns": "ns",
-    "s": "s",
+_UNIT_NAMES: dict[Unit, str] = {
+    "ms": "milliseconds millis ms",
+    "us": "microseconds micros us",
+    "ns": "nanoseconds ns",
+    "s": "seconds secs sec s",
 }
 _PUNCTUATION = re.compile(r"[^a-z0-9.@]")
 DEPTH_MAX = 4
@@ -192,10 +184,11 @@ def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
     if name in names:
         return names.index(name), None
     if field in MOMENTS or field in DURATIONS:
-        for suffix, unit in _UNIT_NAMES.items():
-            base = name.removesuffix(suffix)
-            if base != name and base in names:
-                return names.index(base), unit
+        for unit, suffixes in _UNIT_NAMES.items():
+            for suffix in suffixes.split():
+                base = name.removesuffix(suffix)
+                if base != name and base in names:
+                    return names.index(base), unit
     return None, None
 
 

@@ -15,7 +15,7 @@ from fairsched.model.service import Charging, Ints, Table
 class Calls:
     """The requests, a row each; times in nanoseconds, -1 where there is none.
 
-    `served_ns` is when the wait was over, `first_ns` the first token; `cost` is what the request was charged in all, in
+    `served_ns` is when the wait was over; `cost` is what the request was charged in all, in
     cost units without multipliers (what it would have been, if it was never served and is not over); `failed` says
     whether it was refused, given up or broken off.
     """
@@ -23,10 +23,7 @@ class Calls:
     client: Ints
     arrival_ns: Ints
     served_ns: Ints
-    first_ns: Ints
     end_ns: Ints
-    prompt: Ints
-    output: Ints
     cost: Ints
     failed: Ints
 

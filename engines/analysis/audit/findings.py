@@ -11,13 +11,14 @@ from fairsched.engines.analysis.audit.shares import Shares, shares
 from fairsched.engines.analysis.audit.starvation import Stretch, by_client, stretches
 from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.engines.analysis.figures import who
+from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
-from fairsched.model.monitor import Finding
-from fairsched.model.service import CLIENTS_MAX, Gap, Ints, anywhere, busiest, service_gap
+from fairsched.model.service import Gap, Ints
 
 SECOND_NS = 10**9
 GAIN_SHARE_MIN = 0.01
 """A lead below this share of all service is not told as a gain."""
+_UNNAMED = attrs.filters.exclude("name")
 
 
 @attrs.frozen
@@ -78,14 +79,7 @@ class Audit:
     @property
     def busiest(self) -> int:
         """The most that one client was charged, by weight, where the bound is about."""
-        charged = self.evidence.charged
-        worker = charged["worker"] if self.evidence.scope == "worker" else np.zeros_like(charged["worker"])
-        somewhere = worker >= 0  # a call that was never sent is cancelled nowhere, and was charged nothing
-        if not somewhere.any():
-            return 0
-        total = np.zeros((int(worker.max()) + 1, len(self.clients)), dtype=np.int64)
-        np.add.at(total, (worker[somewhere], charged["client"][somewhere]), charged["amount"][somewhere])
-        return int(total.max())
+        return most_charged(self.evidence.charged, self.evidence.scope)
 
     def gainers(self) -> list[int]:
         """Clients that gained something to speak of, most first."""
@@ -153,7 +147,7 @@ class Audit:
             ],
             "assumptions": {name: attrs.asdict(finding) for name, finding in evidence.assumptions.items()},
             "assumptions_broken": self.broken_assumptions(),
-            "clients": {client.name: _plain(client) for client in self.clients},
+            "clients": {client.name: attrs.asdict(client, filter=_UNNAMED) for client in self.clients},
             "reading": list(evidence.reading),
             "limits": list(evidence.limits),
             "notes": list(self.notes),
@@ -161,7 +155,7 @@ class Audit:
 
     def broken_assumptions(self) -> list[str]:
         """Names of the assumptions that the run broke and on which a theorem of its policy rests."""
-        found: Mapping[str, Finding] = self.evidence.assumptions
+        found = self.evidence.assumptions
         return [name for name, finding in found.items() if finding.first is not None and finding.matters]
 
     def _gap(self, origin: int) -> dict[str, Any] | None:
@@ -179,12 +173,6 @@ class Audit:
         }
 
 
-def _plain(client: ClientFindings) -> dict[str, Any]:
-    document = attrs.asdict(client)
-    del document["name"]
-    return document
-
-
 def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, window_ns: int = 10 * SECOND_NS) -> Audit:
     """Return what the evidence of a run shows.
 
@@ -194,18 +182,12 @@ def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, wind
     if starved_after_ns < 1 or window_ns < 1:
         raise ValueError("starved_after_ns and window_ns are positive")
     charged, waited, count = evidence.charged, evidence.waited, len(evidence.clients)
-    compared = busiest(charged, count)
-    gap = service_gap(charged, waited, compared)
-    cluster = None
-    if evidence.workers > 1 and bool((charged["worker"] > 0).any()):
-        cluster = attrs.evolve(service_gap(*anywhere(charged, waited), compared), worker=None)
+    gap, cluster, about_gaps = gaps(charged, waited, count)
     division = shares(evidence, window_ns)
     starved = by_client(stretches(evidence, starved_after_ns))
     service = np.zeros(count, dtype=np.int64)
     np.add.at(service, charged["client"], evidence.costs())
-    notes = list(evidence.notes)
-    if compared is not None:
-        notes.append(f"Service gaps are over the {CLIENTS_MAX} busiest of {count} clients.")
+    notes = [*evidence.notes, *about_gaps]
     if division.window_ns > window_ns:
         notes.append(f"The run is long: leads are looked at every {division.window_ns / SECOND_NS:,.3g} s.")
     return Audit(

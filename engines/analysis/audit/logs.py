@@ -58,11 +58,7 @@ def audit_log(
 
 
 def logged_workload(
-    path: str | Path,
-    *,
-    columns: Columns | None = None,
-    skip_malformed: bool = False,
-    progress: Progress | None = None,
+    path: str | Path, *, columns: Columns | None = None, skip_malformed: bool = False, progress: Progress | None = None
 ) -> Workload:
     """Return what was asked for in a log of either kind, to be tried under other policies.
 

@@ -17,11 +17,15 @@ from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
+    SECONDS,
     WIDTH,
     Plot,
+    client_lines,
     cost_tick,
+    distribution,
     drawn,
     end_labels,
+    legend,
     line_style,
     write_sheet,
 )
@@ -29,7 +33,6 @@ from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
 from fairsched.model.service import Ints
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BINS = 240
@@ -37,7 +40,6 @@ _STARVED_SHOWN = 16
 _BARS_MAX = 2_000
 _LEAST_NS = 10**6
 """Shorter waits are drawn as one of a millisecond."""
-_SECONDS = "seconds since the first arrival"
 
 
 def plots(audit: Audit) -> list[Plot]:
@@ -55,16 +57,6 @@ def _shown(audit: Audit) -> tuple[int, ...]:
     service = np.array([client.service for client in audit.clients])
     chosen: list[int] = np.argsort(-service, kind="stable")[:CLIENTS_SHOWN].tolist()
     return tuple(chosen)
-
-
-def _legend(audit: Audit, figure: "Figure", axes: "Axes", shown: Sequence[int]) -> None:
-    """The names of the coloured lines."""
-    several = min(len(shown), len(COLOURS) + 1)
-    lines = [axes.plot([], [], **line_style(i))[0] for i in range(several)]
-    names = [audit.who(client) for client in shown[: len(COLOURS)]]
-    if len(shown) > len(COLOURS):
-        names.append(f"{len(shown) - len(COLOURS)} other clients")
-    figure.legend(lines, names, loc="outside upper left", ncols=min(several, 5), fontsize=9)
 
 
 def _lines(
@@ -89,10 +81,8 @@ def _lines(
             axes.set_ylim(bottom=0)
         else:
             axes.axhline(0, color=GREY, linewidth=0.8)
-        axes.set_xlim(0, float(seconds[-1]))
-        axes.set_xlabel(_SECONDS)
-        axes.set_ylabel(ylabel)
-        _legend(audit, figure, axes, shown)
+        axes.set(xlim=(0, float(seconds[-1])), xlabel=SECONDS, ylabel=ylabel)
+        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
 
     return drawn(name, heading, caption, (WIDTH, 3.8), picture)
 
@@ -177,11 +167,9 @@ def _gap(audit: Audit) -> Plot | None:
         if bound is not None:
             axes.axhline(bound, **{"color": COLOURS[1]} | DOTTED)
             ends.append((float(bound), "bound", COLOURS[1]))
-        axes.set_ylim(0, 1.08 * max(end[0] for end in ends))
-        axes.set_xlim(0, stop)
+        axes.set(ylim=(0, 1.08 * max(end[0] for end in ends)), xlim=(0, stop))
         axes.yaxis.set_major_formatter(cost_tick)
-        axes.set_xlabel(_SECONDS)
-        axes.set_ylabel("largest gap so far, cost units")
+        axes.set(xlabel=SECONDS, ylabel="largest gap so far, cost units")
         axes.apply_aspect()
         end_labels(axes, ends)
 
@@ -204,17 +192,9 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
         return np.maximum(thinned(waits), _LEAST_NS) / 1e9
 
     def picture(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for i in reversed(range(len(shown))):
-            seconds = sample(shown[i])
-            if len(seconds):
-                axes.plot(seconds, np.linspace(0, 100, len(seconds)), **line_style(i))
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_ylim(0, 100)
-        axes.set_xlabel("wait, seconds (log)")
-        axes.set_ylabel("requests served within, %")
-        _legend(audit, figure, axes, shown)
+        order = reversed(range(len(shown)))
+        axes = distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
+        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
 
     return drawn(
         "waits",
@@ -240,8 +220,7 @@ def _starved(audit: Audit) -> Plot | None:
             axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=COLOURS[1])
         axes.set_yticks(range(len(starving)), [audit.who(client) for client, _ in reversed(starving)])
         axes.set_ylim(-0.6, len(starving) - 0.4)
-        axes.set_xlim(0, (last - origin) / 1e9)
-        axes.set_xlabel(_SECONDS)
+        axes.set(xlim=(0, (last - origin) / 1e9), xlabel=SECONDS)
 
     return drawn(
         "starved",

@@ -46,10 +46,7 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
         (
             _ADMISSIONS,
             _heads(log, served, log.served_ns[served])
-            | {
-                "extend_tokens": (log.prompt - log.cached)[served],
-                "cached_prefix_tokens": log.cached[served],
-            },
+            | {"extend_tokens": (log.prompt - log.cached)[served], "cached_prefix_tokens": log.cached[served]},
         ),
         (_FAILURES, _heads(log, lost, log.end_ns[lost])),
     ]
@@ -65,10 +62,7 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
             log.client,
             log.arrival_ns,
             log.served_ns,
-            np.where(log.served_ns == UNKNOWN, UNKNOWN, log.first_ns),
             log.end_ns,
-            log.prompt,
-            log.output,
             np.where(
                 log.served_ns == UNKNOWN, 0, (log.prompt - log.cached) * COMMON.input + log.output * COMMON.output
             ),

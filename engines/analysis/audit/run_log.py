@@ -10,7 +10,7 @@ import numpy as np
 from fairsched.engines.analysis.assumptions import log_assumptions, run_charging, run_limits
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
 from fairsched.engines.analysis.audit.values import UNKNOWN
-from fairsched.engines.analysis.outcomes import Outcomes
+from fairsched.engines.analysis.outcomes import EventTables, Outcomes
 from fairsched.engines.logs import LogHeader, LogReader, read_log
 from fairsched.model.events import (
     Admitted,
@@ -25,10 +25,9 @@ from fairsched.model.events import (
 )
 from fairsched.model.pricing import COMMON, charged_tokens, multipliers
 from fairsched.model.request import Job, Workload
-from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, charges, concatenate, corrections, tables
+from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, charges, corrections
 from fairsched.policies.base import AnyLocalPolicy
 
-PIECE = 1 << 15
 _PROGRESS_EVERY = 1_000
 
 BuildPolicy = Callable[[LogHeader], AnyLocalPolicy | None]
@@ -61,7 +60,7 @@ def read_run_log(
         kind="run log",
         about=f"{run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
         clients=workload.clients,
-        calls=_calls(Outcomes(workload, trace), workload, trace, charging),
+        calls=_calls(Outcomes(workload, trace), trace, charging),
         charged=charges(trace, charging),
         waited=backlogs(trace),
         charging=charging,
@@ -84,20 +83,12 @@ def _told(log: LogReader, progress: Callable[[int], None] | None) -> Iterator[Ev
 
 def _read(log: LogReader, progress: Callable[[int], None] | None) -> tuple[Tables, bool]:
     """The events as tables, and whether a weight changed on the way."""
-    pieces: list[Tables] = []
-    pending: list[Event] = []
-    position = 0
-    changed = False
+    found, changed = EventTables(), False
     for event in _told(log, progress):
         if type(event) is ClientConfigured:
             changed |= log.clients[event.client].weight != event.weight
-        pending.append(event)
-        if len(pending) == PIECE:
-            pieces.append(tables(pending, position))
-            position += PIECE
-            pending = []
-    pieces.append(tables(pending, position))
-    return concatenate(pieces), changed
+        found.add((event,))
+    return found.whole(), changed
 
 
 def _workload(log: LogReader, trace: Tables) -> Workload:
@@ -113,23 +104,8 @@ def _workload(log: LogReader, trace: Tables) -> Workload:
     return Workload(log.header.run.workload, tuple(jobs), tuple(log.clients))
 
 
-def _calls(outcomes: Outcomes, workload: Workload, trace: Tables, charging: Charging) -> Calls:
+def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
     """The requests, on the clock of the log; a call that was never sent came and went when it was cancelled."""
-    ids = np.array([job.request.id for job in workload.jobs], dtype=np.int64)
-    order = np.argsort(ids)
-
-    def first(kind: type[Event]) -> Ints:
-        """The time of each request's first event of this kind."""
-        table = trace[kind]
-        times = np.full(len(ids), UNKNOWN, dtype=np.int64)
-        # Of equal rows the last write stays.
-        times[rows(table)[::-1]] = table["time_ns"][::-1]
-        return times
-
-    def rows(table: Table) -> Ints:
-        """Which request each row is about."""
-        found: Ints = order[np.searchsorted(ids[order], table["request_id"])]
-        return found
 
     def absolute(times: Ints) -> Ints:
         return np.where(times == UNKNOWN, UNKNOWN, times + outcomes.origin)
@@ -138,19 +114,20 @@ def _calls(outcomes: Outcomes, workload: Workload, trace: Tables, charging: Char
     arrival = outcomes.arrival + outcomes.origin
     return Calls(
         client=outcomes.client,
-        arrival_ns=np.where((first(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
-        served_ns=first(Admitted),
-        first_ns=absolute(outcomes.first),
-        end_ns=np.maximum(end, first(Rejected)),
-        prompt=outcomes.prompt,
-        output=outcomes.output,
-        cost=_costs(outcomes, trace, charging, rows),
+        arrival_ns=np.where((outcomes.times(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
+        served_ns=absolute(outcomes.times(Admitted)),
+        end_ns=np.maximum(end, absolute(outcomes.times(Rejected))),
+        cost=_costs(outcomes, trace, charging),
         failed=(outcomes.rejected | outcomes.cancelled).astype(np.int64),
     )
 
 
-def _costs(outcomes: Outcomes, trace: Tables, charging: Charging, rows: Callable[[Table], Ints]) -> Ints:
+def _costs(outcomes: Outcomes, trace: Tables, charging: Charging) -> Ints:
     """What each request was charged in all: its admissions, what was given back, and its outputs."""
+
+    def rows(table: Table) -> Ints:
+        return outcomes.row(table["request_id"])
+
     rates, percent = charging.rates, charging.percent
     admitted = trace[Admitted]
     never = np.ones(len(outcomes.client), dtype=np.bool_)

@@ -1,27 +1,28 @@
 """An audit in words: sentences that terminal and report share, and the tables that both show."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings
-from fairsched.engines.analysis.figures import NOTHING, UNBROKEN, broken, count, digits, share, time, who
+from fairsched.engines.analysis.figures import NOTHING, UNBROKEN, broken, count, digits, gap_between, share, time, who
+from fairsched.engines.analysis.table import plain_table, print_section, print_small
 
 SHOWN = 8
 CLIENTS_SHOWN = 32
-COLUMNS = (
-    "client",
-    "weight",
-    "requests",
-    "failed",
-    "wait\np50",
-    "wait\np99",
-    "longest\nwait",
-    "latency\np99",
-    "service",
-    "share",
-    "ahead of\nfair share",
-    "behind\nit",
-    "starved",
-)
+COLUMNS: dict[str, Callable[[ClientFindings], str]] = {
+    "client": lambda client: who(client.name),
+    "weight": lambda client: f"{client.weight}",
+    "requests": lambda client: f"{client.requests:,}",
+    "failed": lambda client: f"{client.failed:,}" if client.failed else "",
+    "wait\np50": lambda client: time(client.wait_us.p50),
+    "wait\np99": lambda client: time(client.wait_us.p99),
+    "longest\nwait": lambda client: time(client.wait_us_max),
+    "latency\np99": lambda client: time(client.latency_us.p99),
+    "service": lambda client: count(client.service),
+    "share": lambda client: share(client.service_share),
+    "ahead of\nfair share": lambda client: count(round(client.ahead)),
+    "behind\nit": lambda client: count(round(client.behind)),
+    "starved": lambda client: f"{client.starved:,} x, {time(client.starved_us_max)}" if client.starved else NOTHING,
+}
 LEGEND = (
     "Service: 1 cost unit a computed prompt token, 2 an output token, unless the run's own gate charged otherwise.",
     "Service gap: the largest difference of service, by weight, between two clients while both waited.",
@@ -47,13 +48,9 @@ def gap_sentence(audit: Audit) -> str:
     if gap.ahead is None or gap.behind is None:
         return "no two clients ever waited at the same time" + _bound(audit)
     where = "" if evidence.workers == 1 else " on all workers" if gap.worker is None else f" on worker {gap.worker}"
-    origin = evidence.origin_ns
     unit = "" if max(client.weight for client in evidence.clients) == 1 else ", by weight"
-    return (
-        f"{audit.who(gap.ahead)} received {count(gap.cost)} cost units more than {audit.who(gap.behind)}{unit}{where}, "
-        f"from {time((gap.start_ns - origin) / 1e3)} to {time((gap.stop_ns - origin) / 1e3)}; the two waited together "
-        f"for {time(gap.together_ns / 1e3)}" + _bound(audit)
-    )
+    ahead, behind = (audit.clients[client].name for client in (gap.ahead, gap.behind))
+    return gap_between(gap, ahead, behind, f"{unit}{where},", evidence.origin_ns) + _bound(audit)
 
 
 def _bound(audit: Audit) -> str:
@@ -100,23 +97,17 @@ def gain_sentences(audit: Audit) -> list[str]:
     return said or ["no client got far ahead of a fair share while others waited"]
 
 
-def assumption_sentences(audit: Audit) -> list[str]:
-    """Which assumptions of the theorems failed; nothing where there is no theorem."""
-    found = audit.evidence.assumptions
-    if not found:
-        return []
-    return broken(found, [client.name for client in audit.clients], audit.evidence.origin_ns) or [UNBROKEN]
-
-
 def sections(audit: Audit) -> list[tuple[str, list[str]]]:
-    """Headings with their sentences."""
+    """Headings with their sentences; nothing of assumptions where there is no theorem."""
     found = [
         ("Largest gap", [gap_sentence(audit)]),
         ("Starved", starved_sentences(audit)),
         ("Gained", gain_sentences(audit)),
     ]
-    assumptions = assumption_sentences(audit)
-    return [*found, ("Assumptions of the theorems", assumptions)] if assumptions else found
+    if assumptions := audit.evidence.assumptions:
+        broke = broken(assumptions, [client.name for client in audit.clients], audit.evidence.origin_ns)
+        found.append(("Assumptions of the theorems", broke or [UNBROKEN]))
+    return found
 
 
 def scope(audit: Audit) -> list[str]:
@@ -135,45 +126,20 @@ def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
     idle = {"weight"} if len({client.weight for client in clients}) == 1 else set()
     if not any(client.failed for client in clients):
         idle.add("failed")
-    kept = [i for i, name in enumerate(COLUMNS) if name not in idle]
+    kept = {name: text for name, text in COLUMNS.items() if name not in idle}
     hidden = len(clients) - CLIENTS_SHOWN
     more = f"{hidden:,} clients with less service are in the JSON document." if hidden > 0 else ""
-    shown = [[row[i] for i in kept] for row in rows(clients[:CLIENTS_SHOWN])]
-    return [COLUMNS[i] for i in kept], shown, more
-
-
-def rows(clients: Sequence[ClientFindings]) -> list[list[str]]:
-    """The table's rows, under `COLUMNS`."""
-    return [
-        [
-            who(client.name),
-            f"{client.weight}",
-            f"{client.requests:,}",
-            f"{client.failed:,}" if client.failed else "",
-            time(client.wait_us.p50),
-            time(client.wait_us.p99),
-            time(client.wait_us_max),
-            time(client.latency_us.p99),
-            count(client.service),
-            share(client.service_share),
-            count(round(client.ahead)),
-            count(round(client.behind)),
-            f"{client.starved:,} x, {time(client.starved_us_max)}" if client.starved else NOTHING,
-        ]
-        for client in clients
-    ]
+    return list(kept), [[text(client) for text in kept.values()] for client in clients[:CLIENTS_SHOWN]], more
 
 
 def print_audit(audit: Audit, width: int | None = None) -> None:
     """Print it; needs the `cli` extra (rich)."""
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console(width=width)
     console.print(title(audit), highlight=False, markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table()
     columns, shown, hidden = client_table(audit)
     for i, name in enumerate(columns):
         table.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0)
@@ -183,9 +149,6 @@ def print_audit(audit: Audit, width: int | None = None) -> None:
     if hidden:
         console.print(f"{hidden}\n", highlight=False)
     for heading, sentences in sections(audit):
-        console.print(f"[bold]{heading}[/]")
-        for sentence in sentences:
-            console.print(f"  {escape(sentence)}.", highlight=False)
+        print_section(console, heading, sentences)
     console.print()
-    for line in (*LEGEND, *scope(audit)):
-        console.print(f"[dim]{escape(line)}[/]", highlight=False)
+    print_small(console, (*LEGEND, *scope(audit)))

@@ -9,20 +9,24 @@ if TYPE_CHECKING:
         COLOURS,
         DOTTED,
         GREY,
+        SECONDS,
         WIDTH,
         Plot,
+        client_lines,
         cost_tick,
+        distribution,
         drawn,
         end_labels,
+        legend,
         line_style,
         point_labels,
     )
+    from fairsched.engines.analysis.report.page import Table, write_sheet
     from fairsched.engines.analysis.report.report import summary_html, write_report
-    from fairsched.engines.analysis.report.sheet import Table, write_sheet
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "WIDTH", "Plot", "Table", "cost_tick", "drawn", "end_labels", "line_style",
-    "point_labels", "summary_html", "write_report", "write_sheet"
+    "COLOURS", "DOTTED", "GREY", "SECONDS", "WIDTH", "Plot", "Table", "client_lines", "cost_tick", "distribution",
+    "drawn", "end_labels", "legend", "line_style", "point_labels", "summary_html", "write_report", "write_sheet"
 ]  # fmt: skip

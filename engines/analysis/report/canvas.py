@@ -6,19 +6,24 @@ around is.  Lines differ in dashes as well as in colour.  Labels stand outside t
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 
 from fairsched.engines.analysis.figures import Compared, count
+from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.series import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Style = dict[str, Any]
+"""How matplotlib draws a line."""
 COLOURS = ("#0a0001", "#0a0002", "#0a0003", "#0a0004", "#0a0005", "#0a0006", "#0a0007", "#0a0008")
 """Stand-ins that become the page's `--c0` to `--c7`."""
 GREY = "#0a0009"
@@ -27,6 +32,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5
 DOTTED: dict[str, Any] = {"linestyle": (0, (2, 3)), "linewidth": 1}
 PANELS_MAX = 12
 WIDTH = 10.0
+SECONDS = "seconds since the first arrival"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fairsched",
@@ -114,25 +120,79 @@ def _plain_minor_ticks(figure: "Figure") -> None:
                 axis.set_minor_formatter(Plain(axis.get_major_formatter()))
 
 
-def line_style(i: int) -> dict[str, Any]:
+def line_style(i: int) -> Style:
     """Colour and dashes of the i-th of several lines; those beyond the palette are grey."""
     if i >= len(COLOURS):
         return {"color": GREY, "linewidth": 0.8}
     return {"color": COLOURS[i], "linestyle": DASHES[i % len(DASHES)] if i else "-"}
 
 
-def panels_of(figure: "Figure", titles: Sequence[str], xlabel: str, ylabel: str, **shared: Any) -> "list[Axes]":
-    """A grid of small axes that share their scales, one a title."""
+def client_lines(names: Sequence[str]) -> list[tuple[str, Style]]:
+    """The lines of clients in a legend: those in colour by name, the others together."""
+    lines = [(name, line_style(i)) for i, name in enumerate(names[: len(COLOURS)])]
+    more = len(names) - len(COLOURS)
+    return [*lines, (f"{more} other clients", line_style(len(COLOURS)))] if more > 0 else lines
+
+
+def legend(figure: "Figure", axes: "Axes", lines: Sequence[tuple[str, Style]], columns: int = 5) -> None:
+    """A legend above the picture, of lines by name, whatever was drawn."""
+    drawn_lines = [axes.plot([], [], **style)[0] for _, style in lines]
+    names = [name for name, _ in lines]
+    figure.legend(drawn_lines, names, loc="outside upper left", ncols=min(len(names), columns), fontsize=9)
+
+
+def distribution(figure: "Figure", xlabel: str, samples: Iterable[tuple[Floats, Style]]) -> "Axes":
+    """The share of requests that were served within so many seconds; each sample is in order."""
+    axes: Axes = figure.subplots()
+    for seconds, style in samples:
+        if len(seconds):
+            axes.plot(seconds, np.linspace(0, 100, len(seconds)), **style)
+    axes.set(xscale="log", ylim=(0, 100), xlabel=xlabel, ylabel="requests served within, %")
+    axes.xaxis.set_major_formatter("{x:g}")
+    return axes
+
+
+def run_panels(
+    comparison: Compared,
+    name: str,
+    title: str,
+    caption: str,
+    ylabel: str,
+    lines_of: Callable[[Run], Iterable[tuple[Floats, Any, Style]]],
+    finish: "Callable[[Axes], object]",
+    shown: Sequence[tuple[str, Style]],
+    columns: int = 5,
+) -> Plot:
+    """One panel a run with its lines over time, as (seconds, values, style); `shown` are the lines of the legend."""
+    runs = comparison.runs[:PANELS_MAX]
+    labels = comparison.labels()[:PANELS_MAX]
+
+    def picture(figure: "Figure") -> None:
+        panels = panels_of(figure, labels, ylabel)
+        for axes, run in zip(panels, runs, strict=True):
+            for seconds, values, style in lines_of(run):
+                axes.plot(seconds, values, **style)
+        for axes in panels:
+            # Only when everything is drawn: limits that are set no longer follow what comes.
+            finish(axes)
+        legend(figure, panels[0], shown, columns)
+
+    more = len(comparison.runs) - PANELS_MAX
+    left_out = f" Of {len(comparison.runs)} runs the first {PANELS_MAX} are shown." if more > 0 else ""
+    return drawn(name, title, caption + left_out, panel_size(len(runs)), picture)
+
+
+def panels_of(figure: "Figure", titles: Sequence[str], ylabel: str) -> "list[Axes]":
+    """A grid of small axes over time that share their scales, one a title."""
     columns = _columns(len(titles))
     rows = -(-len(titles) // columns)
-    grid: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
-    for axes, title in zip(grid, titles, strict=False):
-        axes.set_title(title, loc="left", wrap=True)
+    grid: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
-    for i, axes in enumerate(grid[: len(titles)]):
+    for i, (axes, title) in enumerate(zip(grid, titles, strict=False)):
+        axes.set_title(title, loc="left", wrap=True)
         axes.tick_params(labelbottom=i + columns >= len(titles))
-    figure.supxlabel(xlabel, fontsize=9)
+    figure.supxlabel(SECONDS, fontsize=9)
     figure.supylabel(ylabel, fontsize=9)
     return grid[: len(titles)]
 
@@ -140,12 +200,6 @@ def panels_of(figure: "Figure", titles: Sequence[str], xlabel: str, ylabel: str,
 def panel_size(number: int) -> tuple[float, float]:
     """Inches for so many panels."""
     return WIDTH, 0.9 + 2.0 * -(-number // _columns(number))
-
-
-def left_out(comparison: Compared) -> str:
-    """What a caption says of runs that have no panel."""
-    more = len(comparison.runs) - PANELS_MAX
-    return f" Of {len(comparison.runs)} runs the first {PANELS_MAX} are shown." if more > 0 else ""
 
 
 def _columns(number: int) -> int:

@@ -1,6 +1,20 @@
-"""The page of a report: its template and its style, in one string so that the report is one file."""
+"""The pages of reports, each an HTML file that needs nothing else: a comparison, and a plain sheet of sentences, tables
+and plots.
 
-PAGE = """<!DOCTYPE html>
+Needs the `cli` extra (jinja2), imported when a page is written.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairsched.engines.analysis.report.canvas import Plot
+
+_HEAD = """{% macro grid(names, rows) %}<div class="scroll"><table>
+<thead><tr>{% for name in names %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in rows %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table></div>{% endmacro -%}
+<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -41,7 +55,10 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 </head>
 <body>
 <h1>{{ title }}</h1>
-<p class="soft">{{ name }}, {{ rows|length }} run{{ "s" if rows|length != 1 }}, fairsched {{ version }}</p>
+"""
+COMPARISON = (
+    _HEAD
+    + """<p class="soft">{{ name }}, {{ rows|length }} run{{ "s" if rows|length != 1 }}, fairsched {{ version }}</p>
 
 <section>
 <h2>What was run</h2>
@@ -84,23 +101,72 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 
 {% if organisations[1] %}<section>
 <h2>Organisations</h2>
-<div class="scroll"><table>
-<thead><tr>{% for name in organisations[0] %}<th>{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in organisations[1] %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>
-{% endfor %}</tbody>
-</table></div>
+{{ grid(organisations[0], organisations[1]) }}
 </section>
 
 {% endif %}<section>
 <h2>Clients</h2>
 {% for table in clients %}<details{% if loop.first %} open{% endif %}><summary>{{ table.label }}</summary>
-<div class="scroll"><table>
-<thead><tr>{% for name in client_columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in table.rows %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>
-{% endfor %}</tbody>
-</table></div>{% if table.more %}<p class="soft">{{ table.more }}</p>{% endif %}</details>
+{{ grid(client_columns, table.rows) }}{% if table.more %}<p class="soft">{{ table.more }}</p>{% endif %}</details>
 {% endfor %}
 </section>
 </body>
 </html>
 """
+)
+"""The page of a comparison."""
+_SHEET = (
+    _HEAD
+    + """<pre>{{ command }}</pre>
+<ul>{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
+{% for heading, sentences in sections %}<h2>{{ heading }}</h2>
+<ul>{% for line in sentences %}<li>{{ line }}</li>{% endfor %}</ul>
+{% endfor %}{% for table in tables %}<h2>{{ table[0] }}</h2>
+{{ grid(table[1], table[2]) }}
+{% endfor %}{% for plot in plots %}<h2>{{ plot.title }}</h2>
+<figure>{{ plot.svg|safe }}<figcaption>{{ plot.caption }}</figcaption></figure>
+{% endfor %}{% if small %}<h2>What these figures rest on</h2>
+<ul class="soft">{% for line in small %}<li>{{ line }}</li>{% endfor %}</ul>
+{% endif %}</body>
+</html>
+"""
+)
+
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A heading, column names, and rows of text."""
+
+
+def write_sheet(
+    directory: Path,
+    *,
+    title: str,
+    command: str,
+    lines: Sequence[str],
+    tables: Sequence[Table] = (),
+    plots: Sequence[Plot] = (),
+    sections: Sequence[tuple[str, Sequence[str]]] = (),
+    small: Sequence[str] = (),
+) -> Path:
+    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`.
+
+    `lines` come first, `sections` are sentences under headings before the tables, `small` what stands at the end.
+    """
+    sheet = rendered(
+        _SHEET, title=title, command=command, lines=lines, tables=tables, plots=plots, sections=sections, small=small
+    )
+    return write_page(directory, sheet)
+
+
+def rendered(template: str, **values: object) -> str:
+    """The page of a template."""
+    from jinja2 import Environment
+
+    return Environment(autoescape=True).from_string(template).render(values)
+
+
+def write_page(directory: Path, html: str) -> Path:
+    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "index.html"
+    path.write_text(html, encoding="utf-8")
+    return path

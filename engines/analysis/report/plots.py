@@ -1,6 +1,6 @@
 """The plots of a report, each a function from a comparison to a picture and the sentence that says what to look for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,18 +12,24 @@ from fairsched.engines.analysis.report.canvas import (
     DOTTED,
     GREY,
     PANELS_MAX,
+    SECONDS,
     WIDTH,
     Plot,
+    Style,
+    client_lines,
     cost_tick,
+    distribution,
     drawn,
     end_labels,
-    left_out,
+    legend,
     line_style,
     panel_size,
     panels_of,
     point_labels,
+    run_panels,
 )
 from fairsched.engines.analysis.report.worker_plots import worker_plots
+from fairsched.engines.analysis.series import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,40 +42,21 @@ def _client_panels(
     title: str,
     caption: str,
     ylabel: str,
-    draw: "Callable[[Axes, Run, int, dict[str, Any]], None]",
-    finish: "Callable[[Axes], None]",
+    line: Callable[[Run, int], tuple[Floats, Any, Style]],
+    finish: "Callable[[Axes], object]",
 ) -> Plot:
     """One panel a run, one line a client; the clients with the largest demand in colour, the others grey."""
-    runs = comparison.runs[:PANELS_MAX]
-    labels = comparison.labels()[:PANELS_MAX]
-    clients = runs[0].series.clients
 
-    def picture(figure: "Figure") -> None:
-        panels = panels_of(figure, labels, "seconds since the first arrival", ylabel, sharex=True, sharey=True)
-        for axes, run in zip(panels, runs, strict=True):
-            for i in reversed(range(len(run.series.clients))):
-                draw(axes, run, i, line_style(i))
-        for axes in panels:
-            # Only when everything is drawn: limits that are set no longer follow what comes.
-            finish(axes)
-        coloured = [run_line(panels[0], i) for i in range(min(len(clients), len(COLOURS)))]
-        names = [who(runs[0].names[client]) for client in clients[: len(COLOURS)]]
-        if len(clients) > len(COLOURS):
-            coloured.append(run_line(panels[0], len(COLOURS)))
-            names.append(f"{len(clients) - len(COLOURS)} other clients")
-        figure.legend(coloured, names, loc="outside upper left", ncols=min(len(names), 5), fontsize=9)
+    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, Style]]:
+        return (line(run, i) for i in reversed(range(len(run.series.clients))))
 
-    def run_line(axes: "Axes", i: int) -> Any:
-        return axes.plot([], [], **line_style(i))[0]
-
-    return drawn(name, title, caption + left_out(comparison), panel_size(len(runs)), picture)
+    first = comparison.runs[0]
+    shown = client_lines([who(first.names[client]) for client in first.series.clients])
+    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, shown)
 
 
 def service(comparison: Compared) -> Plot:
     """Cumulative client service."""
-
-    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
-        axes.plot(run.series.service_s, run.series.service[:, i], **style)
 
     def finish(axes: "Axes") -> None:
         axes.yaxis.set_major_formatter(cost_tick)
@@ -82,7 +69,7 @@ def service(comparison: Compared) -> Plot:
         "Prompt plus twice the output tokens as each client sees them: lines that stay together while all clients want "
         "more are fair, one that pulls away takes more than its share, a flat one starves or asks for nothing.",
         "service, tokens",
-        draw,
+        lambda run, i: (run.series.service_s, run.series.service[:, i], line_style(i)),
         finish,
     )
 
@@ -90,10 +77,14 @@ def service(comparison: Compared) -> Plot:
 def response(comparison: Compared) -> Plot:
     """Mean TTFT of each client by time of arrival."""
 
-    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
+    def line(run: Run, i: int) -> tuple[Floats, Floats, Style]:
         known = ~np.isnan(run.series.response_us[:, i])
-        markers: dict[str, Any] = {} if i >= len(COLOURS) else {"marker": ".", "markersize": 3}
-        axes.plot(run.series.response_s[known], run.series.response_us[known, i] / 1e6, **style, **markers)
+        markers: Style = {} if i >= len(COLOURS) else {"marker": ".", "markersize": 3}
+        return run.series.response_s[known], run.series.response_us[known, i] / 1e6, line_style(i) | markers
+
+    def finish(axes: "Axes") -> None:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
 
     return _client_panels(
         comparison,
@@ -102,14 +93,9 @@ def response(comparison: Compared) -> Plot:
         "Mean time to the first token of the requests that arrived at each moment: a fair policy keeps the line of "
         "a client that asks for little low, whatever the others do.",
         "mean TTFT, seconds (log)",
-        draw,
-        _log_seconds,
+        line,
+        finish,
     )
-
-
-def _log_seconds(axes: "Axes") -> None:
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def gap(comparison: Compared) -> Plot:
@@ -121,7 +107,7 @@ def gap(comparison: Compared) -> Plot:
         ends: list[tuple[float, str, str]] = []
         stop = max(run.series.service_s[-1] for run in comparison.runs)
         bounds: dict[int, list[int]] = {}
-        for i, (run, label) in enumerate(zip(comparison.runs, labels, strict=True)):
+        for i, (label, run) in enumerate(comparison.named()):
             style = line_style(i)
             if len(run.series.gap):
                 axes.step([*run.series.gap_s, stop], [*run.series.gap, run.series.gap[-1]], where="post", **style)
@@ -137,14 +123,11 @@ def gap(comparison: Compared) -> Plot:
                 ends.append((float(bound), "bound of " + ", ".join(dict.fromkeys(names)), colour))
         if ends and max(end[0] for end in ends) > 15 * min(end[0] for end in ends):
             axes.set_yscale("log")
-            axes.set_ylim(bottom=min(end[0] for end in ends) / 30)
-            axes.set_ylabel("largest gap so far, cost units (log)")
+            axes.set(ylim=(min(end[0] for end in ends) / 30, None), ylabel="largest gap so far, cost units (log)")
         else:
-            axes.set_ylim(bottom=0)
-            axes.set_ylabel("largest gap so far, cost units")
+            axes.set(ylim=(0, None), ylabel="largest gap so far, cost units")
         axes.yaxis.set_major_formatter(cost_tick)
-        axes.set_xlim(0, stop)
-        axes.set_xlabel("seconds since the first arrival")
+        axes.set(xlim=(0, stop), xlabel=SECONDS)
         axes.apply_aspect()
         end_labels(axes, ends)
 
@@ -161,19 +144,12 @@ def gap(comparison: Compared) -> Plot:
 
 def ttft(comparison: Compared) -> Plot:
     """Distribution of the TTFT."""
-    labels = comparison.labels()
 
     def picture(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for i, (run, label) in enumerate(zip(comparison.runs, labels, strict=True)):
-            samples = run.series.ttft_us
-            if len(samples):
-                axes.plot(samples / 1e6, np.linspace(0, 100, len(samples)), label=label, **line_style(i))
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_ylim(0, 100)
-        axes.set_xlabel("time to the first token, seconds (log)")
-        axes.set_ylabel("requests served within, %")
+        xlabel = "time to the first token, seconds (log)"
+        runs = enumerate(comparison.named())
+        samples = ((run.series.ttft_us / 1e6, {"label": label} | line_style(i)) for i, (label, run) in runs)
+        distribution(figure, xlabel, samples)
         figure.legend(loc="outside right upper", fontsize=9)
 
     return drawn(
@@ -189,25 +165,20 @@ def kv(comparison: Compared) -> Plot | None:
     """KV memory over time, one panel a run; None where no run was sampled, or one has several workers."""
     if any(len(run.workers) > 1 for run in comparison.runs):
         return None
-    runs = [(run, label) for run, label in zip(comparison.runs, comparison.labels(), strict=True) if run.series.kv]
-    runs = runs[:PANELS_MAX]
+    runs = [(label, run) for label, run in comparison.named() if run.series.kv][:PANELS_MAX]
     if not runs:
         return None
 
     def picture(figure: "Figure") -> None:
-        titles = [label for _, label in runs]
-        panels = panels_of(
-            figure, titles, "seconds since the first arrival", "% of a worker's KV memory", sharex=True, sharey=True
-        )
-        for axes, (run, _) in zip(panels, runs, strict=True):
+        panels = panels_of(figure, [label for label, _ in runs], "% of a worker's KV memory")
+        for axes, (_, run) in zip(panels, runs, strict=True):
             for rows in run.series.kv.values():
                 seconds, used, cached, capacity = rows.T
                 axes.plot(seconds, 100 * (used + cached) / capacity, color=COLOURS[0], linewidth=0.8, alpha=0.8)
                 axes.plot(seconds, 100 * used / capacity, color=COLOURS[1], linewidth=0.8, alpha=0.8)
             axes.set_ylim(0, 100)
-        lines = [panels[0].plot([], [], color=COLOURS[i])[0] for i in (0, 1)]
-        names = ["with the prefix cache", "running requests alone"]
-        figure.legend(lines, names, loc="outside upper left", ncols=2, fontsize=9)
+        shown = [("with the prefix cache", {"color": COLOURS[0]}), ("running requests alone", {"color": COLOURS[1]})]
+        legend(figure, panels[0], shown)
 
     return drawn(
         "kv",
@@ -251,8 +222,7 @@ def sweep(comparison: Compared) -> Plot | None:
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(ticks, minor=False)
             axes.xaxis.set_major_formatter("{x:,.10g}")
-            axes.set_xlabel(name)
-            axes.set_ylabel(ylabel)
+            axes.set(xlabel=name, ylabel=ylabel)
         left.set_ylim(0, 1.08 * left.get_ylim()[1])
         right.set_yscale("log")
         right.yaxis.set_major_formatter(cost_tick)
@@ -288,8 +258,7 @@ def pareto(comparison: Compared) -> Plot | None:
             style = line_style(policies.index(comparison.runs[i].policy))
             axes.scatter([fairness], [throughput], color=style["color"], s=36, zorder=2)
         point_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
-        axes.set_xlabel("Jain's index of client service")
-        axes.set_ylabel("throughput, requests/s")
+        axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
         axes.margins(0.12, 0.15)
 
     return drawn(
@@ -316,20 +285,11 @@ def capacity(comparison: Compared) -> Plot | None:
             for i, (name, runs) in enumerate(families.items()):
                 points = [(run.rate_scale, getattr(run.measures.ttft_us, percentile)) for run in runs]
                 points = sorted((scale, us / 1e6) for scale, us in points if us is not None)
-                axes.plot(
-                    [scale for scale, _ in points],
-                    [seconds for _, seconds in points],
-                    marker="o",
-                    markersize=4,
-                    label=name,
-                    **line_style(i),
-                )
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_xticks(scales)
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.set_xlabel("rate scale")
-            axes.set_ylabel(f"{percentile} TTFT, seconds (log)")
+                x, y = ([point[k] for point in points] for k in (0, 1))
+                axes.plot(x, y, marker="o", markersize=4, label=name, **line_style(i))
+            axes.set(yscale="log", xticks=scales, xlabel="rate scale", ylabel=f"{percentile} TTFT, seconds (log)")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter("{x:g}")
             axes.tick_params(labelleft=True)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9)
 
@@ -347,15 +307,6 @@ def plots(comparison: Compared) -> list[Plot]:
     """Return all plots that the runs allow, in the order in which they are read; none if no client was served."""
     if not any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs):
         return []
-    found = [
-        service(comparison),
-        response(comparison),
-        gap(comparison),
-        ttft(comparison),
-        capacity(comparison),
-        kv(comparison),
-        *worker_plots(comparison),
-        sweep(comparison),
-        pareto(comparison),
-    ]
+    before = [plot(comparison) for plot in (service, response, gap, ttft, capacity, kv)]
+    found = [*before, *worker_plots(comparison), sweep(comparison), pareto(comparison)]
     return [plot for plot in found if plot is not None]

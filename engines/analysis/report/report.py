@@ -3,19 +3,19 @@
 Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 
 import attrs
 
 from fairsched.engines.analysis.figures import (
-    UNBROKEN,
     Compared,
-    broken,
     count,
     digits,
     index,
+    promised,
     rate,
     share,
     standing,
@@ -23,7 +23,8 @@ from fairsched.engines.analysis.figures import (
     worst,
 )
 from fairsched.engines.analysis.metrics import Run
-from fairsched.engines.analysis.report.page import PAGE
+from fairsched.engines.analysis.outcomes import Measures
+from fairsched.engines.analysis.report.page import COMPARISON, rendered, write_page
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells
 
@@ -42,21 +43,20 @@ _COLUMNS = (
     ("cache hits", ""),
     ("preemptions", ""),
 )
-_CLIENT_COLUMNS = (
-    "client",
-    "requests",
-    "finished",
-    "rejected",
-    "cancelled",
-    "service/s",
-    "TTFT p50",
-    "TTFT p99",
-    "TPOT p50",
-    "latency p50",
-    "latency p99",
-    "program p99",
-    "cache hits",
-)
+_CLIENT_COLUMNS: dict[str, Callable[[Measures], str]] = {
+    "requests": lambda client: f"{client.requests:,}",
+    "finished": lambda client: f"{client.finished:,}",
+    "rejected": lambda client: f"{client.rejected:,}",
+    "cancelled": lambda client: f"{client.cancelled:,}",
+    "service/s": lambda client: rate(client.client_service_rate),
+    "TTFT p50": lambda client: time(client.ttft_us.p50),
+    "TTFT p99": lambda client: time(client.ttft_us.p99),
+    "TPOT p50": lambda client: time(client.tpot_us.p50),
+    "latency p50": lambda client: time(client.latency_us.p50),
+    "latency p99": lambda client: time(client.latency_us.p99),
+    "program p99": lambda client: time(client.program_latency_us.p99),
+    "cache hits": lambda client: share(client.prefix_hit_ratio),
+}
 
 
 @attrs.frozen
@@ -90,28 +90,8 @@ def _row(label: str, run: Run) -> list[_Cell]:
 
 def _client_rows(run: Run) -> list[list[str]]:
     """The clients with the largest demand, the largest first."""
-    rows = []
-    for client in run.series.clients[:CLIENTS_SHOWN]:
-        name = run.names[client]
-        measures = run.clients[name]
-        rows.append(
-            [
-                name,
-                f"{measures.requests:,}",
-                f"{measures.finished:,}",
-                f"{measures.rejected:,}",
-                f"{measures.cancelled:,}",
-                rate(measures.client_service_rate),
-                time(measures.ttft_us.p50),
-                time(measures.ttft_us.p99),
-                time(measures.tpot_us.p50),
-                time(measures.latency_us.p50),
-                time(measures.latency_us.p99),
-                time(measures.program_latency_us.p99),
-                share(measures.prefix_hit_ratio),
-            ]
-        )
-    return rows
+    names = [run.names[client] for client in run.series.clients[:CLIENTS_SHOWN]]
+    return [[name, *(text(run.clients[name]) for text in _CLIENT_COLUMNS.values())] for name in names]
 
 
 def _facts(trace: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -140,52 +120,36 @@ def summary_html(comparison: Compared) -> str:
     heads = "".join(f"<th>{escape(name)}<br><small>{escape(small)}</small></th>" for name, small in _COLUMNS)
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(cell.text)}<br><small>{escape(cell.small)}</small></td>' for cell in row)}</tr>"
-        for row in map(_row, comparison.labels(), comparison.runs)
+        for row in itertools.starmap(_row, comparison.named())
     )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def render(comparison: Compared) -> str:
     """The report's HTML."""
-    from jinja2 import Environment
-
-    labels = comparison.labels()
-    pairs = list(zip(labels, comparison.runs, strict=True))
+    pairs = comparison.named()
     hidden = max((len(run.names) for run in comparison.runs), default=0) - CLIENTS_SHOWN
     more = f"{hidden} clients with less demand are in the JSON document." if hidden > 0 else ""
-    return (
-        Environment(autoescape=True)
-        .from_string(PAGE)
-        .render(
-            title="Scheduling policies compared",
-            version=comparison.version,
-            command=comparison.command,
-            name=comparison.trace.get("name", "a workload"),
-            facts=[
-                *_facts(comparison.trace),
-                ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs))),
-            ],
-            notes=notes_of(comparison),
-            columns=_COLUMNS,
-            rows=[_row(label, run) for label, run in pairs],
-            legend=LEGEND,
-            worst=[(label, worst(run)) for label, run in pairs],
-            assumptions=[
-                (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
-                for label, run in pairs
-                if run.assumptions
-            ],
-            plots=plots(comparison),
-            organisations=organisation_cells(comparison, CLIENTS_SHOWN),
-            client_columns=_CLIENT_COLUMNS,
-            clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
-        )
+    return rendered(
+        COMPARISON,
+        title="Scheduling policies compared",
+        version=comparison.version,
+        command=comparison.command,
+        name=comparison.trace.get("name", "a workload"),
+        facts=[*_facts(comparison.trace), ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs)))],
+        notes=notes_of(comparison),
+        columns=_COLUMNS,
+        rows=[_row(label, run) for label, run in pairs],
+        legend=LEGEND,
+        worst=[(label, worst(run)) for label, run in pairs],
+        assumptions=promised(comparison),
+        plots=plots(comparison),
+        organisations=organisation_cells(comparison, CLIENTS_SHOWN),
+        client_columns=["client", *_CLIENT_COLUMNS],
+        clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
     )
 
 
 def write_report(directory: Path, comparison: Compared) -> Path:
     """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "index.html"
-    path.write_text(render(comparison), encoding="utf-8")
-    return path
+    return write_page(directory, render(comparison))

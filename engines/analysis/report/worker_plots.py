@@ -1,6 +1,6 @@
 """The plots of a cluster: what each worker was sent, computed, held and kept waiting, and how even that was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,129 +9,113 @@ from fairsched.engines.analysis.figures import Compared
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.report.canvas import (
     COLOURS,
-    GREY,
     PANELS_MAX,
     WIDTH,
     Plot,
+    Style,
     cost_tick,
     drawn,
-    left_out,
     line_style,
-    panel_size,
-    panels_of,
+    run_panels,
 )
+from fairsched.engines.analysis.series import Floats
 from fairsched.engines.analysis.worker_figures import WORKERS_NAMED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    Draw = Callable[[Axes, Run, int, dict[str, Any]], None]
+    Course = Callable[[Run, int], tuple[Floats, Any]]
 
 
 def worker_plots(comparison: Compared) -> list[Plot]:
     """The plots of workers; none where no run has several."""
     if all(len(run.workers) < 2 for run in comparison.runs):
         return []
-    return [_balance(comparison), _sent(comparison), _work(comparison), _waiting(comparison), _kv(comparison)]
+    return [
+        _balance(comparison),
+        _panels(
+            comparison,
+            "sent",
+            "Requests of each worker over time",
+            "Requests sent to each worker so far: how the router spread them, whatever they cost.",
+            "requests",
+            lambda run, i: (run.worker_series.seconds, run.worker_series.sent[:, i]),
+        ),
+        _panels(
+            comparison,
+            "work",
+            "Work of each worker over time",
+            "Prompt tokens computed plus twice the output tokens, so far: lines that spread are an uneven cluster; a "
+            "router that finds more in the caches ends lower with the same requests.",
+            "work, tokens",
+            lambda run, i: (run.worker_series.seconds, run.worker_series.work[:, i]),
+        ),
+        _panels(
+            comparison,
+            "queue",
+            "Queue of each worker over time",
+            "Requests that wait at each worker: one queue far above the others is a hot spot that the router made.",
+            "waiting requests",
+            lambda run, i: (run.worker_series.seconds, run.worker_series.waiting[:, i]),
+            linewidth=1.1,
+        ),
+        _panels(
+            comparison,
+            "worker-kv",
+            "KV memory of each worker",
+            "KV memory that running requests hold; what is left to the prefix cache is above the line. Where a line "
+            "stays at the top, memory is what that worker's requests wait for.",
+            "% of a worker's KV memory",
+            _kv,
+            top=100,
+            linewidth=1.1,
+        ),
+    ]
 
 
 def _panels(
-    comparison: Compared, name: str, title: str, caption: str, ylabel: str, draw: "Draw", top: float | None = None
+    comparison: Compared,
+    name: str,
+    title: str,
+    caption: str,
+    ylabel: str,
+    course: "Course",
+    top: float | None = None,
+    **style: object,
 ) -> Plot:
     """One panel a run, one line a worker; of many workers the busiest and the idlest in colour, others grey."""
-    runs = comparison.runs[:PANELS_MAX]
-    labels = comparison.labels()[:PANELS_MAX]
-    most = max((len(run.workers) for run in runs), default=0)
 
-    def picture(figure: "Figure") -> None:
-        panels = panels_of(figure, labels, "seconds since the first arrival", ylabel, sharex=True, sharey=True)
-        for axes, run in zip(panels, runs, strict=True):
-            for i in reversed(range(len(run.worker_series.workers))):
-                draw(axes, run, i, _style(run, i))
-        for axes in panels:
-            # Only when everything is drawn: limits that are set no longer follow what comes.
-            axes.set_ylim(0, top)
-            if top is None:
-                axes.yaxis.set_major_formatter(cost_tick)
-        lines, names = _legend(panels[0], most)
-        figure.legend(lines, names, loc="outside upper left", ncols=min(len(names), 8), fontsize=9)
+    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, Style]]:
+        last = len(run.worker_series.workers) - 1
+        for i in range(last, -1, -1):
+            place = i if len(run.workers) <= WORKERS_NAMED else {0: 0, last: 1}.get(i, len(COLOURS))
+            seconds, values = course(run, i)
+            if len(seconds):
+                yield seconds, values, line_style(place) | style
 
-    return drawn(name, title, caption + left_out(comparison), panel_size(len(runs)), picture)
+    def finish(axes: "Axes") -> None:
+        axes.set_ylim(0, top)
+        if top is None:
+            axes.yaxis.set_major_formatter(cost_tick)
 
-
-def _style(run: Run, i: int) -> dict[str, Any]:
-    """How the i-th of a run's workers is drawn."""
-    if len(run.workers) <= WORKERS_NAMED:
-        return line_style(i)
-    last = len(run.worker_series.workers) - 1
-    return line_style({0: 0, last: 1}.get(i, len(COLOURS)))
+    workers = max(len(run.workers) for run in comparison.runs[:PANELS_MAX])
+    shown = [(f"worker {i}", line_style(i)) for i in range(workers)]
+    if workers > WORKERS_NAMED:
+        names = (("most work", 0), ("least work", 1), ("other workers", len(COLOURS)))
+        shown = [(text, line_style(place)) for text, place in names]
+    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, shown, columns=8)
 
 
-def _legend(axes: "Axes", workers: int) -> tuple[list[Any], list[str]]:
-    """Lines and what they mean."""
-    named = workers <= WORKERS_NAMED
-    names = [f"worker {i}" for i in range(workers)] if named else ["most work", "least work", "other workers"]
-    styles = [line_style(i if named or i < 2 else len(COLOURS)) for i in range(len(names))]
-    return [axes.plot([], [], **style)[0] for style in styles], names
-
-
-def _sent(comparison: Compared) -> Plot:
-    """Requests sent to each worker."""
-
-    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
-        axes.plot(run.worker_series.seconds, run.worker_series.sent[:, i], **style)
-
-    caption = "Requests sent to each worker so far: how the router spread them, whatever they cost."
-    return _panels(comparison, "sent", "Requests of each worker over time", caption, "requests", draw)
-
-
-def _work(comparison: Compared) -> Plot:
-    """What each worker computed."""
-
-    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
-        axes.plot(run.worker_series.seconds, run.worker_series.work[:, i], **style)
-
-    caption = (
-        "Prompt tokens computed plus twice the output tokens, so far: lines that spread are an uneven cluster; a "
-        "router that finds more in the caches ends lower with the same requests."
-    )
-    return _panels(comparison, "work", "Work of each worker over time", caption, "work, tokens", draw)
-
-
-def _waiting(comparison: Compared) -> Plot:
-    """Queues over time."""
-
-    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
-        axes.plot(run.worker_series.seconds, run.worker_series.waiting[:, i], **style | {"linewidth": 1.1})
-
-    caption = "Requests that wait at each worker: one queue far above the others is a hot spot that the router made."
-    return _panels(comparison, "queue", "Queue of each worker over time", caption, "waiting requests", draw)
-
-
-def _kv(comparison: Compared) -> Plot:
-    """KV memory of each worker's running requests."""
-
-    def draw(axes: "Axes", run: Run, i: int, style: dict[str, Any]) -> None:
-        rows = run.series.kv.get(run.worker_series.workers[i])
-        if rows is not None:
-            seconds, used, _, capacity = rows.T
-            axes.plot(seconds, 100 * used / capacity, **style | {"linewidth": 1.1})
-
-    caption = (
-        "KV memory that running requests hold; what is left to the prefix cache is above the line. Where a line stays "
-        "at the top, memory is what that worker's requests wait for."
-    )
-    ylabel = "% of a worker's KV memory"
-    return _panels(comparison, "worker-kv", "KV memory of each worker", caption, ylabel, draw, top=100)
+def _kv(run: Run, i: int) -> tuple[Floats, Floats]:
+    """KV memory of a worker's running requests, in per cent."""
+    rows = run.series.kv.get(run.worker_series.workers[i], np.ones((0, 4)))
+    return rows[:, 0], 100 * rows[:, 1] / rows[:, 3]
 
 
 def _balance(comparison: Compared) -> Plot:
     """How even the workers' shares were, a row a run."""
-    labels = [
-        label if run.imbalance is None else f"{label} ({run.imbalance:.2f})"
-        for label, run in zip(comparison.labels(), comparison.runs, strict=True)
-    ]
+    labels = [label if run.imbalance is None else f"{label} ({run.imbalance:.2f})" for label, run in comparison.named()]
 
     def picture(figure: "Figure") -> None:
         grid = figure.subplots(1, 3, sharey=True)
@@ -143,11 +127,10 @@ def _balance(comparison: Compared) -> Plot:
         for axes, (xlabel, values_of) in zip(grid, columns, strict=True):
             for row, run in enumerate(comparison.runs):
                 values = values_of(run)
-                colour = line_style(row)["color"] if row < len(COLOURS) else GREY
+                colour = line_style(row)["color"]
                 axes.scatter(values, [row] * len(values), color=colour, s=28, alpha=0.6, linewidths=0)
                 axes.plot([min(values), max(values)], [row, row], color=colour, linewidth=1)
-            axes.set_xlabel(xlabel)
-            axes.set_xlim(left=0)
+            axes.set(xlabel=xlabel, xlim=(0, None))
         grid[1].set_xlim(0, 103)
         grid[2].set_xlim(0, 103)
         grid[0].set_xlim(right=max(grid[0].get_xlim()[1], 110))

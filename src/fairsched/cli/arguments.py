@@ -10,20 +10,11 @@
 import math
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from fairsched.engines.fleet import (
-    Change,
-    Crash,
-    Drain,
-    Join,
-    Restart,
-    WorkerSpec,
-    checked_changes,
-    checked_workers,
-)
+from fairsched.engines.fleet import Change, Crash, Drain, Join, Restart, WorkerSpec, checked_changes, checked_workers
 from fairsched.engines.simulation import Cluster, Predictor, Reports, latency_model, predictor
 from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, generate, load_trace
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
@@ -33,20 +24,30 @@ DEFAULT_WORKLOAD = "demo"
 EVERY_US = Reports().every_us
 
 _AT = re.compile(r"(?P<worker>\d+)@(?P<at>[^+]+)(\+(?P<down>.+))?")
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)?")
-_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)?")
+NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _NS_MAX = 2**62
+
+
+def number(text: str, expected: str, fits: Callable[[float], bool], kind: Callable[[str], float] = float) -> float:
+    """Return the number in a text; the error says what was expected if there is none, or it does not fit."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not fits(value):
+        raise ArgumentTypeError(f"expected {expected}, found {text!r}")
+    return value
 
 
 def positive_int(text: str) -> int:
     """Return a positive whole number."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise ArgumentTypeError(f"expected a positive whole number, found {text!r}")
-    return value
+    return int(number(text, "a positive whole number", lambda value: value >= 1, int))
+
+
+def positive_number(text: str) -> float:
+    """Return a positive number."""
+    return number(text, "a positive number", lambda value: 0 < value < math.inf)
 
 
 def names(text: str) -> list[str]:
@@ -77,22 +78,11 @@ def rate_scales(text: str) -> list[float]:
 
 def span_ns(text: str) -> int:
     """Return a length of time in nanoseconds, given as 5s, 500ms, 2min or a number of seconds."""
-    found = _TIME.fullmatch(text.strip())
-    value = float(found[1]) * _NS[found[2] or "s"] if found else 0.0
+    found = TIME.fullmatch(text.strip())
+    value = float(found[1]) * NS[found[2] or "s"] if found else 0.0
     if not 1 <= value <= _NS_MAX:
         raise ArgumentTypeError(f"expected a length of time as 5s, 500ms or 2min, found {text!r}")
     return round(value)
-
-
-def positive_number(text: str) -> float:
-    """Return a positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise ArgumentTypeError(f"expected a positive number, found {text!r}")
-    return value
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -120,9 +110,7 @@ def add_workload_arguments(command: ArgumentParser, several_rates: bool = False)
     """Declare the arguments that name a workload; with `several_rates`, `rate_scale` is a list."""
     source = command.add_mutually_exclusive_group()
     source.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="a trace: Azure, BurstGPT or VTC arena CSV; Mooncake, Qwen-Bailian or our JSONL",
+        "--trace", metavar="FILE", help="a trace: Azure, BurstGPT or VTC arena CSV; Mooncake, Qwen-Bailian or our JSONL"
     )
     source.add_argument(
         "--workload",
@@ -306,13 +294,7 @@ def _whole(text: str) -> int:
 
 def _seconds(text: str) -> int:
     """Nanoseconds of so many seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1e9:
-        raise ArgumentTypeError(f"expected a time in seconds, found {text!r}")
-    return round(value * 1e9)
+    return round(number(text, "a time in seconds", lambda value: 0 <= value < 1e9) * 1e9)
 
 
 def _when(text: str, form: str) -> tuple[int, int, int | None]:

@@ -80,10 +80,7 @@ def add_validate(command: ArgumentParser) -> None:
     command.add_argument("--runs", type=positive_int, default=3, metavar="N", help="real runs (default: %(default)s)")
     for name in ("ttft", "tpot"):
         command.add_argument(
-            f"--slo-{name}-ms",
-            type=positive_number,
-            metavar="MS",
-            help="target (default: 90th percentile simulated)",
+            f"--slo-{name}-ms", type=positive_number, metavar="MS", help="target (default: 90th percentile simulated)"
         )
     command.add_argument("--log", type=Path, metavar="DIR", help="write each real run's event log")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
@@ -137,10 +134,7 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
     )
     print(f"Loading model {arguments.model} ...", file=sys.stderr)
     return Workbench.load(
-        spec,
-        kv_capacity_tokens=arguments.kv_capacity_tokens,
-        chunk_max=arguments.chunk_max,
-        clock=arguments.clock,
+        spec, kv_capacity_tokens=arguments.kv_capacity_tokens, chunk_max=arguments.chunk_max, clock=arguments.clock
     )
 
 

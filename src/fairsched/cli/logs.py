@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import span_ns
 from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
-from fairsched.engines.analysis import FIELDS, Columns, read_map
+from fairsched.engines.analysis.audit import FIELDS, Columns, read_map
 from fairsched.engines.workloads import ClientSpec
 
 if TYPE_CHECKING:
@@ -105,15 +105,11 @@ def run_replay(arguments: Namespace) -> int:
 
 def _counterexample(path: Path) -> "Replay | WorldReplay | None":
     """A saved counterexample, run again; None for a log."""
-    from fairsched.verify.logic import is_counterexample, is_world, read_counterexample, replay_counterexample
+    from fairsched.verify import logic
 
-    if is_counterexample(path):
-        return replay_counterexample(read_counterexample(path))
-    if is_world(path):
-        from fairsched.verify.logic import read_world, replay_world
-
-        return replay_world(read_world(path))
-    return None
+    if logic.is_counterexample(path):
+        return logic.replay_counterexample(logic.read_counterexample(path))
+    return logic.replay_world(logic.read_world(path)) if logic.is_world(path) else None
 
 
 def run_explain(arguments: Namespace) -> int:
@@ -127,7 +123,7 @@ def run_explain(arguments: Namespace) -> int:
 
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
-    from fairsched.engines.analysis import audit_log, print_audit
+    from fairsched.engines.analysis.audit import audit_log, print_audit
 
     writable(json=arguments.json)
     folders(report=arguments.report)
@@ -150,7 +146,7 @@ def run_audit(arguments: Namespace) -> int:
         )
     write_figures(arguments.json, found.to_json())
     if arguments.report is not None:
-        from fairsched.engines.analysis import write_audit
+        from fairsched.engines.analysis.audit import write_audit
 
         print(f"Report: {write_audit(arguments.report, found, command_line())}")
     return 0

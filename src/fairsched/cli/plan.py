@@ -1,24 +1,27 @@
 """`fairsched plan` and `fairsched scale`: how many workers of which size keep the targets, and what a growing cluster
 costs its scheduler."""
 
-import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 
 from fairsched.cli.arguments import (
+    NS,
+    TIME,
     add_model_arguments,
     add_workload_arguments,
     names,
+    number,
     pairs,
     positive_int,
     predictor_of,
     workload_of,
 )
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
-from fairsched.engines.analysis import count, index, rate, share, time
+from fairsched.engines.analysis import count, index, print_small, rate, share, time
 from fairsched.engines.capacity import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
 from fairsched.engines.simulation import SIZED, Cluster, ScaleRow, latency_model, scale
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
@@ -27,8 +30,6 @@ from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, ROUTER
 
 EVERY = "all"
 """In place of routers: every one that there is."""
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
-_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 LEGEND = (
     "Decisions/s: one over the mean time that the router, and a worker's policy, takes to decide and to learn events.",
     "CPU s: seconds of one core that the whole simulation took here. Peak: memory of this process so far.",
@@ -42,10 +43,10 @@ def _slo(text: str) -> Slo:
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        matched = _TIME.fullmatch(value.strip())
-        if name not in ("ttft", "tpot") or name in found or matched is None:
+        matched = TIME.fullmatch(value.strip())
+        if name not in ("ttft", "tpot") or name in found or matched is None or matched[2] not in ("us", "ms", "s"):
             raise ArgumentTypeError(f"expected ttft=TIME,tpot=TIME with TIME as 2s, 50ms or 800us, found {text!r}")
-        found[name] = round(float(matched[1]) * _NS[matched[2]])
+        found[name] = round(float(matched[1]) * NS[matched[2]])
     if len(found) != 2 or not all(value >= 1_000 for value in found.values()):
         raise ArgumentTypeError(f"expected a target for ttft and one for tpot, of 1us or more each, found {text!r}")
     return Slo(ttft_ns=found["ttft"], tpot_ns=found["tpot"])
@@ -53,13 +54,7 @@ def _slo(text: str) -> Slo:
 
 def _attainment(text: str) -> float:
     """A share above 0, at most 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise ArgumentTypeError(f"expected a share above 0 and at most 1, found {text!r}")
-    return value
+    return number(text, "a share above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 def _gpu_counts(text: str) -> list[int]:
@@ -265,10 +260,14 @@ def _show_plan(found: CapacityPlan, report: Path | None) -> None:
             table.add_row(*row)
         console.print(table)
     if report is not None:
-        from fairsched.engines.capacity import attainment_plot, write_plan
+        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.capacity import attainment_plot
 
-        plot = attainment_plot(found.placements, found.attainment)
-        print(f"Report: {write_plan(report, command=command_line(), lines=lines, tables=tables, plot=plot)}")
+        plots = [attainment_plot(found.placements, found.attainment)]
+        path = write_sheet(
+            report, title="How many workers", command=command_line(), lines=lines, tables=tables, plots=plots
+        )
+        print(f"Report: {path}")
 
 
 # --- scale ------------------------------------------------------------------------------------------------------------
@@ -353,6 +352,22 @@ def run_scale(arguments: Namespace) -> int:
     return 0 if complete else 130
 
 
+_SCALE_COLUMNS: dict[str, Callable[[ScaleRow], str]] = {
+    "workers": lambda row: f"{row.workers:,}",
+    "clients": lambda row: f"{row.clients:,}",
+    "requests": lambda row: f"{row.requests:,}",
+    "CPU\ns": lambda row: rate(row.cpu_s),
+    "router\ndecisions/s": lambda row: count(row.router_decisions_per_s),
+    "local\ndecisions/s": lambda row: count(row.local_decisions_per_s),
+    "peak\nMB": lambda row: f"{row.peak_rss_bytes / 1e6:,.0f}",
+    "served\nreq/s": lambda row: rate(row.throughput_rps),
+    "imbalance": lambda row: rate(row.imbalance),
+    "Jain": lambda row: index(row.jain),
+    "gap": lambda row: count(row.gap),
+    "gap /\nbound": lambda row: share(row.gap_over_bound),
+}
+
+
 def _show_scale(rows: list[ScaleRow], title: str) -> None:
     from rich.table import Table
 
@@ -360,32 +375,7 @@ def _show_scale(rows: list[ScaleRow], title: str) -> None:
     for column in _SCALE_COLUMNS:
         table.add_column(column, justify="right", vertical="bottom")
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*(text(row) for text in _SCALE_COLUMNS.values()))
     console = terminal()
     console.print(table)
-    for line in LEGEND:
-        console.print(f"[dim]{line}[/]", highlight=False)
-
-
-_SCALE_COLUMNS = (
-    *("workers", "clients", "requests", "CPU\ns", "router\ndecisions/s", "local\ndecisions/s", "peak\nMB"),
-    *("served\nreq/s", "imbalance", "Jain", "gap", "gap /\nbound"),
-)
-
-
-def _cells(row: ScaleRow) -> tuple[str, ...]:
-    """A row of the table."""
-    return (
-        f"{row.workers:,}",
-        f"{row.clients:,}",
-        f"{row.requests:,}",
-        rate(row.cpu_s),
-        count(row.router_decisions_per_s),
-        count(row.local_decisions_per_s),
-        f"{row.peak_rss_bytes / 1e6:,.0f}",
-        rate(row.throughput_rps),
-        rate(row.imbalance),
-        index(row.jain),
-        count(row.gap),
-        share(row.gap_over_bound),
-    )
+    print_small(console, LEGEND)

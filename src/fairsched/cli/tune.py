@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 from fairsched.cli.arguments import (
@@ -14,11 +15,9 @@ from fairsched.cli.arguments import (
     workload_of,
 )
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
-from fairsched.engines.analysis import count, rate, share, time
+from fairsched.engines.analysis import count, plain_table, print_small, rate, share, time
 from fairsched.engines.capacity import Point, Tuning, tune
 from fairsched.engines.simulation import Cluster, latency_model
-
-_COLUMNS = ("quantum", "cap", "req/s", "lost", "wait p99", "TTFT p99", "gap", "proved wait,\ncost units", "in time", "")
 
 
 def add_tune(command: ArgumentParser) -> None:
@@ -63,11 +62,7 @@ def add_tune(command: ArgumentParser) -> None:
         "cost units divided by it (default: what each run's worker charged on average while it had work)",
     )
     command.add_argument(
-        "--quanta",
-        type=_quanta,
-        metavar="LEAST-MOST",
-        default="64-65536",
-        help="where to look (default: %(default)s)",
+        "--quanta", type=_quanta, metavar="LEAST-MOST", default="64-65536", help="where to look (default: %(default)s)"
     )
     command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="equal workers (default: 1)")
     command.add_argument(
@@ -167,28 +162,26 @@ def _nearest_proof(tuning: Tuning, target: str) -> list[str]:
     ]
 
 
-def _rows(tuning: Tuning) -> list[list[str]]:
-    rows = []
-    order = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
-    for point in order:
-        marks = ["chosen"] if point == tuning.chosen else []
-        if point.keeps(tuning.max_wait_us):
-            marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
-        rows.append(
-            [
-                f"{point.quantum:,}",
-                "none" if point.cap is None else f"{point.cap:,}",
-                rate(point.throughput),
-                share(tuning.lost(point)),
-                time(point.wait_us.p99),
-                time(point.measures.ttft_us.p99),
-                count(point.gap),
-                count(point.bound_cost),
-                time(point.bound_us),
-                ", ".join(marks),
-            ]
-        )
-    return rows
+_COLUMNS: dict[str, Callable[[Tuning, Point], str]] = {
+    "quantum": lambda tuning, point: f"{point.quantum:,}",
+    "cap": lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
+    "req/s": lambda tuning, point: rate(point.throughput),
+    "lost": lambda tuning, point: share(tuning.lost(point)),
+    "wait p99": lambda tuning, point: time(point.wait_us.p99),
+    "TTFT p99": lambda tuning, point: time(point.measures.ttft_us.p99),
+    "gap": lambda tuning, point: count(point.gap),
+    "proved wait,\ncost units": lambda tuning, point: count(point.bound_cost),
+    "in time": lambda tuning, point: time(point.bound_us),
+    "": lambda tuning, point: ", ".join(_marks(tuning, point)),
+}
+
+
+def _marks(tuning: Tuning, point: Point) -> list[str]:
+    """What a row says of its point."""
+    marks = ["chosen"] if point == tuning.chosen else []
+    if point.keeps(tuning.max_wait_us):
+        marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
+    return marks
 
 
 def _scope(tuning: Tuning) -> list[str]:
@@ -217,33 +210,32 @@ def _scope(tuning: Tuning) -> list[str]:
 
 
 def _show(tuning: Tuning, report: Path | None) -> None:
-    from rich import box
-    from rich.table import Table
-
     console = terminal()
-    lines, rows = _lines(tuning), _rows(tuning)
+    lines = _lines(tuning)
+    points = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
+    rows = [[text(tuning, point) for text in _COLUMNS.values()] for point in points]
     for line in lines:
         console.print(line, highlight=False, markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table()
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console.print(table)
     small = _scope(tuning)
-    for line in small:
-        console.print(f"[dim]{line}[/]", highlight=False)
+    print_small(console, small)
     if report is not None:
-        from fairsched.engines.capacity import write_tuning
+        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.capacity import pareto_plot
 
         shown = ("Every configuration that was run", [name.replace("\n", " ") for name in _COLUMNS], rows)
-        path = write_tuning(
+        path = write_sheet(
             report,
+            title="Quantum and in-flight cap",
             command=command_line(),
             lines=lines,
-            table=shown,
+            tables=[shown],
+            plots=[pareto_plot(tuning)],
             small=small,
-            tuning=tuning,
-            chosen=tuning.chosen,
         )
         print(f"Report: {path}")

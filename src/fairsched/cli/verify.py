@@ -74,11 +74,7 @@ def run_verify(arguments: Namespace) -> int:
     if arguments.certificate is not None:
         check_free(arguments.certificate)
     outcome = outcome_of(
-        arguments.policy or (),
-        deployment,
-        quick=arguments.quick,
-        jobs=arguments.jobs,
-        counterexamples=COUNTEREXAMPLES,
+        arguments.policy or (), deployment, quick=arguments.quick, jobs=arguments.jobs, counterexamples=COUNTEREXAMPLES
     )
     print(as_text(outcome, deployment), end="")
     if without := list(ungated(outcome.subjects)):

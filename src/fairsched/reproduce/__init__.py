@@ -7,7 +7,7 @@ by paper or subject; `ROWS` holds all of them.
 
 import re
 
-from fairsched.reproduce import aladdin, batchllm, d2lpm, dlpm, floods, larry, preble, sal
+from fairsched.reproduce import aladdin, batchllm, d2lpm, dlpm, floods, larry, routers
 from fairsched.reproduce.row import Ours, Row, Say
 
 __all__ = ["ROWS", "Ours", "Row", "Say"]
@@ -19,11 +19,7 @@ def _place(row: Row) -> tuple[int, str]:
     return int(number), letter
 
 
-ROWS: dict[str, Row] = {
-    row.id: row
-    for row in sorted(
-        (*aladdin.ROWS, *batchllm.ROWS, *d2lpm.ROWS, *dlpm.ROWS, *floods.ROWS, *larry.ROWS, *preble.ROWS, *sal.ROWS),
-        key=_place,
-    )
-}
+_FILES = (aladdin, batchllm, d2lpm, dlpm, floods, larry, routers)
+_FOUND = (each for file in _FILES for each in vars(file).values() if isinstance(each, Row))
+ROWS: dict[str, Row] = {row.id: row for row in sorted(_FOUND, key=_place)}
 """In the order of their ids."""

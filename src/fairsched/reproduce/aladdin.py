@@ -3,7 +3,7 @@
 Source: the Aladdin paper, evaluation.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import attrs
 
@@ -17,8 +17,7 @@ from fairsched.policies.batching import EagerPrefill
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.placement import Aladdin
 from fairsched.policies.registry import ROUTERS
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import workload
+from fairsched.reproduce.row import Ours, Row, Say, workload
 
 MODEL = "opt-13b-a100"
 TTFT_MS, TPOT_MS = 2_000, 50
@@ -30,6 +29,11 @@ ABLATION = {20: (12, 13), 40: (24, 26)}
 BASELINES = ("join-shortest-queue", "power-of-two")
 LOCAL = FCFS(batching=EagerPrefill(reserve="optimistic"))
 """Aladdin's workers compute new prompts at once."""
+_LENGTHS = (
+    "OPT-13B on one A100 (DistServe's profile), lengths of Azure's conversations on Poisson arrivals in place of "
+    "ShareGPT's, targets of 2 s and 50 ms a token for 99 % of the requests in place of all, bucketed predictions that "
+    "are right three times in four"
+)
 
 
 def _jobs(rate_rps: int) -> Workload:
@@ -56,8 +60,20 @@ def _workers(name: str, rate_rps: int) -> int:
     return found
 
 
+@partial(
+    Row,
+    id="18",
+    about="workers at equal attainment",
+    source="Aladdin, evaluation",
+    paper="40 % fewer GPUs than JSQ and 71 % fewer than default vLLM; in split phases 60 % and 49 % fewer decode "
+    "GPUs than JSQ and P2C",
+    band="10 to 40 % fewer workers than JSQ and than P2C",
+    why=f"{_LENGTHS}; how much is saved rests on the target per token: best fit keeps long decodes together and "
+    "counts what every prefill takes from them, which matters little where the target is loose",
+    seconds=80,
+)
 def fewer_workers(say: Say) -> Ours:
-    """Row 18: workers at equal attainment."""
+    """Workers at equal attainment."""
     needed = {}
     for name in ("aladdin", *BASELINES):
         say(name)
@@ -71,8 +87,18 @@ def fewer_workers(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="19",
+    about="workers against the rate",
+    source="Aladdin, section 4.4, equation 7",
+    paper="the number of workers is a line in the rate",
+    band="R^2 above 0.97",
+    why=_LENGTHS,
+    seconds=100,
+)
 def linear_in_rate(say: Say) -> Ours:
-    """Row 19: workers against rate."""
+    """Workers against rate."""
     points = []
     for rate_rps in RATES_RPS:
         say(f"{rate_rps} requests a second")
@@ -86,8 +112,20 @@ def linear_in_rate(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="20",
+    about="re-balancing on prediction errors",
+    source="Aladdin, Algorithm 2; the ablation is ours",
+    paper="no figure",
+    band="fewer requests miss a target with re-balancing than without",
+    why="moves are few: a heartbeat of 50 ms has one or two new requests, and only these may go elsewhere. The "
+    "gain is near noise: over 6 runs with heartbeats of 200 ms it was 143 against 141. A plan that follows what is "
+    "seen, our default, does as well without moves. That moves keep the sum of errors is P-ALD-6",
+    seconds=60,
+)
 def rebalancing(say: Say) -> Ours:
-    """Row 20: requests that miss a target when predictions are wrong, by what is done about errors."""
+    """Requests that miss a target when predictions are wrong, by what is done about errors."""
     missed: dict[str, int] = {}
     for mode in ("rebalance", "ignore", "follow"):
         say(mode)
@@ -109,50 +147,3 @@ def rebalancing(say: Say) -> Ours:
 def _shares(jobs: Workload, run: RunSpec, numbers: tuple[int, ...]) -> list[float]:
     measure = measured(jobs, run, Cluster(PRESETS[MODEL]))
     return [measure(workers).slo_attainment or 0.0 for workers in numbers]
-
-
-_LENGTHS = (
-    "OPT-13B on one A100 (DistServe's profile), lengths of Azure's conversations on Poisson arrivals in place of "
-    "ShareGPT's, targets of 2 s and 50 ms a token for 99 % of the requests in place of all, bucketed predictions that "
-    "are right three times in four"
-)
-
-ROWS = (
-    Row(
-        id="18",
-        about="workers at equal attainment",
-        source="Aladdin, evaluation",
-        paper="40 % fewer GPUs than JSQ and 71 % fewer than default vLLM; in split phases 60 % and 49 % fewer decode "
-        "GPUs than JSQ and P2C",
-        band="10 to 40 % fewer workers than JSQ and than P2C",
-        tier="B",
-        why=f"{_LENGTHS}; how much is saved rests on the target per token: best fit keeps long decodes together and "
-        "counts what every prefill takes from them, which matters little where the target is loose",
-        seconds=80,
-        measure=fewer_workers,
-    ),
-    Row(
-        id="19",
-        about="workers against the rate",
-        source="Aladdin, section 4.4, equation 7",
-        paper="the number of workers is a line in the rate",
-        band="R^2 above 0.97",
-        tier="B",
-        why=_LENGTHS,
-        seconds=100,
-        measure=linear_in_rate,
-    ),
-    Row(
-        id="20",
-        about="re-balancing on prediction errors",
-        source="Aladdin, Algorithm 2; the ablation is ours",
-        paper="no figure",
-        band="fewer requests miss a target with re-balancing than without",
-        tier="B",
-        why="moves are few: a heartbeat of 50 ms has one or two new requests, and only these may go elsewhere. The "
-        "gain is near noise: over 6 runs with heartbeats of 200 ms it was 143 against 141. A plan that follows what is "
-        "seen, our default, does as well without moves. That moves keep the sum of errors is P-ALD-6",
-        seconds=60,
-        measure=rebalancing,
-    ),
-)

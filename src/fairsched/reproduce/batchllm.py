@@ -5,7 +5,7 @@ Batching".  Prompts come all at once; outputs of the micro-benchmarks are not st
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from fairsched.model.events import Decoded, Event, Prefilled
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.offline import Grouping, groups_by, tree_of
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, measured, rate, run
+from fairsched.reproduce.row import A100, Ours, Row, Say, measured, rate, run
 
 VLLM = {"reserve": "optimistic"}
 """First come first served as vLLM has it: outputs grow, at most 256 requests run."""
@@ -39,8 +38,19 @@ def _ratio(prompts: list[Prompt], grouping: Grouping = "exact") -> float:
     return 100 * groups_by(tree_of(prompts), grouping).saving_ratio
 
 
+@partial(
+    Row,
+    id="1",
+    about="what one level of sharing can save",
+    source="BatchLLM, evaluation, micro-benchmark",
+    paper="85.2 and 92.6 %: 16 prompts share 2,000 or 16,000 tokens and have 200 of their own",
+    band="85.23 and 92.59 %",
+    tier="A",
+    why="15/16 of 2,000/2,200 and of 16,000/16,200, found by the grouping",
+    seconds=1,
+)
 def one_level(say: Say) -> Ours:
-    """Row 1: 16 prompts share all but 200 tokens."""
+    """16 prompts share all but 200 tokens."""
     found = {}
     for prefix in (2_000, 16_000):
         say(f"{prefix:,} shared tokens")
@@ -53,8 +63,21 @@ def one_level(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="2",
+    about="what grouping saves on two levels",
+    source="BatchLLM, evaluation, settings A and B",
+    paper="48.6 and 39.7 %; about 25 % by a heuristic",
+    band="48.62, 39.69 and 25.05 %, and 49.17 and 44.74 % with sharing on all levels",
+    tier="A",
+    why="50 documents of 490 (B: 400) tokens, 64 parts of 11 (101) and 2 prompts of 1,000 tokens about each: the "
+    "whole numbers that give these figures; the heuristic groups each prompt with those with whom it shares "
+    "most",
+    seconds=3,
+)
 def two_levels(say: Say) -> Ours:
-    """Row 2: 50 documents, 64 parts of each, 2 prompts about each part, of 1,000 tokens."""
+    """50 documents, 64 parts of each, 2 prompts about each part, of 1,000 tokens."""
     figures: dict[str, dict[str, float]] = {}
     for setting, document, part in (("A", 490, 11), ("B", 400, 101)):
         say(f"setting {setting}")
@@ -110,8 +133,19 @@ def _hits(jobs: Workload, policy: str, params: Mapping[str, object], capacity: i
     return 100 * measured(found.measures.prefix_hit_ratio, "a share of cached tokens")
 
 
+@partial(
+    Row,
+    id="3",
+    about="what an LRU cache keeps of the sharing",
+    source="BatchLLM, evaluation",
+    paper="40.1 % against 85.2 %, 2.12 times: 6,400 prompts in random order, 16 of each group",
+    band="at least 1.8 times",
+    why="simulated A100 of 80 GB with a model of 8B, requests as they come and their prefixes evicted in LRU "
+    "order; what is hit is what is resident of 400 prefixes of 2,000 tokens, so it grows with memory",
+    seconds=30,
+)
 def lru(say: Say) -> Ours:
-    """Row 3: the cache of a server that takes prompts as they come, and that of one that groups them."""
+    """The cache of a server that takes prompts as they come, and that of one that groups them."""
     jobs = shared(400, 16, 2_000, 200)
     sweep = {}
     for capacity in CAPACITIES:
@@ -128,8 +162,18 @@ def lru(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="4",
+    about="what an LRU cache keeps of long prefixes",
+    source="BatchLLM, evaluation",
+    paper="6.3 % against 92.6 %, 14.7 times",
+    band="at least 10 times",
+    why="as row 3 with prefixes of 16,000 tokens, of which 26 fit",
+    seconds=15,
+)
 def lru_long(say: Say) -> Ours:
-    """Row 4: the same with long prefixes, of which few fit."""
+    """The same with long prefixes, of which few fit."""
     jobs = shared(400, 16, 16_000, 200)
     say("as they come")
     kept = _hits(jobs, "fcfs", VLLM)
@@ -142,8 +186,19 @@ def lru_long(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="5",
+    about="what sorting by prefix is worth",
+    source="BatchLLM, evaluation",
+    paper="vLLM 6.0 to 13.0 requests a second, 2.17 times, and BatchLLM 18, 1.38 times of that",
+    band="1.8 to 2.4 times, and at least 1.05 times of that",
+    why="as row 3; sorted prompts that start together compute one prefix several times, where grouped ones wait "
+    "for it; the rest of the paper's 1.38 is its attention kernel's, which is not simulated",
+    seconds=15,
+)
 def sorting(say: Say) -> Ours:
-    """Row 5: what sorting alone is worth, and what grouping is beside it."""
+    """What sorting alone is worth, and what grouping is beside it."""
     say("as they come")
     shuffled = rate(run(shared(400, 16, 2_000, 200), "fcfs", latency=A100, params=VLLM))
     say("sorted")
@@ -182,8 +237,21 @@ def _spread(rng: np.random.Generator, count: int) -> Ints:
     return rng.geometric(1 / 400, count).clip(1, 2_000)
 
 
+@partial(
+    Row,
+    id="6",
+    about="what token batching is worth",
+    source="BatchLLM, evaluation, industry traffic",
+    paper="5.79 to 5.94 and 8.16 to 8.47 requests a second, 2.6 and 3.8 %",
+    band="2 to 5 %, and a smaller share of steps below half of the token budget",
+    why="3,000 prompts, of which three share 1,570 tokens and have 30 of their own (the paper's averages); "
+    "outputs are not stated, and 400 tokens give a rate between the paper's two.  What is gained over a limit "
+    "of 256 requests depends on them: short ones leave before so many run, and where lengths differ and the "
+    "longest is reserved for each, memory is the tighter limit and a tenth of it is kept free",
+    seconds=25,
+)
 def token_batching(say: Say) -> Ours:
-    """Row 6: as many requests as memory holds against at most 256, both grouped."""
+    """As many requests as memory holds against at most 256, both grouped."""
     cases: tuple[tuple[str, int | Outputs], ...] = (("100", 100), ("200", 200), ("400", 400), ("about 400", _spread))
     gains, valleys = {}, {}
     for name, outputs in cases:
@@ -208,8 +276,20 @@ def _heavy_tail(rng: np.random.Generator, count: int) -> Ints:
     return np.minimum(10 + 25 * rng.pareto(1.5, count), 512).astype(np.int64)
 
 
+@partial(
+    Row,
+    id="7",
+    about="a heavy tail of outputs",
+    source="BatchLLM, evaluation",
+    paper="3.2 times: 320 requests, 20 groups of 16, 2,000 shared tokens and 200 of their own",
+    band="at least 2 times, from prefill alone",
+    why="against no sharing at all; outputs are 10 + 25 Lomax(1.5) cut at 512, which has the paper's mean, median "
+    "and p99, as a Pareto of 1.5 between 10 and 512 has not.  20 prefixes fit into memory, so a prefix cache "
+    "alone is as good",
+    seconds=3,
+)
 def heavy_tail(say: Say) -> Ours:
-    """Row 7: with grouping and without any sharing."""
+    """With grouping and without any sharing."""
     jobs = shared(20, 16, 2_000, 200, _heavy_tail)
     bare = Workload(
         "no sharing",
@@ -231,93 +311,3 @@ def heavy_tail(say: Say) -> Ours:
         grouped / none >= 2,
         {"no_cache_rps": none, "lru_rps": cached, "grouped_rps": grouped},
     )
-
-
-ROWS = (
-    Row(
-        id="1",
-        about="what one level of sharing can save",
-        source="BatchLLM, evaluation, micro-benchmark",
-        paper="85.2 and 92.6 %: 16 prompts share 2,000 or 16,000 tokens and have 200 of their own",
-        band="85.23 and 92.59 %",
-        tier="A",
-        why="15/16 of 2,000/2,200 and of 16,000/16,200, found by the grouping",
-        seconds=1,
-        measure=one_level,
-    ),
-    Row(
-        id="2",
-        about="what grouping saves on two levels",
-        source="BatchLLM, evaluation, settings A and B",
-        paper="48.6 and 39.7 %; about 25 % by a heuristic",
-        band="48.62, 39.69 and 25.05 %, and 49.17 and 44.74 % with sharing on all levels",
-        tier="A",
-        why="50 documents of 490 (B: 400) tokens, 64 parts of 11 (101) and 2 prompts of 1,000 tokens about each: the "
-        "whole numbers that give these figures; the heuristic groups each prompt with those with whom it shares "
-        "most",
-        seconds=3,
-        measure=two_levels,
-    ),
-    Row(
-        id="3",
-        about="what an LRU cache keeps of the sharing",
-        source="BatchLLM, evaluation",
-        paper="40.1 % against 85.2 %, 2.12 times: 6,400 prompts in random order, 16 of each group",
-        band="at least 1.8 times",
-        tier="B",
-        why="simulated A100 of 80 GB with a model of 8B, requests as they come and their prefixes evicted in LRU "
-        "order; what is hit is what is resident of 400 prefixes of 2,000 tokens, so it grows with memory",
-        seconds=30,
-        measure=lru,
-    ),
-    Row(
-        id="4",
-        about="what an LRU cache keeps of long prefixes",
-        source="BatchLLM, evaluation",
-        paper="6.3 % against 92.6 %, 14.7 times",
-        band="at least 10 times",
-        tier="B",
-        why="as row 3 with prefixes of 16,000 tokens, of which 26 fit",
-        seconds=15,
-        measure=lru_long,
-    ),
-    Row(
-        id="5",
-        about="what sorting by prefix is worth",
-        source="BatchLLM, evaluation",
-        paper="vLLM 6.0 to 13.0 requests a second, 2.17 times, and BatchLLM 18, 1.38 times of that",
-        band="1.8 to 2.4 times, and at least 1.05 times of that",
-        tier="B",
-        why="as row 3; sorted prompts that start together compute one prefix several times, where grouped ones wait "
-        "for it; the rest of the paper's 1.38 is its attention kernel's, which is not simulated",
-        seconds=15,
-        measure=sorting,
-    ),
-    Row(
-        id="6",
-        about="what token batching is worth",
-        source="BatchLLM, evaluation, industry traffic",
-        paper="5.79 to 5.94 and 8.16 to 8.47 requests a second, 2.6 and 3.8 %",
-        band="2 to 5 %, and a smaller share of steps below half of the token budget",
-        tier="B",
-        why="3,000 prompts, of which three share 1,570 tokens and have 30 of their own (the paper's averages); "
-        "outputs are not stated, and 400 tokens give a rate between the paper's two.  What is gained over a limit "
-        "of 256 requests depends on them: short ones leave before so many run, and where lengths differ and the "
-        "longest is reserved for each, memory is the tighter limit and a tenth of it is kept free",
-        seconds=25,
-        measure=token_batching,
-    ),
-    Row(
-        id="7",
-        about="a heavy tail of outputs",
-        source="BatchLLM, evaluation",
-        paper="3.2 times: 320 requests, 20 groups of 16, 2,000 shared tokens and 200 of their own",
-        band="at least 2 times, from prefill alone",
-        tier="B",
-        why="against no sharing at all; outputs are 10 + 25 Lomax(1.5) cut at 512, which has the paper's mean, median "
-        "and p99, as a Pareto of 1.5 between 10 and 512 has not.  20 prefixes fit into memory, so a prefix cache "
-        "alone is as good",
-        seconds=3,
-        measure=heavy_tail,
-    ),
-)

@@ -3,10 +3,11 @@
 Source: Cao et al., "Locality-aware Fair Scheduling in LLM Serving" (DLPM), evaluation.
 """
 
+from functools import partial
+
 from fairsched.engines.analysis import Run
 from fairsched.model.request import Workload
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, falls, measured, p99_s, rate, run, well_behaved, workload
+from fairsched.reproduce.row import A100, Ours, Row, Say, falls, measured, p99_s, rate, run, well_behaved, workload
 
 WORKERS = 4
 QUANTA = (2_000, 5_000, 10_000, 20_000, 40_000)
@@ -29,8 +30,18 @@ CELLS: tuple[tuple[str, str, str, dict[str, object]], ...] = (
 COLLAPSE = "trees S2"
 
 
+@partial(
+    Row,
+    id="36",
+    about="the quantum of D2LPM",
+    source="DLPM, evaluation",
+    paper="Q_w from 2,000 to 40,000: throughput rises, then flattens; Jain's index falls from 0.855 to 0.83",
+    band="rises by a fifth or more, by less than a tenth in the last step; Jain's index falls by less than 0.1",
+    why="trees of thoughts with one client of longer questions, 4 workers; DLPM's quantum is the same",
+    seconds=60,
+)
 def quantum(say: Say) -> Ours:
-    """Row 36: throughput and Jain's index by the router's quantum."""
+    """Throughput and Jain's index by the router's quantum."""
     jobs = workload("tree-of-thoughts", "longer-prefix", rate=16.0, trees=16)
     rates, even = [], []
     for size in QUANTA:
@@ -51,8 +62,22 @@ def _ttft_s(found: Run, jobs: Workload) -> float:
     return max(measured(found.clients[name].ttft_us.p99, "p99") for name in well_behaved(jobs)) / 1e6
 
 
+@partial(
+    Row,
+    id="40",
+    about="misbehaving clients before 4 workers",
+    source="DLPM, evaluation",
+    paper="up to 2.87 times VTC's throughput, 2.22 times RR + LPM's, which collapses on S2 trees of thoughts as "
+    "workers grow; latency of well-behaved clients up to 7.18 times better than Preble's; QA of S2 loses to Preble",
+    band="in one cell each at least 1.5 times VTC's throughput, and p99 twice as good as E2's and as RR + LPM's; "
+    "RR + LPM less than doubles from 1 to 4 workers on S2 trees",
+    why="p99 is of the time to the first token: a whole program's time is mostly decoding in a batch that the "
+    "misbehaving client fills too, which no order of admissions changes; E2 rebalances here, and wins QA, where "
+    "documents do not fit beside each other and turns between clients evict them",
+    seconds=180,
+)
 def misbehaving(say: Say) -> Ours:
-    """Row 40: throughput, and well-behaved clients' p99, of four systems with a client that misbehaves."""
+    """Throughput, and well-behaved clients' p99, of four systems with a client that misbehaves."""
     figures: dict[str, dict[str, tuple[float, float, float]]] = {}
     for cell, name, how, params in CELLS:
         jobs = workload(name, how, **params)
@@ -83,8 +108,19 @@ def misbehaving(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="41",
+    about="a longer prefix monopolises a worker",
+    source="DLPM, evaluation: 4 workers, 3 branches",
+    paper="Preble by matching ratio sends client 0's requests to one worker: the cluster falls to a quarter",
+    band="E2 by matching ratio alone at less than half of D2LPM's throughput",
+    why="a header of 16,384 tokens that all share, A100; the paper's baseline exploits by matching ratio and does "
+    "not rebalance, and so do we: all work goes to one worker. E2 with its rebalancing is hardly hurt",
+    seconds=60,
+)
 def monopoly(say: Say) -> Ours:
-    """Row 41: routers that exploit what is cached, while client 0 has a longer prefix."""
+    """Routers that exploit what is cached, while client 0 has a longer prefix."""
     lengths = {"header_tokens": 16_384, "question_tokens": 256, "longer_question_tokens": 1_024}
     jobs = workload("tree-of-thoughts", "longer-prefix", branches=3, clients=4, trees=8, rate=8.0, **lengths)
     say("d2lpm")
@@ -103,45 +139,3 @@ def monopoly(say: Say) -> Ours:
         shares["E2 by matching ratio alone"] < 0.5,
         {"of_d2lpm": shares},
     )
-
-
-ROWS = (
-    Row(
-        id="36",
-        about="the quantum of D2LPM",
-        source="DLPM, evaluation",
-        paper="Q_w from 2,000 to 40,000: throughput rises, then flattens; Jain's index falls from 0.855 to 0.83",
-        band="rises by a fifth or more, by less than a tenth in the last step; Jain's index falls by less than 0.1",
-        tier="B",
-        why="trees of thoughts with one client of longer questions, 4 workers; DLPM's quantum is the same",
-        seconds=60,
-        measure=quantum,
-    ),
-    Row(
-        id="40",
-        about="misbehaving clients before 4 workers",
-        source="DLPM, evaluation",
-        paper="up to 2.87 times VTC's throughput, 2.22 times RR + LPM's, which collapses on S2 trees of thoughts as "
-        "workers grow; latency of well-behaved clients up to 7.18 times better than Preble's; QA of S2 loses to Preble",
-        band="in one cell each at least 1.5 times VTC's throughput, and p99 twice as good as E2's and as RR + LPM's; "
-        "RR + LPM less than doubles from 1 to 4 workers on S2 trees",
-        tier="B",
-        why="p99 is of the time to the first token: a whole program's time is mostly decoding in a batch that the "
-        "misbehaving client fills too, which no order of admissions changes; E2 rebalances here, and wins QA, where "
-        "documents do not fit beside each other and turns between clients evict them",
-        seconds=180,
-        measure=misbehaving,
-    ),
-    Row(
-        id="41",
-        about="a longer prefix monopolises a worker",
-        source="DLPM, evaluation: 4 workers, 3 branches",
-        paper="Preble by matching ratio sends client 0's requests to one worker: the cluster falls to a quarter",
-        band="E2 by matching ratio alone at less than half of D2LPM's throughput",
-        tier="B",
-        why="a header of 16,384 tokens that all share, A100; the paper's baseline exploits by matching ratio and does "
-        "not rebalance, and so do we: all work goes to one worker. E2 with its rebalancing is hardly hurt",
-        seconds=60,
-        measure=monopoly,
-    ),
-)

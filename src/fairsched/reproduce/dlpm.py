@@ -3,8 +3,9 @@
 Source: Cao et al., "Locality-aware Fair Scheduling in LLM Serving" (DLPM), evaluation.
 """
 
-from fairsched.reproduce.row import Ours, Row, Say
-from fairsched.reproduce.runs import A100, falls, measured, rate, run, workload
+from functools import partial
+
+from fairsched.reproduce.row import A100, Ours, Row, Say, falls, measured, rate, run, workload
 
 QUANTA = (256, 1_024, 4_096, 16_384, 32_768, 65_536, 262_144)
 CLIENTS = ((5, 30), (10, 15), (20, 7), (30, 5), (50, 3))
@@ -19,8 +20,20 @@ MIX = {
 """Two clients of each kind of program."""
 
 
+@partial(
+    Row,
+    id="35",
+    about="the quantum moves DLPM from VTC to LPM",
+    source="DLPM, figure 1",
+    paper="a larger quantum gives more throughput and less fairness: a front between VTC and LPM",
+    band="throughput rises and Jain's index of charged service falls with the quantum (within 1 % and 0.2 %); "
+    "within 10 % of LPM's throughput at the large end, of VTC's Jain index at the small end",
+    why="24 clients, so that their trees do not fit into memory side by side; the small end keeps more than VTC's "
+    "throughput, since a client's own requests still go longest prefix first",
+    seconds=15,
+)
 def front(say: Say) -> Ours:
-    """Row 35: quanta between VTC and LPM."""
+    """Quanta between VTC and LPM."""
     jobs = workload("tree-of-thoughts", "longer-prefix", clients=24, trees=8, rate=8)
     say("lpm and vtc")
     lpm, vtc = run(jobs, "lpm"), run(jobs, "vtc")
@@ -42,8 +55,19 @@ def front(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="37",
+    about="5 to 50 clients at a constant rate",
+    source="DLPM, evaluation",
+    paper="DLPM's service rate stays close to LPM's, VTC's is lower",
+    band="dlpm/lpm >= 0.9 and vtc/lpm below dlpm/lpm at every point",
+    why="A100; on the A10G, whose memory does not hold a tree in progress for each of 20 clients or more, dlpm/lpm "
+    "falls to 0.73 with the default quantum",
+    seconds=15,
+)
 def clients(say: Say) -> Ours:
-    """Row 37: the same trees from more and more clients."""
+    """The same trees from more and more clients."""
     dlpm, vtc = [], []
     for count, trees in CLIENTS:
         say(f"{count} clients")
@@ -62,8 +86,19 @@ def clients(say: Say) -> Ours:
     )
 
 
+@partial(
+    Row,
+    id="38",
+    about="clients of different programs",
+    source="DLPM, figure 12",
+    paper="DLPM's response and completion times are best, VTC's charged service is most even",
+    band="the same signs, of means",
+    why="trees of thoughts, judges and questions about documents of 8,000 tokens, one A10G; at p99 LPM's programs "
+    "end earlier, since it starves the clients that would make others wait",
+    seconds=10,
+)
 def mixed(say: Say) -> Ours:
-    """Row 38: clients of three kinds of programs on one worker."""
+    """Clients of three kinds of programs on one worker."""
     jobs = workload("mixed", None, parts="+".join(MIXED), rate=12.0, **MIX)
     runs = {}
     for policy in ("fcfs", "lpm", "vtc", "dlpm"):
@@ -79,44 +114,3 @@ def mixed(say: Say) -> Ours:
         best and max(even, key=even.__getitem__) == "vtc",
         {"ttft_mean_s": response, "program_mean_s": completion, "jain_charged": even},
     )
-
-
-ROWS = (
-    Row(
-        id="35",
-        about="the quantum moves DLPM from VTC to LPM",
-        source="DLPM, figure 1",
-        paper="a larger quantum gives more throughput and less fairness: a front between VTC and LPM",
-        band="throughput rises and Jain's index of charged service falls with the quantum (within 1 % and 0.2 %); "
-        "within 10 % of LPM's throughput at the large end, of VTC's Jain index at the small end",
-        tier="B",
-        why="24 clients, so that their trees do not fit into memory side by side; the small end keeps more than VTC's "
-        "throughput, since a client's own requests still go longest prefix first",
-        seconds=15,
-        measure=front,
-    ),
-    Row(
-        id="37",
-        about="5 to 50 clients at a constant rate",
-        source="DLPM, evaluation",
-        paper="DLPM's service rate stays close to LPM's, VTC's is lower",
-        band="dlpm/lpm >= 0.9 and vtc/lpm below dlpm/lpm at every point",
-        tier="B",
-        why="A100; on the A10G, whose memory does not hold a tree in progress for each of 20 clients or more, dlpm/lpm "
-        "falls to 0.73 with the default quantum",
-        seconds=15,
-        measure=clients,
-    ),
-    Row(
-        id="38",
-        about="clients of different programs",
-        source="DLPM, figure 12",
-        paper="DLPM's response and completion times are best, VTC's charged service is most even",
-        band="the same signs, of means",
-        tier="B",
-        why="trees of thoughts, judges and questions about documents of 8,000 tokens, one A10G; at p99 LPM's programs "
-        "end earlier, since it starves the clients that would make others wait",
-        seconds=10,
-        measure=mixed,
-    ),
-)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis import Audit, Columns, Recorder, read_map, run_charging, without_service
+from fairsched.engines.analysis import Recorder, run_charging
+from fairsched.engines.analysis.audit import Audit, Columns, read_map, without_service
 from fairsched.engines.analysis.audit.access_log import read_access_log
 from fairsched.engines.analysis.audit.findings import findings
 from fairsched.engines.analysis.audit.logs import policy_if_there, workload_of_log
@@ -36,6 +37,28 @@ def audited(path: Path, starved_ms: int = 5, window_ms: int = 10, **options: Any
     """An audit of an access log."""
     log = read_access_log(path)
     return findings(evidence_of(log, **options), starved_after_ns=starved_ms * MS, window_ns=window_ms * MS)
+
+
+def audit_of(lines: list[Line], seed: int | None = None, **options: Any) -> Audit:
+    """An audit of an access log of these lines."""
+    with TemporaryDirectory() as folder:
+        return audited(write(Path(folder) / "access.jsonl", lines, seed), **options)
+
+
+def charged_by_client(found: Audit) -> list[int]:
+    """What all requests of each client were charged."""
+    calls = found.evidence.calls
+    asked = np.zeros(len(found.clients), dtype=np.int64)
+    np.add.at(asked, calls.client, calls.cost)
+    costs: list[int] = asked.tolist()
+    return costs
+
+
+def logged(folder: Path, *rows: object) -> Path:
+    """An access log of these rows."""
+    path = folder / "a.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
 
 
 # --- logs of ours -----------------------------------------------------------------------------------------------------
@@ -69,9 +92,7 @@ def test_a_run_logs_audit_is_what_was_compared(run: tuple[Workload, Case]) -> No
         assert client.failed == measures.rejected + measures.cancelled
         assert client.latency_us == measures.latency_us
     # Every charge is a request's.
-    asked = np.zeros(len(workload.clients), dtype=np.int64)
-    np.add.at(asked, evidence.calls.client, evidence.calls.cost)
-    assert asked.tolist() == [client.service for client in found.clients]
+    assert charged_by_client(found) == [client.service for client in found.clients]
     assert {job.request.id for job in again.jobs} <= {job.request.id for job in workload.jobs}
 
 
@@ -90,9 +111,7 @@ def test_a_live_engines_log_is_audited(
     found = findings(evidence)
     assert sum(client.requests for client in found.clients) == len(sent) == len(workload.jobs)
     assert all(client.finished + client.failed == client.requests for client in found.clients)
-    asked = np.zeros(len(found.clients), dtype=np.int64)
-    np.add.at(asked, evidence.calls.client, evidence.calls.cost)
-    assert asked.tolist() == [client.service for client in found.clients]
+    assert charged_by_client(found) == [client.service for client in found.clients]
     assert any("Weights changed" in note for note in found.notes) <= configured
 
 
@@ -110,9 +129,7 @@ def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: st
             evidence, _ = read_run_log(world.log, policy_if_there)
             found = findings(evidence)
             assert sum(client.requests for client in found.clients) == world.count
-            asked = np.zeros(len(found.clients), dtype=np.int64)
-            np.add.at(asked, evidence.calls.client, evidence.calls.cost)
-            for client, cost in zip(found.clients, asked.tolist(), strict=True):
+            for client, cost in zip(found.clients, charged_by_client(found), strict=True):
                 assert client.unfinished or client.service == cost
             assert "GateRespected" not in found.broken_assumptions()
             if evidence.bound is not None and "MemReserve" not in found.broken_assumptions():
@@ -164,8 +181,7 @@ def test_rows_in_any_order_give_the_same_audit(lines: list[Line], seed: int) -> 
 @given(lines=LINES)
 def test_service_and_gap_are_those_of_the_definition(lines: list[Line]) -> None:
     """Played event by event, the log has the same service of each client and the same largest gap."""
-    with TemporaryDirectory() as folder:
-        found = audited(write(Path(folder) / "access.jsonl", lines))
+    found = audit_of(lines)
     slow = Slow.of(lines)
     assert {client.name: client.service for client in found.clients if client.service} == {
         name: amount for name, amount in slow.service().items() if amount
@@ -176,9 +192,7 @@ def test_service_and_gap_are_those_of_the_definition(lines: list[Line]) -> None:
 @given(lines=LINES, rows_max=st.integers(1, 30))
 def test_long_logs_lose_no_service(lines: list[Line], rows_max: int) -> None:
     """Summed up over longer times, every client still gets what it got, and the scope says how long."""
-    with TemporaryDirectory() as folder:
-        path = write(Path(folder) / "access.jsonl", lines)
-        exact, coarse = audited(path), audited(path, rows_max=rows_max)
+    exact, coarse = audit_of(lines), audit_of(lines, rows_max=rows_max)
     assert [client.service for client in coarse.clients] == [client.service for client in exact.clients]
     said = any("summed up over" in line for line in coarse.evidence.limits)
     assert said or coarse.gap == exact.gap
@@ -187,8 +201,7 @@ def test_long_logs_lose_no_service(lines: list[Line], rows_max: int) -> None:
 @given(lines=LINES, starved_ms=st.integers(1, 20))
 def test_starvation_is_that_of_the_definition(lines: list[Line], starved_ms: int) -> None:
     """Each stretch is a time in which its client waited and only others were charged, and none is missed."""
-    with TemporaryDirectory() as folder:
-        found = audited(write(Path(folder) / "access.jsonl", lines), starved_ms)
+    found = audit_of(lines, starved_ms=starved_ms)
     slow, origin = Slow.of(lines), min(line.arrival for line in lines)
     expected = set()
     for client in {line.client for line in lines}:
@@ -252,8 +265,7 @@ def test_a_fair_division_is_max_min(data: st.DataObject) -> None:
 @given(lines=LINES, window_ms=st.integers(1, 30))
 def test_leads_add_up_to_nothing_and_end(lines: list[Line], window_ms: int) -> None:
     """At any time all leads together are nothing, and when everything was served each of them is."""
-    with TemporaryDirectory() as folder:
-        found = audited(write(Path(folder) / "access.jsonl", lines), window_ms=window_ms)
+    found = audit_of(lines, window_ms=window_ms)
     lead = found.shares.lead
     assert np.abs(lead.sum(axis=1)).max() < 1e-6
     assert np.abs(lead[-1]).max() < 1e-6
@@ -326,9 +338,7 @@ VLLM = {
 @pytest.mark.parametrize("row", [LITELLM, OPENAI, SPAN, VLLM], ids=["litellm", "openai", "span", "vllm"])
 def test_common_logs_need_no_map(tmp_path: Path, row: dict[str, Any]) -> None:
     """What proxies, engines and spans usually write is read as it is meant."""
-    path = tmp_path / "access.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    log = read_access_log(path)
+    log = read_access_log(logged(tmp_path, row))
     assert log.clients == ("gold",)
     assert (log.prompt[0], log.output[0], log.failed[0]) == (10, 4, 0)
     assert log.served_ns[0] - log.arrival_ns[0] == 500 * MS
@@ -365,9 +375,7 @@ def test_csv_and_json_say_the_same(lines: list[Line]) -> None:
 )
 def test_a_moments_unit_is_seen(tmp_path: Path, value: object, unit: str) -> None:
     """Seconds, their fractions and ISO 8601 are told apart, and all of them mean the same moment."""
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"start": value, "latency_s": 1, "prompt_tokens": 1, "output_tokens": 1}) + "\n")
-    log = read_access_log(path)
+    log = read_access_log(logged(tmp_path, {"start": value, "latency_s": 1, "prompt_tokens": 1, "output_tokens": 1}))
     assert log.arrival_ns[0] == 1700000000_250_000_000
     assert any(unit.replace("iso", "ISO 8601") in line for line in log.reading if line.startswith("arrival"))
 
@@ -385,11 +393,11 @@ ok = ["fine"]
 
 def test_a_map_of_few_lines_names_columns(tmp_path: Path) -> None:
     """Columns, units and successes are as a map says; an end and a length of time make an arrival."""
-    path, mapped = tmp_path / "a.jsonl", tmp_path / "map.toml"
+    mapped = tmp_path / "map.toml"
     mapped.write_text(MAP)
     assert len(MAP.strip().splitlines()) <= 10
     row = {"t": 5_000, "took": 2, "who": {"name": "x"}, "in": 3, "out": 4, "code": "fine"}
-    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"code": "broke", "out": 0}) + "\n")
+    path = logged(tmp_path, row, row | {"code": "broke", "out": 0})
     log = read_access_log(path, read_map(mapped))
     assert log.clients == ("x",)
     assert (log.end_ns - log.arrival_ns).tolist() == [2 * MS, 2 * MS]
@@ -453,10 +461,7 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: Any, said: str)
 
 def test_what_came_from_a_cache_is_charged_to_nobody(tmp_path: Path) -> None:
     """Neither when a request is let in nor in all."""
-    path = tmp_path / "a.jsonl"
-    row = GOOD | {"prompt_tokens": 100, "cached_tokens": 64, "output_tokens": 3}
-    path.write_text(json.dumps(row) + "\n")
-    found = audited(path)
+    found = audited(logged(tmp_path, GOOD | {"prompt_tokens": 100, "cached_tokens": 64, "output_tokens": 3}))
     assert found.clients[0].service == 100 - 64 + 2 * 3
     assert found.evidence.calls.cost.tolist() == [100 - 64 + 2 * 3]
 
@@ -464,9 +469,7 @@ def test_what_came_from_a_cache_is_charged_to_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moment", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00+05:00", "2026-02-30T00:00:00Z"])
 def test_a_date_that_is_none_of_ours_is_named(tmp_path: Path, moment: str) -> None:
     """Dates that 64 bits of nanoseconds do not hold are refused like those that are none."""
-    path = tmp_path / "a.jsonl"
-    rows = [GOOD | {"start": each} for each in ("2026-11-21T18:00:00Z", moment)]
-    path.write_text("".join(json.dumps({**row, "start_ms": None}) + "\n" for row in rows))
+    path = logged(tmp_path, *(GOOD | {"start": each, "start_ms": None} for each in ("2026-11-21T18:00:00Z", moment)))
     with pytest.raises(TraceError, match="row 2, field start: expected a time as in ISO 8601"):
         read_access_log(path)
 
@@ -507,8 +510,7 @@ def test_a_file_that_is_no_access_log_is_refused(tmp_path: Path, text: str, said
 
 def test_a_column_that_the_map_names_must_be_there(tmp_path: Path) -> None:
     """The message lists the columns that there are."""
-    path, mapped = tmp_path / "a.jsonl", tmp_path / "m.toml"
-    path.write_text(json.dumps(GOOD) + "\n")
+    path, mapped = logged(tmp_path, GOOD), tmp_path / "m.toml"
     mapped.write_text('client = "tenant"\n')
     with pytest.raises(TraceError, match="a column 'tenant', which the map names, found only client, latency_ms"):
         read_access_log(path, read_map(mapped))
@@ -516,18 +518,13 @@ def test_a_column_that_the_map_names_must_be_there(tmp_path: Path) -> None:
 
 def test_what_a_log_cannot_tell_is_said(tmp_path: Path) -> None:
     """Without a first token, a client, a queue or a cache the scope says what follows."""
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"timestamp": 1700000000, "duration": 2.5, "prompt_tokens": 10, "output_tokens": 2}\n')
-    found = audited(path)
+    row = {"timestamp": 1700000000, "duration": 2.5, "prompt_tokens": 10, "output_tokens": 2}
+    found = audited(logged(tmp_path, row))
     said = "\n".join((*found.evidence.limits, *found.notes))
     for part in (
-        "without a time of a first token",
-        "names no clients",
-        "is taken for the time of arrival",
-        "read as seconds",
+        *("without a time of a first token", "names no clients", "is taken for the time of arrival", "read as seconds"),
+        *("cannot be told apart", "prefix cache is unknown", "not in it", "no bound"),
     ):
-        assert part in said
-    for part in ("cannot be told apart", "prefix cache is unknown", "not in it", "no bound"):
         assert part in said
     assert found.clients[0].wait_us_max == 2.5e6
 

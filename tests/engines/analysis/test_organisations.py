@@ -11,25 +11,22 @@ import pytest
 from fairsched.cli import main
 from fairsched.engines.analysis import Run, organisations, share, time
 from fairsched.engines.serving import Engine
-from fairsched.engines.simulation import Cluster, RunSpec
-from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import ClientSpec, WorkloadError, generate
 from fairsched.engines.workloads.clients import assign
 from fairsched.engines.workloads.readers.rows import TraceRow
-from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Groups, Prompt, Workload
 from fairsched.policies.catalog import DLPMHierarchical
-from fairsched.policies.registry import local_policy, with_parameters
-from fairsched.policies.routers import RoundRobin
 from tests.support.fake_executor import FakeExecutor
 
 SPLIT = generate("split", keys=4, others=2, duration_s=6, many_rate=12, rate=8, seed=3)
+PLAIN = msgspec.structs.replace(SPLIT, clients=tuple(Client(c.id, c.name) for c in SPLIT.clients))
+"""The same without groups."""
 
 
 def ran(workload: Workload, policy: str) -> Run:
     """The figures of a run on one worker."""
-    run = RunSpec(with_parameters(local_policy(policy), {}), policy, {}, RoundRobin())
-    return run_one(workload, run, Cluster(PRESETS["llama-3.2-3b-a10g"], kv_capacity_tokens=8_000))[0]
+    return simulate(workload, policy, cluster=Cluster("llama-3.2-3b-a10g", kv_capacity_tokens=8_000))
 
 
 def test_splitting_up_takes_shares_under_the_flat_gate_alone() -> None:
@@ -54,8 +51,7 @@ def test_an_organisation_of_one_client_is_that_client() -> None:
     assert result.organisations is not None
     assert result.organisations.each["single-1"].measures == result.clients["single-1/key"]
     assert result.to_json()["organisations"]["each"]["many"]["clients"] == 4
-    plain = msgspec.structs.replace(SPLIT, clients=tuple(Client(c.id, c.name) for c in SPLIT.clients))
-    alone = ran(plain, "vtc")
+    alone = ran(PLAIN, "vtc")
     assert alone.organisations is None
     assert "organisations" not in alone.to_json()
     # A gate that shares among clients takes no notice of groups.
@@ -64,10 +60,9 @@ def test_an_organisation_of_one_client_is_that_client() -> None:
 
 def test_a_run_without_groups_has_the_log_that_it_had() -> None:
     """Only clients that are told of change the log: with a weight, as ever, or with groups."""
-    plain = msgspec.structs.replace(SPLIT, clients=tuple(Client(c.id, c.name) for c in SPLIT.clients))
-    hashes = {name: ran(made, "vtc").log_sha256 for name, made in (("plain", plain), ("groups", SPLIT))}
-    assert hashes["plain"] != hashes["groups"]
-    assert hashes["plain"] == ran(msgspec.structs.replace(plain, name="other"), "vtc").log_sha256
+    plain = ran(PLAIN, "vtc").log_sha256
+    assert plain != ran(SPLIT, "vtc").log_sha256
+    assert plain == ran(msgspec.structs.replace(PLAIN, name="other"), "vtc").log_sha256
 
 
 def test_organisations_are_outermost_groups_and_who_is_in_none() -> None:
@@ -81,18 +76,12 @@ def test_organisations_are_outermost_groups_and_who_is_in_none() -> None:
 def test_a_client_with_a_groups_name_is_beside_the_group() -> None:
     """As the gate has it: each is measured alone, with its own weight, and the bound is for the two."""
     clients = tuple(Client(c.id, "many", 2) if c.name == "single-1/key" else c for c in SPLIT.clients)
-    assert [(each.name, each.weight) for each in organisations(clients)] == [
-        ("many", 1),
-        ("many (in no group)", 2),
-        ("single-2", 1),
-    ]
+    named = [(each.name, each.weight) for each in organisations(clients)]
+    assert named == [("many", 1), ("many (in no group)", 2), ("single-2", 1)]
     found = ran(msgspec.structs.replace(SPLIT, clients=clients), "fcfs+hierarchical").organisations
     assert found is not None
-    assert {name: one.clients for name, one in found.each.items()} == {
-        "many": 4,
-        "many (in no group)": 1,
-        "single-2": 1,
-    }
+    counts = {name: one.clients for name, one in found.each.items()}
+    assert counts == {"many": 4, "many (in no group)": 1, "single-2": 1}
     assert found.each["many (in no group)"].share == pytest.approx(1 / 2, abs=0.03)
     assert found.bound is not None
     assert found.gap.cost <= found.bound

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from fairsched.model.serialization import digest
 from tests.support.logs import RUNS, Case, Written, build, stop_early, write
 
 Prepare = Callable[[Simulator], None]
+PLAIN = Case("fcfs", latency=PRESETS[DEFAULT_PRESET], kv_capacity_tokens=20_000)
 
 
 def _unchanged(_: Simulator) -> None:
@@ -46,7 +48,7 @@ def test_replay_equals_the_run(run: tuple[Workload, Case], prepare: Prepare) -> 
     assert report.equal
     assert report.log_sha256 == written.log_sha256
     for worker, simulated in zip(report.workers, written.simulator.workers, strict=True):
-        if report.states_compared:
+        if report.states_left_out is None:
             assert worker.state_digest == digest(simulated.policy_state)
         assert worker.running_requests == len(simulated.state.in_flight)
         assert worker.cached_tokens == simulated.state.cache.tree.cached_tokens
@@ -60,7 +62,7 @@ def test_a_log_tells_the_assumptions_of_its_run(run: tuple[Workload, Case], prep
     with TemporaryDirectory() as folder:
         written = write(Path(folder) / "log", workload, case, prepare=prepare)
         report = replay(written.path, build)
-    if not report.states_compared:
+    if report.states_left_out is not None:
         assert not report.assumptions
         return
     policy = case.build()
@@ -101,7 +103,7 @@ def test_reading_gives_the_events_that_were_logged(run: tuple[Workload, Case]) -
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """A run with preemptions, evictions and two workers."""
-    case = Case("dlpm", {"reserve": "optimistic"}, 2, kv_capacity_tokens=20_000, latency=PRESETS[DEFAULT_PRESET])
+    case = attrs.evolve(PLAIN, policy="dlpm", params={"reserve": "optimistic"}, workers=2)
     written = write(tmp_path_factory.mktemp("demo") / "demo.jsonl", generate("demo", limit=120), case)
     assert any(isinstance(event, Preempted) for event in written.events)
     return written
@@ -216,13 +218,7 @@ def test_cut_off_log_is_replayed_as_far_as_it_goes(kept: float, demo: Written) -
 
 def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
     """A writer that was left before the end leaves all events and no last line."""
-    workload = generate("demo", limit=20)
-    written = write(
-        tmp_path / "log",
-        workload,
-        Case("fcfs", latency=PRESETS[DEFAULT_PRESET], kv_capacity_tokens=20_000),
-        complete=False,
-    )
+    written = write(tmp_path / "log", generate("demo", limit=20), PLAIN, complete=False)
     report = replay(written.path, build)
     assert (report.complete, report.equal, report.difference) == (False, False, None)
     assert report.log_sha256 == written.log_sha256
@@ -230,13 +226,8 @@ def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
 
 def test_log_is_streamed(tmp_path: Path) -> None:
     """Each event is in the file's stream when it happens: a writer holds no more than what is not yet defined."""
-    written = write(
-        tmp_path / "log",
-        generate("demo", limit=20),
-        Case("fcfs", latency=PRESETS[DEFAULT_PRESET], kv_capacity_tokens=20_000),
-    )
-    lines = [
-        line for line in written.path.read_bytes().splitlines() if line.startswith(b'["') and b'["request"' not in line
-    ]
+    written = write(tmp_path / "log", generate("demo", limit=20), PLAIN)
+    whole = written.path.read_bytes().splitlines()
+    lines = [line for line in whole if line.startswith(b'["') and b'["request"' not in line]
     log = read_log(written.path)
     assert [line_of(event) for _, event in log] == lines

@@ -8,23 +8,20 @@ import attrs
 import pytest
 from rich.console import Console
 
-from fairsched.engines.analysis import COLOURS, GREY, Comparison, Recorder, Run, count, print_comparison, time
+from fairsched.engines.analysis import Comparison, Recorder, Run, count, print_comparison, time
 from fairsched.engines.analysis.figures import broken, standing, who, worst
+from fairsched.engines.analysis.report import COLOURS, GREY
 from fairsched.engines.analysis.report.canvas import TEXT
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.report.report import render, write_report
 from fairsched.engines.analysis.table import LEGEND
-from fairsched.engines.simulation import Cluster, RunSpec
-from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Prefilled, Rejected
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.monitor import Finding
 from fairsched.model.monitor.guarantee import Breach
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
-POLICY = LOCAL_POLICIES["lpm"]
 MS = 1_000_000
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -138,17 +135,11 @@ def test_page_is_well_formed_and_stands_alone(html: str) -> None:
 def test_a_cluster_s_report_plots_its_workers(workers: int, named: str) -> None:
     """With several workers come five plots of them in place of the one of KV memory; each has a panel or row a run."""
     workload = generate("toolbench", documents=4, sharers=10, rate=60)
-    runs = [
-        run_one(workload, RunSpec(POLICY, "lpm", {}, ROUTERS[router]), Cluster(PRESETS[DEFAULT_PRESET], workers))[0]
-        for router in ("round-robin", "random")
-    ]
+    cluster = Cluster(workers=workers)
+    runs = [simulate(workload, "lpm", router, cluster=cluster) for router in ("round-robin", "random")]
     found = {plot.title: plot.svg for plot in plots(compared(*runs))}
     assert "KV memory in use" not in found
-    for title in (
-        "Requests of each worker over time",
-        "Work of each worker over time",
-        "Queue of each worker over time",
-    ):
+    for title in (f"{what} of each worker over time" for what in ("Requests", "Work", "Queue")):
         assert named in found[title]
         assert found[title].count("lpm r") == 2
     assert named in found["KV memory of each worker"]

@@ -14,8 +14,7 @@ import attrs
 import pytest
 
 from fairsched.engines.logs import CanonicalLog
-from fairsched.engines.simulation import Cluster, RunSpec, Simulator
-from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.simulation import Cluster, Simulator, simulate
 from fairsched.engines.workloads import load_trace
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Rejected
 from fairsched.model.latency import PRESETS
@@ -65,12 +64,7 @@ CASES = {
 def hashes(case: Case, limit: int | None) -> dict[str, str]:
     """The log's hash of every policy's run."""
     workload = case.workload(limit)
-    return {
-        name: run_one(workload, RunSpec(LOCAL_POLICIES[name], name, {}, ROUTERS["round-robin"]), case.cluster)[
-            0
-        ].log_sha256
-        for name in POLICIES
-    }
+    return {name: simulate(workload, name, cluster=case.cluster).log_sha256 for name in POLICIES}
 
 
 class Ends:

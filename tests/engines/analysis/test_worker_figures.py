@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis.worker_figures import WORKERS_NAMED, WORKERS_SHOWN, imbalance, worker_figures
 from fairsched.engines.fleet import Change, Crash, Drain, Join
-from fairsched.engines.simulation import Cluster, RunSpec, simulate_events
-from fairsched.engines.simulation.runs import run_one
+from fairsched.engines.simulation import Cluster, simulate, simulate_events
 from fairsched.engines.workloads import generate
 from fairsched.model.events import (
     Admitted,
@@ -132,8 +131,7 @@ def test_figures_are_those_of_who_follows_every_event(
 def test_the_workers_of_a_run_add_up_to_it() -> None:
     """Requests, output tokens and hits over all workers are the run's, and the document lists every worker."""
     workload = generate("toolbench", documents=8, sharers=20, rate=30)
-    run = RunSpec(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["longest-prefix"])
-    result, _, _ = run_one(workload, run, Cluster(PRESET, workers=4))
+    result = simulate(workload, "lpm", "longest-prefix", cluster=Cluster(PRESET, workers=4))
     measures, workers = result.measures, result.workers
     assert [each.worker for each in workers] == [0, 1, 2, 3]
     assert sum(each.requests for each in workers) == measures.requests
@@ -154,8 +152,7 @@ def test_of_many_workers_the_busiest_the_idlest_and_those_between_are_shown() ->
     """Up to the limit all are named in order; above, the chosen are in order of their work, its ends among them."""
     workload = generate("toolbench", documents=20, sharers=10, rate=200)
     for count in (WORKERS_NAMED, WORKERS_SHOWN + 20):
-        run = RunSpec(LOCAL_POLICIES["lpm"], "lpm", {}, ROUTERS["random"])
-        result, _, _ = run_one(workload, run, Cluster(PRESET, workers=count))
+        result = simulate(workload, "lpm", "random", cluster=Cluster(PRESET, workers=count))
         work = [each.work for each in result.workers]
         assert len(work) == count
         shown = [work[worker] for worker in result.worker_series.workers]

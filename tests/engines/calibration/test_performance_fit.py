@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched.engines.calibration import asked, fit_performance, scaled_latency
 from fairsched.engines.calibration.performance_fit import Iteration, TooFewError, fit_scaling
 from fairsched.engines.capacity import fewest, line
-from fairsched.engines.capacity.packing_optimum import Packing, fewest_workers, fits_in
+from fairsched.engines.capacity.packing_optimum import Packing, fits_in
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel, Performance
 from fairsched.policies.placement import Rules, Wanted, pack
 from fairsched.policies.placement.aladdin.limits import context_cost, decode_slack
@@ -129,7 +129,7 @@ def test_the_solver_s_optimum_is_that_of_all_ways(
         if all(_kept(packing, [requests[i] for i in range(n) if way[i] == worker]) for worker in set(way))
     )
     optimum = min(ways)
-    assert fewest_workers(packing, n) == optimum
+    assert fits_in(packing, optimum)
     assert not fits_in(packing, optimum - 1)
     rules = Rules(SMALL, tpot_ns, 100, 50, "normalised", "lock-step")
     due = 1 << 40 if ttft_ns is None else ttft_ns
