@@ -12,67 +12,14 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from fairsched.model.pricing import Rates
+from fairsched.policies import placement, routers
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import BATCHINGS, Batching
-from fairsched.policies.catalog import (
-    DLPM,
-    FCFS,
-    LARRY,
-    LPM,
-    S3,
-    TRAIL,
-    VTC,
-    Ageing,
-    BatchLLM,
-    DfsWeight,
-    DLPMGlobal,
-    DLPMHierarchical,
-    DLPMPrinted,
-    FairLARRY,
-    FastServe,
-    FCFSOptimistic,
-    HybridBatchLLM,
-    LARRYPrinted,
-    LearningToRank,
-    NoPreempt,
-    PiA,
-    Preble,
-    PreblePrinted,
-    ShortestPromptFirst,
-    UpstreamFirst,
-)
+from fairsched.policies.catalog import COMPOSITIONS
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.placement import Aladdin, AladdinGrouped, AladdinPrinted, AladdinSplit
-from fairsched.policies.routers import (
-    D2LPM,
-    E2,
-    SAL,
-    CentralDLPM,
-    E2Printed,
-    Freeness,
-    JoinShortestQueue,
-    Llumnix,
-    LongestPrefixRouter,
-    OraclePartition,
-    PerClientRoundRobin,
-    PowerOfTwo,
-    Random,
-    RoundRobin,
-    SALPrinted,
-    Stealing,
-)
 
-LOCAL_POLICIES: dict[str, ComposedPolicy] = {
-    policy.name: policy
-    for policy in (
-        *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal(), DLPMHierarchical()),
-        *(FCFSOptimistic(), NoPreempt(), Ageing(), DfsWeight(), S3(), PiA()),
-        *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
-        *(TRAIL(), LearningToRank(), FastServe()),
-        *(BatchLLM(), HybridBatchLLM()),
-    )
-}
+LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (make() for make in COMPOSITIONS)}
 """Local policies by name, with their defaults."""
 
 GATES: dict[str, AnyGate] = {gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate())}
@@ -81,29 +28,19 @@ GATES: dict[str, AnyGate] = {gate.name: gate for gate in (OpenGate(), CounterGat
 ROUTERS: dict[str, AnyRouter] = {
     router.name: router
     for router in (
-        RoundRobin(),
-        PerClientRoundRobin(),
-        Random(),
-        PowerOfTwo(),
-        JoinShortestQueue(),
-        Freeness(),
-        Llumnix(),
-        SAL(),
-        SALPrinted(),
-        E2(),
-        E2Printed(),
-        LongestPrefixRouter(),
-        OraclePartition(),
-        D2LPM(),
-        Stealing(),
+        *(routers.RoundRobin(), routers.PerClientRoundRobin(), routers.Random(), routers.PowerOfTwo()),
+        *(routers.JoinShortestQueue(), routers.Freeness(), routers.Llumnix(), routers.SAL(), routers.SALPrinted()),
+        *(routers.E2(), routers.E2Printed(), routers.LongestPrefixRouter(), routers.OraclePartition()),
+        *(routers.D2LPM(), routers.Stealing()),
     )
 }
 """Routers by name, with their defaults."""
 
-CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {
-    **ROUTERS,
-    **{each.name: each for each in (CentralDLPM(), Aladdin(), AladdinPrinted(), AladdinSplit(), AladdinGrouped())},
-}
+_HOLDING: tuple[AnyClusterPolicy, ...] = (
+    *(routers.CentralDLPM(), placement.Aladdin(), placement.AladdinPrinted()),
+    *(placement.AladdinSplit(), placement.AladdinGrouped()),
+)
+CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {**ROUTERS, **{each.name: each for each in _HOLDING}}
 """What may stand before the workers, by name: routers, and policies that hold requests."""
 
 Value = int | str | None
