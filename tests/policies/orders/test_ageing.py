@@ -11,7 +11,8 @@ from fairsched.model.worker import transitions
 from fairsched.policies.catalog import Ageing
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import AgeingOrder, Columns
+from fairsched.policies.orders import AgeingOrder
+from fairsched.policies.orders.abilities import Columns
 from fairsched.policies.orders.abilities.queue_ranking import EXACT_MAX, PRIORITY_MAX
 from tests.support.policy_play import Play
 

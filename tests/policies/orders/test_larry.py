@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policies.orders import Columns, LarryOrder, LarryPrintedOrder
+from fairsched.policies.orders import LarryOrder, LarryPrintedOrder
+from fairsched.policies.orders.abilities import Columns
 from fairsched.policies.orders.abilities.queue_ranking import AHEAD, EXACT_MAX
 
 CAPACITY = 1_000

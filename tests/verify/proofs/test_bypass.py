@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.policies.orders import DUE_RESPECTED
-from fairsched.policies.orders.abilities import bypass
+from fairsched.policies.orders.abilities import DUE_RESPECTED, bypass
 from fairsched.policies.orders.abilities.bypass import THEOREMS
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from fairsched.verify.logic import Claim, counterexample_document, replay_counterexample, violations

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.policies.orders import GROUPS_RISE, QUOTA_POSITIVE, TURN_RESPECTED, picks_max, turns_max
+from fairsched.policies.orders.abilities import GROUPS_RISE, QUOTA_POSITIVE, TURN_RESPECTED, picks_max, turns_max
 from fairsched.policies.orders.abilities import weighted_round_robin as turns
 from fairsched.policies.orders.abilities.weighted_round_robin import THEOREMS
 from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, replay_counterexample, violations

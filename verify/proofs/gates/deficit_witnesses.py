@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.policies.gates import gap_cost, weighted_gap_cost
+from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
 from fairsched.verify.logic import BEGIN, RATES, Claim, RunStep, Values, Witness, World, one, served
 from fairsched.verify.proofs.gates import changes as change_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs

@@ -22,9 +22,8 @@ from fairsched.policies.gates import (
     DeficitGate,
     HierarchicalGate,
     deficit,
-    gap_cost,
-    weighted_gap_cost,
 )
+from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
 from fairsched.verify.logic import (
     BEGIN,
     Bug,

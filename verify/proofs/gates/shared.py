@@ -25,7 +25,8 @@ from fairsched.model.theorem import (
     STALE_READS,
     Theorem,
 )
-from fairsched.policies.gates import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER, gap_cost
+from fairsched.policies.gates.deficit import gap_cost
+from fairsched.policies.gates.shared import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER
 from fairsched.verify.logic import (
     BEGIN,
     RATES,

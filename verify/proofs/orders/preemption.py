@@ -21,7 +21,6 @@ from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import (
     AGE_BITS,
-    P_DISPLACED,
     P_FS_1,
     P_LTR_1,
     P_TRAIL,
@@ -33,6 +32,7 @@ from fairsched.policies.orders import (
     level_after,
     service_left,
 )
+from fairsched.policies.orders.abilities import P_DISPLACED
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, with_names
 from fairsched.verify.proofs.kernels import preemption
