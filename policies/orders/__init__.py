@@ -1,4 +1,4 @@
-"""Orders: one integer for a waiting request, larger goes first, one order a file. Read `base` first."""
+"""Orders: one integer for a waiting request, larger goes first, of one kind a file. Read `base` first."""
 
 from fairsched.policies.orders.ageing import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
 from fairsched.policies.orders.base import (
@@ -22,11 +22,8 @@ from fairsched.policies.orders.larry import (
     LarryOrder,
     LarryPrintedOrder,
 )
-from fairsched.policies.orders.learning_to_rank import P_LTR_1, ShortestPredicted
-from fairsched.policies.orders.plain import Arrival, LongestPrefix, ShortestPrompt
-from fairsched.policies.orders.priority_groups import PriorityGroups
-from fairsched.policies.orders.trail import P_TRAIL, ShortestRemaining, predicted
-from fairsched.policies.orders.upstream_first import DownstreamLevels
+from fairsched.policies.orders.plain import Arrival, DownstreamLevels, LongestPrefix, PriorityGroups, ShortestPrompt
+from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
 
 __all__ = [
     "AGE_BITS", "AGE_MASK", "NO_POSITION", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DFS_1", "P_FS_1", "P_LAR_1",

@@ -14,10 +14,10 @@ first served.
 
 Theorems: P-AGE-1 to P-AGE-3 below.  Unlike LARRY's they need no bound of the queue: what a request may lose to others
 is fixed when it comes, by the requests that are there and by how many levels a request may be above it.
-Composition: ageing x no gate x chunked prefill.  Under a gate (`ageing+deficit`) priorities count within a client and
-change nothing of what it may claim against others.
+Under a gate (`ageing+deficit`) priorities count within a client and change nothing of its claims against others.
 """
 
+from functools import partial
 from math import gcd
 from typing import Any, ClassVar
 
@@ -27,7 +27,6 @@ from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import (
-    EXACT_MAX,
     NO_MATCHES,
     PRIORITY_MAX,
     Columns,
@@ -36,7 +35,7 @@ from fairsched.policies.orders.abilities import (
     Ranking,
     RanksQueue,
     bypass_budget_field,
-    compacted,
+    row_keys,
 )
 from fairsched.policies.validators import not_negative
 
@@ -47,13 +46,11 @@ P_AGE_1 = Theorem(
     "P-AGE-1",
     "the static key orders requests as priority + boost (now - arrival) does, at any time",
     SOURCE,
-    (),
 )
 P_AGE_2 = Theorem(
     "P-AGE-2",
     "no request that came more than D / boost after another, and whose priority is at most D higher, is before it",
     SOURCE,
-    (),
     bound="D / boost",
 )
 P_AGE_3 = Theorem(
@@ -61,7 +58,6 @@ P_AGE_3 = Theorem(
     "at most n + sigma + rho D / boost requests of its group are let in before one that fits an empty worker, where n "
     "waited when it came, none is more than D above it, and at most sigma + rho t come in any time t",
     SOURCE,
-    (),
     bound="n + sigma + rho D / boost",
     scope=Scope.TESTED,
     rests_on=("P-AGE-2",),
@@ -113,8 +109,5 @@ class AgeingOrder(RanksQueue, LimitsBypass):
         """Return the key of every waiting request, less being better.  Waits are rounded to microseconds.  O(n)."""
         boost, level = key_factors(self.boost_milli)
         waits_us = columns.waits_us
-        if key(boost, -level, int(waits_us.max(initial=0)), PRIORITY_MAX) < EXACT_MAX:
-            keys: Ints = key(boost, level, waits_us, columns.priorities)
-            return keys
-        rows = zip(waits_us.tolist(), columns.priorities.tolist(), strict=True)
-        return compacted([key(boost, level, wait_us, priority) for wait_us, priority in rows])
+        largest = key(boost, -level, int(waits_us.max(initial=1)), PRIORITY_MAX)
+        return row_keys(partial(key, boost, level), largest, waits_us, columns.priorities)

@@ -22,6 +22,7 @@ is served, a large prompt waits for ever once alpha is small (docs/policies/queu
 every request's wait in requests admitted before it, whatever the queue (D-request).
 """
 
+from functools import partial
 from math import gcd
 from typing import Any, ClassVar, Literal
 
@@ -31,7 +32,6 @@ from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.orders.abilities import (
-    EXACT_MAX,
     NO_MATCHES,
     Columns,
     LimitsBypass,
@@ -39,7 +39,7 @@ from fairsched.policies.orders.abilities import (
     Ranking,
     RanksQueue,
     bypass_budget_field,
-    compacted,
+    row_keys,
 )
 from fairsched.policies.validators import not_negative, one_of
 
@@ -53,14 +53,12 @@ P_LAR_1 = Theorem(
     "P-LAR-1",
     "the static key orders requests as the score -q m + alpha (now - arrival) does, at any time",
     SOURCE,
-    (),
 )
 P_LAR_2 = Theorem(
     "P-LAR-2",
     "of two requests the older goes first if and only if alpha times their distance in time is at least q times what "
     "the older needs more of memory; so the whole order is that of arrival exactly from alpha* on",
     SOURCE,
-    (),
 )
 P_LAR_3 = Theorem(
     "P-LAR-3",
@@ -83,7 +81,6 @@ P_LAR_5 = Theorem(
     "P-LAR-5",
     "of two requests the same one is first at any time, and however many older ones leave, while the queue is as long",
     SOURCE,
-    (),
 )
 THEOREMS = (P_LAR_1, P_LAR_2, P_LAR_3, P_LAR_4, P_LAR_5)
 
@@ -126,16 +123,10 @@ class LarryOrder(RanksQueue, LimitsBypass):
 
         Waits are rounded to microseconds, and count from the oldest, which shifts all keys alike.
         """
-        if not len(columns.ages):
-            return columns.ages
-        waits_us = columns.waits_us
         age, size = key_factors(self.alpha_milli, unit_tokens)
-        queue = len(columns.ages)
-        if key(age, size, queue, int(waits_us.max()), int(columns.memory.max())) < EXACT_MAX:
-            keys: Ints = key(age, self.sign * size, queue, waits_us, columns.memory)
-            return keys
-        rows = zip(waits_us.tolist(), columns.memory.tolist(), strict=True)
-        return compacted([key(age, self.sign * size, queue, wait_us, memory) for wait_us, memory in rows])
+        queue, waits_us, memory = len(columns.ages), columns.waits_us, columns.memory
+        largest = key(age, size, queue, int(waits_us.max(initial=1)), int(memory.max(initial=1)))
+        return row_keys(partial(key, age, self.sign * size, queue), largest, waits_us, memory)
 
 
 def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:
