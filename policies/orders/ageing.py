@@ -17,13 +17,12 @@ is fixed when it comes, by the requests that are there and by how many levels a 
 Under a gate (`ageing+deficit`) priorities count within a client and change nothing of its claims against others.
 """
 
+from fractions import Fraction
 from functools import partial
-from math import gcd
 from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import (
@@ -76,8 +75,7 @@ def key_factors(boost_milli: int) -> tuple[int, int]:
     >>> key_factors(1_000)
     (1, 1000000)
     """
-    divisor = gcd(boost_milli, MILLI_US_PER_S)
-    return boost_milli // divisor, MILLI_US_PER_S // divisor
+    return Fraction(boost_milli, MILLI_US_PER_S).as_integer_ratio()
 
 
 @attrs.frozen
@@ -101,13 +99,10 @@ class AgeingOrder(RanksQueue, LimitsBypass):
         return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests.  O(n) for n waiting."""
+        """Rank all waiting requests by their keys, with waits rounded to microseconds.  O(n) for n waiting."""
         there = columns.settled()
-        return Ranking(there, self.keys(there), groups)
-
-    def keys(self, columns: Columns) -> Ints:
-        """Return the key of every waiting request, less being better.  Waits are rounded to microseconds.  O(n)."""
         boost, level = key_factors(self.boost_milli)
-        waits_us = columns.waits_us
+        waits_us = there.waits_us
         largest = key(boost, -level, int(waits_us.max(initial=1)), PRIORITY_MAX)
-        return row_keys(partial(key, boost, level), largest, waits_us, columns.priorities)
+        keys = row_keys(partial(key, boost, level), largest, waits_us, there.priorities)
+        return Ranking(there, keys, groups)

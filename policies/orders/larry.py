@@ -22,13 +22,12 @@ is served, a large prompt waits for ever once alpha is small (docs/policies/queu
 every request's wait in requests admitted before it, whatever the queue (D-request).
 """
 
+from fractions import Fraction
 from functools import partial
-from math import gcd
 from typing import Any, ClassVar, Literal
 
 import attrs
 
-from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.orders.abilities import (
@@ -113,20 +112,17 @@ class LarryOrder(RanksQueue, LimitsBypass):
         return -self.sign * request.prompt.tokens
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n waiting."""
-        unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
-        there = columns.settled()
-        return Ranking(there, self.keys(there, unit), groups)
-
-    def keys(self, columns: Columns, unit_tokens: int) -> Ints:
-        """Return the key of every waiting request, less being better, over a common denominator.  O(n).
+        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n waiting.
 
         Waits are rounded to microseconds, and count from the oldest, which shifts all keys alike.
         """
-        age, size = key_factors(self.alpha_milli, unit_tokens)
-        queue, waits_us, memory = len(columns.ages), columns.waits_us, columns.memory
+        there = columns.settled()
+        unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
+        age, size = key_factors(self.alpha_milli, unit)
+        queue, waits_us, memory = len(there.ages), there.waits_us, there.memory
         largest = key(age, size, queue, int(waits_us.max(initial=1)), int(memory.max(initial=1)))
-        return row_keys(partial(key, age, self.sign * size, queue), largest, waits_us, memory)
+        keys = row_keys(partial(key, age, self.sign * size, queue), largest, waits_us, memory)
+        return Ranking(there, keys, groups)
 
 
 def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:
@@ -136,9 +132,7 @@ def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:
     >>> key_factors(1_000, 427_000)
     (427, 1000)
     """
-    age, size = alpha_milli * unit_tokens, MILLI_US_PER_S
-    divisor = gcd(age, size)
-    return age // divisor, size // divisor
+    return Fraction(alpha_milli * unit_tokens, MILLI_US_PER_S).as_integer_ratio()
 
 
 @attrs.frozen

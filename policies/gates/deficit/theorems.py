@@ -83,8 +83,6 @@ D_WEIGHTED = Theorem(
     per_quantum=True,
 )
 
-FAIRNESS = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED)
-
 # --- either rejoin rule: `keep`, which ships, and `reset`, which was printed ----------------------------------------
 # A client that comes back at zero is forgiven its debt, and every theorem that counts on debt falls.  These two count
 # on something else: an admission charges at least one unit, so less than U is left to be charged when a client returns.
@@ -102,8 +100,6 @@ D_41_REJOIN = gap_theorem(
     "DLPM, theorem 4.1 (reconstructed), under its printed rejoin rule too; D-4.2 is false under that",
     (*_CHARGING, EQUAL_QUANTA, BACKLOGGED_DURING),
 )
-
-REJOIN = (D_RANGE_REJOIN, D_41_REJOIN)
 
 # --- progress: some client is served, each is served in time, and at what price -------------------------------------
 
@@ -192,8 +188,6 @@ D_INT64 = Theorem(
     bound="2^62",
 )
 
-PROGRESS = (D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64)
-
 # --- what the kernel does in one step, as theorems about the text alone ---------------------------------------------
 
 D_GATE = Theorem(
@@ -216,8 +210,6 @@ D_UNDER_CAP = Theorem(
     "the cap keeps a request out exactly if the KV promised to its client would exceed it with the request",
     "this library: D-cap holds for any stricter cap, so this was found missing by a mutant",
 )
-
-STEPS = (D_GATE, D_UNDER_CAP, D_REFILL)
 
 # --- prefixes that several clients use, and what the `sharing` rules do to charges ----------------------------------
 # The DLPM paper leaves it open which client pays.  No admission is charged more than the price of its prompt, and that
@@ -254,5 +246,8 @@ D_EVICTION = Theorem(
     bound="100 / c",
 )
 
-THEOREMS = (*FAIRNESS, *REJOIN, *STEPS, *PROGRESS)
+THEOREMS = (
+    *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL),
+    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64),
+)
 """Those about what ships, in the order of the report; D-printed and those of prefixes are about variants."""
