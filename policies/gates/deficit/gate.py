@@ -13,7 +13,7 @@ waiting client has credit, each client without credit gets a quantum, as often a
 refill is part of the admission that it allows: a decision that admits nothing changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import attrs
@@ -222,6 +222,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    _refund: ClassVar[Callable[..., Ints]] = staticmethod(refund)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)
@@ -283,12 +284,9 @@ class DeficitGate(BoundedGate[DeficitState]):
 
     def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
         charge = price(abs(input_tokens), self.rates.input)
-        q = correct(NUMPY, state.q, client, charge) if input_tokens >= 0 else self._refunded(state, client, charge)
-        return msgspec.structs.replace(state, q=q)
-
-    def _refunded(self, state: DeficitState, client: int, charge: int) -> Ints:
-        q: Ints = refund(NUMPY, state.q, client, charge, state.quantum)
-        return q
+        if input_tokens >= 0:
+            return msgspec.structs.replace(state, q=correct(NUMPY, state.q, client, charge))
+        return msgspec.structs.replace(state, q=self._refund(NUMPY, state.q, client, charge, state.quantum))
 
     def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
         if self.in_flight_cap_tokens is None:

@@ -22,6 +22,7 @@ State: that of the deficit gate, and at how many workers each client waits.  It 
 runs a worker checks it out for each decision and event, and commits what became of it (`SharesCredit`).
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -236,6 +237,7 @@ class GlobalDeficitGate(DeficitGate):
     name: ClassVar[str] = "global-deficit"
     state_type: ClassVar[Any] = GlobalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    _refund: ClassVar[Callable[..., Ints]] = staticmethod(refund)
 
     keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))
     """What is kept where one of both is lost: fairness (a worker may idle) or work (it refills the clients that
@@ -292,10 +294,6 @@ class GlobalDeficitGate(DeficitGate):
 
     def settled(self, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
         return _of(super().settled(state.deficit, client, input_tokens, heads), state)
-
-    def _refunded(self, state: DeficitState, client: int, charge: int) -> Ints:
-        q: Ints = refund(NUMPY, state.q, client, charge, state.quantum)
-        return q
 
     def released(self, state: Any, client: int, kv_tokens: int) -> Any:
         return _of(super().released(state.deficit, client, kv_tokens), state)

@@ -1,7 +1,9 @@
 """A bypass budget as policies keep it: whom it lets in, when, and that D-request holds of every run and is attained."""
 
 import json
+from collections.abc import Iterator
 from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -43,6 +45,11 @@ def entered(play: Play) -> list[int]:
     return [event.request_id for event in play.events if isinstance(event, Admitted)]
 
 
+def arrive(play: Play, *prompts: Prompt | int, client: int = 0) -> list[int]:
+    """Requests of one output token come, one after the other; their ids."""
+    return [play.arrive(client, prompt, 1) for prompt in prompts]
+
+
 # --- CE5 and the witness ----------------------------------------------------------------------------------------------
 
 COLD = Prompt.from_keys([-1, -2, -3, -4, -5, -6], block_tokens=1, tokens=6)
@@ -58,9 +65,9 @@ def ce5(policy: ComposedPolicy, steps: int) -> tuple[Play, int]:
     play = Play(policy, 8)
     cold = -1
     for step in range(steps):
-        play.arrive(prompt=warm(step), output=1)
+        arrive(play, warm(step))
         if step == 1:
-            cold = play.arrive(prompt=COLD, output=1)
+            (cold,) = arrive(play, COLD)
         play.step()
     return play, cold
 
@@ -84,17 +91,13 @@ def test_the_bound_is_attained(name: str, budget: int, older: int) -> None:
     """With `older` requests that the order prefers, and a stream of such, exactly b + older enter before r."""
     by_size = name == "shortest-prompt"
     play = Play(MADE[name](budget, batching=ONE_SEAT), 1_000)
-
-    def arrive(count: int) -> None:
-        for _ in range(count):
-            play.arrive(prompt=1 if by_size else warm(play.count), output=1)
-
+    preferred: Iterator[Prompt | int] = (1 if by_size else warm(number) for number in count())
     # The first one fills the cache.
-    arrive(1)
+    arrive(play, next(preferred))
     play.step()
-    arrive(older)
-    r = play.arrive(prompt=9 if by_size else COLD, output=1)
-    arrive(budget + 3)
+    arrive(play, *islice(preferred, older))
+    (r,) = arrive(play, 9 if by_size else COLD)
+    arrive(play, *islice(preferred, budget + 3))
     play.step(older + budget + 2)
     assert entered(play).index(r) == 1 + budget + older
 
@@ -185,9 +188,8 @@ def test_each_client_has_its_own_budget() -> None:
     """Under a gate only requests of the same client count; without one everybody's do."""
     for gate, expected in ((DeficitGate(quantum=1_000), [1, 2, 3, 0]), (OpenGate(), [1, 0, 2, 3])):
         play = Play(shortest(1, gate=gate, batching=ONE_SEAT))
-        play.arrive(0, prompt=9, output=1)
-        for _ in range(3):
-            play.arrive(1, prompt=1, output=1)
+        arrive(play, 9)
+        arrive(play, 1, 1, 1, client=1)
         play.step(4)
         assert entered(play) == expected
 
@@ -195,21 +197,18 @@ def test_each_client_has_its_own_budget() -> None:
 def test_cancelling_the_oldest_hands_its_turn_to_nobody() -> None:
     """The next oldest was passed over as often as it was, no more: what it may be passed over yet stays."""
     play = Play(shortest(2, batching=ONE_SEAT))
-    first, second = play.arrive(prompt=9, output=1), play.arrive(prompt=8, output=1)
-    play.arrive(prompt=1, output=1)
-    play.arrive(prompt=1, output=1)
+    first, second, *_ = arrive(play, 9, 8, 1, 1)
     play.step(2)
     assert play.admitted() == [first]
     play.cancel(first)
     assert play.admitted() == [second]
     later = Play(shortest(2, batching=ONE_SEAT))
-    first = later.arrive(prompt=9, output=1)
-    later.arrive(prompt=1, output=1)
+    first, _ = arrive(later, 9, 1)
     later.step()
-    second = later.arrive(prompt=8, output=1)
+    (second,) = arrive(later, 8)
     later.cancel(first)
-    small = later.arrive(prompt=1, output=1)
-    assert later.admitted() == [small]
+    small = arrive(later, 1)
+    assert later.admitted() == small
     assert second in later.worker.queue
 
 
@@ -223,7 +222,7 @@ def test_a_preempted_request_comes_back_to_its_place() -> None:
     entry = play.state.flights[young].entry
     assert play.step().preempt == (young,)
     assert play.state.queue.entries[young].position == entry.position == 1
-    small = [play.arrive(prompt=1, output=1) for _ in range(4)]
+    small = arrive(play, 1, 1, 1, 1)
     assert [play.state.queue.entries[i].position for i in small] == [3, 4, 5, 6]
     play.step(30)
     assert entered(play).index(young, 2) <= entered(play).index(small[1])
@@ -258,8 +257,7 @@ def test_it_says_that_an_older_one_goes_first() -> None:
 def waiting_play(policy: ComposedPolicy) -> Play:
     """Two were let in past the oldest, which waits with two more."""
     play = Play(policy)
-    for prompt in (9, 1, 1, 2, 2):
-        play.arrive(prompt=prompt, output=1)
+    arrive(play, 9, 1, 1, 2, 2)
     play.step(2)
     return play
 
@@ -296,7 +294,7 @@ def test_a_swap_takes_who_waits_along(old: int | None, new: int | None) -> None:
         again.worker, again.count, again.now_ns = play.worker, play.count, play.now_ns
         again.state = migrate(play.policy, play.state, policy)
         policy.check(again.state)
-        later = again.arrive(prompt=1, output=1)
+        (later,) = arrive(again, 1)
         again.step(8)
         assert later in again.finished()
         assert not again.worker.queue
@@ -323,9 +321,8 @@ def test_theorems_come_with_the_budget() -> None:
 def test_admission_is_as_planned() -> None:
     """What a due request computes is charged as anybody's: its own prefix only."""
     play = Play(lpm(0))
-    play.arrive(prompt=Prompt.from_keys((1, 2, 3)), output=1)
+    arrive(play, Prompt.from_keys((1, 2, 3)))
     play.step()
-    cold = play.arrive(prompt=Prompt.from_keys((7, 8)), output=1)
-    hot = play.arrive(prompt=Prompt.from_keys((1, 2, 9)), output=1)
+    cold, hot = arrive(play, Prompt.from_keys((7, 8)), Prompt.from_keys((1, 2, 9)))
     plan: StepPlan = play.decide()
     assert plan.admit == (Admission(cold, 0, 2, 0, 1), Admission(hot, 0, 1, 2, 1))
