@@ -171,7 +171,7 @@ def _doubled(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    timeless = changed(AgeingOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
+    timeless = changed(AgeingOrder, "ranking", "there.waits_us", "0 * there.waits_us")
     return (
         Bug("low priorities first", as_priority_and_wait(_added)),
         Bug("a priority counts twice", horizon(_doubled)),

@@ -244,7 +244,7 @@ def _squared(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    late = changed(LarryOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
+    late = changed(LarryOrder, "ranking", "there.waits_us", "0 * there.waits_us")
     return (
         Bug("the sign as printed", as_the_score(_printed)),
         Bug("one too many in the queue", older_first(_without_queue)),
