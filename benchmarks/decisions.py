@@ -36,7 +36,8 @@ from fairsched.policies.catalog import (
 from fairsched.policies.gates import AnyGate, DeficitGate, HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.queue import regrouped
-from fairsched.policies.orders import Regroups, ShortestRemaining
+from fairsched.policies.orders import ShortestRemaining
+from fairsched.policies.orders.abilities import Regroups
 
 TOOLS = 1_500
 SHARED_TOKENS = 1_560

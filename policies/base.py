@@ -22,7 +22,7 @@ from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import GateCheck, Promise
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
-from fairsched.model.pricing import Rates
+from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_reserved
 from fairsched.model.request import Client, Request
 from fairsched.model.serialization import from_json, to_json
 from fairsched.model.theorem import Assumption, Theorem
@@ -68,6 +68,13 @@ class Limits:
     running_max: int
     outputs_reserved: bool
     workers: int = 1
+
+    def charge_max(self, rates: Rates, memory_tokens: int) -> int:
+        """U: most cost units that one client can be charged after it was let in, if its requests share this memory."""
+        prompt = min(self.prompt_tokens_max, memory_tokens - 1)
+        if self.outputs_reserved:
+            return charge_max_reserved(rates, memory_tokens, prompt)
+        return charge_max_optimistic(rates, prompt + self.output_tokens_max, self.output_tokens_max, self.running_max)
 
 
 class Policy(ABC, Generic[State]):
@@ -260,8 +267,5 @@ class Router(ClusterPolicy[State]):
 
 
 AnyLocalPolicy: TypeAlias = LocalPolicy[Any]
-"""A local policy, whatever its state."""
 AnyClusterPolicy: TypeAlias = ClusterPolicy[Any]
-"""A cluster policy, whatever its state."""
 AnyRouter: TypeAlias = Router[Any]
-"""A router, whatever its state."""

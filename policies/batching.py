@@ -22,21 +22,16 @@ KV_SUM = Theorem(
     "KV-sum",
     "the KV promised to all running requests and the protected part of the prefix cache never exceed the capacity",
     "this library; for any number of requests, under the worker's check of each admission and each step's growth",
-    (),
     bound="kv_capacity_tokens",
 )
 _CODE = (
     "this library; the shipped text of model/worker/transitions.py on symbolic integers, one request beside any others"
 )
 
-KV_ADMIT = Theorem(
-    "KV-admit", "an admission that does not fit is refused, and another promises what it says", _CODE, ()
-)
-KV_PREFILL = Theorem(
-    "KV-prefill", "the last chunk moves the prompt from the request's promise into the cache", _CODE, ()
-)
-KV_GROW = Theorem("KV-grow", "a decode step promises a token to each request without a reservation", _CODE, ())
-KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it was promised", _CODE, ())
+KV_ADMIT = Theorem("KV-admit", "an admission that does not fit is refused, and another promises what it says", _CODE)
+KV_PREFILL = Theorem("KV-prefill", "the last chunk moves the prompt from the request's promise into the cache", _CODE)
+KV_GROW = Theorem("KV-grow", "a decode step promises a token to each request without a reservation", _CODE)
+KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it was promised", _CODE)
 
 RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
 P_NP_1 = Theorem(
@@ -51,7 +46,6 @@ P_FC_1 = Theorem(
     "the running request that was admitted first is not preempted for want of memory; under chunked prefill each step "
     "computes some of it; first come first served, it is the oldest of all who are there",
     "folklore of preempting the youngest; in drawn worlds",
-    (),
     scope=Scope.TESTED,
 )
 
@@ -70,11 +64,7 @@ class Batch:
 
 @attrs.frozen
 class Batching(ABC):
-    """A batching rule.
-
-    `max_batched_tokens` is the token budget of a step (tokens to prefill and requests to decode), `max_running` the
-    most requests in the batch.
-    """
+    """A batching rule."""
 
     name: ClassVar[str]
     theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE, P_NP_1, P_FC_1)
@@ -110,20 +100,12 @@ class Batching(ABC):
 
     def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
         """What bounds rest on under this rule."""
-        return Limits(
-            kv_capacity_tokens,
-            kv_capacity_tokens - 1,
-            output_tokens_max,
-            self.max_running,
-            self.reserve == "static",
-        )
+        reserved = self.reserve == "static"
+        return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, self.max_running, reserved)
 
     def vacate(self, batch: Batch) -> None:
         """A decoding request was taken out of the batch for another one to enter."""
         batch.seats += 1
-
-    def _whole_chunks(self, view: WorkerView) -> list[tuple[int, int]]:
-        return list(view.prefilling)
 
 
 @attrs.frozen
@@ -161,7 +143,7 @@ class IterationLevel(Batching):
     name: ClassVar[str] = "iteration-level"
 
     def open(self, view: WorkerView) -> Batch:
-        return Batch(self._whole_chunks(view), 0, self.max_running - view.running)
+        return Batch(list(view.prefilling), 0, self.max_running - view.running)
 
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
         return extend_tokens if batch.seats > 0 else 0
@@ -178,7 +160,7 @@ class EagerPrefill(Batching):
     name: ClassVar[str] = "eager-prefill"
 
     def open(self, view: WorkerView) -> Batch:
-        batch = Batch(self._whole_chunks(view), self.max_batched_tokens, self.max_running - view.running)
+        batch = Batch(list(view.prefilling), self.max_batched_tokens, self.max_running - view.running)
         batch.decode = not batch.chunks
         return batch
 
@@ -193,7 +175,7 @@ class EagerPrefill(Batching):
 
 
 @attrs.frozen
-class RequestLevel(Batching):
+class RequestLevel(IterationLevel):
     """FasterTransformer's rule: a batch is formed when the worker is empty and runs until its last request ends.
 
     Source: the baseline of the Orca paper.  A request that ends early is answered at once, and its place stays empty.
@@ -205,18 +187,13 @@ class RequestLevel(Batching):
         """No request enters before the batch is over."""
 
     def open(self, view: WorkerView) -> Batch:
-        seats = 0 if view.running else self.max_running
-        return Batch(self._whole_chunks(view), 0, seats)
-
-    def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
-        return extend_tokens if batch.seats > 0 else 0
+        return Batch(list(view.prefilling), 0, 0 if view.running else self.max_running)
 
 
 P_BL_4 = Theorem(
     "P-BL-4",
     "the KV in use is at most the threshold in every step in which more than one request runs",
     "this library; BatchLLM's threshold, with the growth of outputs counted; in drawn worlds",
-    (),
     bound="kv_threshold_percent of kv_capacity_tokens, rounded up",
     scope=Scope.TESTED,
 )

@@ -5,6 +5,10 @@ modules, theorems stand there.  A bypass budget (`policies.orders.abilities.bypa
 under any order that takes one (D-request).
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
 import attrs
 
 from fairsched.policies.batching import Batching, Chunked, MemoryCentric, RequestLevel
@@ -27,102 +31,72 @@ from fairsched.policies.orders import (
     SkipJoin,
 )
 
-
-def optimistic() -> Batching:
-    """Return chunked prefill that admits a request when its prompt fits, and lets outputs grow."""
-    return Chunked(reserve="optimistic")
+OPTIMISTIC = partial(Chunked, reserve="optimistic")
+"""Chunked prefill that admits a request when its prompt fits, and lets outputs grow."""
 
 
 @attrs.frozen(kw_only=True)
-class _Open(ComposedPolicy):
-    """No gate, chunked prefill: the policy promises nothing to clients."""
+class _Composition(ComposedPolicy):
+    """A policy whose class statement names its parts; those that it does not name are its parent's."""
 
-    gate: AnyGate = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=Chunked)
+    made_of: ClassVar[dict[str, Callable[[], Any]]] = {"order": Arrival, "gate": OpenGate, "batching": Chunked}
 
+    name: str = attrs.field(default=attrs.Factory(lambda self: self.made_of["name"](), takes_self=True))
+    order: Order = attrs.field(default=attrs.Factory(lambda self: self.made_of["order"](), takes_self=True))
+    gate: AnyGate = attrs.field(default=attrs.Factory(lambda self: self.made_of["gate"](), takes_self=True))
+    batching: Batching = attrs.field(default=attrs.Factory(lambda self: self.made_of["batching"](), takes_self=True))
 
-@attrs.frozen(kw_only=True)
-class _Credited(ComposedPolicy):
-    """The deficit gate, chunked prefill: waiting clients' charged service differs by at most 2(Q + U - 1), D-4.1."""
-
-    gate: AnyGate = attrs.field(factory=DeficitGate)
-    batching: Batching = attrs.field(factory=Chunked)
+    def __init_subclass__(cls, *, name: str = "", **parts: Callable[[], Any]) -> None:
+        named = {"name": lambda: name} if name else {}
+        cls.made_of = {**cls.made_of, **named, **parts}
 
 
 # --- arrival, size, locality, without a gate ------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class FCFS(_Open):
+class FCFS(_Composition, name="fcfs"):
     """First come, first served: the usual default of engines.  The first request that does not fit stops the line.
 
     The client that sends most is served most.  Papers mean two policies by the name, which differ in the memory that an
     admission needs: `no-preempt` and `fcfs-optimistic` are those, and `fcfs` takes either `reserve`.
     """
 
-    name: str = "fcfs"
-    order: Order = attrs.field(factory=Arrival)
 
-
-@attrs.frozen(kw_only=True)
-class FCFSOptimistic(FCFS):
+class FCFSOptimistic(FCFS, name="fcfs-optimistic", batching=OPTIMISTIC):
     """First come, first served, as soon as the prompt fits (vLLM).
 
     When outputs have grown too far the youngest request is preempted and computed again.
     """
 
-    name: str = "fcfs-optimistic"
-    batching: Batching = attrs.field(factory=optimistic)
 
-
-@attrs.frozen(kw_only=True)
-class NoPreempt(FCFS):
+class NoPreempt(FCFS, name="no-preempt"):
     """First come, first served, with room for the whole declared output: no request is ever preempted.
 
     Memory stands unused while outputs end early.
     """
 
-    name: str = "no-preempt"
 
-
-@attrs.frozen(kw_only=True)
-class ShortestPromptFirst(_Open):
+class ShortestPromptFirst(_Composition, name="shortest-prompt", order=ShortestPrompt):
     """Fewest prompt tokens first.  A long prompt waits for ever under a steady stream of shorter ones."""
 
-    name: str = "shortest-prompt"
-    order: Order = attrs.field(factory=ShortestPrompt)
 
-
-@attrs.frozen(kw_only=True)
-class LPM(_Open):
+class LPM(_Composition, name="lpm", order=LongestPrefix):
     """Longest cached prefix first, for the highest hit rate of the prefix cache.
 
     Source: SGLang's default order ("SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS'24).
     A request whose prefix is cold waits for ever under a steady stream of warm ones, and so does its client.
     """
 
-    name: str = "lpm"
-    order: Order = attrs.field(factory=LongestPrefix)
 
-
-@attrs.frozen(kw_only=True)
-class DfsWeight(_Open):
+class DfsWeight(_Composition, name="dfs-weight", order=DfsWeightOrder):
     """Depth first through the prefix tree, where most requests wait first (SGLang's dfs-weight)."""
 
-    name: str = "dfs-weight"
-    order: Order = attrs.field(factory=DfsWeightOrder)
 
-
-@attrs.frozen(kw_only=True)
-class Ageing(_Open):
+class Ageing(_Composition, name="ageing", order=AgeingOrder):
     """The highest priority first, which waiting raises.  Under a gate, priorities count within a client."""
 
-    name: str = "ageing"
-    order: Order = attrs.field(factory=AgeingOrder)
 
-
-@attrs.frozen(kw_only=True)
-class Preble(_Open):
+class Preble(_Composition, name="preble", order=PriorityGroups):
     """Preble's local scheduler: priority groups by cached share, which take turns.
 
     Paper: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR'25); its released code has no
@@ -130,185 +104,115 @@ class Preble(_Open):
     after at most ceil(k/g) P(P+1)/2 picks (PG-1).  Under a gate each client's requests take turns of their own.
     """
 
-    name: str = "preble"
-    order: Order = attrs.field(factory=PriorityGroups)
 
-
-@attrs.frozen(kw_only=True)
-class PreblePrinted(_Open):
+class PreblePrinted(_Composition, name="preble-printed", order=partial(PriorityGroups, lowest=0, regroup="always")):
     """The groups as printed: group 0 has no quota, and groups follow the cache down.  For comparison.
 
     A request that is cold, or whose prefix is evicted, may wait for ever.
     """
 
-    name: str = "preble-printed"
-    order: Order = attrs.field(factory=lambda: PriorityGroups(lowest=0, regroup="always"))
-
 
 # --- fair to clients ------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class VTC(ComposedPolicy):
+class VTC(_Composition, name="vtc", gate=CounterGate):
     """Virtual token counters: the client charged least goes first.
 
     Paper: "Fairness in Serving Large Language Models" (OSDI'24).  Theorem: two waiting clients' charged service differs
     by at most 2U (V-4.4).  Prompts are charged whole, cached or not: the paper knows no prefix cache.
     """
 
-    name: str = "vtc"
-    order: Order = attrs.field(factory=Arrival)
-    gate: AnyGate = attrs.field(factory=CounterGate)
-    batching: Batching = attrs.field(factory=Chunked)
 
-
-@attrs.frozen(kw_only=True)
-class DLPM(_Credited):
+class DLPM(_Composition, name="dlpm", order=LongestPrefix, gate=DeficitGate):
     """Deficit longest prefix match: longest cached prefix first, among the clients that have credit.
 
-    Paper: "Locality-aware Fair Scheduling in LLM Serving".  Theorem: D-4.1.  A large quantum Q approaches LPM, a small
-    one VTC.
+    Paper: "Locality-aware Fair Scheduling in LLM Serving".  Theorem: waiting clients' charged service differs by at
+    most 2(Q + U - 1) (D-4.1).  A large quantum Q approaches LPM, a small one VTC.
     """
 
-    name: str = "dlpm"
-    order: Order = attrs.field(factory=LongestPrefix)
 
-
-@attrs.frozen(kw_only=True)
-class DLPMPrinted(DLPM):
+class DLPMPrinted(DLPM, name="dlpm-printed", gate=partial(DeficitGate, rejoin="reset")):
     """DLPM as printed: a client that comes back starts at zero, and D-4.1 fails (CE1).  For comparison.
 
     All that is left is D-4.1-rejoin: nothing is promised against a client that comes and goes.
     """
 
-    name: str = "dlpm-printed"
-    gate: AnyGate = attrs.field(factory=lambda: DeficitGate(rejoin="reset"))
 
-
-@attrs.frozen(kw_only=True)
-class DLPMGlobal(DLPM):
+class DLPMGlobal(DLPM, name="dlpm-global", gate=GlobalDeficitGate):
     """DLPM with one deficit a client for all workers; on one worker it is DLPM.
 
     Source: this library (`policies.gates.shared.gate`).  Theorem: clients that wait anywhere differ in charged
     service by at most 2(Q + m(U - 1)) on m workers, whatever routes their requests (D2-global).
     """
 
-    name: str = "dlpm-global"
-    gate: AnyGate = attrs.field(factory=GlobalDeficitGate)
 
-
-@attrs.frozen(kw_only=True)
-class DLPMHierarchical(DLPM):
+class DLPMHierarchical(DLPM, name="dlpm-hierarchical", gate=HierarchicalGate):
     """DLPM for organisations of users and keys; for clients in no groups it is DLPM.
 
     Source: this library (`policies.gates.hierarchical`).  Theorem: siblings that wait differ in charged service by at
     most 2(Q + U - 1), whatever is below them (H-siblings), so that splitting up gains nothing (H-split).
     """
 
-    name: str = "dlpm-hierarchical"
-    gate: AnyGate = attrs.field(factory=HierarchicalGate)
 
-
-@attrs.frozen(kw_only=True)
-class UpstreamFirst(_Credited):
+class UpstreamFirst(_Composition, name="upstream-first", order=DownstreamLevels, gate=DeficitGate):
     """Calls that other calls wait for first, among the clients that have credit."""
-
-    name: str = "upstream-first"
-    order: Order = attrs.field(factory=DownstreamLevels)
 
 
 # --- queue length and predicted outputs -----------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class LARRY(_Open):
+class LARRY(_Composition, name="larry", order=LarryOrder, batching=OPTIMISTIC):
     """Small prompts first while the queue is long, the oldest first while it is short."""
 
-    name: str = "larry"
-    order: Order = attrs.field(factory=LarryOrder)
-    batching: Batching = attrs.field(factory=optimistic)
 
-
-@attrs.frozen(kw_only=True)
-class LARRYPrinted(LARRY):
+class LARRYPrinted(LARRY, name="larry-printed", order=LarryPrintedOrder):
     """LARRY by its equation 1 as printed, which serves large prompts first.  For comparison."""
 
-    name: str = "larry-printed"
-    order: Order = attrs.field(factory=LarryPrintedOrder)
 
-
-@attrs.frozen(kw_only=True)
-class FairLARRY(_Credited):
+class FairLARRY(_Composition, name="larry-fair", order=LarryOrder, gate=DeficitGate):
     """LARRY's order among the clients that have credit.  Outputs are reserved, since the tight bound needs it."""
 
-    name: str = "larry-fair"
-    order: Order = attrs.field(factory=LarryOrder)
 
-
-def _whole() -> Batching:
-    return RequestLevel(reserve="optimistic")
-
-
-@attrs.frozen(kw_only=True)
-class S3(PredictedBatches):
+class S3(_Composition, PredictedBatches, name="s3", batching=partial(RequestLevel, reserve="optimistic")):
     """Batches of whole requests in order of arrival, each with memory for its predicted output."""
 
-    name: str = "s3"
-    order: Order = attrs.field(factory=Arrival)
-    gate: AnyGate = attrs.field(factory=OpenGate)
-    batching: Batching = attrs.field(factory=_whole)
 
-
-@attrs.frozen(kw_only=True)
-class PiA(S3):
+class PiA(S3, name="pia", order=SimilarLength):
     """Batches of whole requests of similar predicted output, the shortest first."""
 
-    name: str = "pia"
-    order: Order = attrs.field(factory=SimilarLength)
 
-
-@attrs.frozen(kw_only=True)
-class TRAIL(_Open):
+class TRAIL(_Composition, name="trail", order=ShortestRemaining, batching=OPTIMISTIC):
     """Shortest predicted remaining output first."""
 
-    name: str = "trail"
-    order: Order = attrs.field(factory=ShortestRemaining)
-    batching: Batching = attrs.field(factory=optimistic)
 
-
-@attrs.frozen(kw_only=True)
-class LearningToRank(_Open):
+class LearningToRank(_Composition, name="learning-to-rank", order=ShortestPredicted, batching=OPTIMISTIC):
     """Shorter predicted outputs first."""
 
-    name: str = "learning-to-rank"
-    order: Order = attrs.field(factory=ShortestPredicted)
-    batching: Batching = attrs.field(factory=optimistic)
 
-
-@attrs.frozen(kw_only=True)
-class FastServe(_Open):
+class FastServe(_Composition, name="fastserve", order=SkipJoin, batching=OPTIMISTIC):
     """A multi-level feedback queue with preemption."""
-
-    name: str = "fastserve"
-    order: Order = attrs.field(factory=SkipJoin)
-    batching: Batching = attrs.field(factory=optimistic)
 
 
 # --- prefix groups --------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class BatchLLM(_Open):
+class BatchLLM(_Composition, name="batchllm", order=PrefixGroupOrder, batching=MemoryCentric):
     """Prefix groups, for throughput."""
 
-    name: str = "batchllm"
-    order: Order = attrs.field(factory=PrefixGroupOrder)
-    batching: Batching = attrs.field(factory=MemoryCentric)
 
-
-@attrs.frozen(kw_only=True)
-class HybridBatchLLM(_Credited):
+class HybridBatchLLM(
+    _Composition,
+    name="batchllm-hybrid",
+    order=partial(PrefixGroupOrder, backlog_min=64, saving_min_percent=30),
+    gate=DeficitGate,
+):
     """Prefix groups among the clients that have credit, while many wait and share much; else the longest prefix."""
 
-    name: str = "batchllm-hybrid"
-    order: Order = attrs.field(factory=lambda: PrefixGroupOrder(backlog_min=64, saving_min_percent=30))
+
+COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
+    *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
+    *(FCFSOptimistic, NoPreempt, Ageing, DfsWeight, S3, PiA),
+    *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
+    *(TRAIL, LearningToRank, FastServe, BatchLLM, HybridBatchLLM),
+)
+"""All of them, in the order in which they are listed."""

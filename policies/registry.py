@@ -12,67 +12,14 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from fairsched.model.pricing import Rates
+from fairsched.policies import placement, routers
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
-from fairsched.policies.batching import BATCHINGS, Batching
-from fairsched.policies.catalog import (
-    DLPM,
-    FCFS,
-    LARRY,
-    LPM,
-    S3,
-    TRAIL,
-    VTC,
-    Ageing,
-    BatchLLM,
-    DfsWeight,
-    DLPMGlobal,
-    DLPMHierarchical,
-    DLPMPrinted,
-    FairLARRY,
-    FastServe,
-    FCFSOptimistic,
-    HybridBatchLLM,
-    LARRYPrinted,
-    LearningToRank,
-    NoPreempt,
-    PiA,
-    Preble,
-    PreblePrinted,
-    ShortestPromptFirst,
-    UpstreamFirst,
-)
+from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.catalog import COMPOSITIONS
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.placement import Aladdin, AladdinGrouped, AladdinPrinted, AladdinSplit
-from fairsched.policies.routers import (
-    D2LPM,
-    E2,
-    SAL,
-    CentralDLPM,
-    E2Printed,
-    Freeness,
-    JoinShortestQueue,
-    Llumnix,
-    LongestPrefixRouter,
-    OraclePartition,
-    PerClientRoundRobin,
-    PowerOfTwo,
-    Random,
-    RoundRobin,
-    SALPrinted,
-    Stealing,
-)
 
-LOCAL_POLICIES: dict[str, ComposedPolicy] = {
-    policy.name: policy
-    for policy in (
-        *(FCFS(), ShortestPromptFirst(), LPM(), VTC(), DLPM(), DLPMPrinted(), DLPMGlobal(), DLPMHierarchical()),
-        *(FCFSOptimistic(), NoPreempt(), Ageing(), DfsWeight(), S3(), PiA()),
-        *(LARRY(), LARRYPrinted(), FairLARRY(), UpstreamFirst(), Preble(), PreblePrinted()),
-        *(TRAIL(), LearningToRank(), FastServe()),
-        *(BatchLLM(), HybridBatchLLM()),
-    )
-}
+LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (make() for make in COMPOSITIONS)}
 """Local policies by name, with their defaults."""
 
 GATES: dict[str, AnyGate] = {gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate())}
@@ -81,29 +28,19 @@ GATES: dict[str, AnyGate] = {gate.name: gate for gate in (OpenGate(), CounterGat
 ROUTERS: dict[str, AnyRouter] = {
     router.name: router
     for router in (
-        RoundRobin(),
-        PerClientRoundRobin(),
-        Random(),
-        PowerOfTwo(),
-        JoinShortestQueue(),
-        Freeness(),
-        Llumnix(),
-        SAL(),
-        SALPrinted(),
-        E2(),
-        E2Printed(),
-        LongestPrefixRouter(),
-        OraclePartition(),
-        D2LPM(),
-        Stealing(),
+        *(routers.RoundRobin(), routers.PerClientRoundRobin(), routers.Random(), routers.PowerOfTwo()),
+        *(routers.JoinShortestQueue(), routers.Freeness(), routers.Llumnix(), routers.SAL(), routers.SALPrinted()),
+        *(routers.E2(), routers.E2Printed(), routers.LongestPrefixRouter(), routers.OraclePartition()),
+        *(routers.D2LPM(), routers.Stealing()),
     )
 }
 """Routers by name, with their defaults."""
 
-CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {
-    **ROUTERS,
-    **{each.name: each for each in (CentralDLPM(), Aladdin(), AladdinPrinted(), AladdinSplit(), AladdinGrouped())},
-}
+_HOLDING: tuple[AnyClusterPolicy, ...] = (
+    *(routers.CentralDLPM(), placement.Aladdin(), placement.AladdinPrinted()),
+    *(placement.AladdinSplit(), placement.AladdinGrouped()),
+)
+CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {**ROUTERS, **{each.name: each for each in _HOLDING}}
 """What may stand before the workers, by name: routers, and policies that hold requests."""
 
 Value = int | str | None
@@ -183,34 +120,32 @@ def _fields(kind: type) -> list[str]:
     return [field.name for field in fields if field.init and field.metadata.get("text", True)]
 
 
+def _changed(part: Any, values: Mapping[str, Any]) -> Any:
+    """Return the part with those of the values that it has a field for."""
+    return attrs.evolve(part, **{name: values[name] for name in _fields(type(part)) if name in values})
+
+
 def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> ComposedPolicy:
     """Return the policy with parameters set from text.
 
     A deficit gate's `quantum` that is not given is twice the step's token budget.  Raises `UnknownNameError` for a
     parameter that the policy does not have, `ValueError` for a value that it cannot have.
     """
-    known = parameters(policy)
+    batching: Any = policy.batching
     if given.get("batching") in BATCHINGS:
-        # Another batching rule may have parameters of its own.
-        own = BATCHINGS[given["batching"]]()
-        known |= {name: getattr(own, name) for name in _fields(type(own)) if name not in known}
-    for name in given:
-        if name not in known:
-            raise unknown(f"parameter of policy {policy.name}", name, known)
-    batching = _batching(policy, given)
-    parsed = {name: _parsed(policy, name, text, known[name]) for name, text in given.items()}
-    order: Any = policy.order
-    order = attrs.evolve(order, **{name: parsed[name] for name in _fields(type(order)) if name in parsed})
-    gate: Any = policy.gate
-    changes: dict[str, Any] = {name: parsed[name] for name in _fields(type(gate)) if name in parsed}
-    rates = {"input_rate": "input", "output_rate": "output"}
-    if any(name in parsed for name in rates):
-        changes["rates"] = attrs.evolve(
-            gate.rates, **{part: parsed[name] for name, part in rates.items() if name in parsed}
-        )
-    if "quantum" in known and "quantum" not in given:
-        changes["quantum"] = 2 * batching.max_batched_tokens
-    return attrs.evolve(policy, order=order, gate=attrs.evolve(gate, **changes), batching=batching)
+        # Another batching rule may have parameters of its own, and keeps the values of those that both have.
+        batching = _changed(BATCHINGS[given["batching"]](), {n: getattr(batching, n) for n in _fields(type(batching))})
+    known = parameters(policy) | parameters(attrs.evolve(policy, batching=batching))
+    values: dict[str, Any] = _parsed(policy, "policy", given, known)
+    if "batching" in given and given["batching"] not in BATCHINGS:
+        raise unknown("batching rule", given["batching"], BATCHINGS)
+    batching = _changed(batching, values)
+    rates = policy.gate.rates
+    values["rates"] = Rates(values.get("input_rate", rates.input), values.get("output_rate", rates.output))
+    if "quantum" in known:
+        values.setdefault("quantum", 2 * batching.max_batched_tokens)
+    order, gate = _changed(policy.order, values), _changed(policy.gate, values)
+    return attrs.evolve(policy, order=order, gate=gate, batching=batching)
 
 
 def router_parameters(router: AnyClusterPolicy) -> dict[str, Value]:
@@ -224,36 +159,22 @@ def router_with(router: Placing, given: Mapping[str, str]) -> Placing:
     Raises `UnknownNameError` for a parameter that the router does not have, `ValueError` for a value that it cannot
     have.
     """
-    known = router_parameters(router)
-    for name in given:
+    return cast("Placing", _changed(router, _parsed(router, "router", given, router_parameters(router))))
+
+
+def _parsed(
+    policy: ComposedPolicy | AnyClusterPolicy, kind: str, given: Mapping[str, str], known: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Return what is given as values like those known; a whole number where that is one or None."""
+    values: dict[str, Value] = {}
+    for name, text in given.items():
         if name not in known:
-            raise unknown(f"parameter of router {router.name}", name, known)
-    changes = {name: _parsed(router, name, text, known[name]) for name, text in given.items()}
-    configured: Any = router
-    return cast("Placing", attrs.evolve(configured, **changes))
-
-
-def _batching(policy: ComposedPolicy, given: Mapping[str, str]) -> Batching:
-    kind = type(policy.batching)
-    if "batching" in given:
-        if given["batching"] not in BATCHINGS:
-            raise unknown("batching rule", given["batching"], BATCHINGS)
-        kind = BATCHINGS[given["batching"]]
-    default = kind()
-    values = {name: getattr(policy.batching, name, getattr(default, name)) for name in _fields(kind)}
-    for name in values:
-        if name in given:
-            values[name] = _parsed(policy, name, given[name], values[name])
-    return kind(**values)
-
-
-def _parsed(policy: ComposedPolicy | AnyClusterPolicy, name: str, text: str, default: Value) -> Value:
-    """Return `text` as a value like `default`; a whole number where the default is one or None."""
-    if isinstance(default, str):
-        return text
-    if default is None and text == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{policy.name}.{name} is a whole number, not {text!r}") from None
+            raise unknown(f"parameter of {kind} {policy.name}", name, known)
+        if isinstance(known[name], str):
+            values[name] = text
+            continue
+        try:
+            values[name] = None if known[name] is None and text == "none" else int(text)
+        except ValueError:
+            raise ValueError(f"{policy.name}.{name} is a whole number, not {text!r}") from None
+    return values

@@ -1,6 +1,7 @@
 """What a parameter may be: attrs validators whose messages name the parameter and the value."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import attrs
@@ -8,22 +9,17 @@ import attrs
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
-def positive(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
-    """A positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{attribute.name} is a positive integer, not {value!r}")
+def _whole(least: int, most: float, said: str) -> Validator:
+    def validate(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ValueError(f"{attribute.name} is {said}, not {value!r}")
+
+    return validate
 
 
-def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
-    """An integer from 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{attribute.name} is a whole number of at least 0, not {value!r}")
-
-
-def percent(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
-    """A whole number of per cent, from 0 to 100."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100:
-        raise ValueError(f"{attribute.name} is a whole number from 0 to 100, not {value!r}")
+positive = _whole(1, inf, "a positive integer")
+not_negative = _whole(0, inf, "a whole number of at least 0")
+percent = _whole(0, 100, "a whole number from 0 to 100")
 
 
 def one_of(*choices: str) -> Validator:

@@ -1,14 +1,16 @@
 """Vectors over clients: how gates make them longer and fill them."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from fairsched.model.algebra import Ints
 
 Entry = TypeVar("Entry", bound=np.generic)
+State = TypeVar("State", bound=msgspec.Struct)
 
 _FEW = 8
 
@@ -19,6 +21,12 @@ def grown(vector: npt.NDArray[Entry], size: int, fill: int | bool) -> npt.NDArra
     if missing <= 0:
         return vector
     return np.concatenate([vector, np.full(missing, fill, dtype=vector.dtype)])
+
+
+def with_room(state: State, size: int, **fills: Any) -> State:
+    """The state with at least `size` entries in each vector that is named, new ones equal to what is given."""
+    vectors = {name: grown(getattr(state, name), size, fill) for name, fill in fills.items()}
+    return msgspec.structs.replace(state, **vectors)
 
 
 def dense(size: int, clients: Sequence[int], amounts: Sequence[int], factor: int) -> Ints:

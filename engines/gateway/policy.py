@@ -7,7 +7,7 @@ from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.gates import HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import preempts
+from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
 
 

@@ -22,41 +22,7 @@ from fairsched.policies.gates.counter import (
     CounterGate,
     CounterState,
 )
-from fairsched.policies.gates.deficit import (
-    D_41,
-    D_41_REJOIN,
-    D_42,
-    D_A1,
-    D_A2,
-    D_A2_TIME,
-    D_A2_WEIGHTED,
-    D_CAP,
-    D_CAP_HOLDS,
-    D_CHANGE,
-    D_EVICTION,
-    D_GATE,
-    D_INT64,
-    D_PRICE,
-    D_PRINTED,
-    D_RANGE,
-    D_RANGE_REJOIN,
-    D_REFILL,
-    D_SHARE_U,
-    D_SPLIT,
-    D_SPLIT_EVEN,
-    D_STARVATION,
-    D_UNDER_CAP,
-    D_WC,
-    D_WEIGHTED,
-    DeficitGate,
-    DeficitState,
-    Sharing,
-    gap_cost,
-    reconfigure,
-    refill_due,
-    refill_rounds,
-    weighted_gap_cost,
-)
+from fairsched.policies.gates.deficit import DeficitGate, DeficitState, Sharing, reconfigure, refill_due, refill_rounds
 from fairsched.policies.gates.hierarchical import (
     H_CHANGE,
     H_FAMILIES,
@@ -73,31 +39,14 @@ from fairsched.policies.gates.hierarchical import (
     HierarchicalState,
 )
 from fairsched.policies.gates.prefix_ledger import NO_LEDGER, Ledger, check_ledger, computed, entered, evicted
-from fairsched.policies.gates.shared import (
-    D2_GIFT,
-    D2_GLOBAL,
-    D2_LAG,
-    D2_MEMORY,
-    D2_PLACES,
-    D2_STALE,
-    D2_STEAL,
-    D2_TOGETHER,
-    D2_UNSENT,
-    GlobalDeficitGate,
-    GlobalState,
-    waits,
-)
+from fairsched.policies.gates.shared import GlobalDeficitGate, GlobalState, waits
 
 __all__ = [
-    "COMMON_MAX", "D2_GIFT", "D2_GLOBAL", "D2_LAG", "D2_MEMORY", "D2_PLACES", "D2_STALE", "D2_STEAL", "D2_TOGETHER",
-    "D2_UNSENT", "D_41", "D_41_REJOIN", "D_42", "D_A1", "D_A2", "D_A2_TIME", "D_A2_WEIGHTED", "D_CAP",
-    "D_CAP_HOLDS", "D_CHANGE", "D_EVICTION", "D_GATE", "D_INT64", "D_PRICE", "D_PRINTED", "D_RANGE",
-    "D_RANGE_REJOIN", "D_REFILL", "D_SHARE_U", "D_SPLIT", "D_SPLIT_EVEN", "D_STARVATION", "D_UNDER_CAP", "D_WC",
-    "D_WEIGHTED", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND", "H_ROUNDS",
+    "COMMON_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND", "H_ROUNDS",
     "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER", "V_411",
     "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "DeficitGate",
     "DeficitState", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState", "Kernel",
     "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger", "computed", "entered", "evicted",
-    "gap_cost", "parameters", "reconfigure", "refill_due", "refill_rounds", "waits", "weighted_gap_cost"
+    "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

@@ -128,7 +128,6 @@ class Gate(ABC, Generic[GateState]):
 
 
 AnyGate: TypeAlias = Gate[Any]
-"""A gate, whatever its state."""
 
 
 @attrs.frozen
@@ -196,20 +195,7 @@ class OpenGate(Gate[NoState]):
     def begin(self, state: NoState, heads: Ints) -> AdmissionTransaction:
         return _OPEN
 
-    def after(self, state: NoState, admissions: AdmissionTransaction) -> NoState:
+    def _unchanged(self, state: NoState, *seen: Any, **named: Any) -> NoState:
         return state
 
-    def joined(self, state: NoState, client: int, heads: Ints, waited: bool) -> NoState:
-        return state
-
-    def left(self, state: NoState, client: int) -> NoState:
-        return state
-
-    def decoded(self, state: NoState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> NoState:
-        return state
-
-    def settled(self, state: NoState, client: int, input_tokens: int, heads: Ints) -> NoState:
-        return state
-
-    def configured(self, state: NoState, client: int, weight: int, groups: Groups = ()) -> NoState:
-        return state
+    after = joined = left = decoded = settled = configured = _unchanged

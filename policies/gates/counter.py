@@ -3,9 +3,6 @@
 Paper: "Fairness in Serving Large Language Models" (VTC, OSDI'24).  Theorem 4.4's formula was seen, its other constants
 are recalled; the lift uses the last-leaver branch that the paper states and its released code leaves out.
 
-Assumptions: every request's output is reserved when it is admitted (MemReserve), no client is admitted past the gate
-(GateRespected).
-
 Theorem: between two clients that both wait, charged service differs by at most 2U over any interval, whatever the
 order, where U is the most that one client can be charged after it was let in (V-4.4).
 
@@ -34,7 +31,7 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_reserved, multipliers, price
+from fairsched.model.pricing import Rates, multipliers, price
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
@@ -50,7 +47,7 @@ from fairsched.model.theorem import (
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.validators import one_of
-from fairsched.policies.vectors import dense, grown
+from fairsched.policies.vectors import dense, grown, with_room
 
 # --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
 
@@ -83,7 +80,6 @@ V_DEBT = Theorem(
     "V-debt",
     "over any interval c_i grows at least by W_i: no rejoin forgives what was charged",
     "this library; needed wherever one client of a comparison is not backlogged",
-    (),
 )
 V_44 = Theorem(
     "V-4.4",
@@ -141,33 +137,28 @@ V_TOTAL = Theorem(
     "V-total",
     "c_i is at most S, all that was ever charged to all clients",
     "this library: a lift copies a counter and adds nothing",
-    (),
     bound="S",
 )
 V_INT64 = Theorem(
     "V-int64",
     "with counters of at most 2^61 and charges of at most 2^60 every number that a kernel computes is within 2^62",
     "this library: proofs are about integers, production about int64; by V-total the horizon is 2^61 units charged",
-    (),
     bound="2^62",
 )
 V_GATE = Theorem(
     "V-gate",
     "the gate admits only a client that waits, none that waits has a smaller counter, and one is admitted if any waits",
     "theorems of the kernel itself: what GateRespected means",
-    (),
 )
 V_LIFT = Theorem(
     "V-lift",
     "a client that returns is raised no further than to the lowest that waits or, if none does, to the last that left",
     "this library: a lift takes from a client what it saved by idling and nothing more; found missing by a mutant",
-    (),
 )
 V_REFUND = Theorem(
     "V-refund",
     "a refund raises no counter, and lowers no other client's and its own by no more than the amount",
     "this library; found missing by a mutant",
-    (),
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -251,7 +242,8 @@ class _CounterAdmissions(AdmissionTransaction):
         if not self.owned:
             self.c = self.c.copy()
             self.owned = True
-        self.c = admit(NUMPY_OWNED, self.c, group, price(input_tokens, self.gate.rates.input, self._share(group)))
+        share = int(self.state.share[group])
+        self.c = admit(NUMPY_OWNED, self.c, group, price(input_tokens, self.gate.rates.input, share))
         if emptied:
             self.last = group
             self.queued[group] = False
@@ -273,9 +265,6 @@ class _CounterAdmissions(AdmissionTransaction):
         lead = self.c - self.c[group] - (np.arange(len(self.c)) < group)
         return int((lead[faster] // (growth[group] - growth[faster])).min()) + 1
 
-    def _share(self, group: int) -> int:
-        return int(self.state.share[group])
-
 
 @attrs.frozen
 class CounterGate(BoundedGate[CounterState]):
@@ -289,19 +278,8 @@ class CounterGate(BoundedGate[CounterState]):
     charge_rule: ClassVar[ChargeRule] = "prompt"
     state_type: ClassVar[Any] = CounterState
     theorems: ClassVar[tuple[Theorem, ...]] = (
-        V_43,
-        V_DEBT,
-        V_44,
-        V_49,
-        V_49_WORKER,
-        V_411,
-        V_411_TIME,
-        V_CHANGE,
-        V_TOTAL,
-        V_INT64,
-        V_GATE,
-        V_LIFT,
-        V_REFUND,
+        *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
+        *(V_TOTAL, V_INT64, V_GATE, V_LIFT, V_REFUND),
     )
 
     rates: Rates = attrs.field(factory=Rates)
@@ -359,12 +337,7 @@ class CounterGate(BoundedGate[CounterState]):
         Whole prompts are charged, cached or not, and a worker counts the cached part that a request holds against its
         capacity too, so the last prompt and all reserved outputs of a client share that capacity.
         """
-        prompt = min(limits.prompt_tokens_max, limits.kv_capacity_tokens - 1)
-        if not limits.outputs_reserved:
-            return charge_max_optimistic(
-                self.rates, prompt + limits.output_tokens_max, limits.output_tokens_max, limits.running_max
-            )
-        return charge_max_reserved(self.rates, limits.kv_capacity_tokens, prompt)
+        return limits.charge_max(self.rates, limits.kv_capacity_tokens)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """V-4.4, in service times lcm / weight."""
@@ -392,4 +365,4 @@ class CounterGate(BoundedGate[CounterState]):
 
 
 def _grown(state: CounterState, size: int) -> CounterState:
-    return CounterState(grown(state.c, size, 0), grown(state.share, size, state.common), state.common, state.last)
+    return with_room(state, size, c=0, share=state.common)

@@ -7,9 +7,8 @@ of the deficit gate, and its kernels: when no waiting member of a family has cre
 
 Sources: deficits are DRR's (Shreedhar and Varghese, 1995); sharing by the nodes of a tree is H-PFQ's (Bennett and
 Zhang, 1997), whose theorems bound delays of packets; ours bounds service that is charged after the fact.
-Assumptions: those of the deficit gate.  Theorem: two siblings that both wait, keys, users or organisations, differ in
-charged service by at most 2(Q + U - 1), whatever is below them, where U is the most that one *client* can be charged
-after it was let in (H-siblings).  So splitting oneself into many gains nothing beyond that constant (H-split).
+Theorem: siblings that both wait, keys, users or organisations, differ in charged service by at most 2(Q + U - 1), as
+clients do under the deficit gate (H-siblings).  So splitting oneself into many gains nothing beyond that (H-split).
 
 State: a deficit a node, and how many clients wait at or below it.  A client in no group is a child of the root beside
 the organisations: without groups this is the deficit gate.
@@ -55,7 +54,7 @@ from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, Bou
 from fairsched.policies.gates.deficit import (
     DeficitGate,
     decode,
-    gap_cost,
+    gap_theorem,
     reconfigure,
     refill_due,
     refill_rounds,
@@ -63,7 +62,7 @@ from fairsched.policies.gates.deficit import (
     weighted_gap_cost,
 )
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import grown
+from fairsched.policies.vectors import with_room
 
 # --- theorems -------------------------------------------------------------------------------------------------------
 # A *node* is a client or a group, U_i is the most that may be charged to node i after a client at or below it was
@@ -79,14 +78,12 @@ H_RANGE = Theorem(
     _BASE,
     bound="[1 - U_i, Q_i]",
 )
-H_SIBLINGS = Theorem(
+H_SIBLINGS = gap_theorem(
     "H-siblings",
     "f and g of one family, below each of which a client waits all over [t1, t2): |W_f - W_g| <= 2(Q + U - 1), "
     "whatever is below them",
     _SOURCE,
     (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
 )
 H_WEIGHTED = Theorem(
     "H-weighted",
@@ -98,21 +95,18 @@ H_WEIGHTED = Theorem(
     bound_cost=weighted_gap_cost,
     per_quantum=True,
 )
-H_SPLIT = Theorem(
+H_SPLIT = gap_theorem(
     "H-split",
     "f waits over [t1, t2), g is an organisation beside it: all clients of g together, however many and whenever they "
     "come and go, are served at most W_f + 2(Q + U - 1)",
     "this library; in the flat gate k clients get k shares, and no such bound holds (F-HIER-1)",
     (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
 )
 H_GATE = Theorem(
     "H-gate",
     "the gate admits only a client that waits, is ready and has credit, as its groups have, the best score among "
     "them, and one if there is one",
     "theorems of the kernel itself: what GateRespected means",
-    (),
 )
 H_ROUNDS = Theorem(
     "H-rounds",
@@ -127,14 +121,12 @@ H_PROGRESS = Theorem(
     "in a family whose groups have credit, in which a client waits, none is passed over and no refill is due, "
     "one is let in; so, from the root down, a client is let in whenever one waits",
     "this library; the step from a node to its children, which is taken as often as the tree is deep",
-    (),
 )
 H_REFUND = Theorem(
     "H-refund",
     "a client and its groups are given back the same amount: what was asked, or as much as leaves each of them one "
     "quantum of credit; no other deficit changes",
     "this library; so a group's service is the sum of its clients'",
-    (),
 )
 H_CHANGE = Theorem(
     "H-change",
@@ -148,7 +140,6 @@ H_FAMILIES = Theorem(
     "H-families",
     "all families refilled at once have the deficits that each has when the deficit gate refills it alone",
     "this library: one run of the kernel's text on all nodes, by an interpretation whose words are said of families",
-    (),
     scope=Scope.TESTED,
 )
 
@@ -391,7 +382,10 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         nodes, names = [ROOT], tuple(name for name, _ in groups)
         for depth, (_, weight) in enumerate(groups, 1):
             if names[:depth] not in state.groups:
-                state = self._with_group(state, names[:depth], nodes[-1])
+                group = len(state.up)
+                state = self._with_nodes(state, 1)
+                up, named = NUMPY.put(state.up, group, nodes[-1]), state.groups.set(names[:depth], group)
+                state = msgspec.structs.replace(state, up=up, groups=named)
             nodes.append(state.groups[names[:depth]])
             state = self._weighed(state, nodes[-1], weight)
         own = int(state.node[client])
@@ -413,36 +407,20 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         quanta = NUMPY.put(state.quantum, node, weight * self.quantum)
         return msgspec.structs.replace(state, quantum=quanta, q=reconfigure(NUMPY, state.q, quanta))
 
-    def _with_group(self, state: HierarchicalState, names: tuple[str, ...], above: int) -> HierarchicalState:
-        node = len(state.up)
-        state = self._with_nodes(state, 1)
-        return msgspec.structs.replace(state, up=NUMPY.put(state.up, node, above), groups=state.groups.set(names, node))
-
     def _grown(self, state: HierarchicalState, size: int) -> HierarchicalState:
         """The state with room for `size` clients: new ones are in no group, and not known yet."""
         missing = size - len(state.node)
         if missing <= 0:
             return state
         first = len(state.up)
-        return msgspec.structs.replace(
-            self._with_nodes(state, missing),
-            node=np.concatenate([state.node, np.arange(first, first + missing)]),
-            inner=grown(state.inner, size, ROOT),
-            outer=grown(state.outer, size, ROOT),
-        )
+        node = np.concatenate([state.node, np.arange(first, first + missing)])
+        state = msgspec.structs.replace(self._with_nodes(state, missing), node=node)
+        return with_room(state, size, inner=ROOT, outer=ROOT)
 
     def _with_nodes(self, state: HierarchicalState, more: int) -> HierarchicalState:
         """The state with so many nodes more: children of the root of weight 1, without credit."""
         size = len(state.up) + more
-        return msgspec.structs.replace(
-            state,
-            up=grown(state.up, size, ROOT),
-            q=grown(state.q, size, 0),
-            known=grown(state.known, size, False),
-            quantum=grown(state.quantum, size, self.quantum),
-            in_flight=grown(state.in_flight, size, 0),
-            below=grown(state.below, size, 0),
-        )
+        return with_room(state, size, up=ROOT, q=0, known=False, quantum=self.quantum, in_flight=0, below=0)
 
     def refuses(self, kv_tokens: int) -> str | None:
         return self.flat.refuses(kv_tokens)

@@ -104,32 +104,21 @@ def evicted(ledger: Ledger, tree: PrefixTree, evictions: tuple[Eviction, ...]) -
     return ledger
 
 
-def used(ledger: Ledger, tree: PrefixTree, node: int, client: int, take_over: TakeOver) -> Ledger:
-    """The books after the client used the path to `node`: it takes over its share of every piece that is new to it."""
+def entered(
+    ledger: Ledger, cache: PrefixCache, insertion: Insertion | None, request_id: int, client: int, take_over: TakeOver
+) -> Ledger:
+    """The books after a request of the client was admitted, whose cached prefix is pinned in `cache`: the client takes
+    over its share of every piece on the path to it that is new to it."""
+    if insertion is not None:
+        ledger = cut(ledger, cache.tree, insertion)
+    node = cache.pins.get(request_id, NO_NODE)
     while node != NO_NODE:
         pieces = ledger.get(node, ())
         shared = tuple([_shared(piece, client, take_over) for piece in pieces])
         if shared != pieces:
             ledger = ledger.set(node, shared)
-        node = tree.nodes[node].parent
+        node = cache.tree.nodes[node].parent
     return ledger
-
-
-def entered(
-    ledger: Ledger,
-    cache: PrefixCache,
-    insertion: Insertion | None,
-    request_id: int,
-    client: int,
-    take_over: TakeOver,
-) -> Ledger:
-    """The books after a request of the client was admitted, whose cached prefix is pinned in `cache`."""
-    if insertion is not None:
-        ledger = cut(ledger, cache.tree, insertion)
-    node = cache.pins.get(request_id)
-    if node is None:
-        return ledger
-    return used(ledger, cache.tree, node, client, take_over)
 
 
 def check_ledger(ledger: Ledger, tree: PrefixTree, units_per_token: int) -> None:

@@ -14,7 +14,8 @@ from fairsched.model.service import Charging
 from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, REJOIN_KEEPS_DEBT, Theorem
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates import D_A2_WEIGHTED, AnyGate, BoundedGate, BoundTerms, weighted_gap_cost
+from fairsched.policies.gates import AnyGate, BoundedGate, BoundTerms
+from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 
 ONE_SIDED = frozenset({"D-4.2", "V-4.9"})

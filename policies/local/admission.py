@@ -11,16 +11,8 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed
-from fairsched.policies.orders import (
-    NO_MATCHES,
-    CacheMatches,
-    Columns,
-    Matches,
-    QueuedRequest,
-    Ranking,
-    RanksQueue,
-    Swaps,
-)
+from fairsched.policies.orders import QueuedRequest
+from fairsched.policies.orders.abilities import NO_MATCHES, CacheMatches, Columns, Matches, Ranking, RanksQueue, Swaps
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed are passed over in one decision."""

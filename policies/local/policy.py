@@ -53,7 +53,8 @@ from fairsched.policies.local.queue import (
 )
 from fairsched.policies.local.state import AnyLocalState, LocalState, document_of, enter, group_of, state_of
 from fairsched.policies.local.swapping import swapping_step
-from fairsched.policies.orders import Order, Promotes, QueuedRequest, Regroups, Swaps, preempts, waits_for_prefix
+from fairsched.policies.orders import Order, QueuedRequest
+from fairsched.policies.orders.abilities import Promotes, Regroups, Swaps, preempts, waits_for_prefix
 
 G = TypeVar("G")
 

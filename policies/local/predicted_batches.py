@@ -34,7 +34,8 @@ from fairsched.policies.base import WaitReason
 from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.state import AnyLocalState, Flight
-from fairsched.policies.orders import FollowsOutput, QueuedRequest, predicted
+from fairsched.policies.orders import QueuedRequest, predicted
+from fairsched.policies.orders.abilities import FollowsOutput
 from fairsched.policies.validators import positive
 
 P_S3_1 = Theorem(

@@ -22,7 +22,8 @@ from fairsched.model.request import Request
 from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.local.admission import AdmissionPass
 from fairsched.policies.local.state import AnyLocalState, Composition, group_of, steps_of
-from fairsched.policies.orders import AGE_BITS, Preempts, Promotes, Promotions
+from fairsched.policies.orders import AGE_BITS
+from fairsched.policies.orders.abilities import Preempts, Promotes, Promotions
 
 
 def freed_tokens(state: AnyLocalState, view: WorkerView, request_id: int, produces: bool) -> int:

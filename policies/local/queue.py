@@ -22,18 +22,20 @@ from fairsched.model.request import Prompt
 from fairsched.policies.orders import (
     AGE_BITS,
     AGE_MASK,
+    Order,
+    QueuedRequest,
+    QueueExtension,
+    score_of,
+)
+from fairsched.policies.orders.abilities import (
     BypassLines,
     CacheMatches,
     FollowsCache,
     Grouped,
     LimitsBypass,
-    Order,
     Promotes,
     Promotions,
-    QueuedRequest,
-    QueueExtension,
     Regroups,
-    score_of,
 )
 from fairsched.policies.vectors import grown
 

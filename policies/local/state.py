@@ -11,15 +11,8 @@ from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
 from fairsched.policies.batching import Batching
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered
 from fairsched.policies.local.queue import Queue, after_insertion, leave, with_heads
-from fairsched.policies.orders import (
-    BypassLines,
-    CacheMatches,
-    FollowsCache,
-    Order,
-    Promotes,
-    Promotions,
-    QueuedRequest,
-)
+from fairsched.policies.orders import Order, QueuedRequest
+from fairsched.policies.orders.abilities import BypassLines, CacheMatches, FollowsCache, Promotes, Promotions
 
 G = TypeVar("G")
 

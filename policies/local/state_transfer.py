@@ -63,7 +63,8 @@ from fairsched.policies.gates import (
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.queue import Queue, join, leave, with_groups
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
-from fairsched.policies.orders import NO_POSITION, BypassLines, Line, Promotions, waits_for_prefix
+from fairsched.policies.orders import NO_POSITION
+from fairsched.policies.orders.abilities import BypassLines, Line, Promotions, waits_for_prefix
 from fairsched.policies.vectors import grown
 
 # --- theorems, proved in fairsched.verify.proofs.gates.state_transfer

@@ -25,7 +25,8 @@ from fairsched.policies.batching import Batch
 from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
 from fairsched.policies.local.preemption import behind, displaced, freed_tokens, last_ranked, undisplaced
 from fairsched.policies.local.state import AnyLocalState, Composition
-from fairsched.policies.orders import AGE_BITS, Swap, Swaps
+from fairsched.policies.orders import AGE_BITS
+from fairsched.policies.orders.abilities import Swap, Swaps
 
 
 @attrs.frozen

@@ -35,7 +35,7 @@ from fairsched.policies.offline.prefix_groups import (
     groups_by,
 )
 from fairsched.policies.offline.tree import tree_of
-from fairsched.policies.orders import FollowsCache, LimitsBypass, Regroups, bypass_budget_field
+from fairsched.policies.orders.abilities import FollowsCache, LimitsBypass, Regroups, bypass_budget_field
 from fairsched.policies.validators import one_of, percent, positive
 
 ALONE_MAX = TOKENS_MAX // 2

@@ -14,20 +14,18 @@ first served.
 
 Theorems: P-AGE-1 to P-AGE-3 below.  Unlike LARRY's they need no bound of the queue: what a request may lose to others
 is fixed when it comes, by the requests that are there and by how many levels a request may be above it.
-Composition: ageing x no gate x chunked prefill.  Under a gate (`ageing+deficit`) priorities count within a client and
-change nothing of what it may claim against others.
+Under a gate (`ageing+deficit`) priorities count within a client and change nothing of its claims against others.
 """
 
-from math import gcd
+from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import (
-    EXACT_MAX,
     NO_MATCHES,
     PRIORITY_MAX,
     Columns,
@@ -36,7 +34,7 @@ from fairsched.policies.orders.abilities import (
     Ranking,
     RanksQueue,
     bypass_budget_field,
-    compacted,
+    row_keys,
 )
 from fairsched.policies.validators import not_negative
 
@@ -47,13 +45,11 @@ P_AGE_1 = Theorem(
     "P-AGE-1",
     "the static key orders requests as priority + boost (now - arrival) does, at any time",
     SOURCE,
-    (),
 )
 P_AGE_2 = Theorem(
     "P-AGE-2",
     "no request that came more than D / boost after another, and whose priority is at most D higher, is before it",
     SOURCE,
-    (),
     bound="D / boost",
 )
 P_AGE_3 = Theorem(
@@ -61,7 +57,6 @@ P_AGE_3 = Theorem(
     "at most n + sigma + rho D / boost requests of its group are let in before one that fits an empty worker, where n "
     "waited when it came, none is more than D above it, and at most sigma + rho t come in any time t",
     SOURCE,
-    (),
     bound="n + sigma + rho D / boost",
     scope=Scope.TESTED,
     rests_on=("P-AGE-2",),
@@ -80,8 +75,7 @@ def key_factors(boost_milli: int) -> tuple[int, int]:
     >>> key_factors(1_000)
     (1, 1000000)
     """
-    divisor = gcd(boost_milli, MILLI_US_PER_S)
-    return boost_milli // divisor, MILLI_US_PER_S // divisor
+    return Fraction(boost_milli, MILLI_US_PER_S).as_integer_ratio()
 
 
 @attrs.frozen
@@ -105,16 +99,10 @@ class AgeingOrder(RanksQueue, LimitsBypass):
         return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests.  O(n) for n waiting."""
+        """Rank all waiting requests by their keys, with waits rounded to microseconds.  O(n) for n waiting."""
         there = columns.settled()
-        return Ranking(there, self.keys(there), groups)
-
-    def keys(self, columns: Columns) -> Ints:
-        """Return the key of every waiting request, less being better.  Waits are rounded to microseconds.  O(n)."""
         boost, level = key_factors(self.boost_milli)
-        waits_us = columns.waits_us
-        if key(boost, -level, int(waits_us.max(initial=0)), PRIORITY_MAX) < EXACT_MAX:
-            keys: Ints = key(boost, level, waits_us, columns.priorities)
-            return keys
-        rows = zip(waits_us.tolist(), columns.priorities.tolist(), strict=True)
-        return compacted([key(boost, level, wait_us, priority) for wait_us, priority in rows])
+        waits_us = there.waits_us
+        largest = key(boost, -level, int(waits_us.max(initial=1)), PRIORITY_MAX)
+        keys = row_keys(partial(key, boost, level), largest, waits_us, there.priorities)
+        return Ranking(there, keys, groups)

@@ -67,6 +67,10 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 Ability = TypeVar("Ability", bound="Order")
+Entries = Map[int, QueuedRequest]
+"""Waiting requests by id."""
+Numbers = Map[int, int]
+"""Ids by age, or scores by id."""
 
 
 class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
@@ -88,19 +92,21 @@ class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
     """Whether it may choose another head of a group than its best request (`head`)."""
 
     def head(
-        self,
-        order: Ability,
-        group: int,
-        queue: SortedTuple[int],
-        entries: Map[int, QueuedRequest],
-        ids: Map[int, int],
-        scores: Map[int, int],
+        self, order: Ability, group: int, queue: SortedTuple[int], entries: Entries, ids: Numbers, scores: Numbers
     ) -> int:
         """The score of the next request of a group that is not empty."""
         return queue.last()
 
     def check(self, order: Ability, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
         """Raise `AssertionError` unless it fits the requests that wait: each with its group and its score, by age."""
+
+
+REPLACED_FLAGS = {
+    **dict.fromkeys(("follows_cache", "waits_for_prefix", "only_rises"), "FollowsCache"),
+    **{"follows_queue": "RanksQueue", "takes_turns": "TakesTurns", "follows_output": "FollowsOutput"},
+    **{"displaces": "Preempts", "bypass_budget": "LimitsBypass", "promote_steps": "Promotes", "swap": "Swaps"},
+}
+"""Flags that an order of a former version set, and the ability that replaces each."""
 
 
 class Order:
@@ -111,6 +117,13 @@ class Order:
     """
 
     name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Raise `TypeError` for a class that says by a flag of former versions what an ability says now."""
+        abilities = {base.__name__ for base in cls.__mro__}
+        for flag, ability in REPLACED_FLAGS.items():
+            if vars(cls).get(flag) and ability not in abilities:
+                raise TypeError(f"order {cls.__name__} sets {flag}, which has no effect: derive it from {ability}")
 
     @abstractmethod
     def rank(self, request: Request, cached_tokens: int) -> int:

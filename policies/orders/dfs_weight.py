@@ -14,7 +14,6 @@ Theorem: P-DFS-1.  Of waits there is none: a request that matches nothing waits 
 (F-DFS-1).  A bypass budget bounds every request's wait in requests let in before it (D-request).
 Cost: the walk is made anew when the queue or the tree changed, O(n + nodes above a request) by Python and not by numpy:
 docs/policies/queues/orders.md says how long it takes.
-Composition: dfs-weight x no gate x chunked prefill.
 """
 
 from functools import lru_cache
@@ -43,7 +42,6 @@ P_DFS_1 = Theorem(
     "requests below one node of the tree are served together: no request from elsewhere is in between, and of two "
     "children of a node the one below which more wait is first",
     "SGLang's dfs-weight; this library",
-    (),
     scope=Scope.TESTED,
 )
 

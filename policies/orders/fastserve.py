@@ -35,7 +35,6 @@ P_FS_1 = Theorem(
     "a request with a prefill of t joins level max(0, ceil(log2(t / q0))), leaves a level exactly when it has been "
     "served there for longer than q0 2^p, and goes down only, unless it is promoted",
     "FastServe; this library, for services up to the size that was tried",
-    (),
     scope=Scope.BOUNDED,
 )
 

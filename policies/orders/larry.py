@@ -22,16 +22,15 @@ is served, a large prompt waits for ever once alpha is small (docs/policies/queu
 every request's wait in requests admitted before it, whatever the queue (D-request).
 """
 
-from math import gcd
+from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import attrs
 
-from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.orders.abilities import (
-    EXACT_MAX,
     NO_MATCHES,
     Columns,
     LimitsBypass,
@@ -39,7 +38,7 @@ from fairsched.policies.orders.abilities import (
     Ranking,
     RanksQueue,
     bypass_budget_field,
-    compacted,
+    row_keys,
 )
 from fairsched.policies.validators import not_negative, one_of
 
@@ -53,14 +52,12 @@ P_LAR_1 = Theorem(
     "P-LAR-1",
     "the static key orders requests as the score -q m + alpha (now - arrival) does, at any time",
     SOURCE,
-    (),
 )
 P_LAR_2 = Theorem(
     "P-LAR-2",
     "of two requests the older goes first if and only if alpha times their distance in time is at least q times what "
     "the older needs more of memory; so the whole order is that of arrival exactly from alpha* on",
     SOURCE,
-    (),
 )
 P_LAR_3 = Theorem(
     "P-LAR-3",
@@ -83,7 +80,6 @@ P_LAR_5 = Theorem(
     "P-LAR-5",
     "of two requests the same one is first at any time, and however many older ones leave, while the queue is as long",
     SOURCE,
-    (),
 )
 THEOREMS = (P_LAR_1, P_LAR_2, P_LAR_3, P_LAR_4, P_LAR_5)
 
@@ -116,26 +112,17 @@ class LarryOrder(RanksQueue, LimitsBypass):
         return -self.sign * request.prompt.tokens
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n waiting."""
-        unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
-        there = columns.settled()
-        return Ranking(there, self.keys(there, unit), groups)
-
-    def keys(self, columns: Columns, unit_tokens: int) -> Ints:
-        """Return the key of every waiting request, less being better, over a common denominator.  O(n).
+        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n waiting.
 
         Waits are rounded to microseconds, and count from the oldest, which shifts all keys alike.
         """
-        if not len(columns.ages):
-            return columns.ages
-        waits_us = columns.waits_us
-        age, size = key_factors(self.alpha_milli, unit_tokens)
-        queue = len(columns.ages)
-        if key(age, size, queue, int(waits_us.max()), int(columns.memory.max())) < EXACT_MAX:
-            keys: Ints = key(age, self.sign * size, queue, waits_us, columns.memory)
-            return keys
-        rows = zip(waits_us.tolist(), columns.memory.tolist(), strict=True)
-        return compacted([key(age, self.sign * size, queue, wait_us, memory) for wait_us, memory in rows])
+        there = columns.settled()
+        unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
+        age, size = key_factors(self.alpha_milli, unit)
+        queue, waits_us, memory = len(there.ages), there.waits_us, there.memory
+        largest = key(age, size, queue, int(waits_us.max(initial=1)), int(memory.max(initial=1)))
+        keys = row_keys(partial(key, age, self.sign * size, queue), largest, waits_us, memory)
+        return Ranking(there, keys, groups)
 
 
 def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:
@@ -145,9 +132,7 @@ def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:
     >>> key_factors(1_000, 427_000)
     (427, 1000)
     """
-    age, size = alpha_milli * unit_tokens, MILLI_US_PER_S
-    divisor = gcd(age, size)
-    return age // divisor, size // divisor
+    return Fraction(alpha_milli * unit_tokens, MILLI_US_PER_S).as_integer_ratio()
 
 
 @attrs.frozen

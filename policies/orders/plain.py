@@ -1,12 +1,14 @@
-"""Orders by arrival, by prompt length and by cached prefix."""
+"""Orders by arrival, by prompt length, by the cached prefix or share of a prompt, and by the calls that wait for it."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import attrs
 
-from fairsched.model.request import Request
-from fairsched.policies.orders.abilities import FollowsCache, LimitsBypass, bypass_budget_field
+from fairsched.model.request import TOKENS_MAX, Request
+from fairsched.model.theorem import Theorem
+from fairsched.policies.orders.abilities import THEOREMS, FollowsCache, LimitsBypass, TakesTurns, bypass_budget_field
 from fairsched.policies.orders.base import Order
+from fairsched.policies.validators import one_of, positive
 
 
 @attrs.frozen
@@ -43,3 +45,67 @@ class LongestPrefix(FollowsCache, LimitsBypass):
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return cached_tokens
+
+
+@attrs.frozen
+class PriorityGroups(FollowsCache, TakesTurns):
+    """The larger the cached share of a prompt, the higher its group; groups take turns (`weighted_round_robin`).
+
+    Source: Preble (ICLR'25), the local scheduler.  Group g of P holds requests of which at least g/P and less than
+    (g + 1)/P is cached (63 % is group 6 of 10).  As printed, what is cached to less than 1/P is in group 0, which has
+    no quota, and a request's group follows the cache down as well as up; both let requests wait for ever (F-PG-1,
+    F-PG-2).  Here the lowest group is 1, and a request that waits may only rise.
+    """
+
+    name: ClassVar[str] = "priority-groups"
+
+    groups: int = attrs.field(default=10, validator=positive)
+    """P: a request whose prompt is cached to c of n tokens is in group P c // n."""
+    lowest: int = attrs.field(default=1, validator=attrs.validators.in_((0, 1)))
+    """The lowest group; 0, as printed, has no turn."""
+    regroup: Literal["rise", "always"] = attrs.field(default="rise", validator=one_of("rise", "always"))
+    """Whether the group of a waiting request only rises, or follows the cache, as printed."""
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        return max(self.lowest, self.groups * cached_tokens // request.prompt.tokens)
+
+    def renewed(self, before: int, rank: int) -> int:
+        return max(before, rank) if self.regroup == "rise" else rank
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """What holds of turns; nothing for the printed rules."""
+        return THEOREMS if self.lowest and self.regroup == "rise" else ()
+
+
+LEVELS_MAX = 31
+"""Calls with more levels downstream count as having so many."""
+LEVEL = TOKENS_MAX // (LEVELS_MAX + 1)
+"""Ranks between two levels: cached prefixes are told apart in steps of `TOKENS_MAX // LEVEL` tokens."""
+STEP = TOKENS_MAX // LEVEL
+
+
+@attrs.frozen
+class DownstreamLevels(FollowsCache, LimitsBypass):
+    """Most levels downstream first (or fewest), then the longest cached prefix, to within `STEP` tokens.
+
+    Calls that others wait for go before calls that end a program; with `first="downstream"`, programs that are nearly
+    done are finished first.  Source: the DLPM paper leaves dependencies between calls open; this order is ours.  It
+    knows what the caller declares (`Request.downstream_levels`), and nothing of calls that were not sent yet.  About
+    one program it promises nothing: under overload calls that no other call needs wait longest.
+    """
+
+    name: ClassVar[str] = "downstream-levels"
+    waits_for_prefix: ClassVar[bool] = True
+
+    first: Literal["upstream", "downstream"] = attrs.field(
+        default="upstream", validator=one_of("upstream", "downstream")
+    )
+    """Whether calls with most or with fewest calls behind them go first."""
+    bypass_budget: int | None = bypass_budget_field()
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        levels = min(request.downstream_levels, LEVELS_MAX)
+        if self.first == "downstream":
+            levels = LEVELS_MAX - levels
+        return levels * LEVEL + min(cached_tokens // STEP, LEVEL - 1)

@@ -79,13 +79,13 @@ __all__ = [
     "D2LPM", "DLPM", "E2", "FCFS", "LARRY", "LPM", "S3", "SAL", "TRAIL", "VTC", "Ageing", "Aladdin",
     "AladdinGrouped", "AladdinPrinted", "AladdinSplit", "Audit", "BatchLLM", "CapacityPlan", "CentralDLPM",
     "Client", "ClientSpec", "Cluster", "Comparison", "ComposedPolicy", "DLPMGlobal", "DLPMHierarchical",
-    "DLPMPrinted", "Deployment", "DfsWeight", "E2Printed", "FCFSOptimistic", "FairLARRY", "FastServe", "Freeness",
-    "HybridBatchLLM", "Job", "JoinShortestQueue", "LARRYPrinted", "LearningToRank", "Llumnix",
+    "DLPMPrinted", "Deployment", "DfsWeight", "E2Printed", "FCFSOptimistic", "FairLARRY", "FastServe",
+    "Freeness", "HybridBatchLLM", "Job", "JoinShortestQueue", "LARRYPrinted", "LearningToRank", "Llumnix",
     "LongestPrefixRouter", "NoPreempt", "OraclePartition", "PerClientRoundRobin", "PiA", "PowerOfTwo", "Preble",
     "PreblePrinted", "Prompt", "Random", "Report", "Request", "RoundRobin", "Run", "SALPrinted",
-    "ShortestPromptFirst", "Slo", "Stealing", "Tuning", "UpstreamFirst", "Workload", "audit", "compare", "generate",
-    "latency_model", "load_trace", "order_batch", "plan", "save_workload", "simulate", "tune", "verify",
-    "worker_sizes",
+    "ShortestPromptFirst", "Slo", "Stealing", "Tuning", "UpstreamFirst", "Workload", "audit", "compare",
+    "generate", "latency_model", "load_trace", "order_batch", "plan", "save_workload", "simulate", "tune",
+    "verify", "worker_sizes"
 ]  # fmt: skip
 
 __version__: str

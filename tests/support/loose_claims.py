@@ -1,6 +1,6 @@
 """Claims one of whose constants is larger than it has to be."""
 
-from fairsched.policies.gates import D_RANGE
+from fairsched.policies.gates.deficit import D_RANGE
 from fairsched.verify.logic import Claim, Clause
 from fairsched.verify.proofs.gates.deficit import NOTHING_YET, RANGE, deficit_system
 

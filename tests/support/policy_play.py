@@ -22,10 +22,12 @@ class Play:
         self.events: list[Event] = []
         self.count = 0
 
-    def arrive(self, client: int = 0, prompt: Prompt | int = 4, output: int = 2, output_max: int | None = None) -> int:
-        """A request comes; its id, which counts arrivals."""
+    def arrive(
+        self, client: int = 0, prompt: Prompt | int = 4, output: int = 2, output_max: int | None = None, **fields: Any
+    ) -> int:
+        """A request comes, perhaps with other fields; its id, which counts arrivals."""
         given = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
-        request = Request(self.count, client, self.now_ns, given, output_max or output)
+        request = Request(self.count, client, self.now_ns, given, output_max or output, **fields)
         self.count += 1
         self.worker, events = transitions.arrive(self.worker, request, output, self.now_ns)
         self.tell(events)

@@ -84,7 +84,8 @@ REGISTRATIONS = (
         GlobalDeficitGate,
         {
             "init": (START,),
-            "_at": ("arrive at a worker", "leave a worker's queue", "preempt"),
+            "joined": ("arrive at a worker", "preempt"),
+            "left": ("leave a worker's queue",),
             "_of": (START, "admit", "decode", "correct", "refund"),
             "after": ("refill", "refill of one worker", "admit", "leave a worker's queue"),
         },
@@ -96,7 +97,6 @@ REGISTRATIONS = (
             "init": (START,),
             "_grown": (START,),
             "_with_nodes": (START,),
-            "_with_group": (START,),
             "_placed": (START,),
             "joined": ("arrive",),
             "left": ("leave the queue",),
@@ -181,7 +181,7 @@ def _written(call: ast.AST, state: type[msgspec.Struct]) -> Iterator[str]:
             values: dict[str, ast.expr] = dict(zip(state.__struct_fields__, args, strict=False))
             values.update((str(keyword.arg), keyword.value) for keyword in keywords)
             yield from (field for field, value in values.items() if not _taken_over(value, field))
-        case ast.Call(func=ast.Attribute(attr="replace"), keywords=keywords):
+        case ast.Call(func=ast.Attribute(attr="replace") | ast.Name(id="replace" | "with_room"), keywords=keywords):
             yield from (str(keyword.arg) for keyword in keywords)
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from fairsched.engines.serving import ClientRegistry
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import FollowsCache, preempts
+from fairsched.policies.orders.abilities import FollowsCache, preempts
 from fairsched.policies.registry import local_policy, parameters, with_parameters
 
 Positive = Annotated[int, Meta(ge=1)]

@@ -4,18 +4,16 @@ Paper: "Locality-aware Fair Scheduling in LLM Serving" (DLPM and D2LPM).  Its li
 and constants are reconstructed from its proofs, and where its printed rule breaks its theorem (credit is reset when a
 client comes back) ours differs and the printed one is kept as the variant `rejoin="reset"`.
 
-Assumptions: every request's output is reserved when it is admitted (MemReserve), each admission computes at least one
-token (ChargesAtLeastOne), quanta are positive (QuantumPositive), no client is admitted past the gate (GateRespected).
-
 Theorem: between two clients of equal weight that both wait, charged service differs by at most 2(Q + U - 1) over any
 interval, whatever the order, where U is the most that one client can be charged after it was let in (D-4.1, exact).
+Assumptions and all other statements are in `theorems`.
 
 State: one deficit q a client.  An admission subtracts the extend tokens, a decode step the decoded tokens; when no
 waiting client has credit, each client without credit gets a quantum, as often as it takes to make one eligible.  A
 refill is part of the admission that it allows: a decision that admits nothing changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import attrs
@@ -35,21 +33,14 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.pricing import (
-    Rates,
-    charge_max_optimistic,
-    charge_max_reserved,
-    charged_tokens,
-    multipliers,
-    price,
-)
+from fairsched.model.pricing import Rates, charged_tokens, multipliers, price
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import CAPPED, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit.theorems import THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
-from fairsched.policies.vectors import dense, grown
+from fairsched.policies.vectors import dense, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued which wait, known which were ever seen, quantum credit a round, score the
@@ -231,6 +222,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    _refund: ClassVar[Callable[..., Ints]] = staticmethod(refund)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)
@@ -292,12 +284,9 @@ class DeficitGate(BoundedGate[DeficitState]):
 
     def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
         charge = price(abs(input_tokens), self.rates.input)
-        q = correct(NUMPY, state.q, client, charge) if input_tokens >= 0 else self._refunded(state, client, charge)
-        return msgspec.structs.replace(state, q=q)
-
-    def _refunded(self, state: DeficitState, client: int, charge: int) -> Ints:
-        q: Ints = refund(NUMPY, state.q, client, charge, state.quantum)
-        return q
+        if input_tokens >= 0:
+            return msgspec.structs.replace(state, q=correct(NUMPY, state.q, client, charge))
+        return msgspec.structs.replace(state, q=self._refund(NUMPY, state.q, client, charge, state.quantum))
 
     def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
         if self.in_flight_cap_tokens is None:
@@ -316,17 +305,10 @@ class DeficitGate(BoundedGate[DeficitState]):
 
     def charge_max(self, limits: Limits) -> int:
         """U: most that one client can be charged after it was let in, in cost units."""
-        if not limits.outputs_reserved:
-            return charge_max_optimistic(
-                self.rates,
-                limits.prompt_tokens_max + limits.output_tokens_max,
-                limits.output_tokens_max,
-                limits.running_max,
-            )
         memory = limits.kv_capacity_tokens
-        if self.in_flight_cap_tokens is not None and self._cap_bounds_charges:
+        if self.in_flight_cap_tokens is not None and self._cap_bounds_charges and limits.outputs_reserved:
             memory = min(memory, self.in_flight_cap_tokens)
-        return charge_max_reserved(self.rates, memory, min(limits.prompt_tokens_max, memory - 1))
+        return limits.charge_max(self.rates, memory)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """D-weighted, which is D-4.1 for equal weights (service times lcm / weight, as the report shows it)."""
@@ -359,11 +341,5 @@ class DeficitGate(BoundedGate[DeficitState]):
 
 
 def _grown(state: DeficitState, size: int, quantum: int) -> DeficitState:
-    """The state with room for `size` clients: new ones have no credit, the quantum of weight 1,
-    and are not known yet."""
-    return DeficitState(
-        grown(state.q, size, 0),
-        grown(state.known, size, False),
-        grown(state.quantum, size, quantum),
-        grown(state.in_flight, size, 0),
-    )
+    """The state with room for more clients: they have no credit, the quantum of weight 1, and are not known yet."""
+    return with_room(state, size, q=0, known=False, quantum=quantum, in_flight=0)

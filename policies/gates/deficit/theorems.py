@@ -5,6 +5,8 @@ clients in `verify.proofs.gates.deficit`.  Sources name the DLPM paper, whose st
 what a client was charged, less what it was given back; so the theorems hold under each of the gate's `sharing` rules.
 """
 
+from functools import partial
+
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPACITY_FLOOR,
@@ -35,6 +37,9 @@ def gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: in
     return (quantum_f + charge_max_f - 1) + (quantum_g + charge_max_g - 1)
 
 
+gap_theorem = partial(Theorem, bound="(Q + U_f - 1) + (Q + U_g - 1)", bound_cost=gap_cost)
+
+
 def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
     """The bound of D-weighted, and of D-A.2-weighted with the deepest debt, in cost units times a quantum."""
     return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
@@ -56,21 +61,17 @@ D_A1 = Theorem(
     _KEPT,
     bound="Q_i + U_i - 1",
 )
-D_41 = Theorem(
+D_41 = gap_theorem(
     "D-4.1",
     "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
     "DLPM, theorem 4.1 (reconstructed), which has 2(U + Q)",
     (*_KEPT, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
 )
-D_42 = Theorem(
+D_42 = gap_theorem(
     "D-4.2",
     "f backlogged over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1)",
     "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
     (*_KEPT, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
 )
 D_WEIGHTED = Theorem(
     "D-weighted",
@@ -81,8 +82,6 @@ D_WEIGHTED = Theorem(
     bound_cost=weighted_gap_cost,
     per_quantum=True,
 )
-
-FAIRNESS = (D_RANGE, D_A1, D_41, D_42, D_WEIGHTED)
 
 # --- either rejoin rule: `keep`, which ships, and `reset`, which was printed ----------------------------------------
 # A client that comes back at zero is forgiven its debt, and every theorem that counts on debt falls.  These two count
@@ -95,16 +94,12 @@ D_RANGE_REJOIN = Theorem(
     _CHARGING,
     bound="[1 - U_i, Q_i]",
 )
-D_41_REJOIN = Theorem(
+D_41_REJOIN = gap_theorem(
     "D-4.1-rejoin",
     "D-4.1, whether a client that comes back keeps its deficit or starts at zero: |W_f - W_g| <= 2(Q + U - 1)",
     "DLPM, theorem 4.1 (reconstructed), under its printed rejoin rule too; D-4.2 is false under that",
     (*_CHARGING, EQUAL_QUANTA, BACKLOGGED_DURING),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
 )
-
-REJOIN = (D_RANGE_REJOIN, D_41_REJOIN)
 
 # --- progress: some client is served, each is served in time, and at what price -------------------------------------
 
@@ -113,7 +108,7 @@ D_WC = Theorem(
     "whenever clients wait, at most floor((U_i - 1) / Q_i) + 1 rounds of refill, for every i that waits, and none to "
     "spare, give a waiting client credit; D-gate then admits one",
     "DLPM, work conservation (reconstructed), which holds only if the refill is repeated; the number of rounds is ours",
-    (*_BASE, REJOIN_KEEPS_DEBT),
+    _KEPT,
     bound="floor((U_i - 1) / Q_i) + 1",
 )
 D_A2 = Theorem(
@@ -165,15 +160,8 @@ D_CAP = Theorem(
     "U = w_q min(C, M) + (w_e - w_q) (L if w_e >= w_q else 1)",
     "new: D-range and D-4.1 with min(C, M) in place of M, from the cap's own arithmetic",
     (
-        CAPPED,
-        MEM_RESERVE,
-        CHARGES_AT_LEAST_ONE,
-        EXTEND_AS_PLANNED,
-        GATE_RESPECTED,
-        QUANTUM_POSITIVE,
-        EQUAL_QUANTA,
-        BACKLOGGED_DURING,
-        REJOIN_KEEPS_DEBT,
+        *(CAPPED, MEM_RESERVE, CHARGES_AT_LEAST_ONE, EXTEND_AS_PLANNED, GATE_RESPECTED, QUANTUM_POSITIVE),
+        *(EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
     ),
     bound="2(Q + U(min(C, M)) - 1)",
     bound_cost=gap_cost,
@@ -189,7 +177,7 @@ D_CHANGE = Theorem(
     "whatever weights and quanta do: 1 - U_i <= q_i <= Q_i(now), and over any interval in which i's quantum was at "
     "most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1",
     "new: what survives a change; credit above the new quantum is cut and debt stays",
-    (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE, REJOIN_KEEPS_DEBT),
+    _KEPT,
     bound="Q_max + U_i - 1, beside the credit that was cut",
 )
 
@@ -197,11 +185,8 @@ D_INT64 = Theorem(
     "D-int64",
     "with quanta and charges of at most 2^60 every number that a kernel computes is within 2^62, for ever",
     "this library: proofs are about integers, production about int64",
-    (),
     bound="2^62",
 )
-
-PROGRESS = (D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64)
 
 # --- what the kernel does in one step, as theorems about the text alone ---------------------------------------------
 
@@ -209,28 +194,22 @@ D_GATE = Theorem(
     "D-gate",
     "the gate admits only a client that waits, has q > 0 and is ready, the best score among them, and one if any is",
     "theorems of the kernel itself: what GateRespected means",
-    (),
 )
 D_REFILL = Theorem(
     "D-refill",
     "refill_rounds(q) = refill repeated until no refill is due, for any number of rounds and any quanta of 1 or more",
     "this library: the closed form that production runs is the kernel's event, repeated",
-    (),
 )
 D_PRINTED = Theorem(
     "D-printed",
     "under the printed rule a client that comes back has neither credit nor debt, and no other deficit changes",
     "DLPM, its rejoin rule (reconstructed), kept as a variant: what the refutation of D-4.2 as printed is about",
-    (),
 )
 D_UNDER_CAP = Theorem(
     "D-under-cap",
     "the cap keeps a request out exactly if the KV promised to its client would exceed it with the request",
     "this library: D-cap holds for any stricter cap, so this was found missing by a mutant",
-    (),
 )
-
-STEPS = (D_GATE, D_UNDER_CAP, D_REFILL)
 
 # --- prefixes that several clients use, and what the `sharing` rules do to charges ----------------------------------
 # The DLPM paper leaves it open which client pays.  No admission is charged more than the price of its prompt, and that
@@ -244,14 +223,12 @@ D_SPLIT = Theorem(
     "a client that takes over a share pays what the giver is given back: what was asked, or as much as leaves it one "
     "quantum of credit; no other deficit changes, so all clients together are charged what is computed",
     f"{_SOURCE}: the equal split moves charges and makes none",
-    (),
 )
 D_SPLIT_EVEN = Theorem(
     "D-split-even",
     "of a prefix of price x that k clients used, each has paid x / k, rounded up or down, in whatever order they came, "
     "and all together x",
     f"{_SOURCE}: the shipped books, for k <= 8 and x <= 120, where no giver was full of credit",
-    (),
     scope=Scope.BOUNDED,
 )
 D_SHARE_U = Theorem(
@@ -266,9 +243,11 @@ D_EVICTION = Theorem(
     "per use at c per cent: a request is charged at least c per cent of its prompt and at most all of it, so evicting "
     "what is cached multiplies its charge by at most 100 / c",
     f"{_SOURCE}: under the other rules evicting a prefix multiplies a charge by the prompt's length",
-    (),
     bound="100 / c",
 )
 
-THEOREMS = (*FAIRNESS, *REJOIN, *STEPS, *PROGRESS)
+THEOREMS = (
+    *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL),
+    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64),
+)
 """Those about what ships, in the order of the report; D-printed and those of prefixes are about variants."""

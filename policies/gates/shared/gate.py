@@ -22,14 +22,15 @@ State: that of the deficit gate, and at how many workers each client waits.  It 
 runs a worker checks it out for each decision and event, and commits what became of it (`SharesCredit`).
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import attrs
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Scalar, Vector
-from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
@@ -53,6 +54,7 @@ from fairsched.policies.gates.deficit import (
     DeficitState,
     choose,
     gap_cost,
+    gap_theorem,
     refill_due,
     refill_rounds,
 )
@@ -84,7 +86,6 @@ D2_PLACES = Theorem(
     "the gate counts at how many workers a client waits: it waits somewhere if and only if the count is above zero, "
     "also while its requests move",
     _NEW,
-    (),
 )
 D2_GLOBAL = Theorem(
     "D2-global",
@@ -110,7 +111,6 @@ D2_STEAL = Theorem(
     "whenever clients wait anywhere and no refill is due, a client in credit waits somewhere: an idle worker may "
     "take its request, so with stealing none idles while something waits that fits it",
     _NEW,
-    (),
 )
 D2_GIFT = Theorem(
     "D2-gift",
@@ -122,20 +122,17 @@ D2_GIFT = Theorem(
     bound_cost=gap_cost,
     rests_on=_RESTS,
 )
-D2_TOGETHER = Theorem(
+D2_TOGETHER = gap_theorem(
     "D2-together",
     "with keeps=work, f and g backlogged at the same workers over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
     _NEW,
     (*_GAP, BACKLOGGED_TOGETHER),
-    bound="(Q + U_f - 1) + (Q + U_g - 1)",
-    bound_cost=gap_cost,
     rests_on=_RESTS,
 )
 D2_UNSENT = Theorem(
     "D2-unsent",
     "what a holder has not told stays in [0, most] for each client, and ledger less all that is unsent is the truth",
     _NEW,
-    (),
     bound="most",
 )
 D2_STALE = Theorem(
@@ -232,15 +229,15 @@ Credit = GlobalState | CreditLedger
 
 @attrs.frozen
 class GlobalDeficitGate(DeficitGate):
-    """The deficit gate over all workers: `keeps` says which of fairness and work conservation is kept, `unsent_max` is
-    how much a worker may charge a client before it tells the others, in cost units.
+    """The deficit gate over all workers.
 
-    The in-flight cap is over all workers too, and shrinks U to the cap, however many workers there are.
+    The in-flight cap is over all of them too, and shrinks U to the cap, however many there are.
     """
 
     name: ClassVar[str] = "global-deficit"
     state_type: ClassVar[Any] = GlobalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    _refund: ClassVar[Callable[..., Ints]] = staticmethod(refund)
 
     keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))
     """What is kept where one of both is lost: fairness (a worker may idle) or work (it refills the clients that
@@ -287,20 +284,16 @@ class GlobalDeficitGate(DeficitGate):
 
     def joined(self, state: Any, client: int, heads: Ints, waited: bool) -> Any:
         state = _of(super().joined(state.deficit, client, heads, waited), state)
-        return state if waited else _at(state, enter(NUMPY, state.places, client))
+        return state if waited else replace(state, places=enter(NUMPY, state.places, client))
 
     def left(self, state: Any, client: int) -> Any:
-        return _at(state, depart(NUMPY, state.places, client))
+        return replace(state, places=depart(NUMPY, state.places, client))
 
     def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
         return _of(super().decoded(state.deficit, clients, tokens), state)
 
     def settled(self, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
         return _of(super().settled(state.deficit, client, input_tokens, heads), state)
-
-    def _refunded(self, state: DeficitState, client: int, charge: int) -> Ints:
-        q: Ints = refund(NUMPY, state.q, client, charge, state.quantum)
-        return q
 
     def released(self, state: Any, client: int, kv_tokens: int) -> Any:
         return _of(super().released(state.deficit, client, kv_tokens), state)
@@ -314,12 +307,10 @@ class GlobalDeficitGate(DeficitGate):
         """U of the cluster, staleness included: most that one client can be charged after its true credit was above
         zero.  A worker that let a client in before may still charge it U - 1, since an admission charges at least one;
         a cap holds for all workers together."""
-        alone = super().charge_max(limits)
-        whole = limits.workers * (alone - 1) + 1
-        cap = self.in_flight_cap_tokens
-        if cap is not None and limits.outputs_reserved:
-            memory = min(cap, limits.workers * limits.kv_capacity_tokens)
-            whole = min(whole, charge_max_reserved(self.rates, memory, min(limits.prompt_tokens_max, memory - 1)))
+        whole = limits.workers * (super().charge_max(limits) - 1) + 1
+        if self.in_flight_cap_tokens is not None and limits.outputs_reserved:
+            memory = min(self.in_flight_cap_tokens, limits.workers * limits.kv_capacity_tokens)
+            whole = min(whole, limits.charge_max(self.rates, memory))
         return whole + (limits.workers - 1) * self.unsent_max
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
@@ -340,10 +331,6 @@ class GlobalDeficitGate(DeficitGate):
         # No client waits at fewer workers than none, and all that wait are known.
         assert bool((state.places >= 0).all())
         assert bool(state.deficit.known[state.places > 0].all())
-
-
-def _at(state: GlobalState, places: Ints) -> GlobalState:
-    return GlobalState(state.deficit, places, state.granted)
 
 
 def _of(deficit: DeficitState, state: GlobalState) -> GlobalState:

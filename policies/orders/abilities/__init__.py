@@ -31,7 +31,6 @@ from fairsched.policies.orders.abilities.preemption import (
 )
 from fairsched.policies.orders.abilities.promotion import FollowsOutput, Promotes, Promotions
 from fairsched.policies.orders.abilities.queue_ranking import (
-    EXACT_MAX,
     NO_MATCHES,
     PRIORITY_MAX,
     Columns,
@@ -40,7 +39,7 @@ from fairsched.policies.orders.abilities.queue_ranking import (
     Ranking,
     RanksQueue,
     Regroups,
-    compacted,
+    row_keys,
 )
 from fairsched.policies.orders.abilities.weighted_round_robin import (
     GROUPS_RISE,
@@ -59,11 +58,10 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 )
 
 __all__ = [
-    "DUE_RESPECTED", "D_HEAD", "D_LINE", "D_OLDER", "D_PASSED", "D_REQUEST", "EXACT_MAX", "GROUPS_RISE", "KV_HOST",
-    "KV_SWAP_IN", "KV_SWAP_OUT", "NO_MATCHES", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS",
-    "PRIORITY_MAX", "P_DISPLACED", "P_SWAP", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED",
-    "BypassLines", "CacheMatches", "Columns", "FollowsCache", "FollowsOutput", "Grouped", "LimitsBypass", "Line",
-    "Matches", "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps",
-    "TakesTurns", "bypass_budget_field", "compacted", "picks_max", "preempts", "round_picks", "turns_max",
-    "waits_for_prefix"
+    "DUE_RESPECTED", "D_HEAD", "D_LINE", "D_OLDER", "D_PASSED", "D_REQUEST", "GROUPS_RISE", "KV_HOST", "KV_SWAP_IN",
+    "KV_SWAP_OUT", "NO_MATCHES", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "PRIORITY_MAX",
+    "P_DISPLACED", "P_SWAP", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines",
+    "CacheMatches", "Columns", "FollowsCache", "FollowsOutput", "Grouped", "LimitsBypass", "Line", "Matches",
+    "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps", "TakesTurns",
+    "bypass_budget_field", "picks_max", "preempts", "round_picks", "row_keys", "turns_max", "waits_for_prefix"
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from immutables import Map
 from fairsched.model.algebra import NUMPY, Algebra, Scalar
 from fairsched.model.prefix_cache import PrefixCache, SortedTuple
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.policies.orders.base import NO_POSITION, Order, QueuedRequest, QueueExtension
+from fairsched.policies.orders.base import NO_POSITION, Entries, Numbers, Order, QueuedRequest, QueueExtension
 from fairsched.policies.validators import not_negative
 
 # --- theorems, proved in fairsched.verify.proofs.orders.bypass --------------------------------------------------------
@@ -39,13 +39,11 @@ D_HEAD = Theorem(
     "D-head",
     "a group's head is the oldest of its requests if that was passed over b times, and its best one if not",
     "this library: the rule itself, found necessary by mutants",
-    (),
 )
 D_PASSED = Theorem(
     "D-passed",
     "what counts as passing r over is exactly how many have left the queue since r came, less those who waited then",
     "this library: the budget is not used up too early, found necessary by a mutant",
-    (),
     bound="gone - ahead",
 )
 D_LINE = Theorem(
@@ -53,14 +51,12 @@ D_LINE = Theorem(
     "of two requests that came to a group, the places are at least as far apart as requests came from the older one on "
     "before the younger one, however many were let in, gave up or came back",
     "this library: what makes one integer a request enough to count with",
-    (),
 )
 D_OLDER = Theorem(
     "D-older",
     "a count that begins with those waiting when r comes, and goes up and down with those before r that return or go, "
     "is the number of those that wait before r",
     "this library: D-request counts so",
-    (),
     bound="older",
 )
 D_REQUEST = Theorem(
@@ -157,19 +153,13 @@ class BypassLines(QueueExtension[LimitsBypass], frozen=True, gc=False):
         return BypassLines(self.lines.set(group, Line(line.ages.remove(queued.age), gone(NUMPY, line.left))))
 
     def head(
-        self,
-        order: LimitsBypass,
-        group: int,
-        queue: SortedTuple[int],
-        entries: Map[int, QueuedRequest],
-        ids: Map[int, int],
-        scores: Map[int, int],
+        self, order: LimitsBypass, group: int, queue: SortedTuple[int], entries: Entries, ids: Numbers, scores: Numbers
     ) -> int:
         oldest = ids[self.lines[group].ages.first()]
         is_due = self._due(order, group, entries[oldest])
         return int(head(NUMPY, queue.last(), scores[oldest], is_due))
 
-    def due(self, order: LimitsBypass, group: int, entries: Map[int, QueuedRequest], ids: Map[int, int]) -> bool:
+    def due(self, order: LimitsBypass, group: int, entries: Entries, ids: Numbers) -> bool:
         """Whether the oldest request of a group that is not empty has used up the budget.  O(1)."""
         return self._due(order, group, entries[ids[self.lines[group].ages.first()]])
 

@@ -18,7 +18,6 @@ P_DISPLACED = Theorem(
     "a displaced request has produced a token since its admission, and is displaced by one that ranks before it; so a "
     "request is displaced less often than it has tokens of output",
     "this library; in drawn worlds",
-    (),
     bound="output tokens - 1",
     scope=Scope.TESTED,
 )
@@ -27,7 +26,6 @@ P_SWAP = Theorem(
     "a request that is swapped out has produced a token since its admission; so that happens less often than it has "
     "tokens of output, and it computes one token again when it comes back",
     "this library; FastServe's proactive swap; in drawn worlds",
-    (),
     bound="output tokens - 1",
     scope=Scope.TESTED,
 )
@@ -38,7 +36,6 @@ KV_HOST = Theorem(
     "KV-host",
     "the KV of all requests on the host, with what is leaving it, never exceeds its capacity",
     "this library; for any number of requests, under the worker's check of each that is swapped out",
-    (),
     bound="host_capacity_tokens",
 )
 KV_SWAP_OUT = Theorem(
@@ -46,14 +43,12 @@ KV_SWAP_OUT = Theorem(
     "a request that is swapped out keeps on the device what it computed and promises no more, until the transfer is "
     "over; all but its last token is on the host",
     _CODE,
-    (),
 )
 KV_SWAP_IN = Theorem(
     "KV-swap-in",
     "a request that is swapped in is promised its memory as at any admission, and computes just what is neither cached "
     "nor on the host",
     _CODE,
-    (),
 )
 SWAPPING = (P_SWAP, KV_HOST, KV_SWAP_OUT, KV_SWAP_IN)
 

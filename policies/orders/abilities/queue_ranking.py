@@ -7,7 +7,7 @@ ranking reads as much.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -21,10 +21,11 @@ from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension
 
 _NONE = np.zeros(0, dtype=np.int64)
 _LAST = np.iinfo(np.int64).max
+_ARRAYS = ("ages", "memory", "arrivals_ns", "groups", "priorities")
 AHEAD = 64
 """How many are put in order at a time: about as many as a decision admits."""
 EXACT_MAX = 2**62
-"""Keys from here on would leave 64 bits, and are computed as Python integers (`compacted`)."""
+"""Keys from here on would leave 64 bits, and are computed as Python integers (`row_keys`)."""
 PRIORITY_MAX = 2**31
 """Priorities beyond this count as this."""
 
@@ -82,13 +83,10 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
         """With one more, whose age none has.  O(n), a copy."""
         there = self.settled()
         i = int(np.searchsorted(there.ages, age))
-        return type(self)(
-            np.insert(there.ages, i, age),
-            np.insert(there.memory, i, memory),
-            np.insert(there.arrivals_ns, i, arrival_ns),
-            np.insert(there.groups, i, group),
-            np.insert(there.priorities, i, max(-PRIORITY_MAX, min(priority, PRIORITY_MAX))),
-        )
+        priority = max(-PRIORITY_MAX, min(priority, PRIORITY_MAX))
+        row = zip(_ARRAYS, (age, memory, arrival_ns, group, priority), strict=True)
+        added = {name: np.insert(getattr(there, name), i, value) for name, value in row}
+        return msgspec.structs.replace(there, **added)
 
     def removed(self, age: int) -> Self:
         """Without the one of that age, which must be there.  O(1), and a copy for every `AHEAD`."""
@@ -100,13 +98,8 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
         if not self.absent:
             return self
         places = np.searchsorted(self.ages, self.absent)
-        return type(self)(
-            np.delete(self.ages, places),
-            np.delete(self.memory, places),
-            np.delete(self.arrivals_ns, places),
-            np.delete(self.groups, places),
-            np.delete(self.priorities, places),
-        )
+        kept = {name: np.delete(getattr(self, name), places) for name in _ARRAYS}
+        return msgspec.structs.replace(self, **kept, absent=())
 
     def check(self, order: RanksQueue, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
         empty: Columns = Columns()
@@ -149,8 +142,14 @@ class Grouped(QueueExtension[Regroups], frozen=True, gc=False):
     grouped: int = 0
 
 
-def compacted(keys: list[int]) -> Ints:
-    """Integers of 64 bits in the same order as any integers, equal where they are equal.  O(n log n)."""
+def row_keys(key: Callable[..., Any], largest: int, *columns: Ints) -> Ints:
+    """Return `key` of each row of some columns.  O(n).
+
+    Where `largest`, a bound of the keys, would leave 64 bits, they are integers in the same order.  O(n log n).
+    """
+    if largest < EXACT_MAX:
+        return np.asarray(key(*columns))
+    keys = [key(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     rank = {key: i for i, key in enumerate(sorted(set(keys)))}
     return np.array([rank[key] for key in keys], dtype=np.int64)
 

@@ -24,7 +24,7 @@ from immutables import Map
 from fairsched.model.algebra import EXACT, NUMPY, Algebra, ExactVector, Mask, Point, Scalar, Vector
 from fairsched.model.prefix_cache import PrefixCache, SortedTuple
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.policies.orders.base import AGE_BITS, Order, QueuedRequest, QueueExtension
+from fairsched.policies.orders.base import AGE_BITS, Entries, Numbers, Order, QueuedRequest, QueueExtension
 
 # --- theorems, proved in fairsched.verify.proofs.orders.weighted_round_robin ------------------------------------------
 
@@ -36,7 +36,6 @@ PG_SERVES = Theorem(
     "PG-serves",
     "as long as requests wait, it is the turn of a group in which one waits",
     "this library; found necessary by mutants",
-    (),
 )
 PG_ROUND = Theorem(
     "PG-round",
@@ -58,14 +57,12 @@ PG_GROUPS = Theorem(
     "PG-groups",
     "the quotas 1 to P of groups 1 to P have the sum N = P(P+1)/2",
     "this library",
-    (),
     bound="P(P+1)/2",
 )
 PG_1 = Theorem(
     "PG-1",
     "the k-th request of group g is let in after at most ceil(k/g) (N - g) + k <= ceil(k/g) N picks, N = P(P+1)/2",
     "this library; Preble (ICLR'25) claims that its groups do not starve, without a bound",
-    (),
     bound="ceil(k/g) (N - g) + k",
     rests_on=("PG-turns", "PG-groups"),
 )
@@ -160,13 +157,7 @@ class Turns(QueueExtension[TakesTurns], frozen=True, gc=False):
         return Turns(self.turns.set(group, picked(self.turns.get(group, ROUND_OVER), score >> AGE_BITS)))
 
     def head(
-        self,
-        order: TakesTurns,
-        group: int,
-        queue: SortedTuple[int],
-        entries: Map[int, QueuedRequest],
-        ids: Map[int, int],
-        scores: Map[int, int],
+        self, order: TakesTurns, group: int, queue: SortedTuple[int], entries: Entries, ids: Numbers, scores: Numbers
     ) -> int:
         """The oldest of the priority group that `chosen` gives, found by its score (`check` compares).  O(log n)."""
         score = queue.below((self.turns.get(group, ROUND_OVER).turn + 1) << AGE_BITS)

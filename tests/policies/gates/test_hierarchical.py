@@ -35,6 +35,16 @@ def small(name: str = "dlpm", quantum: int = 5, cap: int | None = None, reserve:
     return attrs.evolve(local_policy(name), gate=gate, batching=BATCHINGS["chunked"](8, 4, reserve))
 
 
+def played(policy: ComposedPolicy) -> Play:
+    """Four steps of a request of every client, which are where `PLACES` says."""
+    play = Play(policy, 60)
+    for client, groups in enumerate(PLACES):
+        play.tell([ClientConfigured(0, 0, client, 1, groups)])
+        play.arrive(client, 4, 3)
+    play.step(4)
+    return play
+
+
 class Placed(PolicyMachine):
     """The battery of every policy, with clients in groups whose weights change."""
 
@@ -236,11 +246,7 @@ def test_a_group_that_weighs_less_keeps_its_debt_and_loses_credit() -> None:
 
 def test_a_state_keeps_its_tree_through_json() -> None:
     """Written and read, with clients that wait and that run."""
-    play = Play(small(), 60)
-    for client, groups in enumerate(PLACES):
-        play.tell([ClientConfigured(0, 0, client, 1, groups)])
-        play.arrive(client, 4, 3)
-    play.step(4)
+    play = played(small())
     policy, document = play.policy, play.policy.state_to_json(play.state)
     restored = policy.state_from_json(document)
     assert policy.state_to_json(restored) == document
@@ -250,11 +256,7 @@ def test_a_state_keeps_its_tree_through_json() -> None:
 
 def test_a_swap_keeps_the_tree_or_says_what_would_be_lost() -> None:
     """To another quantum with all debts, to another gate with those of clients, from another gate not at all."""
-    play = Play(small(quantum=5), 60)
-    for client, groups in enumerate(PLACES):
-        play.tell([ClientConfigured(0, 0, client, 1, groups)])
-        play.arrive(client, 4, 3)
-    play.step(4)
+    play = played(small(quantum=5))
     debts = np.minimum(play.state.gate.q, 0)
     larger = small(quantum=50, cap=20)
     taken = migrate(play.policy, play.state, larger)

@@ -18,7 +18,7 @@ from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished
 from fairsched.model.monitor import together
 from fairsched.model.request import Client, Workload
 from fairsched.model.service import anywhere, backlogs, charges, concatenate, service_gap, tables
-from fairsched.policies.base import AnyRouter, Router, SharesCredit
+from fairsched.policies.base import AnyRouter, Limits, Router, SharesCredit
 from fairsched.policies.gates import DeficitGate, GlobalDeficitGate, GlobalState
 from fairsched.policies.gates.shared.credit_ledger import CreditLedger
 from fairsched.policies.local import ComposedPolicy
@@ -30,6 +30,8 @@ from tests.support.scenarios import UNIT, job, world
 
 CAPACITY = 12
 ENDS = (Finished, Rejected, Cancelled)
+Rows = list[tuple[int, int, int, int]]
+"""Requests as (client, arrival, prompt, output)."""
 
 
 def shared(**params: object) -> ComposedPolicy:
@@ -57,38 +59,31 @@ jobs = st.lists(
 )
 
 
-def made(rows: list[tuple[int, int, int, int]]) -> Workload:
-    """A workload of (client, arrival, prompt, output) rows."""
+def made(rows: Rows) -> Workload:
+    """A workload of these requests."""
     return world(job(i, client, at, prompt, output) for i, (client, at, prompt, output) in enumerate(rows))
 
 
 def play(
-    workload: Workload,
-    policy: ComposedPolicy,
-    router: AnyRouter,
-    workers: int,
-    changes: tuple[Change, ...] = (),
+    workload: Workload, policy: ComposedPolicy, router: AnyRouter, workers: int, changes: tuple[Change, ...] = ()
 ) -> tuple[list[Event], Simulator]:
     """The events of a run in which every step takes one nanosecond, and the simulator in its last state."""
     events: list[Event] = []
-    simulator = Simulator(
-        workload,
-        policy,
-        router,
-        UNIT,
-        workers=workers,
-        kv_capacity_tokens=CAPACITY,
-        on_events=events.extend,
-        changes=changes,
-    )
+    size: dict[str, Any] = {"workers": workers, "kv_capacity_tokens": CAPACITY}
+    simulator = Simulator(workload, policy, router, UNIT, on_events=events.extend, changes=changes, **size)
     simulator.run()
     return events, simulator
 
 
-def bound_of(policy: ComposedPolicy, clients: tuple[Client, ...], workers: int) -> int | None:
-    """D2-global, or D2-stale, on so many workers."""
-    limits = attrs.evolve(policy.guarantee.limits(CAPACITY, CAPACITY), workers=workers)
-    return policy.guarantee.service_gap_bound(clients, limits)
+def limits_of(policy: ComposedPolicy, workers: int) -> Limits:
+    """What bounds rest on, on so many workers."""
+    return attrs.evolve(policy.guarantee.limits(CAPACITY, CAPACITY), workers=workers)
+
+
+def bound_of(policy: ComposedPolicy, clients: tuple[Client, ...], workers: int) -> int:
+    """D2-global, or D2-stale, on so many workers; -1 where nothing is promised."""
+    bound = policy.guarantee.service_gap_bound(clients, limits_of(policy, workers))
+    return -1 if bound is None else bound
 
 
 def cluster_gap(workload: Workload, policy: ComposedPolicy, events: list[Event]) -> int:
@@ -99,8 +94,12 @@ def cluster_gap(workload: Workload, policy: ComposedPolicy, events: list[Event])
     return service_gap(*anywhere(charges(trace, charging), backlogs(trace))).cost
 
 
-def check_settled(simulator: Simulator, policy: ComposedPolicy) -> None:
-    """When the run is over nobody waits anywhere, and true deficits, less what nobody told, are in range."""
+def check_run(workload: Workload, policy: ComposedPolicy, events: list[Event], simulator: Simulator) -> None:
+    """The gap is within the bound, and each request ended once, none by a refusal; when the run is over nobody waits
+    anywhere, and true deficits, less what nobody told, are in range."""
+    assert cluster_gap(workload, policy, events) <= bound_of(policy, workload.clients, len(simulator.workers))
+    assert sorted(e.request_id for e in events if isinstance(e, ENDS)) == list(range(len(workload.jobs)))
+    assert not any(isinstance(event, Rejected) for event in events)
     assert policy.shared_credit is not None
     credit = simulator.pool.credit
     state: GlobalState = policy.shared_credit.snapshot(credit)
@@ -113,22 +112,13 @@ def check_settled(simulator: Simulator, policy: ComposedPolicy) -> None:
 
 @given(jobs, st.sampled_from(ROUTERS), st.integers(1, 4), st.sampled_from((0, 3, 20)))
 @settings(max_examples=50)
-def test_gap_over_all_workers_is_bounded(
-    rows: list[tuple[int, int, int, int]], router: AnyRouter, workers: int, unsent: int
-) -> None:
+def test_gap_over_all_workers_is_bounded(rows: Rows, router: AnyRouter, workers: int, unsent: int) -> None:
     """Whatever routes, wherever clients wait, and however late charges are told; everybody ends once, and no admission
     passes the gate."""
     workload, policy = made(rows), shared(unsent_max=unsent)
     events, simulator = play(workload, policy, router, workers)
-    bound = bound_of(policy, workload.clients, workers)
-    assert bound is not None
-    assert cluster_gap(workload, policy, events) <= bound
-    assert sorted(e.request_id for e in events if isinstance(e, ENDS)) == list(range(len(rows)))
-    assert not any(isinstance(event, Rejected) for event in events)
-    check_settled(simulator, policy)
-    monitor = assumption_monitor(
-        policy, workload.clients, attrs.evolve(policy.guarantee.limits(CAPACITY, CAPACITY), workers=workers)
-    )
+    check_run(workload, policy, events, simulator)
+    monitor = assumption_monitor(policy, workload.clients, limits_of(policy, workers))
     assert monitor is not None
     monitor.observe_all(events)
     findings = together(monitor.reports())
@@ -138,33 +128,24 @@ def test_gap_over_all_workers_is_bounded(
 
 @given(jobs, st.booleans())
 @settings(max_examples=20)
-def test_on_one_worker_it_is_the_deficit_gate(rows: list[tuple[int, int, int, int]], work: bool) -> None:
+def test_on_one_worker_it_is_the_deficit_gate(rows: Rows, work: bool) -> None:
     """The same log, whatever is kept."""
     workload = made(rows)
-    logs = []
-    for policy in (
-        shared(keeps="work" if work else "fairness"),
-        with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "5"}),
-    ):
-        logs.append(hash_of(play(workload, policy, RoundRobin(), 1)[0]))
-    assert logs[0] == logs[1]
+    policies = shared(keeps="work" if work else "fairness"), with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": "5"})
+    one, other = (hash_of(play(workload, policy, RoundRobin(), 1)[0]) for policy in policies)
+    assert one == other
 
 
 @given(jobs, st.sampled_from(ROUTERS), st.integers(2, 3), st.integers(0, 20), st.booleans())
 @settings(max_examples=30)
 def test_workers_that_fail_take_nobodys_credit(
-    rows: list[tuple[int, int, int, int]], router: AnyRouter, workers: int, at_ns: int, crash: bool
+    rows: Rows, router: AnyRouter, workers: int, at_ns: int, crash: bool
 ) -> None:
     """After a crash or a restart nobody waits for ever, nobody is counted who is gone, and the bound still holds."""
     change: Change = Crash(0, at_ns, 5) if crash else Restart(0, at_ns, 5)
     workload, policy = made(rows), shared()
     events, simulator = play(workload, policy, router, workers, (change,))
-    assert sorted(e.request_id for e in events if isinstance(e, ENDS)) == list(range(len(rows)))
-    assert not any(isinstance(event, Rejected) for event in events)
-    check_settled(simulator, policy)
-    bound = bound_of(policy, workload.clients, workers)
-    assert bound is not None
-    assert cluster_gap(workload, policy, events) <= bound
+    check_run(workload, policy, events, simulator)
 
 
 # --- what is given up -----------------------------------------------------------------------------------------------
@@ -204,8 +185,7 @@ def test_each_choice_keeps_one_and_stealing_keeps_both() -> None:
     workload = lopsided()
     fair, busy = shared(), shared(keeps="work")
     bound = bound_of(fair, workload.clients, 2)
-    assert bound is not None
-    assert bound_of(busy, workload.clients, 2) is None
+    assert bound_of(busy, workload.clients, 2) == -1
     runs = {
         "fairness": (fair, play(workload, fair, ByClient(), 2)[0]),
         "work": (busy, play(workload, busy, ByClient(), 2)[0]),
@@ -234,9 +214,7 @@ def test_the_later_charges_are_told_the_fewer_messages() -> None:
         ledger = simulator.pool.credit
         assert isinstance(ledger, CreditLedger)
         messages.append(ledger.messages)
-        bound = bound_of(policy, workload.clients, 2)
-        assert bound is not None
-        assert cluster_gap(workload, policy, events) <= bound
+        assert cluster_gap(workload, policy, events) <= bound_of(policy, workload.clients, 2)
         assert all(int(unsent_of.max()) <= unsent for unsent_of in ledger.unsent.values())
         assert min(int(unsent_of.min()) for unsent_of in ledger.unsent.values()) >= 0
     assert messages == sorted(messages, reverse=True)
@@ -251,7 +229,7 @@ def test_bounds_by_hand() -> None:
     assert bound_of(shared(), clients, 3) == 2 * (5 + 3 * 2 * (CAPACITY - 1))
     assert bound_of(shared(unsent_max=7), clients, 3) == 2 * (5 + 3 * 2 * (CAPACITY - 1) + 2 * 7)
     assert bound_of(shared(in_flight_cap_tokens=6), clients, 3) == 2 * (5 + 2 * 6 - 2)
-    assert bound_of(shared(keeps="work"), clients, 3) is None
+    assert bound_of(shared(keeps="work"), clients, 3) == -1
 
 
 @pytest.mark.parametrize("bad", [{"keeps": "both"}, {"unsent_max": "-1"}])

@@ -16,7 +16,7 @@ from fairsched.policies.batching import BATCHINGS, Batching, Chunked, EagerPrefi
 from fairsched.policies.catalog import DLPM, FCFS, LPM, VTC, ShortestPromptFirst
 from fairsched.policies.gates import CounterGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
-from fairsched.policies.orders import preempts
+from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import LOCAL_POLICIES
 from tests.support.policy_play import Play
 

@@ -17,7 +17,14 @@ from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.catalog import TRAIL, FastServe, LearningToRank
 from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import Order, ShortestPredicted, ShortestRemaining, SkipJoin, predicted, preempts
+from fairsched.policies.orders import (
+    Order,
+    ShortestPredicted,
+    ShortestRemaining,
+    SkipJoin,
+    predicted,
+)
+from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance.strategies import workloads
 from tests.support.policy_play import Play

@@ -1,52 +1,53 @@
 """A bypass budget as policies keep it: whom it lets in, when, and that D-request holds of every run and is attained."""
 
 import json
+from collections.abc import Iterator
+from functools import partial
+from itertools import count, islice
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.model.algebra import NUMPY
 from fairsched.model.events import Admitted, Cancelled, Event, Preempted
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import StateError
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, LPM, ShortestPromptFirst
-from fairsched.policies.gates import DeficitGate
+from fairsched.policies.gates import DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import migrate
 from fairsched.policies.orders import LongestPrefix, ShortestPrompt
-from fairsched.policies.orders.abilities import bypass
 from fairsched.policies.registry import LOCAL_POLICIES, parameters, with_parameters
 from tests.support.policy_play import Play
 
 ONE_SEAT = Chunked(max_running=1)
 
 
-def lpm(budget: int | None, **changes: Any) -> ComposedPolicy:
-    """LPM with a budget."""
-    return LPM(order=LongestPrefix(budget), **changes)
+def with_budget(
+    policy: type[ComposedPolicy], order: type[LongestPrefix | ShortestPrompt], budget: int | None, **changes: Any
+) -> ComposedPolicy:
+    """The policy with a budget."""
+    made: Any = policy
+    return made(order=order(budget), **changes)  # type: ignore[no-any-return]
 
 
-def dlpm(budget: int | None, **changes: Any) -> ComposedPolicy:
-    """DLPM with a budget."""
-    return DLPM(order=LongestPrefix(budget), **changes)
-
-
-def shortest(budget: int | None, **changes: Any) -> ComposedPolicy:
-    """Shortest prompt first with a budget."""
-    return ShortestPromptFirst(order=ShortestPrompt(budget), **changes)
-
-
+lpm = partial(with_budget, LPM, LongestPrefix)
+dlpm = partial(with_budget, DLPM, LongestPrefix)
+shortest = partial(with_budget, ShortestPromptFirst, ShortestPrompt)
 MADE = {"lpm": lpm, "dlpm": dlpm, "shortest-prompt": shortest}
 
 
 def entered(play: Play) -> list[int]:
     """Who was admitted, in order."""
     return [event.request_id for event in play.events if isinstance(event, Admitted)]
+
+
+def arrive(play: Play, *prompts: Prompt | int, client: int = 0) -> list[int]:
+    """Requests of one output token come, one after the other; their ids."""
+    return [play.arrive(client, prompt, 1) for prompt in prompts]
 
 
 # --- CE5 and the witness ----------------------------------------------------------------------------------------------
@@ -64,50 +65,39 @@ def ce5(policy: ComposedPolicy, steps: int) -> tuple[Play, int]:
     play = Play(policy, 8)
     cold = -1
     for step in range(steps):
-        play.arrive(prompt=warm(step), output=1)
+        arrive(play, warm(step))
         if step == 1:
-            cold = play.arrive(prompt=COLD, output=1)
+            (cold,) = arrive(play, COLD)
         play.step()
     return play, cold
 
 
 @pytest.mark.parametrize("make", [lpm, dlpm])
-@pytest.mark.parametrize("budget", [0, 1, 4, 16])
-def test_ce5_s_stream_is_served_within_the_budget(make: Any, budget: int) -> None:
-    """The cold request that CE5 starves enters after exactly b younger ones and the one older that waited with it."""
+@pytest.mark.parametrize("budget", [None, 0, 1, 4, 16])
+def test_ce5_s_stream_is_served_within_the_budget(make: Any, budget: int | None) -> None:
+    """The cold request that CE5 starves enters after exactly b younger ones and the one older that waited with it;
+    without a budget it waits for all of 60 steps, in each of which another enters."""
     play, cold = ce5(make(budget), 60)
-    assert entered(play).index(cold) - entered(play).index(0) == 1 + 1 + budget
+    if budget is None:
+        assert cold not in entered(play)
+        assert len(entered(play)) == 60
+    else:
+        assert entered(play).index(cold) - entered(play).index(0) == 1 + 1 + budget
 
 
-@pytest.mark.parametrize("make", [lpm, dlpm])
-def test_without_a_budget_ce5_starves_it(make: Any) -> None:
-    """The same stream, and it waits for all of 60 steps."""
-    play, cold = ce5(make(None), 60)
-    assert cold not in entered(play)
-    assert len(entered(play)) == 60
-
-
-@given(
-    name=st.sampled_from(sorted(MADE)),
-    budget=st.integers(0, 6),
-    older=st.integers(0, 4),
-)
+@given(name=st.sampled_from(sorted(MADE)), budget=st.integers(0, 6), older=st.integers(0, 4))
 @settings(max_examples=40, deadline=None)
 def test_the_bound_is_attained(name: str, budget: int, older: int) -> None:
     """With `older` requests that the order prefers, and a stream of such, exactly b + older enter before r."""
     by_size = name == "shortest-prompt"
     play = Play(MADE[name](budget, batching=ONE_SEAT), 1_000)
-
-    def arrive(count: int) -> None:
-        for _ in range(count):
-            play.arrive(prompt=1 if by_size else warm(play.count), output=1)
-
+    preferred: Iterator[Prompt | int] = (1 if by_size else warm(number) for number in count())
     # The first one fills the cache.
-    arrive(1)
+    arrive(play, next(preferred))
     play.step()
-    arrive(older)
-    r = play.arrive(prompt=9 if by_size else COLD, output=1)
-    arrive(budget + 3)
+    arrive(play, *islice(preferred, older))
+    (r,) = arrive(play, 9 if by_size else COLD)
+    arrive(play, *islice(preferred, budget + 3))
     play.step(older + budget + 2)
     assert entered(play).index(r) == 1 + budget + older
 
@@ -191,58 +181,34 @@ def test_d_request_holds_of_every_run(name: str, budget: int, reserve: Any, move
 def test_a_budget_of_none_or_more_than_ever_waits_changes_nothing() -> None:
     """The default is no budget; a huge one lets in the same, in the same order."""
     assert {parameters(policy).get("bypass_budget") for policy in LOCAL_POLICIES.values()} == {None}
-    orders = []
-    for budget in (None, 10_000):
-        play, _ = ce5(lpm(budget), 30)
-        orders.append(entered(play))
-    assert orders[0] == orders[1]
-
-
-def test_budget_zero_is_first_come_first_served_within_a_group() -> None:
-    """Nobody is ever passed over."""
-    play = Play(shortest(0, batching=ONE_SEAT))
-    for prompt in (9, 3, 5, 1):
-        play.arrive(prompt=prompt, output=1)
-    play.step(4)
-    assert entered(play) == [0, 1, 2, 3]
+    assert entered(ce5(lpm(None), 30)[0]) == entered(ce5(lpm(10_000), 30)[0])
 
 
 def test_each_client_has_its_own_budget() -> None:
     """Under a gate only requests of the same client count; without one everybody's do."""
-    deep = DeficitGate(quantum=1_000)
-    grouped, alone = dlpm(1, gate=deep, batching=ONE_SEAT), shortest(1, batching=ONE_SEAT)
-    play = Play(attrs.evolve(grouped, order=ShortestPrompt(1)))
-    large = play.arrive(0, prompt=9, output=1)
-    for _ in range(3):
-        play.arrive(1, prompt=1, output=1)
-    play.step(4)
-    assert entered(play) == [1, 2, 3, large]
-    play = Play(alone)
-    large = play.arrive(0, prompt=9, output=1)
-    for _ in range(3):
-        play.arrive(1, prompt=1, output=1)
-    play.step(4)
-    assert entered(play) == [1, large, 2, 3]
+    for gate, expected in ((DeficitGate(quantum=1_000), [1, 2, 3, 0]), (OpenGate(), [1, 0, 2, 3])):
+        play = Play(shortest(1, gate=gate, batching=ONE_SEAT))
+        arrive(play, 9)
+        arrive(play, 1, 1, 1, client=1)
+        play.step(4)
+        assert entered(play) == expected
 
 
 def test_cancelling_the_oldest_hands_its_turn_to_nobody() -> None:
     """The next oldest was passed over as often as it was, no more: what it may be passed over yet stays."""
     play = Play(shortest(2, batching=ONE_SEAT))
-    first, second = play.arrive(prompt=9, output=1), play.arrive(prompt=8, output=1)
-    play.arrive(prompt=1, output=1)
-    play.arrive(prompt=1, output=1)
+    first, second, *_ = arrive(play, 9, 8, 1, 1)
     play.step(2)
     assert play.admitted() == [first]
     play.cancel(first)
     assert play.admitted() == [second]
     later = Play(shortest(2, batching=ONE_SEAT))
-    first = later.arrive(prompt=9, output=1)
-    later.arrive(prompt=1, output=1)
+    first, _ = arrive(later, 9, 1)
     later.step()
-    second = later.arrive(prompt=8, output=1)
+    (second,) = arrive(later, 8)
     later.cancel(first)
-    small = later.arrive(prompt=1, output=1)
-    assert later.admitted() == [small]
+    small = arrive(later, 1)
+    assert later.admitted() == small
     assert second in later.worker.queue
 
 
@@ -256,7 +222,7 @@ def test_a_preempted_request_comes_back_to_its_place() -> None:
     entry = play.state.flights[young].entry
     assert play.step().preempt == (young,)
     assert play.state.queue.entries[young].position == entry.position == 1
-    small = [play.arrive(prompt=1, output=1) for _ in range(4)]
+    small = arrive(play, 1, 1, 1, 1)
     assert [play.state.queue.entries[i].position for i in small] == [3, 4, 5, 6]
     play.step(30)
     assert entered(play).index(young, 2) <= entered(play).index(small[1])
@@ -275,18 +241,14 @@ def test_a_due_request_waits_for_its_prefix_and_is_not_passed() -> None:
 
 def test_it_says_that_an_older_one_goes_first() -> None:
     """Whoever the order prefers and a budget holds back waits for `bypass`."""
-    play = Play(shortest(0, batching=ONE_SEAT))
-    play.arrive(prompt=4, output=5)
-    play.step()
-    large, small = play.arrive(prompt=9), play.arrive(prompt=1)
-    view = play.worker.view(1)
-    assert play.policy.wait_reason(play.state, view, small) == "bypass"
-    assert play.policy.wait_reason(play.state, view, large) == "budget"
-    unlimited = Play(shortest(None, batching=ONE_SEAT))
-    unlimited.arrive(prompt=4, output=5)
-    unlimited.step()
-    large, small = unlimited.arrive(prompt=9), unlimited.arrive(prompt=1)
-    assert unlimited.policy.wait_reason(unlimited.state, view, large) == "order"
+    for budget, large_waits_for, small_waits_for in ((0, "budget", "bypass"), (None, "order", "budget")):
+        play = Play(shortest(budget, batching=ONE_SEAT))
+        play.arrive(prompt=4, output=5)
+        play.step()
+        large, small = play.arrive(prompt=9), play.arrive(prompt=1)
+        view = play.worker.view(1)
+        assert play.policy.wait_reason(play.state, view, large) == large_waits_for
+        assert play.policy.wait_reason(play.state, view, small) == small_waits_for
 
 
 # --- states and parameters --------------------------------------------------------------------------------------------
@@ -295,8 +257,7 @@ def test_it_says_that_an_older_one_goes_first() -> None:
 def waiting_play(policy: ComposedPolicy) -> Play:
     """Two were let in past the oldest, which waits with two more."""
     play = Play(policy)
-    for prompt in (9, 1, 1, 2, 2):
-        play.arrive(prompt=prompt, output=1)
+    arrive(play, 9, 1, 1, 2, 2)
     play.step(2)
     return play
 
@@ -333,7 +294,7 @@ def test_a_swap_takes_who_waits_along(old: int | None, new: int | None) -> None:
         again.worker, again.count, again.now_ns = play.worker, play.count, play.now_ns
         again.state = migrate(play.policy, play.state, policy)
         policy.check(again.state)
-        later = again.arrive(prompt=1, output=1)
+        (later,) = arrive(again, 1)
         again.step(8)
         assert later in again.finished()
         assert not again.worker.queue
@@ -342,8 +303,9 @@ def test_a_swap_takes_who_waits_along(old: int | None, new: int | None) -> None:
 def test_parameter_is_read_from_text() -> None:
     """A whole number from 0 or none; who orders by arrival has no such parameter."""
     for name in ("lpm", "dlpm", "shortest-prompt", "dlpm-printed"):
-        assert parameters(with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "4"}))["bypass_budget"] == 4
-        assert parameters(with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "none"}))["bypass_budget"] is None
+        for text, value in (("4", 4), ("none", None)):
+            policy = with_parameters(LOCAL_POLICIES[name], {"bypass_budget": text})
+            assert parameters(policy)["bypass_budget"] == value
         with pytest.raises(ValueError, match="at least 0, not -1"):
             with_parameters(LOCAL_POLICIES[name], {"bypass_budget": "-1"})
     with pytest.raises(ValueError, match="unknown parameter of policy vtc"):
@@ -356,18 +318,11 @@ def test_theorems_come_with_the_budget() -> None:
     assert [theorem.id for theorem in LongestPrefix(0).theorems][-1] == "D-request"
 
 
-@given(left=st.integers(0, 9), place=st.integers(0, 9), budget=st.integers(0, 9))
-def test_the_rule_in_numbers(left: int, place: int, budget: int) -> None:
-    """Due once as many left as places before it, and b more."""
-    assert bypass.due(NUMPY, left, place, budget) == (left >= place + budget)
-
-
 def test_admission_is_as_planned() -> None:
     """What a due request computes is charged as anybody's: its own prefix only."""
     play = Play(lpm(0))
-    play.arrive(prompt=Prompt.from_keys((1, 2, 3)), output=1)
+    arrive(play, Prompt.from_keys((1, 2, 3)))
     play.step()
-    cold = play.arrive(prompt=Prompt.from_keys((7, 8)), output=1)
-    hot = play.arrive(prompt=Prompt.from_keys((1, 2, 9)), output=1)
+    cold, hot = arrive(play, Prompt.from_keys((7, 8)), Prompt.from_keys((1, 2, 9)))
     plan: StepPlan = play.decide()
     assert plan.admit == (Admission(cold, 0, 2, 0, 1), Admission(hot, 0, 1, 2, 1))

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from fairsched.model.request import Prompt
 from fairsched.policies.catalog import DfsWeight
-from fairsched.policies.orders import Matches, dfs_weight, walked
+from fairsched.policies.orders import dfs_weight, walked
+from fairsched.policies.orders.abilities import Matches
 from fairsched.verify.proofs.orders.dfs_weight import matches_of
 from tests.support.policy_play import Play
 

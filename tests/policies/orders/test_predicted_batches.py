@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from fairsched.engines.simulation import Bucketed, Oracle, Predictor, simulate_events
 from fairsched.model.events import Admitted, Finished, Preempted
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.worker import transitions
 from fairsched.policies.catalog import S3, FCFSOptimistic, PiA
 from fairsched.policies.local.predicted_batches import reservation
 from fairsched.policies.routers import RoundRobin
@@ -19,11 +18,7 @@ from tests.support.policy_play import Play
 
 def arrive(play: Play, predicted: int | None, output: int, declared: int = 40, prompt: int = 4) -> int:
     """A request of client 0 comes with a prediction; its id."""
-    request = Request(play.count, 0, play.now_ns, Prompt(prompt), declared, predicted_output_tokens=predicted)
-    play.count += 1
-    play.worker, events = transitions.arrive(play.worker, request, output, play.now_ns)
-    play.tell(events)
-    return request.id
+    return play.arrive(0, prompt, output, declared, predicted_output_tokens=predicted)
 
 
 @given(predicted=st.none() | st.integers(1, 50), declared=st.integers(1, 40), share=st.integers(0, 99))

@@ -1,6 +1,8 @@
 """Priority groups: which group a request is in, that it only rises, that groups take turns, also under a gate."""
 
 from collections import Counter
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import attrs
@@ -31,9 +33,14 @@ class Told(PriorityGroups):
         return request.priority
 
 
-def told(i: int, group: int, client: int = 0) -> Request:
-    """A request of this group."""
-    return Request(i, client, 0, Prompt(1), 1, priority=group)
+def told(i: int, group: int, client: int = 0) -> Arrived:
+    """A request of this group comes."""
+    return Arrived(0, 0, Request(i, client, 0, Prompt(1), 1, priority=group))
+
+
+def queued(policy: Preble, groups: Iterable[int]) -> Any:
+    """The policy's state when requests of these groups wait."""
+    return reduce(policy.observe, (told(i, group) for i, group in enumerate(groups)), policy.init())
 
 
 def let_in(policy: Preble, state: Any) -> tuple[int, Any]:
@@ -81,9 +88,7 @@ def test_a_group_may_only_rise(policy: Any, groups: list[int]) -> None:
 def test_a_round_serves_groups_in_proportion(groups: list[int]) -> None:
     """As long as all four groups wait, ten picks take four, three, two and one; of a group the oldest first."""
     policy = Preble(order=Told(4), batching=ONE_A_STEP)
-    state = policy.init()
-    for i, group in enumerate(groups):
-        state = policy.observe(state, Arrived(0, 0, told(i, group)))
+    state = queued(policy, groups)
     left = Counter(groups)
     order: list[int] = []
     while state.queue.entries:
@@ -104,29 +109,24 @@ def test_a_round_serves_groups_in_proportion(groups: list[int]) -> None:
 def test_the_index_finds_whom_the_kernel_chooses(turn: int, taken: int, groups: set[int]) -> None:
     """Wherever a round is, and with a group 0: the head that the sorted queue gives is the kernel's choice."""
     policy = Preble(order=Told(5, lowest=0), batching=ONE_A_STEP)
-    state = policy.init()
-    for group in sorted(groups):
-        state = policy.observe(state, Arrived(0, 0, told(group, group)))
+    state = queued(policy, sorted(groups))
     at: Any = Turn(turn, taken)
     state = msgspec.structs.replace(
         state,
         queue=msgspec.structs.replace(state.queue, extensions=state.queue.extended(Turns(turns_of(state).set(0, at)))),
     )
     # Whoever joins makes the head be looked for again.
-    state = policy.observe(state, Arrived(0, 0, told(9, 0)))
+    state = policy.observe(state, told(9, 0))
     state = policy.observe(state, Cancelled(0, 0, 9, 0, False, 0, 0))
     quota = ExactVector(sorted(groups))
     expected = quota[chosen(EXACT, quota, ExactVector([True] * len(quota)), turn)]
-    assert let_in(policy, state)[0] == expected
+    assert sorted(groups)[let_in(policy, state)[0]] == expected
 
 
 def test_who_gives_up_takes_no_turn() -> None:
     """Only what is let in counts: where a round is stays as it was when a caller gives up."""
     policy = Preble(order=Told(3), batching=ONE_A_STEP)
-    state = policy.init()
-    for i, group in enumerate((3, 3, 1)):
-        state = policy.observe(state, Arrived(0, 0, told(i, group)))
-    _, state = let_in(policy, state)
+    _, state = let_in(policy, queued(policy, (3, 3, 1)))
     after = policy.observe(state, Cancelled(0, 0, 1, 0, False, 0, 0))
     assert turns_of(after) == turns_of(state)
     assert turns_of(state)[0] == picked(Turn(), 3)
@@ -137,7 +137,7 @@ def test_under_a_gate_each_client_takes_turns_of_its_own() -> None:
     policy = Preble(order=Told(2), gate=DeficitGate(quantum=1), batching=ONE_A_STEP)
     state = policy.init()
     for i in range(60):
-        state = policy.observe(state, Arrived(0, 0, told(i, 1 + i // 2 % 2, client=i % 2)))
+        state = policy.observe(state, told(i, 1 + i // 2 % 2, client=i % 2))
     order: list[int] = []
     for _ in range(18):
         request_id, state = let_in(policy, state)
@@ -150,10 +150,7 @@ def test_under_a_gate_each_client_takes_turns_of_its_own() -> None:
 def test_turns_are_kept_with_the_state() -> None:
     """A state that is written and read goes on in the middle of a round."""
     policy = Preble(order=Told(3), batching=ONE_A_STEP)
-    state = policy.init()
-    for i in range(12):
-        state = policy.observe(state, Arrived(0, 0, told(i, 1 + i % 3)))
-    _, state = let_in(policy, state)
+    _, state = let_in(policy, queued(policy, (1 + i % 3 for i in range(12))))
     restored = policy.state_from_json(policy.state_to_json(state))
     assert policy.state_to_json(restored) == policy.state_to_json(state)
     assert turns_of(restored)[0] == Turn(3, 1)

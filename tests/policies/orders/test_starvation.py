@@ -10,14 +10,15 @@ from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 LATENCY = "llama-3.2-3b-a10g"
 
 
-def answered_before(policy: str, stream: int, client: int = 1, **params: str) -> int:
+def answered_before(policy: str, stream: int, client: int = 1) -> int:
     """How many of a stream of client 0 with one prompt are answered before a cold, longer request of `client` that
     came second."""
     requests = [fs.Request(i, 0, 0, fs.Prompt.from_keys(range(64)), 1) for i in range(stream + 1)]
     requests[1] = fs.Request(1, client, 0, fs.Prompt.from_keys(range(1000, 1128)), 1)
     jobs = [fs.Job(request, output_tokens=1) for request in requests]
     workload = fs.Workload("stream", jobs, (fs.Client(0, "many"), fs.Client(1, "one")))
-    chosen = with_parameters(LOCAL_POLICIES[policy], {"max_running": "1", **params})
+    quantum = {"quantum": "128"} if policy == "dlpm" else {}
+    chosen = with_parameters(LOCAL_POLICIES[policy], {"max_running": "1", **quantum})
     events = simulate_events(workload, chosen, fs.RoundRobin(), fs.latency_model(LATENCY))
     return [event.request_id for event in events if isinstance(event, Finished)].index(1)
 
@@ -31,13 +32,12 @@ def test_open_orders_starve_a_cold_request(policy: str) -> None:
 @pytest.mark.parametrize(("policy", "place"), [("fcfs", 1), ("vtc", 1), ("dlpm", 22)])
 def test_arrival_order_and_gates_serve_a_cold_request(policy: str, place: int) -> None:
     """A stream of another client passes it a constant number of times."""
-    quantum = {"quantum": "128"} if policy == "dlpm" else {}
-    assert [answered_before(policy, stream, **quantum) for stream in (100, 200)] == [place, place]
+    assert [answered_before(policy, stream) for stream in (100, 200)] == [place, place]
 
 
 def test_a_gate_does_not_protect_a_client_from_itself() -> None:
     """A stream of the client's own passes its cold request under DLPM as under LPM."""
-    assert [answered_before("dlpm", stream, client=0, quantum="128") for stream in (100, 200)] == [100, 200]
+    assert [answered_before("dlpm", stream, client=0) for stream in (100, 200)] == [100, 200]
 
 
 @pytest.mark.parametrize(

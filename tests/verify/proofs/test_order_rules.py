@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from fairsched.model.theorem import Assumption
-from fairsched.policies.orders import DUE_RESPECTED, GROUPS_RISE, QUOTA_POSITIVE, TURN_RESPECTED, picks_max, turns_max
-from fairsched.policies.orders.abilities import bypass
+from fairsched.policies.orders.abilities import (
+    DUE_RESPECTED,
+    GROUPS_RISE,
+    QUOTA_POSITIVE,
+    TURN_RESPECTED,
+    bypass,
+    picks_max,
+    turns_max,
+)
 from fairsched.policies.orders.abilities import weighted_round_robin as turns
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, replay_counterexample, violations

@@ -10,7 +10,8 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import MEM_RESERVE, QUANTUM_POSITIVE
-from fairsched.policies.gates import D_CHANGE, V_CHANGE
+from fairsched.policies.gates import V_CHANGE
+from fairsched.policies.gates.deficit import D_CHANGE
 from fairsched.verify.logic import (
     Claim,
     Clause,

@@ -13,7 +13,8 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import CAPACITY_FLOOR, CHARGES_AT_LEAST_ONE, MEM_SHARED, Theorem
-from fairsched.policies.gates import D_A2_TIME, V_49, V_49_WORKER, V_411, V_411_TIME
+from fairsched.policies.gates import V_49, V_49_WORKER, V_411, V_411_TIME
+from fairsched.policies.gates.deficit import D_A2_TIME
 from fairsched.verify.logic import (
     BEGIN,
     RATES,

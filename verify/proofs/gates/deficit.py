@@ -25,7 +25,16 @@ from fairsched.model.theorem import (
     REJOIN_KEEPS_DEBT,
     Theorem,
 )
-from fairsched.policies.gates import D_41, D_41_REJOIN, D_42, D_A1, D_RANGE, D_RANGE_REJOIN, D_WEIGHTED, gap_cost
+from fairsched.policies.gates.deficit import (
+    D_41,
+    D_41_REJOIN,
+    D_42,
+    D_A1,
+    D_RANGE,
+    D_RANGE_REJOIN,
+    D_WEIGHTED,
+    gap_cost,
+)
 from fairsched.verify.logic import (
     Claim,
     Clause,

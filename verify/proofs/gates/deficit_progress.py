@@ -10,7 +10,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED
-from fairsched.policies.gates import D_A2, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
+from fairsched.policies.gates.deficit import D_A2, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
 from fairsched.verify.logic import (
     Claim,
     Clause,

@@ -19,7 +19,8 @@ from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Theorem
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
-from fairsched.policies.gates import D_EVICTION, D_SHARE_U, D_SPLIT, D_SPLIT_EVEN, DeficitGate, Sharing
+from fairsched.policies.gates import DeficitGate, Sharing
+from fairsched.policies.gates.deficit import D_EVICTION, D_SHARE_U, D_SPLIT, D_SPLIT_EVEN
 from fairsched.policies.guarantees import GateMonitor
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import (

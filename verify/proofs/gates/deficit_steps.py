@@ -14,7 +14,7 @@ from fairsched.model.theorem import (
     MEM_RESERVE,
     QUANTUM_POSITIVE,
 )
-from fairsched.policies.gates import D_CAP, D_CAP_HOLDS, D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
+from fairsched.policies.gates.deficit import D_CAP, D_CAP_HOLDS, D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
 from fairsched.verify.logic import (
     Claim,
     Clause,

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.policies.gates import gap_cost, weighted_gap_cost
+from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
 from fairsched.verify.logic import BEGIN, RATES, RunStep, Values, Witness, World, one, served
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import deficit_system

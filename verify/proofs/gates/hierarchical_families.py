@@ -105,7 +105,7 @@ def split_up(gate: gates.AnyGate, keys: int, requests: int) -> tuple[int, int]:
 def split_bound() -> int:
     """2(Q + U - 1) for these requests, which a worker of 2 tokens takes one at a time."""
     charge_max = charge_max_reserved(RATES, 2, 1)
-    return gates.gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
+    return gates.deficit.gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
 
 
 Refilled = Callable[[Ints, Bools, Any], Ints]
@@ -274,7 +274,7 @@ def witnesses() -> tuple[Witness, ...]:
         "H-weighted",
         (*WEIGHTED_QUANTA, 4, 4),
         WEIGHTED,
-        gates.weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
+        gates.deficit.weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
         measure=lambda w: 2 * int(w.W[ORGANISATION]) - 4 * int(w.W[CLIENT]),
     )
     # The organisation's two clients got 16 together.

@@ -17,7 +17,8 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import BACKLOGGED_TOGETHER, GLOBAL_REFILL, REJOIN_KEEPS_DEBT, STALE_READS, Theorem
-from fairsched.policies.gates import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER, gap_cost
+from fairsched.policies.gates.deficit import gap_cost
+from fairsched.policies.gates.shared import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER
 from fairsched.verify.logic import (
     BEGIN,
     RATES,

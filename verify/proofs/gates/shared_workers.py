@@ -6,7 +6,7 @@ of clients.  How the workers' bounds add up is about vectors over *workers*, any
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE
-from fairsched.policies.gates import D2_MEMORY, D2_PLACES, D2_UNSENT
+from fairsched.policies.gates.shared import D2_MEMORY, D2_PLACES, D2_UNSENT
 from fairsched.verify.logic import (
     Claim,
     Clause,

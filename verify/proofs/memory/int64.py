@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.policies.gates import D_INT64, V_INT64, V_TOTAL
+from fairsched.policies.gates import V_INT64, V_TOTAL
+from fairsched.policies.gates.deficit import D_INT64
 from fairsched.verify.logic import (
     Claim,
     Clause,

@@ -20,7 +20,8 @@ from fairsched.model.worker import InfeasiblePlanError, Waiting, violations
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import AdmissionPass, ComposedPolicy
-from fairsched.policies.orders import KV_HOST, KV_SWAP_IN, KV_SWAP_OUT, P_SWAP, SkipJoin
+from fairsched.policies.orders import SkipJoin
+from fairsched.policies.orders.abilities import KV_HOST, KV_SWAP_IN, KV_SWAP_OUT, P_SWAP
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,

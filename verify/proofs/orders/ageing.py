@@ -147,7 +147,7 @@ def bugs() -> tuple[Bug, ...]:
     def doubled(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
         return key(boost, level, wait, priority + priority)
 
-    timeless = changed(AgeingOrder, "keys", "columns.waits_us", "0 * columns.waits_us")
+    timeless = changed(AgeingOrder, "ranking", "there.waits_us", "0 * there.waits_us")
     return (
         Bug("low priorities first", as_priority_and_wait(added)),
         Bug("a priority counts twice", horizon(doubled)),

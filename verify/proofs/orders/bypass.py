@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.policies.orders import D_HEAD, D_LINE, D_OLDER, D_PASSED, D_REQUEST, DUE_RESPECTED
+from fairsched.policies.orders.abilities import D_HEAD, D_LINE, D_OLDER, D_PASSED, D_REQUEST, DUE_RESPECTED
 from fairsched.verify.logic import (
     Claim,
     Clause,

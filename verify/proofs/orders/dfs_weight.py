@@ -12,7 +12,8 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import DfsWeight
-from fairsched.policies.orders import P_DFS_1, Matches, walked
+from fairsched.policies.orders import P_DFS_1, walked
+from fairsched.policies.orders.abilities import Matches
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
 from fairsched.verify.proofs import sampled

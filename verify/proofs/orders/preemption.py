@@ -126,7 +126,7 @@ def _at_every_token() -> tuple[int, int]:
 
 
 @sampled(
-    orders.P_DISPLACED,
+    orders.abilities.P_DISPLACED,
     st.builds(lambda world, order: {**world, "order": order}, WORLDS, st.integers(0, len(ORDERS) - 1)),
     attained=_at_every_token,
 )

@@ -11,7 +11,14 @@ N - g and by g when a turn of its group ends: R times, in the theorem's words.
 """
 
 from fairsched.model.algebra import Algebra
-from fairsched.policies.orders import GROUPS_RISE, PG_ROUND, PG_SERVES, PG_TURNS, QUOTA_POSITIVE, TURN_RESPECTED
+from fairsched.policies.orders.abilities import (
+    GROUPS_RISE,
+    PG_ROUND,
+    PG_SERVES,
+    PG_TURNS,
+    QUOTA_POSITIVE,
+    TURN_RESPECTED,
+)
 from fairsched.verify.logic import (
     Claim,
     Clause,

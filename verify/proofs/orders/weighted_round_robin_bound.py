@@ -18,7 +18,8 @@ from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import PG_1, PG_GROUPS, PriorityGroups, picks_max, round_picks, turns_max
+from fairsched.policies.orders import PriorityGroups
+from fairsched.policies.orders.abilities import PG_1, PG_GROUPS, picks_max, round_picks, turns_max
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
