@@ -17,7 +17,7 @@ import msgspec
 
 from fairsched.engines.gateway.config import ConfigError
 from fairsched.engines.gateway.window import WINDOW, Window
-from fairsched.engines.serving import NOTHING, JournalError, StateStore, read_journal
+from fairsched.engines.serving import JournalError, StateStore, Tail, read_journal
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -111,7 +111,7 @@ class UsageStore(StateStore):
         state = self._policy.state_from_json(file.state)
         tail = read_journal(self._journal_path)
         if tail.after != _sha256(data):
-            tail = NOTHING  # The snapshot was written after it, and has it all.
+            tail = Tail()  # The snapshot was written after it, and has it all.
         clients = {client.id: client for client in (*file.clients, *tail.clients)}
         calls = {call.request_id: call for call in file.calls}
         for event in tail.events:
@@ -144,7 +144,7 @@ class UsageStore(StateStore):
         """Write the next client."""
         if client.id == len(self.clients):
             self.clients = (*self.clients, client)
-        self.append(lambda journal: journal.client(client))
+        self.append("client", client)
 
     def record(self, event: Event) -> None:
         """Write the window's next event."""
@@ -152,11 +152,13 @@ class UsageStore(StateStore):
             i = event.client
             self.clients = (*self.clients[:i], _configured(self.clients[i], event), *self.clients[i + 1 :])
         if self.is_open and self._window is not None:
-            self.append(lambda journal: journal.events((event,)))
+            self.append("events", (event,))
             self._events += 1
-            if self._events >= EVENTS_MAX and isinstance(event, Finished | Cancelled):
-                window = self._window
-                self.append(lambda _: self._snapshot(window))
+            if self.is_open and self._events >= EVENTS_MAX and isinstance(event, Finished | Cancelled):
+                try:
+                    self._snapshot(self._window)
+                except OSError as error:
+                    self.failed(error)
 
     def _snapshot(self, window: Window) -> None:
         if window.set_aside is not None:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from fairsched.engines.serving.metrics import EngineMetrics, Samples, decision_seconds, serve
     from fairsched.engines.serving.request import BlockKeys
     from fairsched.engines.serving.state import (
-        NOTHING,
         EngineStore,
         JournalError,
         StateStore,
+        Tail,
         read_journal,
         resume,
         write_whole,
@@ -49,10 +49,10 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "NOTHING", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "BlockKeys",
-    "ClientLabels", "ClientRegistry", "Cluster", "Decision", "Document", "Engine", "EngineMetrics", "EngineStore",
-    "EventBus", "EventLog", "Executor", "FailedError", "InProcess", "JournalError", "NotCertifiedError", "Recipe",
+    "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "BlockKeys", "ClientLabels",
+    "ClientRegistry", "Cluster", "Decision", "Document", "Engine", "EngineMetrics", "EngineStore", "EventBus",
+    "EventLog", "Executor", "FailedError", "InProcess", "JournalError", "NotCertifiedError", "Recipe",
     "RouterGuard", "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore",
-    "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
+    "Tail", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
     "read_journal", "require_certificate", "resume", "serve", "write_whole"
 ]  # fmt: skip

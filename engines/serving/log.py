@@ -12,7 +12,6 @@ differ.
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 
 from fairsched.engines.logs import CanonicalLog, LogWriter, RunInfo, params_of
 from fairsched.model.events import Event
@@ -88,7 +87,5 @@ class ServingLog:
     def __enter__(self) -> "ServingLog":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

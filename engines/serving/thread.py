@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from fairsched.engines.serving.answers import Answer
@@ -254,7 +253,5 @@ class ServingThread(Generic[S]):
     def __enter__(self) -> "ServingThread[S]":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close(drain=error is None)

@@ -20,7 +20,7 @@ from fairsched.engines.serving.answers import Answer, Outcome
 from fairsched.engines.serving.executor import Executor
 from fairsched.engines.serving.log import MEASURED
 from fairsched.engines.serving.loop import Engine, since_now
-from fairsched.engines.serving.state.journal import NOTHING, Tail
+from fairsched.engines.serving.state.journal import Tail
 from fairsched.engines.serving.state.snapshot import Open, Saved, SnapshotError, packed, unpacked
 from fairsched.model import worker as transitions
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished, Rejected
@@ -85,14 +85,13 @@ def caught_up(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Saved:
     return Saved(replayer.policy_state, worker.state, clients, saved.open, next_id, now_ns)
 
 
-def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail = NOTHING) -> Recovery:
+def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Recovery:
     """Return what a restarted engine goes on from: the snapshot, everything since, and then its memory is lost."""
     now = caught_up(policy, saved, tail)
     tokens = {each.request_id: unpacked(each.tokens) for each in saved.open}
     for request_id, produced in tail.tokens.items():
         tokens[request_id] = tokens.get(request_id, []) + produced
-    known = {each.request_id: each for each in saved.open}
-    known |= {each.request_id: Open(each.request_id, each.prompt_ids, each.sampling) for each in tail.prompts}
+    known = {each.request_id: each for each in saved.open} | tail.prompts
     ended = tuple(
         Ended(event.request_id, _OUTCOMES[type(event)], tokens.get(event.request_id, []))
         for event in tail.events

@@ -21,7 +21,7 @@ from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.state.journal import JournalError, StateStore, Tail, read_journal
 from fairsched.engines.serving.state.restart import Recovery, kept, recovered
-from fairsched.engines.serving.state.snapshot import restore, sha256_of, snapshot
+from fairsched.engines.serving.state.snapshot import packed, restore, sha256_of, snapshot
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Job
@@ -49,19 +49,20 @@ class EngineStore(StateStore):
 
     def define_client(self, client: Client) -> None:
         """Write the next client."""
-        self.append(lambda journal: journal.client(client))
+        self.append("client", client)
         if self._inner_log is not None:
             self._inner_log.define_client(client)
 
     def define_request(self, job: Job) -> None:
         """Write the next request."""
-        self.append(lambda journal: journal.request(job))
+        self.append("request", job)
         if self._inner_log is not None:
             self._inner_log.define_request(job)
 
     def record(self, events: list[Event]) -> None:
         """Write the events of a transition."""
-        self.append(lambda journal: journal.events(events))
+        if events:
+            self.append("events", events)
         if self._inner_log is not None:
             self._inner_log.record(events)
 
@@ -125,14 +126,15 @@ class _Recorded:
     ) -> None:
         self._inner.submit(request_id, prompt_ids, sampling, generated)
         if not generated:
-            self._store.append(lambda journal: journal.prompt(request_id, prompt_ids, sampling))
+            self._store.append("prompt", request_id, packed(prompt_ids), sampling)
 
     def follow(self, events: Sequence[Event]) -> None:
         self._inner.follow(events)
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
         produced = self._inner.execute(plan)
-        self._store.append(lambda journal: journal.tokens(produced))
+        if produced:
+            self._store.append("tokens", list(produced.items()))
         return produced
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis import assumption_monitor, replay
 from fairsched.engines.analysis.log_replay import ReplayReport
-from fairsched.engines.logs import CanonicalLog, read_log
+from fairsched.engines.logs import CanonicalLog, LogReader
 from fairsched.engines.logs.log import line_of
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.workloads import generate
@@ -86,7 +86,7 @@ def test_reading_gives_the_events_that_were_logged(run: tuple[Workload, Case]) -
     canonical: list[Event] = []
     with TemporaryDirectory() as folder:
         written = write(Path(folder) / "log", workload, case)
-        log = read_log(written.path)
+        log = LogReader(written.path)
         events = [event for _, event in log]
     summed = CanonicalLog(lambda event, _: canonical.append(event))
     summed.record(written.events)
@@ -238,5 +238,5 @@ def test_log_is_streamed(tmp_path: Path) -> None:
     lines = [
         line for line in written.path.read_bytes().splitlines() if line.startswith(b'["') and b'["request"' not in line
     ]
-    log = read_log(written.path)
+    log = LogReader(written.path)
     assert [line_of(event) for _, event in log] == lines

@@ -81,9 +81,8 @@ class World:
 
     def kill(self) -> None:
         """Nothing more is written, and nothing is tidied up."""
-        journal = self.kept._journal
-        if journal is not None:
-            journal.close()
+        if self.kept._file is not None:
+            self.kept._file.close()
         self.recorded._log.close()
 
     def owed(self) -> str:
@@ -218,10 +217,8 @@ def test_a_disk_that_is_full_stops_nobody(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, "no space left")
 
     world = World(tmp_path)
-    journal = world.kept._journal
-    assert journal is not None
-    journal.close()
-    journal._file = Full()  # type: ignore[assignment]
+    world.kept.close()
+    world.kept._file = Full()  # type: ignore[assignment]
     world.kept.client(Client(3, "d"))
     for _ in range(3):
         world.step("a", 0, 5, 5)
@@ -241,10 +238,8 @@ def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path: Path) ->
 
     world = World(tmp_path)
     world.step("a", 0, 5, 5)
-    journal = world.kept._journal
-    assert journal is not None
-    journal.close()
-    journal._file = Short(tmp_path / "debts.json.journal", "a")
+    world.kept.close()
+    world.kept._file = Short(tmp_path / "debts.json.journal", "a")
     for _ in range(3):
         world.step("a", 0, 5, 5)
     world.kill()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.logs import CanonicalLog, read_log
+from fairsched.engines.logs import CanonicalLog, LogReader
 from fairsched.engines.logs.log_file import LogError
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Cancelled, Decoded
@@ -205,9 +205,9 @@ def test_last_line_is_the_last_and_counts(lines: list[bytes], tmp_path: Path) ->
 def test_missing_file_is_said(tmp_path: Path) -> None:
     """A path with no file, or a folder, gives one line."""
     with pytest.raises(LogError, match=r"nothing: expected a readable file, found No such file"):
-        read_log(tmp_path / "nothing")
+        LogReader(tmp_path / "nothing")
     with pytest.raises(LogError, match=r"expected a readable file, found Is a directory"):
-        read_log(tmp_path)
+        LogReader(tmp_path)
 
 
 def error_of(raw: bytes, folder: Path) -> LogError:
@@ -215,6 +215,6 @@ def error_of(raw: bytes, folder: Path) -> LogError:
     path = folder / "log"
     path.write_bytes(raw)
     with pytest.raises(LogError) as caught:
-        for _ in read_log(path):
+        for _ in LogReader(path):
             pass
     return caught.value

@@ -372,9 +372,9 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_journal_that_cannot_be_written_does_not_stop_the_engine(life: Life, caplog: Any) -> None:
     """The engine serves on and says so; the next snapshot begins a new journal."""
     store, engine, _ = life.begin()
-    store._journal._file.close()  # type: ignore[union-attr]
+    store._file.close()  # type: ignore[union-attr]
     with open(os.devnull, "rb", buffering=0) as readonly:
-        store._journal._file = readonly  # type: ignore[union-attr]
+        store._file = readonly  # type: ignore[union-attr]
         engine.ask("a", [1, 2, 3], 3)
     assert store.failure is not None
     assert "cannot be written any more" in caplog.text
