@@ -112,7 +112,7 @@ class _Gated:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = Headers(scope=scope)
-            body = await self._body(receive, headers)
+            body = await _body(self._gateway, receive, headers)
             path = scope["path"]
             if scope["query_string"]:
                 path += "?" + scope["query_string"].decode("latin-1")
@@ -123,21 +123,13 @@ class _Gated:
             # The answer stays incomplete, and the connection is closed.
             return
 
-    async def _body(self, receive: Receive, headers: Headers) -> bytes:
-        """Return the whole body; a call without one ends here and is counted."""
-        outcomes = self._gateway.outcomes
-        try:
-            return await _body(receive, headers, self._gateway.config.limits.body_bytes)
-        except CallError:
-            outcomes["too large"] += 1
-            raise
-        except LeftError:
-            outcomes["left"] += 1
-            raise
 
+async def _body(gateway: Gateway, receive: Receive, headers: Headers) -> bytes:
+    """Return the whole body; a call without one ends here and is counted.
 
-async def _body(receive: Receive, headers: Headers, most: int) -> bytes:
-    """Return the whole body.  Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left."""
+    Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left.
+    """
+    most = gateway.config.limits.body_bytes
     declared = headers.get("content-length", "0")
     body = bytearray()
     more = not declared.isdecimal() or int(declared) <= most
@@ -145,12 +137,14 @@ async def _body(receive: Receive, headers: Headers, most: int) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
+            gateway.outcomes["left"] += 1
             raise LeftError
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
             too_long, more = True, False
     if too_long:
+        gateway.outcomes["too large"] += 1
         raise CallError(413, f"the body is longer than {most} bytes")
     return bytes(body)
 

@@ -48,24 +48,14 @@ class StalledError(Exception):
     """The caller took no byte for too long."""
 
 
-class ClientLog(Protocol):
-    """A log that must know a client before events name it."""
+class WindowLog(Protocol):
+    """A log of the window, which must know a client before events name it."""
 
     def client(self, client: Client) -> None:
         """The next client."""
 
-
-def _ignored(_seconds: float) -> None:
-    """Ignore how long a decision took."""
-
-
-@attrs.define(eq=False)
-class Ticket:
-    """A call that waits for its place: the future is the server."""
-
-    request_id: int
-    client: int
-    place: asyncio.Future[int]
+    def drain(self, window: Window) -> None:
+        """Write what remains to be written: no call is left."""
 
 
 class Gateway:
@@ -85,13 +75,13 @@ class Gateway:
         shadow: bool = False,
         tokenizer: Tokenizer | None = None,
         clients: Sequence[Client] = (),
-        logs: Sequence[ClientLog] = (),
+        logs: Sequence[WindowLog] = (),
         tags: Tags | None = None,
     ) -> None:
         self.config = config
         self.logs = logs
         self.tags = tags
-        self.decided: Callable[[float], object] = _ignored
+        self.decided: Callable[[float], object] = lambda seconds: None
         self.window = window
         self.http = http
         self.tokenizer = tokenizer
@@ -101,7 +91,7 @@ class Gateway:
         self.shadow = Shadow(window, len(config.servers)) if shadow else None
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
-        self._tickets: dict[int, Ticket] = {}
+        self._places: dict[int, asyncio.Future[int]] = {}
         for client in clients:
             _check_place(client, config)
         self.clients = ClientRegistry(known=clients)
@@ -109,6 +99,11 @@ class Gateway:
             for log in logs:
                 log.client(client)
         self._configure_clients()
+
+    def close(self) -> None:
+        """Write what remains to be written: the gateway has drained."""
+        for log in self.logs:
+            log.drain(self.window)
 
     def now_ns(self) -> int:
         """Time since the start."""
@@ -256,13 +251,17 @@ class Gateway:
                 raise
             except UnsendableError as error:
                 ended = True
-                self._end(request_id, self.window.give_back, "refused")
+                self._end(request_id, window.give_back, "refused")
                 raise CallError(400, str(error)) from None
             except BrokenError as error:
                 self._rest(server, str(error), self.config.limits.down_seconds)
                 raise
             ended = True
-            self._answered(request_id, usage)
+            if usage is None:
+                self._end(request_id, window.give_back, "refused by server")
+            else:
+                computed, output = usage.computed_tokens, usage.output_tokens
+                self._end(request_id, lambda i, now: window.finish(i, computed, output, now), "finished")
         except BrokenError as error:
             self.outcomes["broken"] += 1
             _log.warning("request %d broke off: %s", request_id, error)
@@ -274,7 +273,7 @@ class Gateway:
             self.outcomes["stalled"] += 1
             raise
         finally:
-            self._tickets.pop(request_id, None)
+            self._places.pop(request_id, None)
             if not ended:
                 window.cancel(request_id, self.now_ns())
                 self._leave_shadow(request_id)
@@ -282,34 +281,23 @@ class Gateway:
         # The window is free before the last bytes are gone: a caller that has them may seem to leave at once.
         await self._send(send, rest, last=True)
 
-    def _answered(self, request_id: int, usage: Usage | None) -> None:
-        """The server's answer is whole; None: it refused the call and computed nothing."""
-        window = self.window
-        if usage is None:
-            self._end(request_id, window.give_back, "refused by server")
-            return
-        computed, output = usage.computed_tokens, usage.output_tokens
-        self._end(request_id, lambda i, now: window.finish(i, computed, output, now), "finished")
-
     async def _place(self, request_id: int, client: int, call: Call, deadline: float) -> int:
         """Return the server for a request, once it may go."""
         prompt, output, shadow = call.prompt_tokens, call.max_output_tokens, self.shadow
-        if shadow is None or self.window.refuses(prompt, output) is None:
+        known = shadow is None or self.window.refuses(prompt, output) is None
+        if known:
             self.window.arrive(request_id, client, prompt, output, self.now_ns())
-            known = True
-        else:
-            known = False
         if shadow is not None:
             server = shadow.forward(request_id, known)
             self.pump()
             shadow.arriving = None
             return server
-        ticket = Ticket(request_id, client, asyncio.get_running_loop().create_future())
-        self._tickets[request_id] = ticket
+        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._places[request_id] = place
         self.pump()
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return await ticket.place
+                return await place
         except BaseException as error:
             # It may have been let in just now; nothing was sent.
             self.window.withdraw(request_id, self.now_ns())
@@ -329,7 +317,7 @@ class Gateway:
             if self.shadow is not None:
                 self.shadow.let_in(placement.request_id)
                 continue
-            place = self._tickets[placement.request_id].place
+            place = self._places[placement.request_id]
             if not place.done():
                 place.set_result(placement.server)
 

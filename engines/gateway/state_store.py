@@ -170,10 +170,10 @@ class UsageStore(StateStore):
         self.save(self.path, data, self._journal_path, _sha256(data))
         self._events = 0
 
-    def drain(self) -> None:
+    def drain(self, window: Window) -> None:
         """Close it with one snapshot that has it all: the gateway has drained."""
-        if self.is_open and self._window is not None:
-            self._snapshot(self._window)
+        if self.is_open:
+            self._snapshot(window)
         self.close()
 
 

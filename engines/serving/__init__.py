@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from fairsched.engines.serving.answers import Answer
     from fairsched.engines.serving.clients import OTHERS, ClientRegistry, client_name
     from fairsched.engines.serving.cluster import Cluster, InProcess, Recipe
-    from fairsched.engines.serving.event_bus import EventBus, EventLog
     from fairsched.engines.serving.executor import Executor, Sampling
     from fairsched.engines.serving.guard import (
         AdmissionCause,
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
         empty_worker,
         require_certificate,
     )
-    from fairsched.engines.serving.log import ServingLog
+    from fairsched.engines.serving.log import EventBus, EventLog, ServingLog
     from fairsched.engines.serving.loop import Engine
     from fairsched.engines.serving.metrics import EngineMetrics, Samples, decision_seconds, serve
     from fairsched.engines.serving.request import BlockKeys

@@ -22,15 +22,15 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.serving.answers import Answer, Answers
+from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
-from fairsched.engines.serving.event_bus import EventBus, EventLog, Listener
 from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Guard, Rebuild, from_history, require_certificate
+from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, UsedIds, check_request
 from fairsched.engines.serving.runner import Runner
 from fairsched.model import worker as transitions
-from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Rejected, WorkerJoined, configured
+from fairsched.model.events import Arrived, Decoded, Event, Finished, Rejected, WorkerJoined, configured
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Groups, Job, Request
 from fairsched.model.theorem import Certificate
@@ -232,7 +232,7 @@ class Engine:
         if client not in self.clients:
             self._add_client(Client(len(self.clients.all), client, weight, groups))
             return
-        changed = self.clients.all[self.clients.id(client)].changed(weight, groups)
+        changed = self.clients[client].changed(weight, groups)
         if self.certified is not None:
             self.certified.check_weight(changed)
         self.clients.put(changed)
@@ -345,7 +345,7 @@ class Engine:
             kind = type(event)
             if kind is not Decoded:
                 self._leap = 0
-                if isinstance(event, Finished | Cancelled | Rejected):
+                if isinstance(event, End):
                     self._answers.end(event)
                     if kind is Finished:
                         self._failures = 0

@@ -29,6 +29,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Histogram, start_http
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fairsched.engines.serving.answers import OUTCOMES
 from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus, monitor_of
@@ -137,7 +138,7 @@ def _engine_samples(engine: Engine, status: ServiceStatus, labels: ClientLabels)
     yield from status.promised()
     for cause in CAUSES:
         yield "guard_interventions_total", {"cause": cause}, guard.interventions[cause]
-    for outcome in ("finished", "cancelled", "rejected"):
+    for outcome in OUTCOMES.values():
         yield "requests_total", {"outcome": outcome}, status.outcomes[outcome]
     for part in ("decide", "books", "execute"):
         yield "step_seconds_total", {"part": part}, getattr(times, f"{part}_ns") / 1e9

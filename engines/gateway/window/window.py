@@ -18,6 +18,7 @@ A policy that raises, or whose plan cannot be followed, is set aside: from then 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -98,7 +99,7 @@ class Window:
         self.usage = UsageAccount(policy, self.tokens, resumed=state is not None)
         self._listeners = (*listeners, self.usage.record)
         self._waiting: dict[int, Request] = {}
-        self._waiting_of: dict[int, int] = {}
+        self._waiting_of: Counter[int] = Counter()
         self._flights: dict[int, _Flight] = {}
         self._only: dict[int, set[int]] = {}
         self._tell(WorkerJoined(0, WINDOW, self.tokens))
@@ -111,11 +112,6 @@ class Window:
     def policy(self) -> AnyLocalPolicy:
         """The policy."""
         return self.guard.policy
-
-    @property
-    def policy_name(self) -> str:
-        """The policy's name, for reports."""
-        return str(getattr(self.policy, "name", type(self.policy).__name__))
 
     @property
     def state(self) -> Any:
@@ -167,7 +163,7 @@ class Window:
 
     def waiting_of(self, client: int) -> int:
         """Requests of a client that wait."""
-        return self._waiting_of.get(client, 0)
+        return self._waiting_of[client]
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
         """Return why no server that is there could ever take such a request; None also while no server is known."""
@@ -184,7 +180,7 @@ class Window:
     def status(self, clients: Iterable[Client]) -> Document:
         """Return what the window says of itself, as plain JSON values.  Gaps are in cost units times lcm / weight."""
         return {
-            "policy": self.policy_name,
+            "policy": str(getattr(self.policy, "name", type(self.policy).__name__)),
             "set_aside": self.set_aside,
             "waiting": self.waiting,
             "in_flight": self.in_flight,
@@ -237,7 +233,7 @@ class Window:
             raise ValueError(f"request {request_id} is there already")
         request = request_of(request_id, client, prompt_tokens, max_output_tokens, now_ns)
         self._waiting[request_id] = request
-        self._waiting_of[client] = self.waiting_of(client) + 1
+        self._waiting_of[client] += 1
         # What is not charged yet is told as tokens that need no computing; memory holds them all the same.
         self._tell(Arrived(now_ns, WINDOW, request, 0, prompt_tokens - charged_at_once(prompt_tokens)))
 
@@ -414,8 +410,6 @@ class Window:
     def _unqueue(self, request: Request) -> None:
         del self._waiting[request.id]
         self._waiting_of[request.client] -= 1
-        if not self._waiting_of[request.client]:
-            del self._waiting_of[request.client]
 
     def _tell(self, event: Event) -> None:
         self.guard.observe(event)

@@ -20,13 +20,13 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
-from fairsched.engines.serving.answers import Answer, Answers
+from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
 from fairsched.engines.serving.cluster.member import Call, Member, StateReplica, Timeouts, WorkerStatus
 from fairsched.engines.serving.cluster.worker import Cancel, Configure, Pace, Report, Start, Submit, WorkerConfig
-from fairsched.engines.serving.event_bus import EventBus, EventLog, Listener
 from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.guard import RouterGuard
+from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, check_request
 from fairsched.engines.serving.state import packed
 from fairsched.model.events import (
@@ -160,7 +160,7 @@ class Cluster:
     def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
         """Set a client's weight, and its groups, at every worker (see `serving.Engine.configure_client`)."""
         if client in self.clients:
-            changed = self.clients.all[self.clients.id(client)].changed(weight, groups)
+            changed = self.clients[client].changed(weight, groups)
             self.clients.put(changed)
         else:
             changed = Client(len(self.clients.all), client, weight, groups)
@@ -293,7 +293,7 @@ class Cluster:
                     self._answers.take({request_id: token})
         self._tell(member.replica, report.events)
         for event in report.events:
-            if isinstance(event, Finished | Cancelled | Rejected) and event.request_id in member.calls:
+            if isinstance(event, End) and event.request_id in member.calls:
                 del member.calls[event.request_id], self._at[event.request_id]
                 self._answers.end(event)
                 if isinstance(event, Finished):

@@ -9,13 +9,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Thread
 from typing import Protocol
 
 import attrs
 import msgspec
 
+from fairsched.engines.serving.calls import CallThread
 from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Rebuild, from_history
 from fairsched.engines.serving.loop import Engine, since_now
@@ -234,63 +233,26 @@ class WorkerHost:
 
 
 class InProcess:
-    """Starts workers in this process, each in a thread of its own, or, without `threads`, in the caller's."""
+    """Starts workers in this process, each in a thread of its own."""
 
-    def __init__(self, recipe: Recipe, *, threads: bool = True) -> None:
+    def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._threads = threads
 
     def __call__(self, config: WorkerConfig) -> Worker:
-        kind = _ThreadWorker if self._threads else _InlineWorker
-        return kind(self._recipe, config)
+        return _ThreadWorker(self._recipe, config)
 
 
-class _InlineWorker:
-    """A worker that serves within the call."""
-
-    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
-        self._recipe = recipe
-        self._config = config
-        self._host: WorkerHost | None = None
-
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
-        future: Future[Report] = Future()
-        self._answer(future, commands, pace)
-        return future
-
-    def _answer(self, future: "Future[Report]", commands: Sequence[Command], pace: Pace) -> None:
-        try:
-            if self._host is None:
-                self._host = WorkerHost(self._recipe, self._config)
-            future.set_result(self._host.serve(commands, pace))
-        except Exception as error:
-            future.set_exception(error)
-
-    def stop(self) -> None:
-        if self._host is not None:
-            self._host.close()
-
-
-class _ThreadWorker(_InlineWorker):
+class _ThreadWorker:
     """A worker that serves in a thread of its own, which does not keep the process."""
 
     def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
-        super().__init__(recipe, config)
-        self._calls: SimpleQueue[tuple[Future[Report], Sequence[Command], Pace] | None] = SimpleQueue()
-        self._thread = Thread(target=self._work, name=f"fairsched-worker-{config.worker}", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self._answer(*call)
-        super().stop()
+        self._thread = CallThread(f"fairsched-worker-{config.worker}")
+        self._host = self._thread.later(lambda: WorkerHost(recipe, config))
 
     def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
-        future: Future[Report] = Future()
-        self._calls.put((future, commands, pace))
-        return future
+        return self._thread.later(lambda: self._host.result().serve(commands, pace))
 
     def stop(self) -> None:
         # A thread that computes while the process ends would abort it; one that hangs is not waited for.
-        self._calls.put(None)
-        self._thread.join(_GRACE_S)
+        self._thread.later(lambda: self._host.result().close())
+        self._thread.stop(_GRACE_S)

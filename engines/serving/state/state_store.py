@@ -16,8 +16,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairsched.engines.serving.event_bus import EventLog
 from fairsched.engines.serving.executor import Executor, Sampling
+from fairsched.engines.serving.log import EventLog
 from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.state.journal import JournalError, StateStore, Tail, read_journal
 from fairsched.engines.serving.state.restart import Recovery, kept, recovered

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -17,14 +17,9 @@ from starlette.routing import Route
 from fairsched.engines.gateway import CallError, Share, StreamReader, usage_of
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
 from tests.support.adapters.gateway_scenarios import STREAM_HEAD, Fake, dying, events, served, world
-from tests.support.adapters.loops import in_loop
+from tests.support.adapters.loops import in_loop, until
 
 KEYS = ("choices", "delta", "text", "usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details")
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in an event loop of its own; one that hangs fails."""
-    asyncio.run(asyncio.wait_for(test, 900))
 
 
 @in_loop
@@ -183,9 +178,7 @@ async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
     async with served(fake.app) as url, world(url, window_requests=1, clients=clients) as here:
         body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
         first = asyncio.ensure_future(here.ask("first"))
-        async with asyncio.timeout(10):
-            while not fake.running:
-                await asyncio.sleep(0.001)
+        await until(lambda: fake.running)
         headers = {"x-client": "second"}
         second = asyncio.ensure_future(here.gateway.serve("/v1/completions", headers, body, never))
         await asyncio.sleep(0)
@@ -213,8 +206,7 @@ async def test_the_window_is_never_exceeded_and_too_many_waiting_are_told_when_t
     async with served(fake.app) as url, world(url, window_requests=2, limits=limits) as here:
         calls = asyncio.gather(*(here.ask() for _ in range(10)))
         await here.told("limited", 6)
-        while fake.running < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.running >= 2)
         fake.answers.set()
         answers = await calls
         codes = sorted(answer.status_code for answer in answers)
@@ -230,18 +222,14 @@ async def test_who_leaves_while_it_waits_or_runs_is_gone_everywhere() -> None:
     fake = Fake(tokens=1000, pause=0.01)
     async with served(fake.app) as url, world(url, window_requests=1) as here:
         first = asyncio.ensure_future(here.ask(stream=True))
-        while not fake.running:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.running)
         second = asyncio.ensure_future(here.ask(stream=True))
-        while not here.gateway.window.waiting:
-            await asyncio.sleep(0.005)
+        await until(lambda: here.gateway.window.waiting)
         second.cancel()
-        while here.gateway.window.waiting:
-            await asyncio.sleep(0.005)
+        await until(lambda: not here.gateway.window.waiting)
         first.cancel()
         await here.emptied()
-        while not fake.left:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.left)
         assert (len(fake.asked), fake.running) == (1, 0)
         assert here.status["outcomes"] == {"left": 2}
 
@@ -345,8 +333,7 @@ async def test_shadow_forwards_everything_at_once_and_counts() -> None:
     fake.answers.clear()
     async with served(fake.app) as url, world(url, window_requests=1, shadow=True) as here:
         calls = asyncio.gather(*(here.ask(str(i)) for i in range(6)), here.ask(max_tokens=5000))
-        while fake.running < 7:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.running >= 7)
         fake.answers.set()
         answers = await calls
         assert [answer.status_code for answer in answers] == [200] * 7

@@ -128,7 +128,7 @@ def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], na
             world = World(Path(folder), name, f"log{run}.jsonl")
             for step in steps:
                 world.step(*step)
-            world.recorded.close(world.window)
+            world.recorded.drain(world.window)
             world.kill()
             report = replay(world.log, logged_policy)
             assert report.equal, report.text()
@@ -143,7 +143,7 @@ def test_a_log_that_no_window_could_have_written_is_told_from_one(tmp_path: Path
     world = World(tmp_path)
     for _ in range(4):
         world.step("a", 0, 20, 10)
-    world.recorded.close(world.window)
+    world.recorded.drain(world.window)
     world.kill()
     lines = world.log.read_bytes().splitlines(keepends=True)
     admitted = next(line for line in lines if line.startswith(b'["Admitted"')).replace(b'ed",1,', b'ed",9,')

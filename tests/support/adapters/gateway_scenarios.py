@@ -20,6 +20,7 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.policies.registry import ROUTERS
+from tests.support.adapters.loops import until
 
 
 class _Quiet(uvicorn.Server):
@@ -153,15 +154,11 @@ class World:
 
     async def told(self, outcome: str, count: int) -> None:
         """Wait until so many calls ended so."""
-        async with asyncio.timeout(30):
-            while self.gateway.outcomes[outcome] < count:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.gateway.outcomes[outcome] >= count)
 
     async def emptied(self) -> None:
         """Wait until nothing is left of any call."""
-        async with asyncio.timeout(10):
-            while not self.empty():
-                await asyncio.sleep(0.005)
+        await until(self.empty)
 
     async def ask(self, client: str = "a", **fields: Any) -> httpx.Response:
         """A chat completion for the client."""
@@ -178,7 +175,7 @@ async def world(
     servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
     config = GatewayConfig(servers, limits=limits, **{"identify": "header", "status": True, **fields})
     policy = gateway_policy(config, Path("test.toml"))
-    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow).gateway
+    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)
     async with (
         served(application(gateway)) as url,
         httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(keepalive_expiry=2.0)) as http,

@@ -22,3 +22,10 @@ def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
         asyncio.run(bounded())
 
     return run
+
+
+async def until(over: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(seconds):
+        while not over():
+            await asyncio.sleep(0.001)
