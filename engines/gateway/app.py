@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -41,15 +42,12 @@ def application(gateway: Gateway, stopped: Callable[[], object] = lambda: None) 
         up = sum(gateway.window.up)
         return JSONResponse({"servers_up": up}, 200 if up else 503)
 
-    async def models(request: HttpRequest) -> Response:
-        return await _models(gateway, request)
-
     async def told(_: HttpRequest) -> Response:
         return JSONResponse(gateway.status())
 
     gated = _Gated(gateway)
     routes = [Route(path, gated, methods=["POST"]) for path in PATHS]
-    routes += [Route("/v1/models", models), Route("/health", health)]
+    routes += [Route("/v1/models", partial(_models, gateway)), Route("/health", health)]
     if gateway.config.status:
         routes.append(Route("/gateway/status", told))
     if gateway.config.metrics:

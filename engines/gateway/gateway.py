@@ -92,13 +92,11 @@ class Gateway:
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
         self._places: dict[int, asyncio.Future[int]] = {}
-        for client in clients:
-            _check_place(client, config)
         self.clients = ClientRegistry(known=clients)
         for client in clients:
             for log in logs:
                 log.client(client)
-        self._configure_clients()
+        self.configure(config)
 
     def close(self) -> None:
         """Write what remains to be written: the gateway has drained."""
@@ -119,10 +117,7 @@ class Gateway:
             _check_place(client, config)
         self.config = config
         self.names.configure(config)
-        self._configure_clients()
-
-    def _configure_clients(self) -> None:
-        config, before = self.config, tuple(self.clients.all)
+        before = tuple(self.clients.all)
         self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0)
         self.clients.configure({name: client.weight for name, client in config.clients.items()})
         for client in tuple(self.clients.all):
@@ -179,7 +174,7 @@ class Gateway:
         yield "waiting_requests", {}, window.waiting
         yield "running_requests", {}, window.in_flight
         yield "window_free_tokens", {}, window.tokens - window.in_flight_tokens
-        yield "policy_set_aside", {}, window.set_aside is not None
+        yield "policy_set_aside", {}, window.guard.set_aside is not None
         for server, up in zip(self.config.servers, window.up, strict=True):
             yield "server_up", {"server": server.url}, up
 
@@ -265,7 +260,9 @@ class Gateway:
         except BrokenError as error:
             self.outcomes["broken"] += 1
             _log.warning("request %d broke off: %s", request_id, error)
-            rest = _error_event(str(error))
+            # What OpenAI-compatible servers send where a stream fails.
+            document = {"error": {"message": f"the server's answer broke off: {error}", "type": "server_error"}}
+            rest = b"data: " + msgspec.json.encode(document) + b"\n\n"
         except asyncio.CancelledError:
             self.outcomes["left"] += 1
             raise
@@ -397,9 +394,3 @@ def _check_place(client: Client, config: GatewayConfig) -> None:
             f"client.{client.name} is in {here or 'no organisation'}, and was in {there or 'none'}, which is charged "
             "with what it owes: give it another name there"
         )
-
-
-def _error_event(message: str) -> bytes:
-    """Return what OpenAI-compatible servers send where a stream fails."""
-    document = {"error": {"message": f"the server's answer broke off: {message}", "type": "server_error"}}
-    return b"data: " + msgspec.json.encode(document) + b"\n\n"

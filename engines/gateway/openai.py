@@ -50,7 +50,6 @@ class Call:
     body: bytes
     prompt_tokens: int
     max_output_tokens: int
-    streams: bool
 
 
 def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = None) -> Call:
@@ -68,7 +67,7 @@ def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = N
     body = raw
     if not size.declared:
         body = msgspec.json.encode({**document, "max_tokens": config.default_output_tokens})
-    return Call(body, size.prompt_tokens, size.max_output_tokens, document.get("stream") is True)
+    return Call(body, size.prompt_tokens, size.max_output_tokens)
 
 
 class CallerNames:

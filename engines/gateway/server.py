@@ -58,8 +58,8 @@ class Recorded:
 
     def drain(self, window: Window) -> None:
         """Write the last line; without it, as where the policy was set aside, the log is an interrupted one."""
-        if window.set_aside is None and self._bus.log is not None:
-            self._log.complete(window.state)
+        if window.guard.set_aside is None and self._bus.log is not None:
+            self._log.complete(window.guard.state)
         else:
             self._log.close()
 
@@ -100,7 +100,7 @@ def build(
         new_client(),
         shadow=shadow,
         tokenizer=tokenizer,
-        clients=() if store is None else store.clients,
+        clients=() if store is None else tuple(store.clients.values()),
         logs=logs,
         tags=tags,
     )

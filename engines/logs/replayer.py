@@ -111,7 +111,7 @@ def replayers_of(log: LogReader, policy: AnyLocalPolicy) -> list[LogReplayer]:
     ]
 
 
-class WorkerReplica:
+class WorkerReplica(Replica):
     """A worker in the middle of its log.
 
     `state` is the worker, and `since_ns` when it last decided.  `on_decision` is called after each decision (with all
@@ -130,11 +130,9 @@ class WorkerReplica:
         self._due: deque[Event] = deque()  # Events of the transitions that the log must hold next.
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the waiting requests, the running requests, and the cached tokens."""
         return len(self.state.queue), len(self.state.in_flight), self.state.cache.tree.cached_tokens
 
     def end(self) -> None:
-        """Finish what is still open."""
         if self._step:
             self._end_chunks(decode=False)
         if self._due:
@@ -142,7 +140,6 @@ class WorkerReplica:
         self._decided()
 
     def follow(self, event: Event) -> Iterator[Event]:
-        """Take the worker's next event; yields what the policy observes."""
         if self._step and not self._same_step(event):
             self._end_chunks(decode=False)
         if self._due:
@@ -332,7 +329,7 @@ class _Flight:
     settled: bool = False
 
 
-class WindowReplica:
+class WindowReplica(Replica):
     """A gateway's window in the middle of its log."""
 
     def __init__(self, run: RunInfo) -> None:
@@ -350,7 +347,6 @@ class WindowReplica:
         """Leave open what is open."""
 
     def follow(self, event: Event) -> Iterator[Event]:
-        """Take the window's next event; yields it."""
         why = self._take(event)
         if why is not None:
             raise _impossible(event, why)

@@ -70,8 +70,7 @@ class EventBus:
 
     def tell(self, events: list[Event]) -> None:
         """Report the events of a transition."""
-        if self.log is not None:
-            self._write(lambda log: log.record(events))
+        self._write(lambda log: log.record(events))
         for listener in self.listeners:
             try:
                 listener(events)
@@ -88,7 +87,7 @@ class EventBus:
                 self.log = None
 
 
-class ServingLog:
+class ServingLog(EventLog):
     """A log being written: the `log` of an `Engine` or of a `Cluster`, and a context manager.
 
     `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
@@ -121,15 +120,12 @@ class ServingLog:
         self._canonical = CanonicalLog(self._writer)
 
     def define_client(self, client: Client) -> None:
-        """The next client."""
         self._writer.define_client(client)
 
     def define_request(self, job: Job) -> None:
-        """The next request."""
         self._writer.define_request(job)
 
     def record(self, events: list[Event]) -> None:
-        """The events of a transition."""
         self._canonical.record(events)
 
     def complete(self, *policy_states: object) -> str:

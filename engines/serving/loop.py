@@ -124,7 +124,7 @@ class Engine:
         self._answers = Answers()
         self._publish([WorkerJoined(self._now(), worker, kv_capacity_tokens)])
         for client in clients:
-            self._add_client(client)
+            self._put(client)
 
     def _now(self) -> int:
         self.last_ns = max(self._clock(), self.last_ns)
@@ -135,8 +135,8 @@ class Engine:
     def request(self, client: str, prompt_ids: Sequence[int], max_output_tokens: int, **labels: Any) -> Request:
         """A request of a client by name, to be submitted; `labels` are further fields (priority, session, ...)."""
         if client not in self.clients:
-            self._add_client(Client(len(self.clients.all), client))
-        number = self.clients.id(client)
+            self._put(self.clients.changed(client, 1))
+        number = self.clients[client].id
         return self.block_keys.request(self.used_ids.next, number, prompt_ids, max_output_tokens, **labels)
 
     def ask(
@@ -229,21 +229,17 @@ class Engine:
 
         Which groups is told before its first request, and stays; without `groups` so do their weights.
         """
-        if client not in self.clients:
-            self._add_client(Client(len(self.clients.all), client, weight, groups))
-            return
-        changed = self.clients[client].changed(weight, groups)
-        if self.certified is not None:
-            self.certified.check_weight(changed)
-        self.clients.put(changed)
-        self._publish([configured(changed, self._now(), self.state.worker)])
+        self._put(self.clients.changed(client, weight, groups))
 
-    def _add_client(self, client: Client) -> None:
+    def _put(self, client: Client) -> None:
+        """Take over a client that is new or changed."""
         if self.certified is not None:
             self.certified.check_weight(client)
+        is_new = client.name not in self.clients
         self.clients.put(client)
-        self.bus.client(client)
-        if not client.is_plain:
+        if is_new:
+            self.bus.client(client)
+        if not (is_new and client.is_plain):
             self._publish([configured(client, self._now(), self.state.worker)])
 
     # --- policy -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -135,7 +136,8 @@ class ServingThread(Generic[S]):
     ) -> Stream:
         """Submit a prompt; returns once the engine has taken it on.  Raises `ValueError` as `Engine.submit` does."""
         stream = Stream(self)
-        self.later(lambda _: self._submit(stream, client, prompt_ids, max_output_tokens, sampling)).result()
+        ask = partial(self._engine.ask, client, prompt_ids, max_output_tokens, sampling=sampling)
+        self.later(lambda _: self._submit(stream, ask)).result()
         return stream
 
     async def ask_async(
@@ -143,31 +145,21 @@ class ServingThread(Generic[S]):
     ) -> AsyncStream:
         """Submit a prompt from a coroutine."""
         stream = AsyncStream(self)
-        taken = self.later(lambda _: self._submit(stream, client, prompt_ids, max_output_tokens, sampling))
-        await asyncio.wrap_future(taken)
+        ask = partial(self._engine.ask, client, prompt_ids, max_output_tokens, sampling=sampling)
+        await asyncio.wrap_future(self.later(lambda _: self._submit(stream, ask)))
         return stream
 
-    def _submit(
-        self,
-        stream: _Tokens,
-        client: str,
-        prompt_ids: Sequence[int],
-        max_output_tokens: int,
-        sampling: Sampling | None,
-    ) -> None:
+    def _submit(self, stream: _Tokens, ask: Callable[..., Answer]) -> None:
         def end(answer: Answer) -> None:
             self._streams.discard(stream)
             stream.put(answer)
 
         self._streams.add(stream)
         try:
-            answer = self._engine.ask(
-                client, prompt_ids, max_output_tokens, sampling=sampling, on_token=stream.put, on_end=end
-            )
+            stream.request_id = ask(on_token=stream.put, on_end=end).request_id
         except ValueError:
             self._streams.discard(stream)
             raise
-        stream.request_id = answer.request_id
 
     def configure_client(self, client: str, weight: int) -> None:
         """Set a client's weight."""

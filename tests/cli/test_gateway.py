@@ -127,7 +127,7 @@ def test_organisations_have_a_bound_and_stay_where_they_are(tmp_path: Path, caps
     assert gateway.clients.all[1].place == (("acme", 5),)
     written(tmp_path, ORGANISED.replace('organisation = "acme"', ""))
     assert not reload(gateway, path)
-    assert gateway.window.set_aside is None
+    assert gateway.window.guard.set_aside is None
 
 
 def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
     assert not reload(built, path)
     assert built.config.clients.keys() == {"gold"}
-    assert built.window.set_aside is None
+    assert built.window.guard.set_aside is None
     built.close()
     written(tmp_path, gone)
     config = read_config(path)

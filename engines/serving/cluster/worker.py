@@ -143,24 +143,19 @@ class WorkerHost:
         self._heard = 0
         self._failure: Exception | None = None
         state, policy = config.policy_state, recipe.policy
+        options = attrs.asdict(recipe, recurse=False)
+        del options["policy"], options["make_executor"]
         self.engine = Engine(
             policy,
             recipe.make_executor(),
-            kv_capacity_tokens=recipe.kv_capacity_tokens,
             worker=config.worker,
             clients=config.clients,
-            fallback=recipe.fallback,
-            decision_budget_ns=recipe.decision_budget_ns,
-            rebuild=recipe.rebuild,
             policy_state=None if state is None else policy.state_from_json(state),
-            certificate=recipe.certificate,
             make_executor=self._another,
-            listeners=[self._happened],
+            listeners=[self._events.extend],
             now_ns=config.clock(),
+            **options,
         )
-
-    def _happened(self, events: list[Event]) -> None:
-        self._events += events
 
     def _another(self) -> Executor:
         try:
@@ -186,25 +181,22 @@ class WorkerHost:
         if self._failure is not None:
             raise WorkerBrokenError(f"no executor can be made: {self._failure!r}") from self._failure
         self._heard += len(commands)
-        return self._report()
-
-    def _report(self) -> Report:
-        events, tokens = self._events, self._tokens
-        self._events, self._tokens = [], {}
+        events, tokens = [*self._events], self._tokens
+        self._events.clear()
+        self._tokens = {}
         guard = self.engine.guard
         counts = {str(cause): count for cause, count in guard.interventions.items()}
         load = self.engine.state.load()
         return Report(events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside)
 
     def _take(self, command: Command) -> None:
-        engine = self.engine
         match command:
             case Submit():
                 self._submit(command)
-            case Cancel():
-                engine.cancel(command.request_id)
-            case Configure():
-                engine.configure_client(command.client.name, command.client.weight, command.client.place)
+            case Cancel(request_id):
+                self.engine.cancel(request_id)
+            case Configure(client):
+                self.engine.configure_client(client.name, client.weight, client.place)
 
     def _submit(self, command: Submit) -> None:
         engine, request = self.engine, command.request
@@ -232,14 +224,14 @@ class WorkerHost:
         self.engine.close()
 
 
+@attrs.frozen
 class InProcess:
     """Starts workers in this process, each in a thread of its own."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    recipe: Recipe
 
     def __call__(self, config: WorkerConfig) -> Worker:
-        return _ThreadWorker(self._recipe, config)
+        return _ThreadWorker(self.recipe, config)
 
 
 class _ThreadWorker:

@@ -129,6 +129,7 @@ def put(at: Any, value: Any) -> Callable[[Any], None]:
         ("Arrived", put(2, -2), "worker", "expected one of the 1 workers of the header, found -2"),
         ("Cached", put(4, 10**6), "blocks", "expected at most the"),
         ("Cached", put(3, 999), "owner", "expected a request that is defined above"),
+        ("Finished", put(1, 5), "time_ns", "expected at least "),
         ("Decoded", put(3, 0), "steps", "expected at least one step, found 0"),
         ("Decoded", put(4, [1, 0]), "clients", "expected ascending clients"),
         ("Decoded", put(5, [0]), "tokens", "expected at least one token a client"),
@@ -175,14 +176,6 @@ def test_bad_text_is_named(number: int, text: bytes, message: str, lines: list[b
     error = error_of(b"\n".join(bad) + b"\n" if number or text else b"", tmp_path)
     assert message in str(error)
     assert "\n" not in str(error)
-
-
-def test_times_do_not_run_back(lines: list[bytes], tmp_path: Path) -> None:
-    """An event before the last one of its worker is refused."""
-    at = first(lines, "Finished")
-    bad = [*lines]
-    bad[at] = changed(lines[at], put(1, 5))
-    assert "field time_ns: expected at least " in str(error_of(b"\n".join(bad), tmp_path))
 
 
 def test_definitions_come_once_and_first(lines: list[bytes], tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fairsched.engines.serving import BlockKeys, Engine, Executor
-from fairsched.engines.serving.metrics import monitor_of
+from fairsched.engines.serving import BlockKeys, Engine, Executor, monitor_of
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.model.monitor import Monitor
 from fairsched.policies.local import ComposedPolicy

@@ -58,10 +58,10 @@ def events(tokens: int) -> list[bytes]:
 class Fake:
     """A server: `tokens` of output, `pause` seconds before each event; what it was asked and who left.
 
-    While `answers` is not set, calls that are no streams are held.
+    While `answers` is not set, calls that are no streams are held, from the start if it is `held`.
     """
 
-    def __init__(self, tokens: int = 3, pause: float = 0.0, status: int = 200) -> None:
+    def __init__(self, tokens: int = 3, pause: float = 0.0, status: int = 200, *, held: bool = False) -> None:
         self.tokens = tokens
         self.pause = pause
         self.status = status
@@ -69,7 +69,8 @@ class Fake:
         self.keys: list[str | None] = []
         self.left = 0
         self.answers = asyncio.Event()
-        self.answers.set()
+        if not held:
+            self.answers.set()
         self.running = self.running_max = 0
         self.app = Starlette(
             routes=[
@@ -183,3 +184,10 @@ async def world(
         made = World(gateway, http)
         yield made
         await made.emptied()
+
+
+@asynccontextmanager
+async def faked(fake: Fake, **fields: Any) -> AsyncIterator[tuple[Fake, World]]:
+    """A gateway before one server, and that server."""
+    async with served(fake.app) as url, world(url, **fields) as here:
+        yield fake, here
