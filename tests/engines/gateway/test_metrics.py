@@ -98,7 +98,7 @@ async def test_an_organisation_gains_nothing_by_many_keys() -> None:
         calls = [asyncio.ensure_future(here.ask(name)) for _ in range(20) for name in (*names, "alone")]
         await until(lambda: here.gateway.window.waiting >= 99)
         fake.answers.set()
-        await until(lambda: here.gateway.outcomes["finished"] >= 36)
+        await until(lambda: here.gateway.outcomes["finished"] >= 36, pause=0.001)
         said = here.status["clients"]
         alone, many = said["alone"]["output_tokens"], sum(said[name]["output_tokens"] for name in names)
         await asyncio.gather(*calls)
