@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from fairsched.engines.serving import Engine, Sampling
 from fairsched.engines.serving.guard import guard
 from fairsched.engines.serving.guard.advisor import Advisor
-from fairsched.engines.serving.metrics import EngineMetrics, monitor_of
+from fairsched.engines.serving.metrics import EngineMetrics
+from fairsched.engines.serving.status import monitor_of
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView

@@ -17,7 +17,6 @@ from fairsched.engines.logs import (
     LogReplayer,
     WorkerReplica,
     logged_policy,
-    read_log,
     replayers_of,
 )
 from fairsched.model.events import (
@@ -52,7 +51,7 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy = logged_poli
     if the log was changed or cannot be replayed up to the end of the request.  Reads the log twice and replays one
     worker; while the request waits, each decode step costs one question to the policy.
     """
-    log = read_log(path)
+    log = LogReader(path)
     if log.header.run.windows:
         raise ExplainError(f"{path} is a gateway's log, without decisions step by step: fairsched audit reads it")
     worker, origin = _worker_of(log, request_id)

@@ -19,7 +19,6 @@ from fairsched.engines.logs import (
     LogReader,
     LogReplayer,
     logged_policy,
-    read_log,
     replayers_of,
 )
 from fairsched.model.monitor import Finding
@@ -118,7 +117,7 @@ def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayRepor
     O(events), each as long as the worker's transition and the policy's `observe` take; a log without a difference is
     read twice, since what is promised depends on all its requests.
     """
-    log = read_log(path)
+    log = LogReader(path)
     policy = build_policy(log.header)
     workers = replayers_of(log, policy)
     difference = _follow(log, workers)

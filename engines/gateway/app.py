@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -41,15 +42,12 @@ def application(gateway: Gateway, stopped: Callable[[], object] = lambda: None) 
         up = sum(gateway.window.up)
         return JSONResponse({"servers_up": up}, 200 if up else 503)
 
-    async def models(request: HttpRequest) -> Response:
-        return await _models(gateway, request)
-
     async def told(_: HttpRequest) -> Response:
         return JSONResponse(gateway.status())
 
     gated = _Gated(gateway)
     routes = [Route(path, gated, methods=["POST"]) for path in PATHS]
-    routes += [Route("/v1/models", models), Route("/health", health)]
+    routes += [Route("/v1/models", partial(_models, gateway)), Route("/health", health)]
     if gateway.config.status:
         routes.append(Route("/gateway/status", told))
     if gateway.config.metrics:
@@ -112,7 +110,7 @@ class _Gated:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = Headers(scope=scope)
-            body = await self._body(receive, headers)
+            body = await _body(self._gateway, receive, headers)
             path = scope["path"]
             if scope["query_string"]:
                 path += "?" + scope["query_string"].decode("latin-1")
@@ -123,21 +121,13 @@ class _Gated:
             # The answer stays incomplete, and the connection is closed.
             return
 
-    async def _body(self, receive: Receive, headers: Headers) -> bytes:
-        """Return the whole body; a call without one ends here and is counted."""
-        outcomes = self._gateway.outcomes
-        try:
-            return await _body(receive, headers, self._gateway.config.limits.body_bytes)
-        except CallError:
-            outcomes["too large"] += 1
-            raise
-        except LeftError:
-            outcomes["left"] += 1
-            raise
 
+async def _body(gateway: Gateway, receive: Receive, headers: Headers) -> bytes:
+    """Return the whole body; a call without one ends here and is counted.
 
-async def _body(receive: Receive, headers: Headers, most: int) -> bytes:
-    """Return the whole body.  Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left."""
+    Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left.
+    """
+    most = gateway.config.limits.body_bytes
     declared = headers.get("content-length", "0")
     body = bytearray()
     more = not declared.isdecimal() or int(declared) <= most
@@ -145,12 +135,14 @@ async def _body(receive: Receive, headers: Headers, most: int) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
+            gateway.outcomes["left"] += 1
             raise LeftError
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
             too_long, more = True, False
     if too_long:
+        gateway.outcomes["too large"] += 1
         raise CallError(413, f"the body is longer than {most} bytes")
     return bytes(body)
 

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import attrs
+import msgspec
+from msgspec import Meta
 
 from fairsched.model.request import Groups
 
@@ -72,7 +74,7 @@ class OrganisationConfig:
 
     weight: int = attrs.field(default=1, validator=_positive)
     """Share among organisations."""
-    users: dict[str, int] = attrs.field(factory=dict)
+    users: dict[str, Annotated[int, Meta(ge=1)]] = attrs.field(factory=dict)
     """Weights of its users among themselves; others have 1."""
 
 
@@ -80,7 +82,7 @@ class OrganisationConfig:
 class ClientConfig:
     """A client: its keys, its weight among its siblings, and where it belongs."""
 
-    keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    keys: tuple[Annotated[str, Meta(min_length=1)], ...] = attrs.field(default=(), repr=False)
     """API keys of the client."""
     weight: int = attrs.field(default=1, validator=_positive)
     """Share among its siblings."""
@@ -206,28 +208,19 @@ _TABLES = {"server": "servers", "client": "clients", "organisation": "organisati
 def read_config(path: Path) -> GatewayConfig:
     """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
     try:
-        document = tomllib.loads(path.read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    try:
+        document, hints = tomllib.loads(path.read_bytes().decode()), _fields(GatewayConfig)
         tables = {name: document.pop(name) for name in _TABLES if name in document}
-        known = [name for name in _fields(GatewayConfig) if name not in _TABLES.values()]
-        _known("", document.keys() - _OLD_NAMES, [*known, *_TABLES])
-        values = {
-            _OLD_NAMES.get(key, key): _typed(key, value, _fields(GatewayConfig)[_OLD_NAMES.get(key, key)])
-            for key, value in document.items()
-        }
+        _known("", document.keys() - _OLD_NAMES, [*(name for name in hints if name not in _TABLES.values()), *_TABLES])
+        names = {key: _OLD_NAMES.get(key, key) for key in document}
+        values = {name: _typed(key, document[key], hints[name]) for key, name in names.items()}
         servers = tables.get("server", [])
         if not isinstance(servers, list):
             raise ConfigError("server is a list of tables: [[server]]")
         values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
         values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
-        for table, (field, kind) in {
-            "client": ("clients", ClientConfig),
-            "organisation": ("organisations", OrganisationConfig),
-        }.items():
+        for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
-            values[field] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
+            values[_TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
         return GatewayConfig(**values)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -248,7 +241,7 @@ def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
 
 
 def _fields(kind: type) -> dict[str, object]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 def _table(where: str, value: object) -> dict[str, object]:
@@ -287,22 +280,12 @@ _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
 
 def _typed(where: str, value: object, hint: Any) -> Any:
     """Return the value if it is of the field's type."""
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            if value in get_args(kind):
-                return value
-            raise ConfigError(f"{where} is one of {', '.join(get_args(kind))}, not {value!r}")
-        if get_origin(kind) is tuple:
-            if isinstance(value, list) and all(isinstance(each, str) and each for each in value):
-                return tuple(value)
-        elif get_origin(kind) is dict:
-            if isinstance(value, dict) and all(type(each) is int and each >= 1 for each in value.values()):
-                return value
-        elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        elif type(value) is kind:
-            return value
-    names = _KINDS.get(get_origin(kinds[0]), kinds[0].__name__)
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
+    if get_origin(kind) is Literal:
+        raise ConfigError(f"{where} is one of {', '.join(get_args(kind))}, not {value!r}")
+    names = _KINDS.get(get_origin(kind), kind.__name__)
     found = f"of type {type(value).__name__}" if where.endswith(_SECRET) else repr(value)
     raise ConfigError(f"{where} is of type {names}, not {found}")

@@ -48,24 +48,14 @@ class StalledError(Exception):
     """The caller took no byte for too long."""
 
 
-class ClientLog(Protocol):
-    """A log that must know a client before events name it."""
+class WindowLog(Protocol):
+    """A log of the window, which must know a client before events name it."""
 
     def client(self, client: Client) -> None:
         """The next client."""
 
-
-def _ignored(_seconds: float) -> None:
-    """Ignore how long a decision took."""
-
-
-@attrs.define(eq=False)
-class Ticket:
-    """A call that waits for its place: the future is the server."""
-
-    request_id: int
-    client: int
-    place: asyncio.Future[int]
+    def drain(self, window: Window) -> None:
+        """Write what remains to be written: no call is left."""
 
 
 class Gateway:
@@ -85,13 +75,13 @@ class Gateway:
         shadow: bool = False,
         tokenizer: Tokenizer | None = None,
         clients: Sequence[Client] = (),
-        logs: Sequence[ClientLog] = (),
+        logs: Sequence[WindowLog] = (),
         tags: Tags | None = None,
     ) -> None:
         self.config = config
         self.logs = logs
         self.tags = tags
-        self.decided: Callable[[float], object] = _ignored
+        self.decided: Callable[[float], object] = lambda seconds: None
         self.window = window
         self.http = http
         self.tokenizer = tokenizer
@@ -101,14 +91,17 @@ class Gateway:
         self.shadow = Shadow(window, len(config.servers)) if shadow else None
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
-        self._tickets: dict[int, Ticket] = {}
-        for client in clients:
-            _check_place(client, config)
+        self._places: dict[int, asyncio.Future[int]] = {}
         self.clients = ClientRegistry(known=clients)
         for client in clients:
             for log in logs:
                 log.client(client)
-        self._configure_clients()
+        self.configure(config)
+
+    def close(self) -> None:
+        """Write what remains to be written: the gateway has drained."""
+        for log in self.logs:
+            log.drain(self.window)
 
     def now_ns(self) -> int:
         """Time since the start."""
@@ -124,10 +117,7 @@ class Gateway:
             _check_place(client, config)
         self.config = config
         self.names.configure(config)
-        self._configure_clients()
-
-    def _configure_clients(self) -> None:
-        config, before = self.config, tuple(self.clients.all)
+        before = tuple(self.clients.all)
         self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0)
         self.clients.configure({name: client.weight for name, client in config.clients.items()})
         for client in tuple(self.clients.all):
@@ -184,7 +174,7 @@ class Gateway:
         yield "waiting_requests", {}, window.waiting
         yield "running_requests", {}, window.in_flight
         yield "window_free_tokens", {}, window.tokens - window.in_flight_tokens
-        yield "policy_set_aside", {}, window.set_aside is not None
+        yield "policy_set_aside", {}, window.guard.set_aside is not None
         for server, up in zip(self.config.servers, window.up, strict=True):
             yield "server_up", {"server": server.url}, up
 
@@ -256,17 +246,23 @@ class Gateway:
                 raise
             except UnsendableError as error:
                 ended = True
-                self._end(request_id, self.window.give_back, "refused")
+                self._end(request_id, window.give_back, "refused")
                 raise CallError(400, str(error)) from None
             except BrokenError as error:
                 self._rest(server, str(error), self.config.limits.down_seconds)
                 raise
             ended = True
-            self._answered(request_id, usage)
+            if usage is None:
+                self._end(request_id, window.give_back, "refused by server")
+            else:
+                computed, output = usage.computed_tokens, usage.output_tokens
+                self._end(request_id, lambda i, now: window.finish(i, computed, output, now), "finished")
         except BrokenError as error:
             self.outcomes["broken"] += 1
             _log.warning("request %d broke off: %s", request_id, error)
-            rest = _error_event(str(error))
+            # What OpenAI-compatible servers send where a stream fails.
+            document = {"error": {"message": f"the server's answer broke off: {error}", "type": "server_error"}}
+            rest = b"data: " + msgspec.json.encode(document) + b"\n\n"
         except asyncio.CancelledError:
             self.outcomes["left"] += 1
             raise
@@ -274,7 +270,7 @@ class Gateway:
             self.outcomes["stalled"] += 1
             raise
         finally:
-            self._tickets.pop(request_id, None)
+            self._places.pop(request_id, None)
             if not ended:
                 window.cancel(request_id, self.now_ns())
                 self._leave_shadow(request_id)
@@ -282,34 +278,23 @@ class Gateway:
         # The window is free before the last bytes are gone: a caller that has them may seem to leave at once.
         await self._send(send, rest, last=True)
 
-    def _answered(self, request_id: int, usage: Usage | None) -> None:
-        """The server's answer is whole; None: it refused the call and computed nothing."""
-        window = self.window
-        if usage is None:
-            self._end(request_id, window.give_back, "refused by server")
-            return
-        computed, output = usage.computed_tokens, usage.output_tokens
-        self._end(request_id, lambda i, now: window.finish(i, computed, output, now), "finished")
-
     async def _place(self, request_id: int, client: int, call: Call, deadline: float) -> int:
         """Return the server for a request, once it may go."""
         prompt, output, shadow = call.prompt_tokens, call.max_output_tokens, self.shadow
-        if shadow is None or self.window.refuses(prompt, output) is None:
+        known = shadow is None or self.window.refuses(prompt, output) is None
+        if known:
             self.window.arrive(request_id, client, prompt, output, self.now_ns())
-            known = True
-        else:
-            known = False
         if shadow is not None:
             server = shadow.forward(request_id, known)
             self.pump()
             shadow.arriving = None
             return server
-        ticket = Ticket(request_id, client, asyncio.get_running_loop().create_future())
-        self._tickets[request_id] = ticket
+        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._places[request_id] = place
         self.pump()
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return await ticket.place
+                return await place
         except BaseException as error:
             # It may have been let in just now; nothing was sent.
             self.window.withdraw(request_id, self.now_ns())
@@ -329,7 +314,7 @@ class Gateway:
             if self.shadow is not None:
                 self.shadow.let_in(placement.request_id)
                 continue
-            place = self._tickets[placement.request_id].place
+            place = self._places[placement.request_id]
             if not place.done():
                 place.set_result(placement.server)
 
@@ -409,9 +394,3 @@ def _check_place(client: Client, config: GatewayConfig) -> None:
             f"client.{client.name} is in {here or 'no organisation'}, and was in {there or 'none'}, which is charged "
             "with what it owes: give it another name there"
         )
-
-
-def _error_event(message: str) -> bytes:
-    """Return what OpenAI-compatible servers send where a stream fails."""
-    document = {"error": {"message": f"the server's answer broke off: {message}", "type": "server_error"}}
-    return b"data: " + msgspec.json.encode(document) + b"\n\n"

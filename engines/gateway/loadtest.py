@@ -101,9 +101,6 @@ class Replay:
             async with asyncio.TaskGroup() as group:
                 for job in self.workload.jobs:
                     group.create_task(self._job(http, model, job))
-        return self._result()
-
-    def _result(self) -> Replayed:
         outcomes = Outcomes(self.workload, concatenate([tables(self.events)]))
         clients = {client.name: outcomes.measures(client.id) for client in self.workload.clients}
         return Replayed(outcomes.measures(None), clients, dict(sorted(self.errors.items())))

@@ -14,7 +14,7 @@ import heapq
 import attrs
 import msgspec
 
-from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Decoded, Event, Finished, Settled
+from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Event, Finished, Settled
 from fairsched.model.pricing import COMMON
 
 _UNITS = 1 << 10
@@ -61,8 +61,6 @@ class Tags:
                 self._ended(event.request_id, event.output_tokens, True)
             case Cancelled():
                 self._ended(event.request_id, event.generated_tokens, event.was_running and not event.uncomputed_tokens)
-            case Decoded() | _:
-                pass
 
     def _arrived(self, request_id: int, client: int, cost: int, prompt_tokens: int) -> None:
         while self._starts and self._starts[0][1] not in self._open:

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import attrs
 import msgspec
 import uvicorn
 
@@ -57,28 +56,12 @@ class Recorded:
             self._bus.request(Job(event.request, event.request.max_output_tokens))
         self._bus.tell([event])
 
-    def close(self, window: Window) -> None:
+    def drain(self, window: Window) -> None:
         """Write the last line; without it, as where the policy was set aside, the log is an interrupted one."""
-        if window.set_aside is None and self._bus.log is not None:
-            self._log.complete(window.state)
+        if window.guard.set_aside is None and self._bus.log is not None:
+            self._log.complete(window.guard.state)
         else:
             self._log.close()
-
-
-@attrs.frozen
-class Built:
-    """A gateway, and what is kept of it: debts, and its log."""
-
-    gateway: Gateway
-    store: UsageStore | None = None
-    recorded: Recorded | None = None
-
-    def close(self) -> None:
-        """It has drained: write what remains to be written."""
-        if self.store is not None:
-            self.store.drain()
-        if self.recorded is not None:
-            self.recorded.close(self.gateway.window)
 
 
 def build(
@@ -89,7 +72,7 @@ def build(
     shadow: bool = False,
     tokenizer: Tokenizer | None = None,
     open_log: OpenLog | None = None,
-) -> Built:
+) -> Gateway:
     """Return a gateway.  Call it in the event loop that is to serve, or before there is one.
 
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
@@ -105,29 +88,26 @@ def build(
     ]
     store = None if config.state is None else UsageStore(Path(config.state), policy)
     state = None if store is None else store.state
-    windows = tuple(share.tokens for share in shares)
-    recorded = (
-        None
-        if open_log is None
-        else Recorded(open_log(windows, None if state is None else policy.state_to_json(state)))
-    )
-    tags = Tags() if config.mode == "priority" else None
-    listening = (store, recorded, tags)
-    window = Window(policy, router, shares, [each.record for each in listening if each is not None], state)
+    logs: list[UsageStore | Recorded] = [] if store is None else [store]
+    if open_log is not None:
+        windows = tuple(share.tokens for share in shares)
+        logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
+    tags = Tags() if unlimited else None
+    listeners = [each.record for each in (*logs, tags) if each is not None]
     gateway = Gateway(
         config,
-        window,
+        Window(policy, router, shares, listeners, state),
         new_client(),
         shadow=shadow,
         tokenizer=tokenizer,
-        clients=() if store is None else store.clients,
-        logs=[each for each in (store, recorded) if each is not None],
+        clients=() if store is None else tuple(store.clients.values()),
+        logs=logs,
         tags=tags,
     )
     if store is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.
-        store.begin(window)
-    return Built(gateway, store, recorded)
+        store.begin(gateway.window)
+    return gateway
 
 
 def reload(gateway: Gateway, path: Path) -> bool:
@@ -161,7 +141,7 @@ def listening(config: GatewayConfig) -> list[socket.socket]:
 
 
 def serve(
-    built: Built,
+    gateway: Gateway,
     path: Path,
     sockets: list[socket.socket],
     *,
@@ -172,10 +152,9 @@ def serve(
 
     Then `report` is written, and what is kept is closed.
     """
-    gateway = built.gateway
 
     def stopped() -> None:
-        built.close()
+        gateway.close()
         if report is not None:
             report.write_bytes(msgspec.json.format(msgspec.json.encode(gateway.status()), indent=2) + b"\n")
 

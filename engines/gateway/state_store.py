@@ -17,7 +17,7 @@ import msgspec
 
 from fairsched.engines.gateway.config import ConfigError
 from fairsched.engines.gateway.window import WINDOW, Window
-from fairsched.engines.serving import NOTHING, JournalError, StateStore, read_journal
+from fairsched.engines.serving import JournalError, StateStore, Tail, read_journal
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -77,7 +77,8 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UsageStore(StateStore):
-    """The file at `path`.  `state` and `clients` are what it holds, None and none if there is no such file.
+    """The file at `path`.  `state` and `clients` (by number) are what it holds, None and none if there is no such
+    file.
 
     Raises `ConfigError` for a file that is broken or of another policy, and `OSError` where it cannot be read.
     """
@@ -86,7 +87,8 @@ class UsageStore(StateStore):
         super().__init__(_log)
         self.path = path
         self.state: object = None
-        self.clients: tuple[Client, ...] = ()
+        self.clients: dict[int, Client] = {}
+        self._journal = path.with_name(f"{path.name}.journal")
         self._policy = policy
         self._window: Window | None = None
         self._events = 0
@@ -95,10 +97,6 @@ class UsageStore(StateStore):
                 self._read()
             except (msgspec.DecodeError, UnicodeDecodeError, StateError, JournalError) as error:
                 raise ConfigError(f"state: {path} cannot be read: {error}") from None
-
-    @property
-    def _journal_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.journal")
 
     def _read(self) -> None:
         data = self.path.read_bytes()
@@ -109,9 +107,9 @@ class UsageStore(StateStore):
                 "and begin without debts"
             )
         state = self._policy.state_from_json(file.state)
-        tail = read_journal(self._journal_path)
+        tail = read_journal(self._journal)
         if tail.after != _sha256(data):
-            tail = NOTHING  # The snapshot was written after it, and has it all.
+            tail = Tail()  # The snapshot was written after it, and has it all.
         clients = {client.id: client for client in (*file.clients, *tail.clients)}
         calls = {call.request_id: call for call in file.calls}
         for event in tail.events:
@@ -123,7 +121,7 @@ class UsageStore(StateStore):
             except Exception as error:
                 # A file is input; and an event at which the policy was set aside is in it, too.
                 raise JournalError(
-                    f"{self._journal_path}: {type(event).__name__} at {event.time_ns} ns cannot be followed "
+                    f"{self._journal}: {type(event).__name__} at {event.time_ns} ns cannot be followed "
                     f"({type(error).__name__}: {error}); name another file and begin without debts"
                 ) from None
         for call in calls.values():
@@ -131,7 +129,7 @@ class UsageStore(StateStore):
                 settled = Settled(0, WINDOW, call.request_id, call.client, call.prompt_tokens)
                 state = self._policy.observe(state, settled)
         self.state = self._policy.observe(state, WorkerLeft(0, WINDOW))
-        self.clients = tuple(clients[i] for i in sorted(clients))
+        self.clients = dict(sorted(clients.items()))
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -142,36 +140,37 @@ class UsageStore(StateStore):
 
     def client(self, client: Client) -> None:
         """Write the next client."""
-        if client.id == len(self.clients):
-            self.clients = (*self.clients, client)
-        self.append(lambda journal: journal.client(client))
+        self.clients.setdefault(client.id, client)
+        self.append("client", client)
 
     def record(self, event: Event) -> None:
         """Write the window's next event."""
         if isinstance(event, ClientConfigured):
-            i = event.client
-            self.clients = (*self.clients[:i], _configured(self.clients[i], event), *self.clients[i + 1 :])
+            self.clients[event.client] = _configured(self.clients[event.client], event)
         if self.is_open and self._window is not None:
-            self.append(lambda journal: journal.events((event,)))
+            self.append("events", (event,))
             self._events += 1
-            if self._events >= EVENTS_MAX and isinstance(event, Finished | Cancelled):
-                window = self._window
-                self.append(lambda _: self._snapshot(window))
+            if self.is_open and self._events >= EVENTS_MAX and isinstance(event, Finished | Cancelled):
+                try:
+                    self._snapshot(self._window)
+                except OSError as error:
+                    self.failed(error)
 
     def _snapshot(self, window: Window) -> None:
-        if window.set_aside is not None:
+        if window.guard.set_aside is not None:
             return  # Its state is of an earlier time; the journal goes on.
         calls = [_Call(each.id, each.client, each.prompt_tokens, 0) for each in window.queue]
         calls += [_Call(each.id, each.client, each.prompt_tokens, charged) for each, charged in window.flights]
-        state = self._policy.state_to_json(window.state)
-        data = msgspec.json.encode(_File(SCHEMA, configuration(self._policy), state, self.clients, tuple(calls)))
-        self.save(self.path, data, self._journal_path, _sha256(data))
+        state = self._policy.state_to_json(window.guard.state)
+        clients = tuple(self.clients.values())
+        data = msgspec.json.encode(_File(SCHEMA, configuration(self._policy), state, clients, tuple(calls)))
+        self.save(self.path, data, self._journal, _sha256(data))
         self._events = 0
 
-    def drain(self) -> None:
+    def drain(self, window: Window) -> None:
         """Close it with one snapshot that has it all: the gateway has drained."""
-        if self.is_open and self._window is not None:
-            self._snapshot(self._window)
+        if self.is_open:
+            self._snapshot(window)
         self.close()
 
 
@@ -188,8 +187,6 @@ def _follow(calls: dict[int, _Call], event: Event) -> None:
             calls[event.request_id] = _Call(known.request_id, known.client, whole, whole)
         case Finished() | Cancelled():
             calls.pop(event.request_id, None)
-        case _:
-            pass
 
 
 def _configured(client: Client, event: ClientConfigured) -> Client:

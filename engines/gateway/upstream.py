@@ -136,7 +136,8 @@ async def _begun(response: httpx.Response) -> Answer:
             chunks = _passed(bytes(whole), None)
     except httpx.HTTPError as error:
         raise FailedError("failed", f"{type(error).__name__}: {error}") from None
-    return Answer(response.status_code, _kept(response.headers), streams, chunks)
+    kept = [(name, value) for name, value in response.headers.raw if name.decode("latin-1").lower() not in _HOP]
+    return Answer(response.status_code, kept, streams, chunks)
 
 
 async def _passed(first: bytes, rest: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
@@ -149,8 +150,3 @@ async def _passed(first: bytes, rest: AsyncIterator[bytes] | None) -> AsyncItera
             yield chunk
     except httpx.HTTPError as error:
         raise BrokenError(f"{type(error).__name__}: {error}") from None
-
-
-def _kept(headers: httpx.Headers) -> Headers:
-    """Return the headers of an answer that are the caller's business."""
-    return [(name, value) for name, value in headers.raw if name.decode("latin-1").lower() not in _HOP]

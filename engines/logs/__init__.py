@@ -1,18 +1,11 @@
 """The log of a run: written, read and replayed. Read `log` first, then `replayer`."""
 
-from typing import TYPE_CHECKING
-
-from fairsched.model.lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from fairsched.engines.logs.log import CanonicalLog
-    from fairsched.engines.logs.log_file import LogHeader, LogWriter, RunInfo, logged_policy, params_of
-    from fairsched.engines.logs.log_reader import LogReader, read_log
-    from fairsched.engines.logs.replayer import DifferenceError, LogReplayer, WorkerReplica, replayers_of
-else:
-    __getattr__ = lazy_exports(__name__)
+from fairsched.engines.logs.log import CanonicalLog
+from fairsched.engines.logs.log_file import LogHeader, LogWriter, RunInfo, logged_policy, params_of
+from fairsched.engines.logs.log_reader import LogReader
+from fairsched.engines.logs.replayer import DifferenceError, LogReplayer, WorkerReplica, replayers_of
 
 __all__ = [
     "CanonicalLog", "DifferenceError", "LogHeader", "LogReader", "LogReplayer", "LogWriter", "RunInfo",
-    "WorkerReplica", "logged_policy", "params_of", "read_log", "replayers_of"
+    "WorkerReplica", "logged_policy", "params_of", "replayers_of"
 ]  # fmt: skip

@@ -16,7 +16,6 @@ the digest of every worker's policy state, and the hash of all lines above it; a
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 import msgspec
@@ -133,7 +132,7 @@ class LogWriter:
 
     def __call__(self, event: Event, line: bytes) -> None:
         """Write an event's line, after the definition of its request when it is the first."""
-        request_id = _request_of(event)
+        request_id = event.request.id if isinstance(event, Arrived) else getattr(event, "request_id", None)
         job = None if request_id is None else self._undefined.pop(request_id, None)
         if job is not None:
             if isinstance(event, Arrived):
@@ -163,16 +162,8 @@ class LogWriter:
     def __enter__(self) -> "LogWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _request_of(event: Event) -> int | None:
-    if isinstance(event, Arrived):
-        return event.request.id
-    return getattr(event, "request_id", None)
 
 
 def params_of(parameters: Mapping[str, object]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,7 +16,6 @@ from fairsched.engines.logs.log import line_of
 from fairsched.engines.logs.log_file import SCHEMA, LogError, LogFooter, LogHeader
 from fairsched.model.events import (
     NOWHERE,
-    Admitted,
     Arrived,
     Cached,
     Cancelled,
@@ -24,19 +23,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Evicted,
-    Finished,
-    HostLost,
-    Migrated,
-    Preempted,
-    Prefilled,
     Rejected,
-    Settled,
-    SwappedIn,
-    SwappedOut,
-    Transferred,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
 )
 from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
 
@@ -71,21 +58,13 @@ class _EvictedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     blocks: _Count
 
 
-_LINES: dict[bytes, Any] = {
+_LINES: dict[bytes, Any] = {kind.__name__.encode(): kind for kind in get_args(Event)} | {
     b"Arrived": _ArrivedLine,
     b"Cached": _CachedLine,
     b"Evicted": _EvictedLine,
-    **{
-        kind.__name__.encode(): kind
-        for kind in (Admitted, Settled, Prefilled, Decoded, Preempted, Finished, Cancelled, Migrated, Rejected)
-    },
-    **{kind.__name__.encode(): kind for kind in (SwappedOut, SwappedIn, Transferred, HostLost)},
-    **{kind.__name__.encode(): kind for kind in (ClientConfigured, WorkerJoined, WorkerDraining, WorkerLeft)},
 }
-_COUNTED = frozenset(
-    {Admitted, Settled, Prefilled, Preempted, Finished, Cancelled, Migrated, WorkerJoined}
-    | {SwappedOut, SwappedIn, Transferred, HostLost}
-)
+_COUNTED = frozenset(kind for kind in get_args(Event) if {*kind.__annotations__.values()} <= {int, bool})
+"""Events of numbers alone."""
 _NOWHERE = (Arrived, Cancelled, Rejected)
 """What can happen to a request that is at no worker."""
 _DECODERS: dict[bytes, Any] = {name: msgspec.json.Decoder(kind).decode for name, kind in _LINES.items()}
@@ -168,17 +147,14 @@ class LogReader:
         try:
             return decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._unreadable(error, line, names) from None
-
-    def _unreadable(self, error: Exception, line: bytes, names: tuple[str, ...] | None) -> LogError:
-        text, _, place = str(error).partition(" - at `$")
+            text, _, place = str(error).partition(" - at `$")
         field = place.rstrip("`").lstrip(".") or None
         index = re.fullmatch(r"\[(\d+)\](.*)", field or "")
         if index and names:
             field = names[int(index[1])] + index[2] if int(index[1]) < len(names) else None
         text = text.replace("`", "")
         expected = text[9:] if text.startswith("Expected ") else f"a valid line ({text})"
-        return self._error(field, expected, line.decode(errors="replace"))
+        raise self._error(field, expected, line.decode(errors="replace"))
 
     def _header(self, raw: bytes) -> LogHeader:
         self.line = 1
@@ -317,8 +293,3 @@ def _is_json(line: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return True
-
-
-def read_log(path: Path) -> LogReader:
-    """The log at `path`, to be iterated over; raises `LogError` when there is none or its header is not one."""
-    return LogReader(path)

@@ -11,7 +11,7 @@ A log does not say which server took a call, so room is that of all servers toge
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -35,10 +35,12 @@ from fairsched.model.events import (
     Migrated,
     Preempted,
     Prefilled,
+    Rejected,
     Settled,
     SwappedIn,
     SwappedOut,
     Transferred,
+    WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
@@ -50,8 +52,10 @@ from fairsched.model.worker import WorkerState, land, lose_host
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.guarantees import charged_at_once, held_tokens
 
-DECIDED = (Preempted, SwappedOut, SwappedIn, Admitted, Settled, Evicted)
+_DECIDED = Preempted | SwappedOut | SwappedIn | Admitted | Settled | Evicted
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
+_ELSEWHERE = Rejected | WorkerDraining | ClientConfigured
+"""What changes no worker."""
 
 
 class DifferenceError(ValueError):
@@ -107,7 +111,7 @@ def replayers_of(log: LogReader, policy: AnyLocalPolicy) -> list[LogReplayer]:
     ]
 
 
-class WorkerReplica:
+class WorkerReplica(Replica):
     """A worker in the middle of its log.
 
     `state` is the worker, and `since_ns` when it last decided.  `on_decision` is called after each decision (with all
@@ -126,11 +130,9 @@ class WorkerReplica:
         self._due: deque[Event] = deque()  # Events of the transitions that the log must hold next.
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the waiting requests, the running requests, and the cached tokens."""
         return len(self.state.queue), len(self.state.in_flight), self.state.cache.tree.cached_tokens
 
     def end(self) -> None:
-        """Finish what is still open."""
         if self._step:
             self._end_chunks(decode=False)
         if self._due:
@@ -138,22 +140,19 @@ class WorkerReplica:
         self._decided()
 
     def follow(self, event: Event) -> Iterator[Event]:
-        """Take the worker's next event; yields what the policy observes."""
         if self._step and not self._same_step(event):
             self._end_chunks(decode=False)
-        kind = type(event)
         if self._due:
             self._expect(event, self._due.popleft())
         elif isinstance(event, Decoded):
             self._decided()
             yield from self._decode_run(event)
-        elif kind in _FOLLOW:
-            if kind not in DECIDED:
-                self._decided()
-            _FOLLOW[kind](self, event)
-        elif kind is Settled:
-            raise DifferenceError(f"the worker would not tell {_text(event)}")
-        if kind is not Decoded:
+        elif isinstance(event, _DECIDED):
+            self._decide(event)
+        elif not isinstance(event, _ELSEWHERE):
+            self._decided()
+            self._happen(event)
+        if not isinstance(event, Decoded):
             yield event
         if not self.state.in_flight:
             self._decides_at(event.time_ns)
@@ -176,42 +175,41 @@ class WorkerReplica:
         if told != event:
             raise DifferenceError(f"the worker would tell {_text(told)}, not {_text(event)}")
 
-    def _joined(self, event: WorkerJoined) -> None:
-        host = Host(event.host_capacity_tokens) if event.host_capacity_tokens else NO_HOST
-        self.state = WorkerState(self.state.worker, event.kv_capacity_tokens, host=host)
-
-    def _left(self, _: WorkerLeft) -> None:
-        self.state = WorkerState(self.state.worker, 0)
-
-    def _arrived(self, event: Arrived) -> None:
-        request, generated, kv = event.request, event.generated_tokens, event.kv_tokens
-        output_tokens = self._jobs[request.id].output_tokens
-        self.state, told = transitions.arrive(self.state, request, output_tokens, event.time_ns, generated, kv)
+    def _ran(self, event: Event, after: tuple[WorkerState, Sequence[Event]]) -> None:
+        self.state, told = after
         self._expect(event, told[0])
 
-    def _admitted(self, event: Admitted) -> None:
-        admission = Admission(
-            event.request_id,
-            event.client,
-            event.extend_tokens,
-            event.cached_prefix_tokens,
-            event.reserved_output_tokens,
-        )
-        swapping, self._swapping = self._swapping, None
-        comes = () if swapping is None else (event.request_id,)
-        self._begun(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
+    def _decide(self, event: Event) -> None:
+        """Run the part of a decision that the event tells of."""
+        match event:
+            case Admitted():
+                admission = Admission(
+                    event.request_id,
+                    event.client,
+                    event.extend_tokens,
+                    event.cached_prefix_tokens,
+                    event.reserved_output_tokens,
+                )
+                swapping, self._swapping = self._swapping, None
+                comes = () if swapping is None else (event.request_id,)
+                self._begin(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
+            case Preempted():
+                self._begin(StepPlan(preempt=(event.request_id,), decode=False), event)
+            case SwappedOut():
+                self._begin(StepPlan(swap_out=(event.request_id,), decode=False), event)
+            case SwappedIn():
+                # How it is admitted is told next.
+                self._swapping = event
+            case Evicted():
+                cache, evictions = self.state.cache.evicted(event.prompt, event.keep_blocks)
+                blocks = sum(eviction.blocks for eviction in evictions)
+                if blocks != event.blocks:
+                    raise DifferenceError(f"{event.blocks} blocks are evicted where {blocks} are cached")
+                self.state = replace(self.state, cache=cache)
+            case _:
+                raise DifferenceError(f"the worker would not tell {_text(event)}")
 
-    def _preempted(self, event: Preempted) -> None:
-        self._begun(StepPlan(preempt=(event.request_id,), decode=False), event)
-
-    def _swapped_out(self, event: SwappedOut) -> None:
-        self._begun(StepPlan(swap_out=(event.request_id,), decode=False), event)
-
-    def _swapped_in(self, event: SwappedIn) -> None:
-        # How it is admitted is told next.
-        self._swapping = event
-
-    def _begun(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
+    def _begin(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
         # Room is made once, for the whole plan: evictions have events of their own.
         self.state, told = transitions.change_batch(self.state, plan, event.time_ns)
         if before is not None:
@@ -220,42 +218,39 @@ class WorkerReplica:
         self._due.extend(told[1:])
         self._decides_at(event.time_ns)
 
-    def _transferred(self, event: Transferred) -> None:
-        """The end of a step, told before what it computed; of one that computed nothing, all of it."""
-        self.state, told = land(self.state, event.time_ns)
-        self._expect(event, told)
-        if not self.state.decoding:
-            self._decides_at(event.time_ns)
-
-    def _host_lost(self, event: HostLost) -> None:
-        self.state, told = lose_host(self.state, event.time_ns)
-        self._expect(event, told)
-        self._decides_at(event.time_ns)
-
-    def _evicted(self, event: Evicted) -> None:
-        cache, evictions = self.state.cache.evicted(event.prompt, event.keep_blocks)
-        blocks = sum(eviction.blocks for eviction in evictions)
-        if blocks != event.blocks:
-            raise DifferenceError(f"{event.blocks} blocks are evicted where {blocks} are cached")
-        self.state = replace(self.state, cache=cache)
-
-    def _gone(self, event: Cancelled | Migrated) -> None:
-        leave = transitions.cancel if isinstance(event, Cancelled) else transitions.depart
-        self.state, told = leave(self.state, event.request_id, event.time_ns)
-        self._expect(event, told[0])
-        if event.was_running:
-            self._decides_at(event.time_ns)
-
-    def _stopped(self, event: Finished) -> None:
-        """A finish that no step foresaw: the output ended early."""
-        self.state, told = transitions.stop(self.state, event.request_id, event.time_ns)
-        self._expect(event, told[0])
-        self._decides_at(event.time_ns)
+    def _happen(self, event: Event) -> None:
+        """Run what no decision brought about; a finish here is one that no step foresaw: the output ended early."""
+        state, time_ns = self.state, event.time_ns
+        match event:
+            case Prefilled() | Cached():
+                self._step.append(event)
+            case Arrived(request=request, generated_tokens=generated, kv_tokens=kv):
+                output_tokens = self._jobs[request.id].output_tokens
+                self._ran(event, transitions.arrive(state, request, output_tokens, time_ns, generated, kv))
+            case Finished():
+                self._ran(event, transitions.stop(state, event.request_id, time_ns))
+                self._decides_at(time_ns)
+            case Cancelled() | Migrated():
+                leave = transitions.cancel if isinstance(event, Cancelled) else transitions.depart
+                self._ran(event, leave(state, event.request_id, time_ns))
+                if event.was_running:
+                    self._decides_at(time_ns)
+            case Transferred():
+                # The end of a step, told before what it computed; of one that computed nothing, all of it.
+                self.state, landed = land(state, time_ns)
+                self._expect(event, landed)
+                if not self.state.decoding:
+                    self._decides_at(time_ns)
+            case HostLost():
+                self.state, lost = lose_host(state, time_ns)
+                self._expect(event, lost)
+                self._decides_at(time_ns)
+            case WorkerJoined(kv_capacity_tokens=capacity, host_capacity_tokens=host):
+                self.state = WorkerState(state.worker, capacity, host=Host(host) if host else NO_HOST)
+            case WorkerLeft():
+                self.state = WorkerState(state.worker, 0)
 
     # --- steps ------------------------------------------------------------------------------------------------------
-
-    def _chunk(self, event: Prefilled | Cached) -> None:
-        self._step.append(event)
 
     def _same_step(self, event: Event) -> bool:
         """Whether the event may belong to the step of the chunks seen so far."""
@@ -327,25 +322,6 @@ class WorkerReplica:
             yield told[0]
 
 
-_FOLLOW: dict[type, Callable[[WorkerReplica, Any], None]] = {
-    WorkerJoined: WorkerReplica._joined,
-    WorkerLeft: WorkerReplica._left,
-    Arrived: WorkerReplica._arrived,
-    Admitted: WorkerReplica._admitted,
-    Preempted: WorkerReplica._preempted,
-    SwappedOut: WorkerReplica._swapped_out,
-    SwappedIn: WorkerReplica._swapped_in,
-    Transferred: WorkerReplica._transferred,
-    HostLost: WorkerReplica._host_lost,
-    Evicted: WorkerReplica._evicted,
-    Prefilled: WorkerReplica._chunk,
-    Cached: WorkerReplica._chunk,
-    Cancelled: WorkerReplica._gone,
-    Migrated: WorkerReplica._gone,
-    Finished: WorkerReplica._stopped,
-}
-
-
 @attrs.define
 class _Flight:
     request: Request
@@ -353,7 +329,7 @@ class _Flight:
     settled: bool = False
 
 
-class WindowReplica:
+class WindowReplica(Replica):
     """A gateway's window in the middle of its log."""
 
     def __init__(self, run: RunInfo) -> None:
@@ -371,7 +347,6 @@ class WindowReplica:
         """Leave open what is open."""
 
     def follow(self, event: Event) -> Iterator[Event]:
-        """Take the window's next event; yields it."""
         why = self._take(event)
         if why is not None:
             raise _impossible(event, why)

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from fairsched.engines.serving.answers import Answer
     from fairsched.engines.serving.clients import OTHERS, ClientRegistry, client_name
     from fairsched.engines.serving.cluster import Cluster, InProcess, Recipe
-    from fairsched.engines.serving.event_bus import EventBus, EventLog
     from fairsched.engines.serving.executor import Executor, Sampling
     from fairsched.engines.serving.guard import (
         AdmissionCause,
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
         empty_worker,
         require_certificate,
     )
-    from fairsched.engines.serving.log import ServingLog
+    from fairsched.engines.serving.log import EventBus, EventLog, ServingLog
     from fairsched.engines.serving.loop import Engine
     from fairsched.engines.serving.metrics import EngineMetrics, Samples, decision_seconds, serve
     from fairsched.engines.serving.request import BlockKeys
     from fairsched.engines.serving.state import (
-        NOTHING,
         EngineStore,
         JournalError,
         StateStore,
+        Tail,
         read_journal,
         resume,
         write_whole,
@@ -49,10 +48,10 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "NOTHING", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "BlockKeys",
-    "ClientLabels", "ClientRegistry", "Cluster", "Decision", "Document", "Engine", "EngineMetrics", "EngineStore",
-    "EventBus", "EventLog", "Executor", "FailedError", "InProcess", "JournalError", "NotCertifiedError", "Recipe",
+    "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "BlockKeys", "ClientLabels",
+    "ClientRegistry", "Cluster", "Decision", "Document", "Engine", "EngineMetrics", "EngineStore", "EventBus",
+    "EventLog", "Executor", "FailedError", "InProcess", "JournalError", "NotCertifiedError", "Recipe",
     "RouterGuard", "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore",
-    "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
+    "Tail", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
     "read_journal", "require_certificate", "resume", "serve", "write_whole"
 ]  # fmt: skip

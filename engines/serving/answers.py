@@ -8,41 +8,34 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import attrs
+
 from fairsched.engines.serving.executor import Sampling
 from fairsched.model.events import Cancelled, Finished, Rejected
 
 Outcome = Literal["finished", "cancelled", "rejected"]
 
-_OUTCOMES: dict[type, Outcome] = {Finished: "finished", Cancelled: "cancelled", Rejected: "rejected"}
+OUTCOMES: dict[type, Outcome] = {Finished: "finished", Cancelled: "cancelled", Rejected: "rejected"}
+End = Finished | Cancelled | Rejected
 _log = logging.getLogger("fairsched.engine")
 
 
+@attrs.define(eq=False, repr=False)
 class Answer:
     """What a request has been answered so far: its `tokens`, and how it ended (`outcome`, `reason`), None until then.
 
     `on_token` is called with each token, and `on_end` with the answer when there will be no more.
     """
 
-    __slots__ = ("client", "on_end", "on_token", "outcome", "prompt_ids", "reason", "request_id", "sampling", "tokens")
-
-    def __init__(
-        self,
-        request_id: int,
-        client: int,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        on_token: Callable[[int], None] | None,
-        on_end: "Callable[[Answer], None] | None",
-    ) -> None:
-        self.request_id = request_id
-        self.client = client
-        self.prompt_ids = prompt_ids
-        self.sampling = sampling
-        self.on_token = on_token
-        self.on_end = on_end
-        self.tokens: list[int] = []
-        self.outcome: Outcome | None = None
-        self.reason = ""
+    request_id: int
+    client: int
+    prompt_ids: Sequence[int]
+    sampling: Sampling
+    on_token: Callable[[int], None] | None = None
+    on_end: "Callable[[Answer], None] | None" = None
+    tokens: list[int] = attrs.field(factory=list, init=False)
+    outcome: Outcome | None = attrs.field(default=None, init=False)
+    reason: str = attrs.field(default="", init=False)
 
     @property
     def ended(self) -> bool:
@@ -80,10 +73,10 @@ class Answers:
                 stopping.append(request_id)
         return sorted(stopping)
 
-    def end(self, event: Finished | Cancelled | Rejected) -> None:
+    def end(self, event: End) -> None:
         """The request ended."""
         answer = self.open.pop(event.request_id)
-        answer.outcome = _OUTCOMES[type(event)]
+        answer.outcome = OUTCOMES[type(event)]
         if isinstance(event, Rejected):
             answer.reason = event.reason
         if answer.on_end is not None:

@@ -6,7 +6,7 @@ own.  The others share the name `overflow`.
 
 from collections.abc import Iterable, Mapping
 
-from fairsched.model.request import Client
+from fairsched.model.request import Client, Groups
 
 OTHERS = "others"
 """The usual name that unknown clients share."""
@@ -55,10 +55,6 @@ class ClientRegistry:
     def __getitem__(self, name: str) -> Client:
         return self.all[self._ids[name]]
 
-    def id(self, name: str) -> int:
-        """Return the number of a client that is there."""
-        return self._ids[name]
-
     def put(self, client: Client) -> None:
         """Add the client with the next number, or change one; raises `ValueError` for any other number or name."""
         known = self._ids.get(client.name, len(self.all))
@@ -67,6 +63,12 @@ class ClientRegistry:
         self._unknown += client.name not in self._ids and self._is_unknown(client.name)
         self._ids[client.name] = client.id
         self.all[client.id : client.id + 1] = [client]
+
+    def changed(self, name: str, weight: int, groups: Groups = ()) -> Client:
+        """Return the client of that name as it will be; a new one has the next number."""
+        if name in self._ids:
+            return self[name].changed(weight, groups)
+        return Client(len(self.all), name, weight, groups)
 
     def resolve(self, name: str) -> tuple[Client, bool]:
         """Return the client of that name, or the one of `overflow`, and whether it is new."""

@@ -1,4 +1,7 @@
-"""The event log of a live engine: the file that a simulated run writes, line by line while the engine serves.
+"""What a live engine tells of: an `EventBus` to its listeners and its log, the file that a simulated run writes, line
+by line while the engine serves.
+
+A log or listener that fails is not called again, and the engine serves on: the failure is logged.
 
 Clients and requests are not known beforehand, so each is defined when it comes.  Where it is not known how long an
 output will be, its definition says the most that it may be, and a `Finished` before that is an early end.  Only labels
@@ -9,15 +12,18 @@ What is not in a log is a policy's state that the guard had to make anew: a repl
 differ.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
+from typing import Protocol
 
 from fairsched.engines.logs import CanonicalLog, LogWriter, RunInfo, params_of
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Workload
+
+_log = logging.getLogger("fairsched.engine")
 
 MEASURED = LatencyModel(
     name="measured",
@@ -30,7 +36,58 @@ MEASURED = LatencyModel(
 )
 
 
-class ServingLog:
+Listener = Callable[[list[Event]], None]
+"""Receive the events of each transition, in order.  A listener must not call the engine."""
+
+
+class EventLog(Protocol):
+    """Where a live engine writes what happens."""
+
+    def define_client(self, client: Client) -> None:
+        """The next client."""
+
+    def define_request(self, job: Job) -> None:
+        """The next request; its `output_tokens` are those that it produces unless it stops earlier."""
+
+    def record(self, events: list[Event]) -> None:
+        """The events of a transition."""
+
+
+class EventBus:
+    """The log, if there is one, and then the listeners, in their order."""
+
+    def __init__(self, log: EventLog | None, listeners: Sequence[Listener]) -> None:
+        self.log = log
+        self.listeners = list(listeners)
+
+    def client(self, client: Client) -> None:
+        """Define a new client."""
+        self._write(lambda log: log.define_client(client))
+
+    def request(self, job: Job) -> None:
+        """Define a request that events will name."""
+        self._write(lambda log: log.define_request(job))
+
+    def tell(self, events: list[Event]) -> None:
+        """Report the events of a transition."""
+        self._write(lambda log: log.record(events))
+        for listener in self.listeners:
+            try:
+                listener(events)
+            except Exception:
+                _log.exception("a listener failed, and is not called again")
+                self.listeners = [other for other in self.listeners if other != listener]
+
+    def _write(self, write: Callable[[EventLog], None]) -> None:
+        if self.log is not None:
+            try:
+                write(self.log)
+            except Exception:
+                _log.exception("the event log failed, and is not written any more")
+                self.log = None
+
+
+class ServingLog(EventLog):
     """A log being written: the `log` of an `Engine` or of a `Cluster`, and a context manager.
 
     `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
@@ -63,15 +120,12 @@ class ServingLog:
         self._canonical = CanonicalLog(self._writer)
 
     def define_client(self, client: Client) -> None:
-        """The next client."""
         self._writer.define_client(client)
 
     def define_request(self, job: Job) -> None:
-        """The next request."""
         self._writer.define_request(job)
 
     def record(self, events: list[Event]) -> None:
-        """The events of a transition."""
         self._canonical.record(events)
 
     def complete(self, *policy_states: object) -> str:
@@ -88,7 +142,5 @@ class ServingLog:
     def __enter__(self) -> "ServingLog":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -22,15 +22,15 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.serving.answers import Answer, Answers
+from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
-from fairsched.engines.serving.event_bus import EventBus, EventLog, Listener
 from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Guard, Rebuild, from_history, require_certificate
+from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, UsedIds, check_request
 from fairsched.engines.serving.runner import Runner
 from fairsched.model import worker as transitions
-from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Rejected, WorkerJoined, configured
+from fairsched.model.events import Arrived, Decoded, Event, Finished, Rejected, WorkerJoined, configured
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Groups, Job, Request
 from fairsched.model.theorem import Certificate
@@ -124,7 +124,7 @@ class Engine:
         self._answers = Answers()
         self._publish([WorkerJoined(self._now(), worker, kv_capacity_tokens)])
         for client in clients:
-            self._add_client(client)
+            self._put(client)
 
     def _now(self) -> int:
         self.last_ns = max(self._clock(), self.last_ns)
@@ -135,8 +135,8 @@ class Engine:
     def request(self, client: str, prompt_ids: Sequence[int], max_output_tokens: int, **labels: Any) -> Request:
         """A request of a client by name, to be submitted; `labels` are further fields (priority, session, ...)."""
         if client not in self.clients:
-            self._add_client(Client(len(self.clients.all), client))
-        number = self.clients.id(client)
+            self._put(self.clients.changed(client, 1))
+        number = self.clients[client].id
         return self.block_keys.request(self.used_ids.next, number, prompt_ids, max_output_tokens, **labels)
 
     def ask(
@@ -229,21 +229,17 @@ class Engine:
 
         Which groups is told before its first request, and stays; without `groups` so do their weights.
         """
-        if client not in self.clients:
-            self._add_client(Client(len(self.clients.all), client, weight, groups))
-            return
-        changed = self.clients.all[self.clients.id(client)].changed(weight, groups)
-        if self.certified is not None:
-            self.certified.check_weight(changed)
-        self.clients.put(changed)
-        self._publish([configured(changed, self._now(), self.state.worker)])
+        self._put(self.clients.changed(client, weight, groups))
 
-    def _add_client(self, client: Client) -> None:
+    def _put(self, client: Client) -> None:
+        """Take over a client that is new or changed."""
         if self.certified is not None:
             self.certified.check_weight(client)
+        is_new = client.name not in self.clients
         self.clients.put(client)
-        self.bus.client(client)
-        if not client.is_plain:
+        if is_new:
+            self.bus.client(client)
+        if not (is_new and client.is_plain):
             self._publish([configured(client, self._now(), self.state.worker)])
 
     # --- policy -----------------------------------------------------------------------------------------------------
@@ -345,7 +341,7 @@ class Engine:
             kind = type(event)
             if kind is not Decoded:
                 self._leap = 0
-                if isinstance(event, Finished | Cancelled | Rejected):
+                if isinstance(event, End):
                     self._answers.end(event)
                     if kind is Finished:
                         self._failures = 0

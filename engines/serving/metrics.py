@@ -29,12 +29,11 @@ from prometheus_client import REGISTRY, CollectorRegistry, Histogram, start_http
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fairsched.engines.serving.answers import OUTCOMES
 from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
-from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus, monitor_of
+from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus
 from fairsched.model.monitor import Monitor
-
-__all__ = ["DECISION_SECONDS", "EngineMetrics", "Samples", "decision_seconds", "monitor_of", "serve"]
 
 DECISION_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 1.0)
 """Upper ends of the histogram of decision times."""
@@ -137,7 +136,7 @@ def _engine_samples(engine: Engine, status: ServiceStatus, labels: ClientLabels)
     yield from status.promised()
     for cause in CAUSES:
         yield "guard_interventions_total", {"cause": cause}, guard.interventions[cause]
-    for outcome in ("finished", "cancelled", "rejected"):
+    for outcome in OUTCOMES.values():
         yield "requests_total", {"outcome": outcome}, status.outcomes[outcome]
     for part in ("decide", "books", "execute"):
         yield "step_seconds_total", {"part": part}, getattr(times, f"{part}_ns") / 1e9

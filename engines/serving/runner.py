@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from fairsched.engines.serving.answers import Answer
 from fairsched.engines.serving.executor import Executor, ExecutorError, Sampling, execute
@@ -9,6 +10,7 @@ from fairsched.model.events import Arrived, Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.worker import WorkerState
 
+T = TypeVar("T")
 _log = logging.getLogger("fairsched.engine")
 
 
@@ -30,27 +32,22 @@ class Runner:
         self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
     ) -> None:
         """A request's tokens; raises `ValueError` for tokens that are none."""
-        if self._executor is not None and self.failure is None:
-            try:
-                self._executor.submit(request_id, prompt_ids, sampling, generated)
-            except ValueError:
-                raise
-            except Exception as error:
-                self.failure = error
+        self._call(lambda executor: executor.submit(request_id, prompt_ids, sampling, generated), ValueError)
 
     def follow(self, events: list[Event]) -> None:
         """What happened."""
-        if self._executor is not None and self.failure is None:
-            try:
-                self._executor.follow(events)
-            except Exception as error:
-                self.failure = error
+        self._call(lambda executor: executor.follow(events))
 
     def execute(self, plan: StepPlan, state: WorkerState) -> dict[int, int] | None:
         """Return the tokens of a step; None if it failed, now or before."""
+        return self._call(lambda executor: execute(executor, plan, state))
+
+    def _call(self, call: Callable[[Executor], T], raised: type[Exception] | tuple[()] = ()) -> T | None:
         if self._executor is not None and self.failure is None:
             try:
-                return execute(self._executor, plan, state)
+                return call(self._executor)
+            except raised:
+                raise
             except Exception as error:
                 self.failure = error
         return None

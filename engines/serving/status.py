@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 
-from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Preempted, Prefilled, Rejected
+from fairsched.engines.serving.answers import OUTCOMES
+from fairsched.model.events import Admitted, Decoded, Event, Preempted, Prefilled
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyLocalPolicy
@@ -26,8 +27,6 @@ PHASES = ("prefill", "decode", "cached")
 OTHER = "other"
 """The label of clients that have none of their own."""
 TWO_CLIENTS = (Client(0, "a"), Client(1, "b"))
-
-_ENDS: dict[type, str] = {Finished: "finished", Cancelled: "cancelled", Rejected: "rejected"}
 
 
 def monitor_of(
@@ -123,10 +122,8 @@ class ServiceStatus:
                         self._tokens[event.client, "cached"] += tokens
                     case Preempted():
                         self.preemptions += 1
-                    case Finished() | Cancelled() | Rejected():
-                        self.outcomes[_ENDS[type(event)]] += 1
-                    case _:
-                        pass
+                    case _ if type(event) in OUTCOMES:
+                        self.outcomes[OUTCOMES[type(event)]] += 1
             if self.monitor is not None:
                 self.monitor.observe_all(events)
 

@@ -8,38 +8,20 @@ for.  While nothing waits and nothing runs, the thread sleeps.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fairsched.engines.serving.answers import Answer
+from fairsched.engines.serving.calls import settle
+from fairsched.engines.serving.cluster import Cluster
 from fairsched.engines.serving.executor import Sampling
+from fairsched.engines.serving.loop import Engine
 
-
-class Server(Protocol):
-    """What serves in a thread: an `Engine` or a `Cluster`, with their methods of these names."""
-
-    @property
-    def answers(self) -> Mapping[int, Answer]: ...
-    def ask(
-        self,
-        client: str,
-        prompt_ids: Sequence[int],
-        max_output_tokens: int,
-        *,
-        sampling: Sampling | None = None,
-        on_token: Callable[[int], None] | None = None,
-        on_end: Callable[[Answer], None] | None = None,
-    ) -> Answer: ...
-    def cancel(self, request_id: int) -> bool: ...
-    def configure_client(self, client: str, weight: int) -> None: ...
-    def step(self) -> bool: ...
-    def close(self) -> None: ...
-
-
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound=Engine | Cluster)
 T = TypeVar("T")
 _log = logging.getLogger("fairsched.engine")
 
@@ -52,33 +34,54 @@ Item = int | Answer | EngineStoppedError
 """What a stream gets: tokens, and at last the whole answer, or why there is none."""
 
 
-class Stream:
+class _Tokens:
+    """The tokens of a request as they come; `answer` is the whole of it once they are over."""
+
+    def __init__(self, front: "ServingThread[Any]") -> None:
+        self.request_id = -1
+        self.answer: Answer | None = None
+        self._front = front
+
+    @abstractmethod
+    def put(self, item: Item) -> None:
+        """Take what comes next; called in the engine's thread."""
+
+    def _token(self, item: Item) -> int | None:
+        """Return the token; None at the end."""
+        if isinstance(item, EngineStoppedError):
+            self.put(item)
+            raise item
+        if isinstance(item, Answer):
+            self.answer = item
+            return None
+        return item
+
+    def cancel(self) -> None:
+        """Give up.  What was produced by then can still be read."""
+        self._front.later(lambda engine: engine.cancel(self.request_id))
+
+
+class Stream(_Tokens):
     """The tokens of a request, to be iterated over in any one thread; `answer` is the whole of it once they are over.
 
     Raises `EngineStoppedError` if the engine ended before the request.
     """
 
     def __init__(self, front: "ServingThread[Any]") -> None:
-        self.request_id = -1
-        self.answer: Answer | None = None
-        self._front = front
+        super().__init__(front)
         self._items: SimpleQueue[Item] = SimpleQueue()
-        self.put: Callable[[Item], None] = self._items.put
+
+    def put(self, item: Item) -> None:
+        self._items.put(item)
 
     def __iter__(self) -> "Stream":
         return self
 
     def __next__(self) -> int:
-        if self.answer is not None:
+        token = None if self.answer is not None else self._token(self._items.get())
+        if token is None:
             raise StopIteration
-        item = self._items.get()
-        if isinstance(item, Answer):
-            self.answer = item
-            raise StopIteration
-        if isinstance(item, EngineStoppedError):
-            self.put(item)
-            raise item
-        return item
+        return token
 
     def result(self) -> Answer:
         """Wait for the end; the answer holds all tokens."""
@@ -87,43 +90,27 @@ class Stream:
         assert self.answer is not None
         return self.answer
 
-    def cancel(self) -> None:
-        """Give up.  What was produced by then can still be read."""
-        self._front.later(lambda engine: engine.cancel(self.request_id))
 
-
-class AsyncStream:
+class AsyncStream(_Tokens):
     """The tokens of a request, to be iterated over by `async for`; otherwise as `Stream`."""
 
     def __init__(self, front: "ServingThread[Any]") -> None:
-        self.request_id = -1
-        self.answer: Answer | None = None
-        self._front = front
+        super().__init__(front)
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Item] = asyncio.Queue()
 
     def put(self, item: Item) -> None:
-        """Called in the engine's thread; raises if the caller's loop is gone, and then the request is cancelled."""
+        """Raises if the caller's loop is gone, and then the request is cancelled."""
         self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
     def __aiter__(self) -> "AsyncStream":
         return self
 
     async def __anext__(self) -> int:
-        if self.answer is not None:
+        token = None if self.answer is not None else self._token(await self._items.get())
+        if token is None:
             raise StopAsyncIteration
-        item = await self._items.get()
-        if isinstance(item, Answer):
-            self.answer = item
-            raise StopAsyncIteration
-        if isinstance(item, EngineStoppedError):
-            self._items.put_nowait(item)
-            raise item
-        return item
-
-    def cancel(self) -> None:
-        """Give up.  What was produced by then can still be read."""
-        self._front.later(lambda engine: engine.cancel(self.request_id))
+        return token
 
 
 class ServingThread(Generic[S]):
@@ -135,7 +122,7 @@ class ServingThread(Generic[S]):
     def __init__(self, engine: S) -> None:
         self._engine = engine
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._streams: set[Stream | AsyncStream] = set()
+        self._streams: set[_Tokens] = set()
         self._lock = threading.Lock()
         self._closing = False
         self._stopped = False
@@ -149,7 +136,8 @@ class ServingThread(Generic[S]):
     ) -> Stream:
         """Submit a prompt; returns once the engine has taken it on.  Raises `ValueError` as `Engine.submit` does."""
         stream = Stream(self)
-        self.later(lambda _: self._submit(stream, client, prompt_ids, max_output_tokens, sampling)).result()
+        ask = partial(self._engine.ask, client, prompt_ids, max_output_tokens, sampling=sampling)
+        self.later(lambda _: self._submit(stream, ask)).result()
         return stream
 
     async def ask_async(
@@ -157,31 +145,21 @@ class ServingThread(Generic[S]):
     ) -> AsyncStream:
         """Submit a prompt from a coroutine."""
         stream = AsyncStream(self)
-        taken = self.later(lambda _: self._submit(stream, client, prompt_ids, max_output_tokens, sampling))
-        await asyncio.wrap_future(taken)
+        ask = partial(self._engine.ask, client, prompt_ids, max_output_tokens, sampling=sampling)
+        await asyncio.wrap_future(self.later(lambda _: self._submit(stream, ask)))
         return stream
 
-    def _submit(
-        self,
-        stream: Stream | AsyncStream,
-        client: str,
-        prompt_ids: Sequence[int],
-        max_output_tokens: int,
-        sampling: Sampling | None,
-    ) -> None:
+    def _submit(self, stream: _Tokens, ask: Callable[..., Answer]) -> None:
         def end(answer: Answer) -> None:
             self._streams.discard(stream)
             stream.put(answer)
 
         self._streams.add(stream)
         try:
-            answer = self._engine.ask(
-                client, prompt_ids, max_output_tokens, sampling=sampling, on_token=stream.put, on_end=end
-            )
+            stream.request_id = ask(on_token=stream.put, on_end=end).request_id
         except ValueError:
             self._streams.discard(stream)
             raise
-        stream.request_id = answer.request_id
 
     def configure_client(self, client: str, weight: int) -> None:
         """Set a client's weight."""
@@ -190,18 +168,10 @@ class ServingThread(Generic[S]):
     def later(self, call: Callable[[S], T]) -> "Future[T]":
         """Have something done with the engine between two steps.  Raises `EngineStoppedError` after the end."""
         future: Future[T] = Future()
-
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call(self._engine))
-                except Exception as error:
-                    future.set_exception(error)
-
         with self._lock:
             if self._stopped:
                 raise EngineStoppedError("the engine has stopped")
-            self._calls.put(run)
+            self._calls.put(lambda: settle(future, lambda: call(self._engine)))
         return future
 
     def call(self, call: Callable[[S], T]) -> T:
@@ -254,7 +224,5 @@ class ServingThread(Generic[S]):
     def __enter__(self) -> "ServingThread[S]":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close(drain=error is None)

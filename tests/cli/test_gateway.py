@@ -17,8 +17,8 @@ from fairsched.cli import main
 from fairsched.engines.gateway import CallError, ConfigError, alone, build, gateway_policy, read_config
 from fairsched.engines.gateway.config import reloaded
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.openai.request import read_call
-from fairsched.engines.gateway.server import Built, reload
+from fairsched.engines.gateway.openai import read_call
+from fairsched.engines.gateway.server import reload
 from fairsched.policies.registry import ROUTERS
 from tests.cli.conftest import Refused
 
@@ -42,7 +42,7 @@ def written(folder: Path, text: str = PLAIN) -> Path:
     return path
 
 
-def built_from(path: Path) -> Built:
+def built_from(path: Path) -> Gateway:
     """The gateway of a configuration."""
     config = read_config(path)
     return build(config, gateway_policy(config, path), ROUTERS[config.router])
@@ -125,14 +125,14 @@ def test_organisations_have_a_bound_and_stay_where_they_are(tmp_path: Path, caps
     path = written(tmp_path, ORGANISED)
     assert main(["gateway", str(path), "--check"]) == 0
     assert "differ by at most" in capsys.readouterr().out
-    gateway = built_from(path).gateway
+    gateway = built_from(path)
     assert gateway.clients.all[1].place == (("acme", 2),)
     written(tmp_path, ORGANISED.replace("weight = 2", "weight = 5"))
     assert reload(gateway, path)
     assert gateway.clients.all[1].place == (("acme", 5),)
     written(tmp_path, ORGANISED.replace('organisation = "acme"', ""))
     assert not reload(gateway, path)
-    assert gateway.window.set_aside is None
+    assert gateway.window.guard.set_aside is None
 
 
 def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Path) -> None:
@@ -144,16 +144,16 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     path = written(tmp_path, both)
     built = built_from(path)
     written(tmp_path, gone)
-    assert reload(built.gateway, path)
-    assert built.gateway.clients.all[1].place == (("acme", 3),)
+    assert reload(built, path)
+    assert built.clients.all[1].place == (("acme", 3),)
     written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
-    assert not reload(built.gateway, path)
-    assert built.gateway.config.clients.keys() == {"gold"}
-    assert built.gateway.window.set_aside is None
+    assert not reload(built, path)
+    assert built.config.clients.keys() == {"gold"}
+    assert built.window.guard.set_aside is None
     built.close()
     written(tmp_path, gone)
     again = built_from(path)
-    assert again.gateway.clients.all[1].place == (("acme", 3),)
+    assert again.clients.all[1].place == (("acme", 3),)
     again.close()
     written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
     with pytest.raises(ConfigError, match="was in acme"):
@@ -173,7 +173,7 @@ def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFi
 def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
     """Weights, keys and limits change; another window needs a restart; a bad file changes nothing."""
     path = written(tmp_path)
-    config, gateway = read_config(path), built_from(path).gateway
+    config, gateway = read_config(path), built_from(path)
     written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace("sk-free", "sk-new"))
     assert reload(gateway, path)
     assert [(client.name, client.weight) for client in gateway.clients.all] == [("gold", 2), ("free", 1)]
@@ -198,10 +198,10 @@ def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> 
     state = f'state = "{tmp_path / "debts.json"}"\n'
     path = written(tmp_path, state + PLAIN + "[limits]\nclients = 3\n")
     built = built_from(path)
-    name = client_of(built.gateway, "sk-1")
+    name = client_of(built, "sk-1")
     built.close()
     again = built_from(path)
-    assert (client_of(again.gateway, "sk-2"), client_of(again.gateway, "sk-1")) == ("others", name)
+    assert (client_of(again, "sk-2"), client_of(again, "sk-1")) == ("others", name)
     again.close()
 
 
@@ -209,7 +209,7 @@ def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> 
 def test_unknown_clients(tmp_path: Path, key: str) -> None:
     """Each has a name that does not show its key, up to so many; then they share one.  The setting's old name works."""
     path = written(tmp_path, f'{key} = "own"\n{PLAIN}[limits]\nclients = 4\n')
-    gateway = built_from(path).gateway
+    gateway = built_from(path)
     found = [client_of(gateway, f"sk-{i}") for i in (0, 1, 2, 0)]
     assert found[0] == found[3] != found[1]
     assert found[2] == client_of(gateway, None) == "others"

@@ -11,7 +11,7 @@ from fairsched.engines.analysis.assumptions import log_assumptions, run_charging
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
 from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
-from fairsched.engines.logs import LogHeader, LogReader, read_log
+from fairsched.engines.logs import LogHeader, LogReader
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -42,7 +42,7 @@ def read_run_log(
     `progress` is told how many lines were read, in each of two passes over the log where a policy promises something:
     what is promised depends on all requests.  Raises `LogError`.
     """
-    log = read_log(path)
+    log = LogReader(path)
     policy = build_policy(log.header)
     trace, changed = _read(log, progress)
     workload = _workload(log, trace)

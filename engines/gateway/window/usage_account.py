@@ -50,8 +50,6 @@ class UsageAccount:
                 self.output_tokens.update(dict(zip(event.clients, event.tokens, strict=True)))
             case Cancelled(was_running=True, uncomputed_tokens=tokens) if tokens:
                 self._charge(event.request_id, event.client, 0)
-            case _:
-                pass
         if isinstance(event, Finished | Cancelled):
             self._charged.pop(event.request_id, None)
 

@@ -18,6 +18,7 @@ A policy that raises, or whose plan cannot be followed, is set aside: from then 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,8 +45,6 @@ from fairsched.model.plan import Admission
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 from fairsched.policies.guarantees import charged_at_once, held_tokens
-
-__all__ = ["WINDOW", "Placement", "Share", "Window"]
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -98,7 +97,7 @@ class Window:
         self.usage = UsageAccount(policy, self.tokens, resumed=state is not None)
         self._listeners = (*listeners, self.usage.record)
         self._waiting: dict[int, Request] = {}
-        self._waiting_of: dict[int, int] = {}
+        self._waiting_of: Counter[int] = Counter()
         self._flights: dict[int, _Flight] = {}
         self._only: dict[int, set[int]] = {}
         self._tell(WorkerJoined(0, WINDOW, self.tokens))
@@ -108,33 +107,11 @@ class Window:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     @property
-    def policy(self) -> AnyLocalPolicy:
-        """The policy."""
-        return self.guard.policy
-
-    @property
-    def policy_name(self) -> str:
-        """The policy's name, for reports."""
-        return str(getattr(self.policy, "name", type(self.policy).__name__))
-
-    @property
-    def state(self) -> Any:
-        """The policy's state."""
-        return self.guard.state
-
-    @property
-    def set_aside(self) -> str | None:
-        """Why the policy does not decide any more; None while it does."""
-        return self.guard.set_aside
-
-    @property
     def waiting(self) -> int:
-        """Requests that wait."""
         return len(self._waiting)
 
     @property
     def in_flight(self) -> int:
-        """Requests at servers."""
         return len(self._flights)
 
     @property
@@ -161,13 +138,9 @@ class Window:
         """Return whether the request waits or is in flight."""
         return request_id in self._waiting or request_id in self._flights
 
-    def is_waiting(self, request_id: int) -> bool:
-        """Return whether the request waits."""
-        return request_id in self._waiting
-
     def waiting_of(self, client: int) -> int:
         """Requests of a client that wait."""
-        return self._waiting_of.get(client, 0)
+        return self._waiting_of[client]
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
         """Return why no server that is there could ever take such a request; None also while no server is known."""
@@ -183,9 +156,10 @@ class Window:
 
     def status(self, clients: Iterable[Client]) -> Document:
         """Return what the window says of itself, as plain JSON values.  Gaps are in cost units times lcm / weight."""
+        policy = self.guard.policy
         return {
-            "policy": self.policy_name,
-            "set_aside": self.set_aside,
+            "policy": str(getattr(policy, "name", type(policy).__name__)),
+            "set_aside": self.guard.set_aside,
             "waiting": self.waiting,
             "in_flight": self.in_flight,
             "in_flight_tokens": self.in_flight_tokens,
@@ -237,7 +211,7 @@ class Window:
             raise ValueError(f"request {request_id} is there already")
         request = request_of(request_id, client, prompt_tokens, max_output_tokens, now_ns)
         self._waiting[request_id] = request
-        self._waiting_of[client] = self.waiting_of(client) + 1
+        self._waiting_of[client] += 1
         # What is not charged yet is told as tokens that need no computing; memory holds them all the same.
         self._tell(Arrived(now_ns, WINDOW, request, 0, prompt_tokens - charged_at_once(prompt_tokens)))
 
@@ -313,10 +287,16 @@ class Window:
         Returns whether the request was still there.
         """
         flight = self._flights.get(request_id)
-        if flight is None:
-            return self._leave_queue(request_id, now_ns)
-        self._settle(flight, None, now_ns)
-        self._release(flight, _cancelled(flight, 0, now_ns))
+        if flight is not None:
+            self._settle(flight, None, now_ns)
+            self._release(flight, _cancelled(flight, 0, now_ns))
+            return True
+        request = self._waiting.get(request_id)
+        if request is None:
+            return False
+        self._unqueue(request)
+        self._only.pop(request_id, None)
+        self._tell(Cancelled(now_ns, WINDOW, request_id, request.client, False, 0, 0))
         return True
 
     def give_back(self, request_id: int, now_ns: int) -> None:
@@ -337,15 +317,15 @@ class Window:
 
         O(clients + what waits + what is in flight).
         """
-        if self.set_aside is not None:
+        if self.guard.set_aside is not None:
             return None
-        state = self.state
+        state = self.guard.state
         for flight in self._flights.values():
             request = flight.request
             if not flight.quiet and request.prompt_tokens != flight.charged:
                 settled = Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens)
-                state = self.policy.observe(state, settled)
-        return self.policy.observe(state, WorkerLeft(now_ns, WINDOW))
+                state = self.guard.policy.observe(state, settled)
+        return self.guard.policy.observe(state, WorkerLeft(now_ns, WINDOW))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -402,20 +382,9 @@ class Window:
         if not flight.quiet:
             self._tell(ended)
 
-    def _leave_queue(self, request_id: int, now_ns: int) -> bool:
-        request = self._waiting.get(request_id)
-        if request is None:
-            return False
-        self._unqueue(request)
-        self._only.pop(request_id, None)
-        self._tell(Cancelled(now_ns, WINDOW, request_id, request.client, False, 0, 0))
-        return True
-
     def _unqueue(self, request: Request) -> None:
         del self._waiting[request.id]
         self._waiting_of[request.client] -= 1
-        if not self._waiting_of[request.client]:
-            del self._waiting_of[request.client]
 
     def _tell(self, event: Event) -> None:
         self.guard.observe(event)

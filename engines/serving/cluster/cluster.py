@@ -20,13 +20,13 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
-from fairsched.engines.serving.answers import Answer, Answers
+from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
 from fairsched.engines.serving.cluster.member import Call, Member, StateReplica, Timeouts, WorkerStatus
 from fairsched.engines.serving.cluster.worker import Cancel, Configure, Pace, Report, Start, Submit, WorkerConfig
-from fairsched.engines.serving.event_bus import EventBus, EventLog, Listener
 from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.guard import RouterGuard
+from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, check_request
 from fairsched.engines.serving.state import packed
 from fairsched.model.events import (
@@ -129,7 +129,7 @@ class Cluster:
         """
         if client not in self.clients:
             self.configure_client(client, 1)
-        number = self.clients.id(client)
+        number = self.clients[client].id
         request = self.block_keys.request(self.next_id, number, prompt_ids, max_output_tokens, **labels)
         check_request(request, len(prompt_ids), output_tokens)
         try:
@@ -159,11 +159,10 @@ class Cluster:
 
     def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
         """Set a client's weight, and its groups, at every worker (see `serving.Engine.configure_client`)."""
+        changed = self.clients.changed(client, weight, groups)
         if client in self.clients:
-            changed = self.clients.all[self.clients.id(client)].changed(weight, groups)
             self.clients.put(changed)
         else:
-            changed = Client(len(self.clients.all), client, weight, groups)
             self._define(changed)
         for member in self._members.values():
             member.outbox.append(Configure(changed))
@@ -233,20 +232,15 @@ class Cluster:
         loads = tuple(member.load() for member in self._members.values() if member.phase == "serving")
         if loads:
             view = ClusterView(self._clock(), loads)
-            self._send(call, self._members[self.router.route(call.request, view)])
+            member, answer = self._members[self.router.route(call.request, view)], call.answer
+            below, tokens = next(iter(self._answers.open)), packed(answer.tokens)
+            command = Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below)
+            member.submit(call, command)
+            self._at[call.request.id] = member
         elif any(member.phase == "starting" for member in self._members.values()):
             self._held[call.request.id] = call
         else:
             self._reject(call, 0, "no worker is left, and none is starting")
-
-    def _send(self, call: Call, member: Member) -> None:
-        below = next(iter(self._answers.open))
-        answer = call.answer
-        member.submit(
-            call,
-            Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, packed(answer.tokens), below),
-        )
-        self._at[call.request.id] = member
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -293,7 +287,7 @@ class Cluster:
                     self._answers.take({request_id: token})
         self._tell(member.replica, report.events)
         for event in report.events:
-            if isinstance(event, Finished | Cancelled | Rejected) and event.request_id in member.calls:
+            if isinstance(event, End) and event.request_id in member.calls:
                 del member.calls[event.request_id], self._at[event.request_id]
                 self._answers.end(event)
                 if isinstance(event, Finished):

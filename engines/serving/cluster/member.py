@@ -51,18 +51,16 @@ class WorkerStatus:
     set_aside: str | None
 
 
+@attrs.define(eq=False)
 class Call:
     """A request that is open: its answer so far, and at how many workers it was when they died."""
 
-    __slots__ = ("answer", "cancelled", "deaths", "output_tokens", "prompt_ids", "request")
-
-    def __init__(self, request: Request, prompt_ids: bytes, output_tokens: int | None, answer: Answer) -> None:
-        self.request = request
-        self.prompt_ids = prompt_ids
-        self.output_tokens = output_tokens
-        self.answer = answer
-        self.deaths = 0
-        self.cancelled = False
+    request: Request
+    prompt_ids: bytes
+    output_tokens: int | None
+    answer: Answer
+    deaths: int = 0
+    cancelled: bool = False
 
 
 class StateReplica:
@@ -173,15 +171,12 @@ class Member:
                 return
             commands, self.outbox = self.outbox, []
             self._sent += len(commands)
-            self._pending.append(self._call(commands, pace))
-
-    def _call(self, commands: list[Command], pace: Pace) -> "Future[Report]":
-        try:
-            return self.link.serve(commands, pace)
-        except Exception as error:
-            failed: Future[Report] = Future()
-            failed.set_exception(error)
-            return failed
+            try:
+                call = self.link.serve(commands, pace)
+            except Exception as error:
+                call = Future()
+                call.set_exception(error)
+            self._pending.append(call)
 
     def report(self) -> Report | None:
         """Its next report, if it is there; raises whatever the call came to, and then the worker is gone."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import ray
 
+from fairsched.engines.serving.calls import settle
 from fairsched.engines.serving.cluster.worker import Command, Pace, Recipe, Report, Worker, WorkerConfig, WorkerHost
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,14 +53,7 @@ class _RayWorker:
     def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
         future: Future[Report] = Future()
         answer: Future[bytes] = self._actor.serve.remote(_encode(commands), pace).future()
-
-        def decode(answered: "Future[bytes]") -> None:
-            try:
-                future.set_result(_report(answered.result()))
-            except Exception as error:
-                future.set_exception(error)
-
-        answer.add_done_callback(decode)
+        answer.add_done_callback(lambda answered: settle(future, lambda: _report(answered.result())))
         return future
 
     def stop(self) -> None:

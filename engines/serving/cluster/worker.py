@@ -9,13 +9,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Thread
 from typing import Protocol
 
 import attrs
 import msgspec
 
+from fairsched.engines.serving.calls import CallThread
 from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Rebuild, from_history
 from fairsched.engines.serving.loop import Engine, since_now
@@ -144,24 +143,19 @@ class WorkerHost:
         self._heard = 0
         self._failure: Exception | None = None
         state, policy = config.policy_state, recipe.policy
+        options = attrs.asdict(recipe, recurse=False)
+        del options["policy"], options["make_executor"]
         self.engine = Engine(
             policy,
             recipe.make_executor(),
-            kv_capacity_tokens=recipe.kv_capacity_tokens,
             worker=config.worker,
             clients=config.clients,
-            fallback=recipe.fallback,
-            decision_budget_ns=recipe.decision_budget_ns,
-            rebuild=recipe.rebuild,
             policy_state=None if state is None else policy.state_from_json(state),
-            certificate=recipe.certificate,
             make_executor=self._another,
-            listeners=[self._happened],
+            listeners=[self._events.extend],
             now_ns=config.clock(),
+            **options,
         )
-
-    def _happened(self, events: list[Event]) -> None:
-        self._events += events
 
     def _another(self) -> Executor:
         try:
@@ -187,25 +181,22 @@ class WorkerHost:
         if self._failure is not None:
             raise WorkerBrokenError(f"no executor can be made: {self._failure!r}") from self._failure
         self._heard += len(commands)
-        return self._report()
-
-    def _report(self) -> Report:
-        events, tokens = self._events, self._tokens
-        self._events, self._tokens = [], {}
+        events, tokens = [*self._events], self._tokens
+        self._events.clear()
+        self._tokens = {}
         guard = self.engine.guard
         counts = {str(cause): count for cause, count in guard.interventions.items()}
         load = self.engine.state.load()
         return Report(events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside)
 
     def _take(self, command: Command) -> None:
-        engine = self.engine
         match command:
             case Submit():
                 self._submit(command)
-            case Cancel():
-                engine.cancel(command.request_id)
-            case Configure():
-                engine.configure_client(command.client.name, command.client.weight, command.client.place)
+            case Cancel(request_id):
+                self.engine.cancel(request_id)
+            case Configure(client):
+                self.engine.configure_client(client.name, client.weight, client.place)
 
     def _submit(self, command: Submit) -> None:
         engine, request = self.engine, command.request
@@ -233,64 +224,27 @@ class WorkerHost:
         self.engine.close()
 
 
+@attrs.frozen
 class InProcess:
-    """Starts workers in this process, each in a thread of its own, or, without `threads`, in the caller's."""
+    """Starts workers in this process, each in a thread of its own."""
 
-    def __init__(self, recipe: Recipe, *, threads: bool = True) -> None:
-        self._recipe = recipe
-        self._threads = threads
+    recipe: Recipe
 
     def __call__(self, config: WorkerConfig) -> Worker:
-        kind = _ThreadWorker if self._threads else _InlineWorker
-        return kind(self._recipe, config)
+        return _ThreadWorker(self.recipe, config)
 
 
-class _InlineWorker:
-    """A worker that serves within the call."""
-
-    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
-        self._recipe = recipe
-        self._config = config
-        self._host: WorkerHost | None = None
-
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
-        future: Future[Report] = Future()
-        self._answer(future, commands, pace)
-        return future
-
-    def _answer(self, future: "Future[Report]", commands: Sequence[Command], pace: Pace) -> None:
-        try:
-            if self._host is None:
-                self._host = WorkerHost(self._recipe, self._config)
-            future.set_result(self._host.serve(commands, pace))
-        except Exception as error:
-            future.set_exception(error)
-
-    def stop(self) -> None:
-        if self._host is not None:
-            self._host.close()
-
-
-class _ThreadWorker(_InlineWorker):
+class _ThreadWorker:
     """A worker that serves in a thread of its own, which does not keep the process."""
 
     def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
-        super().__init__(recipe, config)
-        self._calls: SimpleQueue[tuple[Future[Report], Sequence[Command], Pace] | None] = SimpleQueue()
-        self._thread = Thread(target=self._work, name=f"fairsched-worker-{config.worker}", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self._answer(*call)
-        super().stop()
+        self._thread = CallThread(f"fairsched-worker-{config.worker}")
+        self._host = self._thread.later(lambda: WorkerHost(recipe, config))
 
     def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
-        future: Future[Report] = Future()
-        self._calls.put((future, commands, pace))
-        return future
+        return self._thread.later(lambda: self._host.result().serve(commands, pace))
 
     def stop(self) -> None:
         # A thread that computes while the process ends would abort it; one that hangs is not waited for.
-        self._calls.put(None)
-        self._thread.join(_GRACE_S)
+        self._thread.later(lambda: self._host.result().close())
+        self._thread.stop(_GRACE_S)

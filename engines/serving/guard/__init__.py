@@ -1,22 +1,15 @@
 """The guard around a policy: a plan that is infeasible, late or missing is replaced. Read `guard` first."""
 
-from typing import TYPE_CHECKING
-
-from fairsched.model.lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from fairsched.engines.serving.guard.admission import (
-        AdmissionCause,
-        AdmissionGuard,
-        Decision,
-        FailedError,
-        RouterGuard,
-        empty_worker,
-    )
-    from fairsched.engines.serving.guard.certificate import NotCertifiedError, require_certificate
-    from fairsched.engines.serving.guard.guard import CAUSES, Guard, Rebuild, from_history
-else:
-    __getattr__ = lazy_exports(__name__)
+from fairsched.engines.serving.guard.admission import (
+    AdmissionCause,
+    AdmissionGuard,
+    Decision,
+    FailedError,
+    RouterGuard,
+    empty_worker,
+)
+from fairsched.engines.serving.guard.certificate import NotCertifiedError, require_certificate
+from fairsched.engines.serving.guard.guard import CAUSES, Guard, Rebuild, from_history
 
 __all__ = [
     "CAUSES", "AdmissionCause", "AdmissionGuard", "Decision", "FailedError", "Guard", "NotCertifiedError",

@@ -7,11 +7,10 @@ comes, and until then the policy is not asked again.  States are values, so the 
 never returns keeps its thread, which does not keep the process.
 """
 
-import threading
-from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from concurrent.futures import Future
 from typing import Any
 
+from fairsched.engines.serving.calls import CallThread
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
@@ -26,30 +25,8 @@ class ObserveError(Exception):
     """The policy refused an event; the cause is the exception that it raised."""
 
 
-class _Thread:
-    """One thread that makes calls one after the other; `result` waits for a call's answer."""
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
-        threading.Thread(target=self._work, name="fairsched-policy", daemon=True).start()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                self._answers.put((call(), None))
-            except Exception as error:
-                self._answers.put((None, error))
-
-    def begin(self, call: Callable[[], Any]) -> None:
-        self._calls.put(call)
-
-    def result(self, timeout_s: float) -> tuple[Any, Exception | None]:
-        """Return what the call returned or raised; `queue.Empty` when the time is over."""
-        return self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait()
-
-    def stop(self) -> None:
-        self._calls.put(None)
+_Thought = tuple[Any, int, tuple[StepPlan, Any] | Exception]
+"""The state after events, how many were observed, and the decision or why there is none."""
 
 
 class Advisor:
@@ -60,8 +37,13 @@ class Advisor:
         self.state = policy.init() if state is None else state
         self.pending: list[Event] = []
         self.budget_ns = budget_ns
-        self.asked = False  # A question to the thread has no answer yet.
-        self._thread = None if budget_ns is None else _Thread()
+        self._thread = None if budget_ns is None else CallThread("fairsched-policy")
+        self._question: Future[_Thought] | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a question to the thread has no answer yet."""
+        return self._question is not None
 
     def ask(self, view: WorkerView) -> tuple[StepPlan, Any]:
         """Return the policy's plan, and its state if that plan is executed.
@@ -74,37 +56,30 @@ class Advisor:
         if self.asked:
             self._take(0.0)
         told = list(self.pending)
-        self._thread.begin(lambda: self._think(self.state, told, view))
-        self.asked = True
+        self._question = self._thread.later(lambda: self._think(self.state, told, view))
         assert self.budget_ns is not None
-        outcome, error = self._take(self.budget_ns / 1e9)
-        if error is not None:
-            raise error
-        decided: tuple[StepPlan, Any] = outcome
+        decided = self._take(self.budget_ns / 1e9)
+        if isinstance(decided, Exception):
+            raise decided
         return decided
 
-    def _take(self, timeout_s: float) -> tuple[Any, Exception | None]:
+    def _take(self, timeout_s: float) -> "tuple[StepPlan, Any] | Exception":
         """Return the answer to the open question; what the policy observed on the way is kept in any case."""
-        assert self._thread is not None
+        assert self._question is not None
         try:
-            (answer, error) = self._thread.result(timeout_s)
-        except Empty:
+            self.state, seen, decided = self._question.result(timeout_s)
+        except TimeoutError:
             raise LateError(f"no decision within {self.budget_ns} ns") from None
-        self.asked = False
-        assert error is None  # `_think` returns what it catches.
-        self.state, seen, outcome, error = answer
+        self._question = None
         del self.pending[:seen]
-        return outcome, error
+        return decided
 
-    def _think(self, state: object, told: list[Event], view: WorkerView) -> tuple[Any, int, Any, Exception | None]:
-        """Return the state after the events, how many were observed, and the decision or why there is none."""
+    def _think(self, state: object, told: list[Event], view: WorkerView) -> _Thought:
         state, seen, error = _told(self.policy, state, told)
-        if error is not None:
-            return state, seen, None, error
         try:
-            return state, seen, self.policy.decide(state, view), None
-        except Exception as error:
-            return state, seen, None, error
+            return state, seen, error or self.policy.decide(state, view)
+        except Exception as raised:
+            return state, seen, raised
 
     def catch_up(self) -> None:
         """Let the policy observe what is pending.  Raises `ObserveError` at the first event that it refuses."""

@@ -91,12 +91,11 @@ def from_history(policy: AnyLocalPolicy, _: object, events: list[Event]) -> Any:
 
 @attrs.frozen
 class Begun:
-    """A plan that the worker has begun: the state and events of `worker.begin`, and why it is not the policy's own."""
+    """A plan that the worker has begun: the state and events of `worker.begin`."""
 
     plan: StepPlan
     state: WorkerState
     events: list[Event]
-    cause: Cause | None = None
 
     @property
     def computes(self) -> bool:
@@ -190,7 +189,7 @@ class Guard(Failsafe[Cause]):
         self.interventions[begun] += 1
         if self.interventions[begun] == 1:
             _log.warning("worker %d: the fallback decides (%s): %s", state.worker, begun, self.last_error)
-        return self._of_fallback(state, begun, now_ns)
+        return self._of_fallback(state, now_ns)
 
     def _of_policy(self, state: WorkerState, now_ns: int) -> Begun | Cause:
         """Return the policy's own plan, begun, or why there is none."""
@@ -236,7 +235,7 @@ class Guard(Failsafe[Cause]):
             self._advisor.pending.clear()
         return cause
 
-    def _of_fallback(self, state: WorkerState, cause: Cause, now_ns: int) -> Begun:
+    def _of_fallback(self, state: WorkerState, now_ns: int) -> Begun:
         """Return the fallback's plan, or the one of last resort."""
         try:
             if self._fallback is None and self.fallback_policy is not None:
@@ -247,7 +246,7 @@ class Guard(Failsafe[Cause]):
                 if begun.computes:
                     self._fallback.state = after
                     self._tell(begun.events, self._fallback)
-                    return attrs.evolve(begun, cause=cause)
+                    return begun
                 self.last_error = "the fallback's plan computes nothing"
         except Exception as error:
             self.last_error = f"the fallback failed too: {type(error).__name__}: {error}"
@@ -256,9 +255,9 @@ class Guard(Failsafe[Cause]):
             self._fallback = None
             self.interventions["fallback"] += 1
             _log.error("worker %d: %s", state.worker, self.last_error)
-        plan, after_state, events = last_resort(state, now_ns)
-        self._tell(events, None)
-        return Begun(plan, after_state, events, cause)
+        begun = last_resort(state, now_ns)
+        self._tell(begun.events, None)
+        return begun
 
     def close(self) -> None:
         """Let threads end."""
@@ -280,7 +279,7 @@ def _asked(advisor: Advisor, state: WorkerState, now_ns: int) -> tuple[Begun, An
     return Begun(plan, state, events), after
 
 
-def last_resort(state: WorkerState, now_ns: int) -> tuple[StepPlan, WorkerState, list[Event]]:
+def last_resort(state: WorkerState, now_ns: int) -> Begun:
     """Return a plan that is always possible and always computes.
 
     Running requests go on, and if none runs the oldest enters.  Where memory is short, the youngest leave the batch
@@ -293,13 +292,13 @@ def last_resort(state: WorkerState, now_ns: int) -> tuple[StepPlan, WorkerState,
         reserved = request.max_output_tokens - waiting.generated_tokens
         admission = Admission(request.id, request.client, extend, context - extend, reserved)
         plan = StepPlan(admit=(admission,), chunks=((request.id, extend),), decode=False)
-        return plan, *transitions.begin(state, plan, now_ns)
+        return Begun(plan, *transitions.begin(state, plan, now_ns))
     leave: tuple[int, ...] = ()
     for _, youngest in reversed(state.ranks):
         chunks = tuple(chunk for chunk in state.prefilling if chunk[0] not in leave)
         plan = StepPlan(preempt=leave, chunks=chunks)
         try:
-            return plan, *transitions.begin(state, plan, now_ns)
+            return Begun(plan, *transitions.begin(state, plan, now_ns))
         except InfeasiblePlanError:
             leave = (*leave, youngest)
     raise AssertionError(f"worker {state.worker}: a request that is alone does not fit")

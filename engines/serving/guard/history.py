@@ -19,7 +19,6 @@ from fairsched.model.events import (
     configured,
 )
 from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.view import InFlight
 from fairsched.model.worker import WorkerState
 
 GHOST = 1 << 62
@@ -57,22 +56,16 @@ def _batch(state: WorkerState, now_ns: int) -> Iterator[Event]:
         prefilled = not flight.remaining_tokens
         if not prefilled:
             yield from _cached(state, GHOST, prompt, blocks, now_ns)
-        yield from _admitted(state, flight, now_ns)
+        run, client = state.running[flight.request_id], flight.client
+        reserved = run.waiting.request.max_output_tokens - run.waiting.generated_tokens if flight.reserved else 0
+        cached, left = flight.context_tokens - run.extend_tokens, flight.remaining_tokens
+        yield Admitted(now_ns, state.worker, flight.request_id, client, run.extend_tokens, cached, reserved)
+        if left < run.extend_tokens:
+            yield Prefilled(now_ns, state.worker, flight.request_id, client, run.extend_tokens - left, left)
         if prefilled:
             yield from _cached(state, flight.request_id, prompt, blocks, now_ns)
             produced = 1 + state.clock - (state.clock if flight.clock_start is None else flight.clock_start)
-            yield Decoded(now_ns, state.worker, 1, (flight.client,), (produced,))
-
-
-def _admitted(state: WorkerState, flight: InFlight, now_ns: int) -> Iterator[Event]:
-    run, request_id, client = state.running[flight.request_id], flight.request_id, flight.client
-    left = run.waiting.request.max_output_tokens - run.waiting.generated_tokens
-    extend = run.extend_tokens
-    reserved = left if flight.reserved else 0
-    yield Admitted(now_ns, state.worker, request_id, client, extend, flight.context_tokens - extend, reserved)
-    if flight.remaining_tokens < extend:
-        done = extend - flight.remaining_tokens
-        yield Prefilled(now_ns, state.worker, request_id, client, done, flight.remaining_tokens)
+            yield Decoded(now_ns, state.worker, 1, (client,), (produced,))
 
 
 def _cached(state: WorkerState, owner: int, prompt: Prompt, blocks: int, now_ns: int) -> Iterator[Event]:

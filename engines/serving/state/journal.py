@@ -14,16 +14,17 @@ engine goes on, and survives the machine too.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from io import FileIO
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
+import attrs
 import msgspec
 
 from fairsched.engines.serving.executor import Sampling
-from fairsched.engines.serving.state.snapshot import packed, write_whole
+from fairsched.engines.serving.state.snapshot import Open, write_whole
 from fairsched.model.events import Decoded, Event
 from fairsched.model.request import Client, Job
 
@@ -42,49 +43,6 @@ class _Header(msgspec.Struct, frozen=True):
     after: str
 
 
-class Journal:
-    """A journal being written, after the snapshot of that hash.  Raises `OSError` where the file cannot be written."""
-
-    def __init__(self, path: Path, after: str, *, sync: bool = False) -> None:
-        self.path = path
-        self._sync = sync
-        self._file = path.open("wb", buffering=0)
-        self._write(_Header(SCHEMA, after))
-
-    def client(self, client: Client) -> None:
-        """A new client."""
-        self._write(("client", client))
-
-    def request(self, job: Job) -> None:
-        """A new request."""
-        self._write(("request", job))
-
-    def events(self, events: Sequence[Event]) -> None:
-        """The events of one transition."""
-        if events:
-            self._write(("events", events))
-
-    def prompt(self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
-        """The tokens of a request."""
-        self._write(("prompt", request_id, packed(prompt_ids), sampling))
-
-    def tokens(self, produced: Mapping[int, int]) -> None:
-        """The tokens of a step, by request."""
-        if produced:
-            self._write(("tokens", list(produced.items())))
-
-    def close(self) -> None:
-        """Nothing more is written."""
-        self._file.close()
-
-    def _write(self, line: object) -> None:
-        rest = memoryview(_encode(line) + b"\n")
-        while rest:  # A disk that fills up takes a part, and raises at the next.
-            rest = rest[self._file.write(rest) :]
-        if self._sync:
-            os.fsync(self._file.fileno())
-
-
 class StateStore:
     """A state on the disk: its last snapshot, and a journal of what happened since, which names that snapshot.
 
@@ -96,74 +54,97 @@ class StateStore:
         self.failure: OSError | None = None
         self._log = log
         self._sync = sync
-        self._journal: Journal | None = None
+        self._file: FileIO | None = None
+        self._path: Path | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether what happens is written."""
-        return self._journal is not None
+        return self._file is not None
 
     def save(self, snapshot: Path, data: bytes, journal: Path, sha256: str) -> None:
         """Write a snapshot whole, and begin its journal.  Raises `OSError`; the last two then stay, and go on."""
         write_whole(snapshot, data)
         self.close()
-        self.failure = None
-        self._journal = Journal(journal, sha256, sync=self._sync)
+        self.failure, self._path = None, journal
+        file = journal.open("wb", buffering=0)
+        self._write(file, _Header(SCHEMA, sha256))
+        self._file = file
 
-    def append(self, write: Callable[[Journal], None]) -> None:
-        """Write what happened."""
-        if self._journal is not None:
+    def append(self, kind: str, *values: object) -> None:
+        """Write a line of what happened."""
+        if self._file is not None:
             try:
-                write(self._journal)
+                self._write(self._file, (kind, *values))
             except OSError as error:
-                self._log.error("the journal %s cannot be written any more: %s", self._journal.path, error)
-                self.failure = error
-                self.close()
+                self.failed(error)
+
+    def failed(self, error: OSError) -> None:
+        """Write no more, since the disk takes no more."""
+        self._log.error("the journal %s cannot be written any more: %s", self._path, error)
+        self.failure = error
+        self.close()
+
+    def _write(self, file: FileIO, line: object) -> None:
+        rest = memoryview(_encode(line) + b"\n")
+        while rest:  # A disk that fills up takes a part, and raises at the next.
+            rest = rest[file.write(rest) :]
+        if self._sync:
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         """Write nothing more; what is there stays."""
-        if self._journal is not None:
-            self._journal.close()
-        self._journal = None
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class Prompt(msgspec.Struct, frozen=True):
-    """A request's tokens and how it samples."""
-
-    request_id: int
-    prompt_ids: bytes
-    sampling: Sampling
-
-
-class Tail(msgspec.Struct, frozen=True):
+@attrs.define
+class Tail:
     """What a journal holds, in order of each kind; `after` is the hash of the snapshot that it goes on from.
 
-    `transitions` are the events of each, `tokens[request_id]` those that the request produced.
+    `prompts` are the requests that came, `transitions` the events of each, and `tokens[request_id]` those that the
+    request produced.
     """
 
-    after: str
-    clients: tuple[Client, ...] = ()
-    jobs: tuple[Job, ...] = ()
-    prompts: tuple[Prompt, ...] = ()
-    transitions: tuple[tuple[Event, ...], ...] = ()
-    tokens: dict[int, list[int]] = {}
+    after: str = ""
+    clients: list[Client] = attrs.field(factory=list)
+    jobs: list[Job] = attrs.field(factory=list)
+    prompts: dict[int, Open] = attrs.field(factory=dict)
+    transitions: list[list[Event]] = attrs.field(factory=list)
+    tokens: dict[int, list[int]] = attrs.field(factory=dict)
+    _produced: list[tuple[int, int]] = attrs.field(factory=list)
 
     @property
     def events(self) -> Iterator[Event]:
         """All events, in order."""
         return chain.from_iterable(self.transitions)
 
+    def take(self, kind: str, *values: Any) -> None:
+        """Take the next line."""
+        match kind:
+            case "client":
+                self.clients += values
+            case "request":
+                self.jobs += values
+            case "prompt":
+                self.prompts[values[0]] = Open(*values)
+            case "events":
+                self.transitions += values
+                # The tokens of a step count when it is over; an executor that failed over them did not produce any.
+                if any(isinstance(event, Decoded) for event in values[0]):
+                    for request_id, token in self._produced:
+                        self.tokens.setdefault(request_id, []).append(token)
+                self._produced = []
+            case _:
+                self._produced = values[0]
 
-NOTHING = Tail("")
-"""The tail when nothing happened."""
 
 _LINES: dict[bytes, Any] = {
     b'["client"': tuple[Literal["client"], Client],
@@ -181,11 +162,11 @@ def read_journal(path: Path) -> Tail:
     A torn last line is left out; any other that breaks the format is a `JournalError`.
     """
     if not path.exists():
-        return NOTHING
+        return Tail()
     lines = path.read_bytes().split(b"\n")
     whole = lines[:-1]  # The last one has no end.
     if not whole:
-        return NOTHING
+        return Tail()
     try:
         header = msgspec.json.decode(whole[0], type=_Header)
     except msgspec.DecodeError as error:
@@ -194,54 +175,13 @@ def read_journal(path: Path) -> Tail:
         raise JournalError(
             f"{path}, line 1: this library reads schema {SCHEMA}, and this is {header.fairsched_journal}"
         )
-    reader = _Reader()
+    tail = Tail(header.after)
     for number, line in enumerate(whole[1:], 2):
         decode = _DECODERS.get(line.partition(b",")[0])
         try:
             if decode is None:
                 raise msgspec.DecodeError(f"no line begins so: {line[:20].decode(errors='replace')}")
-            reader.take(*decode(line))
+            tail.take(*decode(line))
         except msgspec.DecodeError as error:
             raise JournalError(f"{path}, line {number}: {error}") from error
-    return Tail(
-        header.after,
-        tuple(reader.clients),
-        tuple(reader.jobs),
-        tuple(reader.prompts.values()),
-        tuple(reader.transitions),
-        reader.tokens,
-    )
-
-
-class _Reader:
-    """What was read so far."""
-
-    def __init__(self) -> None:
-        self.clients: list[Client] = []
-        self.jobs: list[Job] = []
-        self.prompts: dict[int, Prompt] = {}
-        self.transitions: list[tuple[Event, ...]] = []
-        self.tokens: dict[int, list[int]] = {}
-        self._produced: list[tuple[int, int]] = []
-
-    def take(self, kind: str, *values: Any) -> None:
-        """One line."""
-        match kind:
-            case "client":
-                self.clients += values
-            case "request":
-                self.jobs += values
-            case "prompt":
-                self.prompts[values[0]] = Prompt(*values)
-            case "events":
-                self._happened(tuple(values[0]))
-            case _:
-                self._produced = values[0]
-
-    def _happened(self, events: tuple[Event, ...]) -> None:
-        """The tokens of a step count when it is over; an executor that failed over them did not produce any."""
-        self.transitions.append(events)
-        if any(isinstance(event, Decoded) for event in events):
-            for request_id, token in self._produced:
-                self.tokens.setdefault(request_id, []).append(token)
-        self._produced = []
+    return tail

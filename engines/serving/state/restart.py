@@ -16,19 +16,17 @@ import attrs
 import msgspec
 
 from fairsched.engines.logs import DifferenceError, LogReplayer, WorkerReplica
-from fairsched.engines.serving.answers import Answer, Outcome
+from fairsched.engines.serving.answers import OUTCOMES, Answer, End, Outcome
 from fairsched.engines.serving.executor import Executor
 from fairsched.engines.serving.log import MEASURED
 from fairsched.engines.serving.loop import Engine, since_now
-from fairsched.engines.serving.state.journal import NOTHING, Tail
+from fairsched.engines.serving.state.journal import Tail
 from fairsched.engines.serving.state.snapshot import Open, Saved, SnapshotError, packed, unpacked
 from fairsched.model import worker as transitions
-from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished, Rejected
+from fairsched.model.events import Arrived, ClientConfigured, Finished
 from fairsched.model.request import Client, Job
 from fairsched.model.worker import WorkerState, generated
 from fairsched.policies.base import AnyLocalPolicy
-
-_OUTCOMES: dict[type, Outcome] = {Finished: "finished", Cancelled: "cancelled", Rejected: "rejected"}
 
 
 @attrs.frozen
@@ -85,18 +83,17 @@ def caught_up(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Saved:
     return Saved(replayer.policy_state, worker.state, clients, saved.open, next_id, now_ns)
 
 
-def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail = NOTHING) -> Recovery:
+def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Recovery:
     """Return what a restarted engine goes on from: the snapshot, everything since, and then its memory is lost."""
     now = caught_up(policy, saved, tail)
     tokens = {each.request_id: unpacked(each.tokens) for each in saved.open}
     for request_id, produced in tail.tokens.items():
         tokens[request_id] = tokens.get(request_id, []) + produced
-    known = {each.request_id: each for each in saved.open}
-    known |= {each.request_id: Open(each.request_id, each.prompt_ids, each.sampling) for each in tail.prompts}
+    known = {each.request_id: each for each in saved.open} | tail.prompts
     ended = tuple(
-        Ended(event.request_id, _OUTCOMES[type(event)], tokens.get(event.request_id, []))
+        Ended(event.request_id, OUTCOMES[type(event)], tokens.get(event.request_id, []))
         for event in tail.events
-        if isinstance(event, Finished | Cancelled | Rejected)
+        if isinstance(event, End)
     )
     state, worker = now.policy_state, now.worker
     worker, events = _stopped(worker, known, tokens, now.now_ns)
@@ -136,7 +133,7 @@ def resume(saved: Saved, policy: AnyLocalPolicy, executor: Executor, **options: 
     answers = []
     for each in saved.open:
         waiting = worker.queue[each.request_id]
-        answer = Answer(each.request_id, waiting.request.client, unpacked(each.prompt_ids), each.sampling, None, None)
+        answer = Answer(each.request_id, waiting.request.client, unpacked(each.prompt_ids), each.sampling)
         answer.tokens += unpacked(each.tokens)
         answers.append(answer)
         engine.bus.request(Job(waiting.request, waiting.output_tokens))

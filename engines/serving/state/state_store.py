@@ -16,12 +16,12 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairsched.engines.serving.event_bus import EventLog
 from fairsched.engines.serving.executor import Executor, Sampling
+from fairsched.engines.serving.log import EventLog
 from fairsched.engines.serving.loop import Engine
-from fairsched.engines.serving.state.journal import JournalError, StateStore, Tail, read_journal
+from fairsched.engines.serving.state.journal import JournalError, StateStore, read_journal
 from fairsched.engines.serving.state.restart import Recovery, kept, recovered
-from fairsched.engines.serving.state.snapshot import restore, sha256_of, snapshot
+from fairsched.engines.serving.state.snapshot import packed, restore, sha256_of, snapshot
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Job
@@ -30,7 +30,7 @@ from fairsched.policies.base import AnyLocalPolicy
 _log = logging.getLogger("fairsched.engine")
 
 
-class EngineStore(StateStore):
+class EngineStore(StateStore, EventLog):
     """The `log` of an engine, around its executor and another log if there is one.
 
     `sync` puts each line on the disk before the engine goes on (see `engines.serving.state.journal`).  The engine
@@ -48,20 +48,18 @@ class EngineStore(StateStore):
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def define_client(self, client: Client) -> None:
-        """Write the next client."""
-        self.append(lambda journal: journal.client(client))
+        self.append("client", client)
         if self._inner_log is not None:
             self._inner_log.define_client(client)
 
     def define_request(self, job: Job) -> None:
-        """Write the next request."""
-        self.append(lambda journal: journal.request(job))
+        self.append("request", job)
         if self._inner_log is not None:
             self._inner_log.define_request(job)
 
     def record(self, events: list[Event]) -> None:
-        """Write the events of a transition."""
-        self.append(lambda journal: journal.events(events))
+        if events:
+            self.append("events", events)
         if self._inner_log is not None:
             self._inner_log.record(events)
 
@@ -79,11 +77,12 @@ class EngineStore(StateStore):
         its journal then stay, and go on.
         """
         data = snapshot(engine.policy, kept(engine))
-        last, self._number = self._number, self._number + 1
-        path = self._snapshot(self._number)
-        self.save(path, data, self._journal_path(self._number), sha256_of(data))
-        self._snapshot(last).unlink(missing_ok=True)
-        self._journal_path(last).unlink(missing_ok=True)
+        last = self._files
+        self._number += 1
+        path, journal = self._files
+        self.save(path, data, journal, sha256_of(data))
+        for each in last:
+            each.unlink(missing_ok=True)
         return path
 
     def recover(self, policy: AnyLocalPolicy) -> Recovery | None:
@@ -93,24 +92,19 @@ class EngineStore(StateStore):
         with the old policy, `resume`, and replace it with its state migrated.  Raises `SnapshotError` or
         `JournalError` for files that are broken: nothing is forgiven silently.
         """
-        path = self._snapshot(self._number)
+        path, journal = self._files
         if not path.exists():
             return None
         data = path.read_bytes()
-        return recovered(policy, restore(data, policy), self._tail(sha256_of(data)))
+        saved, tail = restore(data, policy), read_journal(journal)
+        if tail.after not in ("", sha256_of(data)):
+            raise JournalError(f"{journal} goes on from another snapshot than {path.name}")
+        return recovered(policy, saved, tail)
 
-    def _tail(self, sha256: str) -> Tail:
-        path = self._journal_path(self._number)
-        tail = read_journal(path)
-        if tail.after not in ("", sha256):
-            raise JournalError(f"{path} goes on from another snapshot than {self._snapshot(self._number).name}")
-        return tail
-
-    def _snapshot(self, number: int) -> Path:
-        return self.folder / f"snapshot-{number:06}.json"
-
-    def _journal_path(self, number: int) -> Path:
-        return self.folder / f"journal-{number:06}.jsonl"
+    @property
+    def _files(self) -> tuple[Path, Path]:
+        """The snapshot and its journal."""
+        return self.folder / f"snapshot-{self._number:06}.json", self.folder / f"journal-{self._number:06}.jsonl"
 
 
 class _Recorded:
@@ -125,14 +119,15 @@ class _Recorded:
     ) -> None:
         self._inner.submit(request_id, prompt_ids, sampling, generated)
         if not generated:
-            self._store.append(lambda journal: journal.prompt(request_id, prompt_ids, sampling))
+            self._store.append("prompt", request_id, packed(prompt_ids), sampling)
 
     def follow(self, events: Sequence[Event]) -> None:
         self._inner.follow(events)
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
         produced = self._inner.execute(plan)
-        self._store.append(lambda journal: journal.tokens(produced))
+        if produced:
+            self._store.append("tokens", list(produced.items()))
         return produced
 
     def close(self) -> None:

@@ -147,7 +147,7 @@ def run_endpoint_picker(arguments: Namespace) -> int:
         raise PickerConfigError(f"{arguments.config}: {error}") from None
     writable(report=arguments.report)
     if arguments.check:
-        policy, count = picker.window.policy, max(len(config.pool.endpoints), 1)
+        policy, count = picker.window.guard.policy, max(len(config.pool.endpoints), 1)
         tokens = count * config.pool.window_tokens
         clients = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.client.items()))
         clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))

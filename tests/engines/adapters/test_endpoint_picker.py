@@ -203,7 +203,7 @@ async def test_who_gets_a_weight_when_all_names_are_taken_has_a_name(tmp_path: P
     weights = {client.name: client.weight for client in made.clients.all}
     assert weights["x"] == 7
     assert weights["others"] == 1
-    assert made.clients.id("x") != made.clients.id("others") == made.clients.resolve("never-seen")[0].id
+    assert made.clients["x"].id != made.clients["others"].id == made.clients.resolve("never-seen")[0].id
 
 
 def test_weights_share_a_busy_pool(tmp_path: Path) -> None:

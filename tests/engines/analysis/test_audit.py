@@ -124,7 +124,7 @@ def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: st
             world = World(Path(folder), name, f"log{run}.jsonl")
             for step in steps:
                 world.step(*step)
-            world.recorded.close(world.window)
+            world.recorded.drain(world.window)
             world.kill()
             evidence, _ = read_run_log(world.log, policy_if_there)
             found = findings(evidence)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis import assumption_monitor, replay
 from fairsched.engines.analysis.log_replay import ReplayReport
-from fairsched.engines.logs import CanonicalLog, read_log
+from fairsched.engines.logs import CanonicalLog, LogReader
 from fairsched.engines.logs.log import line_of
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.workloads import generate
@@ -88,7 +88,7 @@ def test_reading_gives_the_events_that_were_logged(run: tuple[Workload, Case]) -
     canonical: list[Event] = []
     with TemporaryDirectory() as folder:
         written = write(Path(folder) / "log", workload, case)
-        log = read_log(written.path)
+        log = LogReader(written.path)
         events = [event for _, event in log]
     summed = CanonicalLog(lambda event, _: canonical.append(event))
     summed.record(written.events)
@@ -229,5 +229,5 @@ def test_log_is_streamed(tmp_path: Path) -> None:
     written = write(tmp_path / "log", generate("demo", limit=20), PLAIN)
     whole = written.path.read_bytes().splitlines()
     lines = [line for line in whole if line.startswith(b'["') and b'["request"' not in line]
-    log = read_log(written.path)
+    log = LogReader(written.path)
     assert [line_of(event) for _, event in log] == lines

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -16,22 +16,16 @@ from starlette.routing import Route
 
 from fairsched.engines.gateway import CallError, Share, StreamReader, usage_of
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
-from tests.support.adapters.gateway_scenarios import STREAM_HEAD, Fake, dying, events, served, world
-from tests.support.adapters.loops import in_loop
+from tests.support.adapters.gateway_scenarios import STREAM_HEAD, Fake, dying, events, faked, served, world
+from tests.support.adapters.loops import in_loop, until
 
 KEYS = ("choices", "delta", "text", "usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details")
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in an event loop of its own; one that hangs fails."""
-    asyncio.run(asyncio.wait_for(test, 900))
 
 
 @in_loop
 async def test_streams_pass_byte_for_byte_and_usage_settles_what_was_charged() -> None:
     """A stream's bytes are the server's; prompt and output are charged as its usage says."""
-    fake = Fake(tokens=5)
-    async with served(fake.app) as url, world(url) as here:
+    async with faked(Fake(tokens=5)) as (_, here):
         answer = await here.ask(stream=True)
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.content == b"".join(events(5))
@@ -66,8 +60,7 @@ def test_whatever_a_stream_says_it_is_read_in_any_pieces(documents: list[Any], s
 @in_loop
 async def test_whole_answers_models_and_health(path: str) -> None:
     """An answer that is no stream comes whole; models are the server's; health says that servers are up."""
-    fake = Fake(tokens=4)
-    async with served(fake.app) as url, world(url) as here:
+    async with faked(Fake(tokens=4)) as (_, here):
         answer = await here.http.post(path, json={"prompt": "hi", "max_tokens": 9}, headers={"x-client": "a"})
         assert answer.json()["choices"] == [{"text": "xxxx"}]
         models = await here.http.get("/v1/models")
@@ -79,9 +72,8 @@ async def test_whole_answers_models_and_health(path: str) -> None:
 @in_loop
 async def test_what_is_no_call_is_refused_and_reaches_no_server() -> None:
     """Bad JSON, no prompt, bad numbers, bodies and prompts that are too large: an error as OpenAI's."""
-    fake = Fake()
     limits = LimitConfig(body_bytes=5000)
-    async with served(fake.app) as url, world(url, limits=limits) as here:
+    async with faked(Fake(), limits=limits) as (fake, here):
         post = here.http.post
 
         async def refused(content: bytes) -> int:
@@ -107,8 +99,7 @@ async def test_what_is_no_call_is_refused_and_reaches_no_server() -> None:
 @in_loop
 async def test_a_call_that_names_no_most_is_told_one() -> None:
     """The default that was reserved is what the server is told; a declared one passes unchanged."""
-    fake = Fake()
-    async with served(fake.app) as url, world(url, default_output_tokens=33) as here:
+    async with faked(Fake(), default_output_tokens=33) as (fake, here):
         await here.ask(max_tokens=None)
         await here.ask(max_tokens=12)
         assert [asked["max_tokens"] for asked in fake.asked] == [33, 12]
@@ -177,15 +168,11 @@ async def never(_: Any) -> None:
 @in_loop
 async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
     """A call that was let in, and whose caller left before it went on, gives back what it was charged."""
-    fake = Fake()
-    fake.answers.clear()
     clients = {"second": ClientConfig()}
-    async with served(fake.app) as url, world(url, window_requests=1, clients=clients) as here:
+    async with faked(Fake(held=True), window_requests=1, clients=clients) as (fake, here):
         body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
         first = asyncio.ensure_future(here.ask("first"))
-        async with asyncio.timeout(10):
-            while not fake.running:
-                await asyncio.sleep(0.001)
+        await until(lambda: fake.running)
         headers = {"x-client": "second"}
         second = asyncio.ensure_future(here.gateway.serve("/v1/completions", headers, body, never))
         await asyncio.sleep(0)
@@ -207,14 +194,11 @@ async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
 @in_loop
 async def test_the_window_is_never_exceeded_and_too_many_waiting_are_told_when_to_come_back() -> None:
     """Two requests at a time at the server; of those that wait for a client two at most, others get 429."""
-    fake = Fake()
-    fake.answers.clear()
     limits = LimitConfig(waiting_per_client=2, waiting=3, retry_after_seconds=4)
-    async with served(fake.app) as url, world(url, window_requests=2, limits=limits) as here:
+    async with faked(Fake(held=True), window_requests=2, limits=limits) as (fake, here):
         calls = asyncio.gather(*(here.ask() for _ in range(10)))
         await here.told("limited", 6)
-        while fake.running < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.running >= 2)
         fake.answers.set()
         answers = await calls
         codes = sorted(answer.status_code for answer in answers)
@@ -227,21 +211,16 @@ async def test_the_window_is_never_exceeded_and_too_many_waiting_are_told_when_t
 @in_loop
 async def test_who_leaves_while_it_waits_or_runs_is_gone_everywhere() -> None:
     """A caller that leaves cancels its stream at the server, frees the window, and nobody serves it later."""
-    fake = Fake(tokens=1000, pause=0.01)
-    async with served(fake.app) as url, world(url, window_requests=1) as here:
+    async with faked(Fake(tokens=1000, pause=0.01), window_requests=1) as (fake, here):
         first = asyncio.ensure_future(here.ask(stream=True))
-        while not fake.running:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.running)
         second = asyncio.ensure_future(here.ask(stream=True))
-        while not here.gateway.window.waiting:
-            await asyncio.sleep(0.005)
+        await until(lambda: here.gateway.window.waiting)
         second.cancel()
-        while here.gateway.window.waiting:
-            await asyncio.sleep(0.005)
+        await until(lambda: not here.gateway.window.waiting)
         first.cancel()
         await here.emptied()
-        while not fake.left:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.left)
         assert (len(fake.asked), fake.running) == (1, 0)
         assert here.status["outcomes"] == {"left": 2}
 
@@ -283,9 +262,8 @@ async def test_a_stream_that_breaks_off_is_never_begun_again() -> None:
 @in_loop
 async def test_what_a_server_refuses(status: int, seen: int) -> None:
     """A busy or broken server is tried as often as the limits say; any other refusal is the caller's, for nothing."""
-    fake = Fake(status=status)
     limits = LimitConfig(tries=2, down_seconds=0.02)
-    async with served(fake.app) as url, world(url, limits=limits) as here:
+    async with faked(Fake(status=status), limits=limits) as (fake, here):
         answer = await here.ask()
         assert answer.status_code == seen
         assert len(fake.asked) == (2 if status in (429, 502, 503) else 1)
@@ -327,10 +305,8 @@ async def test_a_caller_that_reads_nothing_is_cut_off() -> None:
 @in_loop
 async def test_nobody_waits_for_ever() -> None:
     """With no room in `wait_seconds` a call ends with 503."""
-    fake = Fake()
-    fake.answers.clear()
     limits = LimitConfig(wait_seconds=0.05)
-    async with served(fake.app) as url, world(url, window_requests=1, limits=limits) as here:
+    async with faked(Fake(held=True), window_requests=1, limits=limits) as (fake, here):
         calls = asyncio.gather(here.ask(), here.ask())
         await here.told("waited too long", 1)
         fake.answers.set()
@@ -341,12 +317,9 @@ async def test_nobody_waits_for_ever() -> None:
 @in_loop
 async def test_shadow_forwards_everything_at_once_and_counts() -> None:
     """All calls are at the server together though the window has room for one; what would have waited is counted."""
-    fake = Fake()
-    fake.answers.clear()
-    async with served(fake.app) as url, world(url, window_requests=1, shadow=True) as here:
+    async with faked(Fake(held=True), window_requests=1, shadow=True) as (fake, here):
         calls = asyncio.gather(*(here.ask(str(i)) for i in range(6)), here.ask(max_tokens=5000))
-        while fake.running < 7:
-            await asyncio.sleep(0.005)
+        await until(lambda: fake.running >= 7)
         fake.answers.set()
         answers = await calls
         assert [answer.status_code for answer in answers] == [200] * 7

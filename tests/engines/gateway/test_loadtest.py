@@ -10,7 +10,7 @@ from fairsched.cli import main
 from fairsched.engines.gateway import Replay, Target
 from fairsched.engines.gateway.loadtest import Replayed, prompt_text
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from tests.support.adapters.gateway_scenarios import Fake, served, world
+from tests.support.adapters.gateway_scenarios import Fake, faked, served
 from tests.support.adapters.loops import in_loop
 
 MS = 1_000_000
@@ -85,8 +85,7 @@ async def test_refusals_are_counted_by_reason() -> None:
 @in_loop
 async def test_a_gateway_shares_as_weighed_and_load_sees_it() -> None:
     """A replay through a gateway names its clients there, and both count the same tokens."""
-    fake = Fake(tokens=3)
-    async with served(fake.app) as url, world(url) as here:
+    async with faked(Fake(tokens=3)) as (_, here):
         found = await replayed(str(here.http.base_url).rstrip("/"), *(job(i) for i in range(20)))
         await here.emptied()
         assert found.measures.finished == 20

@@ -1,35 +1,23 @@
 """What a gateway tells Prometheus, what it gives servers that order calls themselves, and shares of organisations."""
 
 import asyncio
-from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from fairsched.engines.gateway.app import CLIENTS_SHOWN
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig
-from tests.support.adapters.gateway_scenarios import Fake, served, world
-from tests.support.adapters.loops import in_loop
+from tests.engines.serving.test_metrics import Sample, sample, samples_of
+from tests.support.adapters.gateway_scenarios import Fake, faked, served, world
+from tests.support.adapters.loops import in_loop, until
 
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in an event loop of its own; one that hangs fails."""
-    asyncio.run(asyncio.wait_for(test, 300))
+value = partial(sample, worker="gateway")
 
 
-async def scrape(http: httpx.AsyncClient) -> Samples:
-    """Every sample of a scrape."""
-    text = (await http.get("/metrics")).text
-    families = text_string_to_metric_families(text)
-    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
-
-
-def value(samples: Samples, name: str, **labels: str) -> float:
-    """One sample."""
-    return samples[f"fairsched_{name}", frozenset({"worker": "gateway", **labels}.items())]
+async def scrape(http: httpx.AsyncClient) -> dict[Sample, float]:
+    """Every sample of the gateway."""
+    return samples_of((await http.get("/metrics")).text)
 
 
 @in_loop
@@ -60,9 +48,8 @@ async def test_metrics_are_what_happened() -> None:
 @in_loop
 async def test_labels_are_bounded_and_no_series_falls() -> None:
     """Of many strangers the most served have names, the others share one; sums are kept from scrape to scrape."""
-    fake = Fake(tokens=3)
-    async with served(fake.app) as url, world(url, metrics=True) as here:
-        before: Samples = {}
+    async with faked(Fake(tokens=3), metrics=True) as (_, here):
+        before: dict[Sample, float] = {}
         for start in (0, 15):
             for i in range(start, start + 15):
                 for _ in range(1 + i % 3):
@@ -80,17 +67,13 @@ async def test_labels_are_bounded_and_no_series_falls() -> None:
 @in_loop
 async def test_in_priority_mode_calls_go_on_at_once_with_a_tag() -> None:
     """More than any window are at the server together; whoever asked for much has larger numbers than who comes new."""
-    fake = Fake()
-    fake.answers.clear()
     clients = {name: ClientConfig() for name in ("hog", "light")}
     fields: dict[str, Any] = {"mode": "priority", "window_tokens": None, "window_requests": None}
-    async with served(fake.app) as url, world(url, clients=clients, **fields) as here:
+    async with faked(Fake(held=True), clients=clients, **fields) as (fake, here):
         calls = [asyncio.ensure_future(here.ask("hog", max_tokens=500, priority=-5)) for _ in range(300)]
-        while fake.running < 300:
-            await asyncio.sleep(0.01)
+        await until(lambda: fake.running >= 300)
         calls.append(asyncio.ensure_future(here.ask("light")))
-        while fake.running < 301:
-            await asyncio.sleep(0.01)
+        await until(lambda: fake.running >= 301)
         fake.answers.set()
         assert {answer.status_code for answer in await asyncio.gather(*calls)} == {200}
         *hogs, light = [asked["priority"] for asked in fake.asked]
@@ -102,7 +85,6 @@ async def test_in_priority_mode_calls_go_on_at_once_with_a_tag() -> None:
 @in_loop
 async def test_an_organisation_gains_nothing_by_many_keys() -> None:
     """Of two organisations with equal weight one has four keys and the other one: each has half of what is served."""
-    fake = Fake(tokens=10)
     names = ("k1", "k2", "k3", "k4")
     clients = {name: ClientConfig(organisation="many", user=name[1]) for name in names}
     clients["alone"] = ClientConfig(organisation="one")
@@ -112,16 +94,13 @@ async def test_an_organisation_gains_nothing_by_many_keys() -> None:
         "clients": clients,
         "organisations": {"many": OrganisationConfig(users={"1": 2}), "one": OrganisationConfig()},
     }
-    async with served(fake.app) as url, world(url, window_requests=1, **fields) as here:
-        fake.answers.clear()
+    async with faked(Fake(tokens=10, held=True), window_requests=1, **fields) as (fake, here):
         calls = [asyncio.ensure_future(here.ask(name)) for _ in range(20) for name in (*names, "alone")]
-        while here.gateway.window.waiting < 99:
-            await asyncio.sleep(0.01)
+        await until(lambda: here.gateway.window.waiting >= 99)
         fake.answers.set()
-        while here.gateway.outcomes["finished"] < 36:
-            await asyncio.sleep(0.001)
+        await until(lambda: here.gateway.outcomes["finished"] >= 36, pause=0.001)
         said = here.status["clients"]
         alone, many = said["alone"]["output_tokens"], sum(said[name]["output_tokens"] for name in names)
         await asyncio.gather(*calls)
     assert 0.75 <= alone / many <= 1.35
-    assert here.gateway.window.set_aside is None
+    assert here.gateway.window.guard.set_aside is None

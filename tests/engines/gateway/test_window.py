@@ -78,7 +78,7 @@ class World:
         used = sum(self.sizes[request_id] for request_id in self.where)
         assert self.window.in_flight_tokens == used <= self.window.tokens
         assert len(self.window.servers.present) == len(self.there)
-        self.policy.check(self.window.state)
+        self.policy.check(self.window.guard.state)
 
     def drain(self) -> None:
         """A server comes that takes every request, all servers are up, and what runs ends until nothing is left."""
@@ -154,7 +154,7 @@ def test_whatever_happens_the_gap_is_within_its_bound_and_every_request_ends_onc
         world.check()
     world.drain()
     assert sorted(world.ends) == list(range(len(world.sizes)))
-    assert (window.waiting, window.in_flight, window.in_flight_tokens, window.set_aside) == (0, 0, 0, None)
+    assert (window.waiting, window.in_flight, window.in_flight_tokens, window.guard.set_aside) == (0, 0, 0, None)
     assert world.report.bound_violations == 0
     broken = {key for key, found in world.report.assumptions.items() if found.theorems and found.violated}
     assert broken <= ALLOWED
@@ -212,22 +212,6 @@ def test_a_window_that_forgets_reservations_is_caught() -> None:
     assert world.report.assumptions["MemReserve"].violated
 
 
-def test_weights_are_shares_of_what_is_served() -> None:
-    """Of two clients that always wait one with weight 3 gets three times the tokens, within the bound."""
-    world = World(fixed=SHARES)
-    window = world.window
-    window.configure(Client(0, "gold", 3), 0)
-    for request_id in range(800):
-        window.arrive(request_id, request_id % 2, 10, 10, 0)
-    for _ in range(300):
-        world.admit()
-        request_id = next(iter(world.where))
-        world.end(request_id, window.finish, 10, 10)
-    gold, other = (world.window.usage.output_tokens[client] for client in (0, 1))
-    assert 2.7 <= gold / other <= 3.3
-    assert world.report.bound_violations == 0
-
-
 def test_a_large_request_is_not_passed_for_ever() -> None:
     """It waits for a server that has room for it; no later one goes first, and then it goes there."""
     world = World("fcfs", fixed=SHARES)
@@ -268,7 +252,7 @@ def test_a_policy_that_raises_is_set_aside_and_no_request_is_lost() -> None:
             world.end(request_id, world.window.finish, 5, 5)
     assert order == sorted(order)
     assert sorted(world.ends) == list(range(20))
-    assert world.window.set_aside == "exception: RuntimeError: no"
+    assert world.window.guard.set_aside == "exception: RuntimeError: no"
 
 
 def test_bad_arrivals_are_refused() -> None:
@@ -317,8 +301,8 @@ def test_a_window_that_grows_keeps_its_clients_weights() -> None:
 
 @pytest.mark.parametrize("gold", [1, 4])
 def test_unknown_clients_beside_a_client_with_a_weight_are_within_the_bound(gold: int) -> None:
-    """Clients that are not configured have weight 1: what they are charged counts in the same unit as the others', and
-    the bound is for them, too."""
+    """Clients that always wait share by weight, within the bound.  Those that are not configured have weight 1: what
+    they are charged counts in the same unit as the others', and the bound is for them, too."""
     world = World()
     if gold > 1:
         world.window.configure(Client(0, "gold", gold), 0)

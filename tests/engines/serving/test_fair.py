@@ -9,13 +9,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fairsched.engines.serving import BlockKeys, Engine, Executor
-from fairsched.engines.serving.metrics import monitor_of
+from fairsched.engines.serving import BlockKeys, Engine, Executor, monitor_of
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.model.monitor import Monitor
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from tests.engines.serving.test_loop import Ticks
+from tests.engines.serving.test_loop import engine_of
 from tests.support.fake_executor import FakeExecutor
 from tests.support.torch.scenarios import MODEL
 
@@ -34,11 +33,6 @@ def policy_of(name: str) -> ComposedPolicy:
     return with_parameters(policy, {"quantum": "64", "max_batched_tokens": "32"}) if name == "dlpm" else policy
 
 
-def function() -> Executor:
-    """Tokens from a fixed function."""
-    return FakeExecutor()
-
-
 def model() -> Executor:
     """Tokens of the tiny model."""
     return TorchExecutor(MODEL, CAPACITY, page_tokens=PAGE, running_max=16)
@@ -47,13 +41,12 @@ def model() -> Executor:
 def flooded(policy: ComposedPolicy, executor: Executor, monitor: Monitor) -> Engine:
     """Serve the load: whenever the queue is short the flooder sends ten requests with one prefix, and the other client
     one of its own; both wait all the time.  The monitor is looked at after each step."""
-    engine = Engine(
+    engine = engine_of(
         policy,
         executor,
         kv_capacity_tokens=CAPACITY,
         block_keys=BlockKeys(PAGE, secret=b"fixed"),
         listeners=[monitor.observe_all],
-        now_ns=Ticks(),
     )
     sent = 0
     for step in range(STEPS):
@@ -76,7 +69,7 @@ def flooded(policy: ComposedPolicy, executor: Executor, monitor: Monitor) -> Eng
     return engine
 
 
-@pytest.mark.parametrize("make", [function, model])
+@pytest.mark.parametrize("make", [FakeExecutor, model])
 @pytest.mark.parametrize("name", [*FAIR, *UNFAIR])
 def test_a_flood_is_held_to_the_bound(name: str, make: Callable[[], Executor]) -> None:
     """Under VTC and DLPM no step passes the bound or breaks an assumption; under FCFS and LPM the same load does."""

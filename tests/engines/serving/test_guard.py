@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
-from fairsched.engines.serving import Answer, Engine
+from fairsched.engines.serving import Engine
 from fairsched.engines.serving.guard.guard import Cause, from_history
 from fairsched.engines.serving.guard.history import history
 from fairsched.model.events import Admitted, Arrived, Decoded, Finished
@@ -24,7 +24,7 @@ from fairsched.policies.orders.abilities import Promotes, Regroups
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import worker_states
-from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, Ticks, composed, send, timeless, wanted
+from tests.engines.serving.test_loop import SENT, Ends, check_tokens, composed, engine_of, load, timeless
 from tests.support import misbehaving
 from tests.support.fake_executor import FakeExecutor, answer_of
 from tests.support.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
@@ -32,9 +32,8 @@ from tests.support.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
 
 def serve(policy: AnyLocalPolicy, requests: int = 12, **options: Any) -> tuple[Engine, Ends]:
     """Serve some requests of three clients, and check that each got its tokens and ended once."""
-    ends, executor = Ends(), FakeExecutor()
-    options.setdefault("fallback", FCFS())
-    engine = Engine(policy, executor, kv_capacity_tokens=60, listeners=[ends], now_ns=Ticks(), **options)
+    ends = Ends()
+    engine = engine_of(policy, listeners=[ends], **{"kv_capacity_tokens": 60, "fallback": FCFS(), **options})
     sent = []
     for i in range(requests):
         prompt = [i % 3] * 6 + [i % 5] * (1 + i % 7)
@@ -133,14 +132,7 @@ def test_a_policy_that_returns_late() -> None:
     """Its late plan is thrown away, what it has seen is kept, and then it decides again and knows everything."""
     sleeper = Sleeping(VTC(), (None,))
     ends = Ends()
-    engine = Engine(
-        sleeper,
-        FakeExecutor(),
-        kv_capacity_tokens=60,
-        fallback=FCFS(),
-        decision_budget_ns=50_000_000,
-        listeners=[ends],
-    )
+    engine = engine_of(sleeper, kv_capacity_tokens=60, fallback=FCFS(), decision_budget_ns=50_000_000, listeners=[ends])
     for i in range(30):
         engine.ask(f"client-{i % 3}", [i % 3] * 6, 4 + i % 9)
     while len(ends.ended) < 5:
@@ -169,7 +161,7 @@ def test_a_policy_within_its_budget() -> None:
 
 def test_a_replaced_policy_knows_what_waits() -> None:
     """After `replace_policy` without a state the new policy is told the present; whoever was set aside is forgotten."""
-    engine = Engine(Misbehaving(VTC(), (misbehaving.raises,)), FakeExecutor(), kv_capacity_tokens=60, fallback=FCFS())
+    engine = engine_of(Misbehaving(VTC(), (misbehaving.raises,)), kv_capacity_tokens=60, fallback=FCFS())
     answers = [engine.ask("a", [i, 1, 2], 10) for i in range(40)]
     while engine.guard.set_aside is None:
         assert engine.step()
@@ -190,19 +182,16 @@ def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], st
     Where no gate remembers debts, and no order for how long each waits, it decides what the policy decides that saw
     everything.
     """
-    engine = Engine(policy, FakeExecutor(), kv_capacity_tokens=CAPACITY, now_ns=Ticks())
-    for each in sent:
-        send(engine, *each)
-        engine.step()
+    engine = engine_of(policy)
+    load(engine, sent)
     for _ in range(steps):
         engine.step()
     told = from_history(policy, None, history(engine.state, engine.clients.all, 10**6))
     policy.check(told)
     worker_invariants.check_copy(told.cache, engine.state.cache)
     known = engine.policy_state
-    assert {i: e.generated_tokens for i, e in told.queue.entries.items()} == {
-        i: e.generated_tokens for i, e in known.queue.entries.items()
-    }
+    queue = {i: e.generated_tokens for i, e in known.queue.entries.items()}
+    assert {i: e.generated_tokens for i, e in told.queue.entries.items()} == queue
     flights = {i: (f.extend_tokens, f.kv_tokens) for i, f in known.flights.items()}
     assert {i: (f.extend_tokens, f.kv_tokens) for i, f in told.flights.items()} == flights
     if not policy.gate.grouped and not isinstance(policy.order, Promotes):
@@ -232,11 +221,9 @@ def test_debts_are_kept_when_a_policy_lost_track(
     order counts how long each waits, or ranks together what has come, that begins anew."""
     if capped and isinstance(policy.gate, DeficitGate):
         policy = attrs.evolve(policy, gate=attrs.evolve(policy.gate, quantum=9, in_flight_cap_tokens=25))
-    engine = Engine(policy, FakeExecutor(), kv_capacity_tokens=CAPACITY, now_ns=Ticks())
+    engine = engine_of(policy)
     engine.configure_client("client-1", 3)
-    for each in sent:
-        send(engine, *each)
-        engine.step()
+    load(engine, sent)
     for _ in range(steps):
         engine.step()
     last = engine.policy_state
@@ -280,27 +267,11 @@ def test_every_request_ends_once_whatever_a_policy_does(
 ) -> None:
     """Under any mix of misbehaviour and with callers that give up, each request ends once, with tokens of its own."""
     ends, executor = Ends(), FakeExecutor()
-    engine = Engine(
-        policy,
-        executor,
-        kv_capacity_tokens=CAPACITY,
-        fallback=None if fallback is None else attrs.evolve(LOCAL_POLICIES[fallback], batching=policy.inner.batching),
-        listeners=[ends],
-        now_ns=Ticks(),
-    )
-    answers: list[Answer] = []
-    for i, each in enumerate(sent):
-        answers.append(send(engine, *each))
-        engine.step()
-        if i in gone:
-            engine.cancel(i // 2)
+    other = None if fallback is None else attrs.evolve(LOCAL_POLICIES[fallback], batching=policy.inner.batching)
+    engine = engine_of(policy, executor, fallback=other, listeners=[ends])
+    answers = load(engine, sent, gone=gone)
     engine.run_until_idle()
-    for answer, (_, prompt, output, exact) in zip(answers, sent, strict=True):
-        expected = wanted(prompt, output, exact)
-        if answer.outcome == "finished":
-            assert answer.tokens == expected
-        else:
-            assert answer.tokens == expected[: len(answer.tokens)]
+    check_tokens(answers, sent)
     assert ends.ended == Counter(answer.request_id for answer in answers)
     assert engine.executor_failures == 0
     assert not executor.contexts

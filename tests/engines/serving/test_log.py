@@ -14,7 +14,7 @@ from fairsched.model.serialization import digest
 from fairsched.policies.catalog import FCFS, VTC
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
-from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, Ticks, composed, send
+from tests.engines.serving.test_loop import CAPACITY, SENT, composed, engine_of, send
 from tests.support import misbehaving
 from tests.support.fake_executor import FailingExecutor, FakeExecutor
 from tests.support.logs import build
@@ -28,14 +28,7 @@ def serve(path: Path, policy: ComposedPolicy, sent: list[Any], gone: list[int], 
     spares = [FailingExecutor(after) for after in fails]
     executors = iter([*spares, FakeExecutor()])
     with ServingLog(path, policy.name, parameters(policy), kv_capacity_tokens=CAPACITY) as log:
-        engine = Engine(
-            policy,
-            next(executors),
-            kv_capacity_tokens=CAPACITY,
-            make_executor=lambda: next(executors),
-            log=log,
-            now_ns=Ticks(),
-        )
+        engine = engine_of(policy, next(executors), make_executor=lambda: next(executors), log=log)
         for i, each in enumerate(sent):
             send(engine, *each)
             engine.step()
@@ -71,17 +64,9 @@ def test_a_live_log_replays(policy: ComposedPolicy, sent: list[Any], gone: list[
 def test_a_log_of_refused_decisions_replays(tmp_path: Path) -> None:
     """What the guard did instead is what happened: the log of a policy that overcommits replays to its state."""
     policy = Misbehaving(VTC(), (misbehaving.overcommits, None, None, None))
-    path, ends = tmp_path / "live.jsonl", Ends()
+    path = tmp_path / "live.jsonl"
     with ServingLog(path, "vtc", parameters(VTC()), kv_capacity_tokens=CAPACITY) as log:
-        engine = Engine(
-            policy,
-            FakeExecutor(),
-            kv_capacity_tokens=CAPACITY,
-            fallback=FCFS(),
-            log=log,
-            listeners=[ends],
-            now_ns=Ticks(),
-        )
+        engine = engine_of(policy, fallback=FCFS(), log=log)
         for i in range(20):
             engine.ask(f"client-{i % 3}", [i % 2, 1, i % 5], 6)
             engine.step()
@@ -105,7 +90,7 @@ def test_the_command_line_reads_it(tmp_path: Path, capsys: Any) -> None:
 def test_a_log_that_fails_does_not_stop_the_engine(tmp_path: Path) -> None:
     """When the file cannot be written any more, the engine serves on without a log."""
     with ServingLog(tmp_path / "live.jsonl", "fcfs", parameters(FCFS()), kv_capacity_tokens=CAPACITY) as log:
-        engine = Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=CAPACITY, log=log)
+        engine = engine_of(FCFS(), log=log)
     answer = engine.ask("a", [1, 2, 3], 5)
     engine.run_until_idle()
     assert answer.outcome == "finished"

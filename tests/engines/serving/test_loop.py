@@ -1,6 +1,7 @@
 """The serving loop: every request ends exactly once with the tokens that are its own, whatever the policy does."""
 
 from collections import Counter
+from collections.abc import Container
 from typing import Any
 
 import attrs
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.serving import Answer, BlockKeys, Engine, Sampling
+from fairsched.engines.serving import Answer, BlockKeys, Engine, Executor, Sampling
 from fairsched.model.events import Cancelled, Event, Finished, Rejected
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
@@ -77,6 +78,30 @@ def wanted(prompt: list[int], output: int, exact: bool) -> list[int]:
     return tokens[: stop + 1]
 
 
+def engine_of(policy: Any, executor: Executor | None = None, **options: Any) -> Engine:
+    """An engine with room for `CAPACITY` tokens, whose clock ticks."""
+    return Engine(policy, executor or FakeExecutor(), **{"kv_capacity_tokens": CAPACITY, "now_ns": Ticks(), **options})
+
+
+def load(engine: Engine, sent: list[Any], steps_between: int = 1, gone: Container[int] = ()) -> list[Answer]:
+    """Send requests with some steps between them; after those with a number in `gone` an earlier one is cancelled."""
+    answers = []
+    for i, each in enumerate(sent):
+        answers.append(send(engine, *each))
+        for _ in range(steps_between):
+            engine.step()
+        if i in gone:
+            engine.cancel(i // 2)
+    return answers
+
+
+def check_tokens(answers: list[Answer], sent: list[Any]) -> None:
+    """Each answer has the tokens of its prompt alone: all of them if it finished, and otherwise the first ones."""
+    for answer, (_, prompt, output, exact) in zip(answers, sent, strict=True):
+        expected = wanted(prompt, output, exact)
+        assert answer.tokens == (expected if answer.outcome == "finished" else expected[: len(answer.tokens)])
+
+
 @given(composed(), SENT, st.sampled_from([1, 2, 5]))
 @settings(max_examples=150)
 def test_every_request_gets_its_own_tokens(policy: ComposedPolicy, sent: list[Any], steps_between: int) -> None:
@@ -85,20 +110,14 @@ def test_every_request_gets_its_own_tokens(policy: ComposedPolicy, sent: list[An
     Outputs end where a stop token, the declared length or a given length says, and nobody intervenes.
     """
     executor, ends = FakeExecutor(), Ends()
-    engine = Engine(policy, executor, kv_capacity_tokens=CAPACITY, listeners=[ends], now_ns=Ticks())
-    answers = []
-    for each in sent:
-        answers.append(send(engine, *each))
-        for _ in range(steps_between):
-            engine.step()
+    engine = engine_of(policy, executor, listeners=[ends])
+    answers = load(engine, sent, steps_between)
     engine.run_until_idle()
+    check_tokens(answers, sent)
     for answer, (_, prompt, output, exact) in zip(answers, sent, strict=True):
-        if len(prompt) + output + 2 * exact > CAPACITY:
-            assert answer.outcome == "rejected"
-            assert "worker 0 holds 40 in all" in answer.reason
-        else:
-            assert answer.outcome == "finished"
-            assert answer.tokens == wanted(prompt, output, exact)
+        fits = len(prompt) + output + 2 * exact <= CAPACITY
+        assert answer.outcome == ("finished" if fits else "rejected")
+        assert fits or "worker 0 holds 40 in all" in answer.reason
     assert ends.ended == Counter(answer.request_id for answer in answers)
     assert not engine.guard.interventions
     assert engine.executor_failures == 0
@@ -137,20 +156,8 @@ def test_leaping_is_stepping(policy: ComposedPolicy, sent: list[Any], steps_betw
     heard = []
     for asked in (policy, AskedEachStep(policy)):
         ends = Ends()
-        engine = Engine(
-            asked,
-            FakeExecutor(),
-            kv_capacity_tokens=CAPACITY,
-            block_keys=BlockKeys(4, secret=b"fixed"),
-            listeners=[ends],
-            now_ns=Ticks(),
-        )
-        for i, each in enumerate(sent):
-            send(engine, *each)
-            for _ in range(steps_between):
-                engine.step()
-            if i == gone:
-                engine.cancel(i // 2)
+        engine = engine_of(asked, block_keys=BlockKeys(4, secret=b"fixed"), listeners=[ends])
+        load(engine, sent, steps_between, [gone])
         engine.run_until_idle()
         heard.append([timeless(event) for event in ends.events])
         assert not engine.guard.interventions
@@ -159,7 +166,7 @@ def test_leaping_is_stepping(policy: ComposedPolicy, sent: list[Any], steps_betw
 
 def test_leaps_ask_the_policy_less_often() -> None:
     """A plan that stays valid is repeated: a long decode costs one decision, and the same steps as without."""
-    engine = Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=4096, now_ns=Ticks())
+    engine = engine_of(FCFS(), kv_capacity_tokens=4096)
     engine.ask("alone", [1, 2, 3], 1000)
     engine.run_until_idle()
     assert engine.times.steps == 1000
@@ -168,25 +175,24 @@ def test_leaps_ask_the_policy_less_often() -> None:
 
 def test_a_request_that_is_none_is_refused() -> None:
     """Each kind of bad request raises an error that says what is wrong, and leaves no trace."""
-    engine = Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=100)
+    engine = engine_of(FCFS())
     with pytest.raises(ValueError, match="tokens are 0 to 96"):
         engine.ask("a", [VOCABULARY], 3)
-    request = engine.request("a", [1, 2], 3)
-    with pytest.raises(ValueError, match="a prompt of 2 tokens, and 1 are given"):
-        engine.submit(request, [1])
-    with pytest.raises(ValueError, match="1 to max_output_tokens = 3 tokens, not 4"):
-        engine.submit(request, [1, 2], output_tokens=4)
-    stranger = engine.block_keys.request(0, 5, [1, 2], 3)
-    with pytest.raises(ValueError, match="of client 5; 1 are known"):
-        engine.submit(stranger, [1, 2])
+    request, unknown = engine.request("a", [1, 2], 3), engine.block_keys.request(0, 5, [1, 2], 3)
+    for bad, prompt, output, message in (
+        (request, [1], None, "a prompt of 2 tokens, and 1 are given"),
+        (request, [1, 2], 4, "1 to max_output_tokens = 3 tokens, not 4"),
+        (unknown, [1, 2], None, "of client 5; 1 are known"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            engine.submit(bad, prompt, output_tokens=output)
     assert not engine.step()
     answer = engine.submit(request, [1, 2])
-    with pytest.raises(ValueError, match="request 0 was submitted before"):
-        engine.submit(request, [1, 2])
-    engine.run_until_idle()
-    assert answer.outcome == "finished"
-    with pytest.raises(ValueError, match="request 0 was submitted before"):
-        engine.submit(request, [1, 2])
+    for outcome in (None, "finished"):
+        assert answer.outcome == outcome
+        with pytest.raises(ValueError, match="request 0 was submitted before"):
+            engine.submit(request, [1, 2])
+        engine.run_until_idle()
 
 
 FAILURES = st.lists(
@@ -212,24 +218,11 @@ def test_every_request_ends_once_whatever_the_executor_does(
             raise ExecutorDiedError("no more machines")
         return made
 
-    engine = Engine(
-        policy,
-        next(executors, FakeExecutor()),
-        kv_capacity_tokens=CAPACITY,
-        make_executor=another,
-        listeners=[ends],
-        now_ns=Ticks(),
-    )
-    answers = []
-    for i, each in enumerate(sent):
-        answers.append(send(engine, *each))
-        engine.step()
-        if i == gone:
-            engine.cancel(i // 2)
+    engine = engine_of(policy, next(executors, FakeExecutor()), make_executor=another, listeners=[ends])
+    answers = load(engine, sent, gone=[gone])
     engine.run_until_idle()
-    for answer, (_, prompt, output, exact) in zip(answers, sent, strict=True):
-        expected = wanted(prompt, output, exact)
-        assert answer.tokens == (expected if answer.outcome == "finished" else expected[: len(answer.tokens)])
+    check_tokens(answers, sent)
+    for answer in answers:
         assert answer.outcome is not None
         if answer.outcome == "rejected":
             assert "holds 40 in all" in answer.reason or "executor" in answer.reason
@@ -241,7 +234,7 @@ def test_every_request_ends_once_whatever_the_executor_does(
 
 def test_an_executor_that_fails_without_a_spare() -> None:
     """What was open is rejected with the reason, and so is what comes later."""
-    engine = Engine(FCFS(), FailingExecutor(3), kv_capacity_tokens=CAPACITY)
+    engine = engine_of(FCFS(), FailingExecutor(3))
     answers = [engine.ask("a", [1, 2, 3], 10) for _ in range(3)]
     engine.run_until_idle()
     answers.append(engine.ask("a", [1], 1))
@@ -260,9 +253,7 @@ def test_a_request_that_kills_every_executor() -> None:
                 raise ExecutorDiedError("out of memory")
             return super().execute(plan)
 
-    engine = Engine(
-        FCFS(batching=BATCHINGS["chunked"](64, 1)), Allergic(), kv_capacity_tokens=CAPACITY, make_executor=Allergic
-    )
+    engine = engine_of(FCFS(batching=BATCHINGS["chunked"](64, 1)), Allergic(), make_executor=Allergic)
     poison = engine.ask("a", [96, 2, 3], 10)
     others = [engine.ask("a", [1, 2, i], 3) for i in range(3)]
     engine.run_until_idle()
@@ -274,8 +265,8 @@ def test_a_request_that_kills_every_executor() -> None:
 
 def test_callers_that_raise_or_go_during_a_step() -> None:
     """A caller whose callback raises is cancelled; one that cancels another, or asks again, does it between steps."""
-    executor, ends = FakeExecutor(), Ends()
-    engine = Engine(FCFS(), executor, kv_capacity_tokens=400, listeners=[ends])
+    ends = Ends()
+    engine = engine_of(FCFS(), listeners=[ends])
     heard: list[tuple[str, int | None]] = []
     more: list[Answer] = []
 
@@ -312,7 +303,7 @@ def test_a_listener_that_raises_is_not_called_again() -> None:
         raise RuntimeError("full")
 
     ends = Ends()
-    engine = Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=100, listeners=[raises, ends])
+    engine = engine_of(FCFS(), listeners=[raises, ends])
     engine.ask("a", [1], 3)
     engine.run_until_idle()
     assert len(calls) == 1
@@ -322,7 +313,7 @@ def test_a_listener_that_raises_is_not_called_again() -> None:
 def test_a_weight_is_told_and_a_closed_engine_takes_nothing() -> None:
     """A weight reaches the policy; closing cancels what is open, and whoever comes later is told."""
     executor = FakeExecutor()
-    engine = Engine(VTC(), executor, kv_capacity_tokens=100)
+    engine = engine_of(VTC(), executor, kv_capacity_tokens=100)
     engine.configure_client("gold", 3)
     assert list(engine.policy_state.gate.share) == [1]
     engine.configure_client("free", 1)

@@ -11,40 +11,34 @@ from fairsched.engines.serving import Engine, monitor_of
 from fairsched.engines.serving.metrics import EngineMetrics
 from fairsched.model.events import Admitted, Decoded, Prefilled
 from fairsched.policies.catalog import FCFS, VTC
-from tests.engines.serving.test_loop import Ends, Ticks
+from tests.engines.serving.test_loop import Ends, engine_of
 from tests.support import misbehaving
-from tests.support.fake_executor import FakeExecutor
 from tests.support.misbehaving import Misbehaving
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
-def scrape(registry: CollectorRegistry) -> dict[Sample, float]:
+def samples_of(text: str) -> dict[Sample, float]:
     """Every sample of a scrape, by name and labels."""
-    families = text_string_to_metric_families(generate_latest(registry).decode())
+    families = text_string_to_metric_families(text)
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
-def sample(samples: dict[Sample, float], name: str, **labels: str) -> float:
-    """One sample of worker 0."""
-    return samples[f"fairsched_{name}", frozenset({"worker": "0", **labels}.items())]
+def scrape(registry: CollectorRegistry) -> dict[Sample, float]:
+    """Every sample of a registry."""
+    return samples_of(generate_latest(registry).decode())
 
 
-def watched(policy: Any, clients_shown: int = 20, worker: int = 0) -> tuple[Engine, CollectorRegistry, Ends]:
+def sample(samples: dict[Sample, float], name: str, *, worker: str = "0", **labels: str) -> float:
+    """One sample of a worker."""
+    return samples[f"fairsched_{name}", frozenset({"worker": worker, **labels}.items())]
+
+
+def watched(policy: Any, clients_shown: int = 20) -> tuple[Engine, CollectorRegistry, Ends]:
     """An engine with metrics."""
     registry, ends = CollectorRegistry(), Ends()
-    engine = Engine(
-        policy,
-        FakeExecutor(),
-        kv_capacity_tokens=60,
-        worker=worker,
-        fallback=FCFS(),
-        listeners=[ends],
-        now_ns=Ticks(),
-    )
-    metrics = EngineMetrics(registry, clients_shown)
-    monitor = monitor_of(policy, 60, 12, worker)
-    metrics.watch(engine, monitor)
+    engine = engine_of(policy, kv_capacity_tokens=60, fallback=FCFS(), listeners=[ends])
+    EngineMetrics(registry, clients_shown).watch(engine, monitor_of(policy, 60, 12))
     return engine, registry, ends
 
 
@@ -141,7 +135,7 @@ def test_several_engines_have_one_registry() -> None:
     """Each worker has its own series; an engine that has served already is refused."""
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)
-    engines = [Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=60, worker=worker) for worker in range(2)]
+    engines = [engine_of(FCFS(), worker=worker) for worker in range(2)]
     for engine in engines:
         metrics.watch(engine)
     engines[1].ask("a", [1, 2], 5)

@@ -56,7 +56,7 @@ def test_clients_are_dense() -> None:
     clients.put(Client(0, "a", 3))
     assert [client.weight for client in clients.all] == [3, 2]
     assert "b" in clients
-    assert clients.id("b") == 1
+    assert clients["b"].id == 1
     with pytest.raises(ValueError, match="client 'c' has number 2, not 7"):
         clients.put(Client(7, "c"))
     with pytest.raises(ValueError, match="client 'a' has number 0, not 1"):

@@ -27,14 +27,13 @@ from fairsched.engines.serving.state.snapshot import (
     unpacked,
 )
 from fairsched.engines.serving.state.state_store import EngineStore
-from fairsched.model.events import Cancelled, Finished, Rejected
 from fairsched.model.serialization import digest
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, VTC
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import migrate
-from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, Ticks, composed, send
+from tests.engines.serving.test_loop import SENT, Ends, composed, engine_of, send
 from tests.support.fake_executor import FailingExecutor, FakeExecutor, answer_of
 
 DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 8))
@@ -70,7 +69,7 @@ class Life:
         }
         recorded = store.executor(executor or FakeExecutor())
         if recovery is None:
-            engine = Engine(self.policy, recorded, kv_capacity_tokens=CAPACITY, now_ns=Ticks(), **options)
+            engine = engine_of(self.policy, recorded, **options)
         else:
             engine = resume(recovery.saved, self.policy, recorded, **options)
             self.policy.check(engine.policy_state)
@@ -227,7 +226,7 @@ def life(tmp_path: Path) -> Iterator[Life]:
 
 
 def _served(policy: ComposedPolicy, steps: int = 6) -> Engine:
-    engine = Engine(policy, FakeExecutor(), kv_capacity_tokens=CAPACITY, now_ns=Ticks(), block_keys=KEYS)
+    engine = engine_of(policy, block_keys=KEYS)
     for i in range(9):
         engine.ask(f"client-{i % 3}", [i % 3, 1, i % 5], 6)
     for _ in range(steps):
@@ -242,12 +241,8 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
     again = restore(snapshot(DEFICIT, saved), DEFICIT)
     assert digest(again.policy_state) == digest(saved.policy_state)
     assert digest(again.worker) == digest(saved.worker)
-    assert (again.clients, again.open, again.next_id, again.now_ns) == (
-        saved.clients,
-        saved.open,
-        saved.next_id,
-        saved.now_ns,
-    )
+    for name in ("clients", "open", "next_id", "now_ns"):
+        assert getattr(again, name) == getattr(saved, name)
     assert [unpacked(each.prompt_ids) for each in again.open] == [list(a.prompt_ids) for a in engine.answers.values()]
 
 
@@ -372,9 +367,9 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_journal_that_cannot_be_written_does_not_stop_the_engine(life: Life, caplog: Any) -> None:
     """The engine serves on and says so; the next snapshot begins a new journal."""
     store, engine, _ = life.begin()
-    store._journal._file.close()  # type: ignore[union-attr]
+    store._file.close()  # type: ignore[union-attr]
     with open(os.devnull, "rb", buffering=0) as readonly:
-        store._journal._file = readonly  # type: ignore[union-attr]
+        store._file = readonly
         engine.ask("a", [1, 2, 3], 3)
     assert store.failure is not None
     assert "cannot be written any more" in caplog.text
@@ -400,10 +395,3 @@ def test_the_state_of_a_policy_that_is_set_aside_replaces_no_good_one(life: Life
     again = store.recover(DEFICIT)
     assert again is not None
     assert again.saved.worker.queue[0].generated_tokens == len(engine.answers[0].tokens) > 1
-
-
-def test_what_a_listener_hears_is_what_ended() -> None:
-    """The three kinds of ends, as the tests above count them."""
-    ends = Ends()
-    ends([Finished(0, 0, 1, 0, 3), Cancelled(0, 0, 2, 0, False, 0, 0), Rejected(0, 0, 3, 0, "no room")])
-    assert ends.ended == Counter([1, 2, 3])

@@ -20,6 +20,7 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.policies.registry import ROUTERS
+from tests.support.adapters.loops import until
 
 
 class _Quiet(uvicorn.Server):
@@ -57,10 +58,10 @@ def events(tokens: int) -> list[bytes]:
 class Fake:
     """A server: `tokens` of output, `pause` seconds before each event; what it was asked and who left.
 
-    While `answers` is not set, calls that are no streams are held.
+    While `answers` is not set, calls that are no streams are held, from the start if it is `held`.
     """
 
-    def __init__(self, tokens: int = 3, pause: float = 0.0, status: int = 200) -> None:
+    def __init__(self, tokens: int = 3, pause: float = 0.0, status: int = 200, *, held: bool = False) -> None:
         self.tokens = tokens
         self.pause = pause
         self.status = status
@@ -68,7 +69,8 @@ class Fake:
         self.keys: list[str | None] = []
         self.left = 0
         self.answers = asyncio.Event()
-        self.answers.set()
+        if not held:
+            self.answers.set()
         self.running = self.running_max = 0
         self.app = Starlette(
             routes=[
@@ -153,15 +155,11 @@ class World:
 
     async def told(self, outcome: str, count: int) -> None:
         """Wait until so many calls ended so."""
-        async with asyncio.timeout(30):
-            while self.gateway.outcomes[outcome] < count:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.gateway.outcomes[outcome] >= count)
 
     async def emptied(self) -> None:
         """Wait until nothing is left of any call."""
-        async with asyncio.timeout(10):
-            while not self.empty():
-                await asyncio.sleep(0.005)
+        await until(self.empty)
 
     async def ask(self, client: str = "a", **fields: Any) -> httpx.Response:
         """A chat completion for the client."""
@@ -178,7 +176,7 @@ async def world(
     servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
     config = GatewayConfig(servers, limits=limits, **{"identify": "header", "status": True, **fields})
     policy = gateway_policy(config, Path("test.toml"))
-    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow).gateway
+    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)
     async with (
         served(application(gateway)) as url,
         httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(keepalive_expiry=2.0)) as http,
@@ -186,3 +184,10 @@ async def world(
         made = World(gateway, http)
         yield made
         await made.emptied()
+
+
+@asynccontextmanager
+async def faked(fake: Fake, **fields: Any) -> AsyncIterator[tuple[Fake, World]]:
+    """A gateway before one server, and that server."""
+    async with served(fake.app) as url, world(url, **fields) as here:
+        yield fake, here

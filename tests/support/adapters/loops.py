@@ -22,3 +22,10 @@ def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
         asyncio.run(bounded())
 
     return run
+
+
+async def until(over: Callable[[], object], seconds: float = SECONDS / 3, pause: float = 0.005) -> None:
+    """Wait until something is so, and look every `pause` seconds."""
+    async with asyncio.timeout(seconds):
+        while not over():
+            await asyncio.sleep(pause)
