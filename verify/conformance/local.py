@@ -23,27 +23,19 @@ import sys
 
 import attrs
 import msgspec
-from hypothesis import HealthCheck, target
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis import target
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairsched.model import worker as transitions
 from fairsched.model.events import ClientConfigured, Rejected, WorkerJoined
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
-from fairsched.model.worker import InfeasiblePlanError
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.play import SAVED_MAX, Play
-from fairsched.verify.conformance.strategies import bursts, requests
+from fairsched.verify.conformance.strategies import bursts, requests, run_battery
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
@@ -61,22 +53,16 @@ class World:
     clients: int = 4
 
 
-def machine(policy: AnyLocalPolicy, world: World | None = None) -> type["PolicyMachine"]:
-    """The state machine of a policy, for those who want to run it their own way."""
-    name = f"Conformance[{type(policy).__name__}]"
-    return type(name, (PolicyMachine,), {"policy": policy, "world": world or World()})
-
-
 def check_local_policy(
     policy: AnyLocalPolicy, world: World | None = None, settings: hypothesis_settings | None = None
 ) -> None:
     """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed.
 
     `settings` says how many runs of how many steps (default: the Hypothesis profile that is loaded, 100 of 50 unless it
-    says otherwise; `verify.profiles` has two).  No run is judged by the time that it takes.
+    says otherwise; `strategies` has two).  No run is judged by the time that it takes.
     """
-    chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine(policy, world), settings=chosen)
+    name = f"Conformance[{type(policy).__name__}]"
+    run_battery(type(name, (PolicyMachine,), {"policy": policy, "world": world or World()}), settings)
 
 
 def arrivals(world: World) -> st.SearchStrategy[list[Request]]:
@@ -121,9 +107,8 @@ class PolicyMachine(Play, RuleBasedStateMachine):
             if refusal is not None:
                 self.tell(Rejected(self.now_ns, 0, request.id, request.client, refusal))
                 continue
-            self.worker, events = transitions.arrive(self.worker, request, output_tokens, self.now_ns)
             self.alive.add(request.id)
-            self.tell(*events)
+            self.follow(transitions.arrive(self.worker, request, output_tokens, self.now_ns))
 
     # --- what the worker does ---------------------------------------------------------------------------------------
 
@@ -149,8 +134,7 @@ class PolicyMachine(Play, RuleBasedStateMachine):
     def stop(self, index: int) -> None:
         """An output ends earlier than was foreseen, between two steps."""
         decoding = sorted(i for i, flight in self.worker.in_flight.items() if flight.clock_start is not None)
-        self.worker, events = transitions.stop(self.worker, decoding[index % len(decoding)], self.now_ns)
-        self.tell(*events)
+        self.follow(transitions.stop(self.worker, decoding[index % len(decoding)], self.now_ns))
 
     @rule(begun=st.booleans())
     def fail(self, begun: bool) -> None:
@@ -158,9 +142,8 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         if begun:
             self.begin_decided()
         before = self.worker
-        self.worker, events = transitions.lose(before, self.now_ns)
+        self.follow(transitions.lose(before, self.now_ns))
         worker_invariants.check_lost(before, self.worker)
-        self.tell(*events)
 
     # --- what others do ---------------------------------------------------------------------------------------------
 
@@ -169,8 +152,7 @@ class PolicyMachine(Play, RuleBasedStateMachine):
     def cancel(self, index: int) -> None:
         """A caller gives up on a waiting or running request, between two steps."""
         request_id = sorted(self.alive)[index % len(self.alive)]
-        self.worker, events = transitions.cancel(self.worker, request_id, self.now_ns)
-        self.tell(*events)
+        self.follow(transitions.cancel(self.worker, request_id, self.now_ns))
 
     @rule(client=st.integers(0, 4), weight=st.integers(1, 4))
     def configure(self, client: int, weight: int) -> None:
@@ -187,27 +169,16 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         """The engine changes the plan: the decided state is dropped, and the policy is told what happened instead."""
         self.obeyed = False
         plan, _ = self.decide()
-        plan = changed(plan, change)
-        try:
-            events = self.begin(plan)
-        except InfeasiblePlanError:
+        if not self.attempt(changed(plan, change)):
             # Dropping an admission may take away a prefix that others counted on: then the engine does nothing.
-            plan = StepPlan(decode=False)
-            events = self.begin(plan)
-        self.tell(*events)
-        self.finish(plan, 1)
+            assert self.attempt(StepPlan(decode=False))
 
     @precondition(lambda m: m.worker.running)
     @rule(index=st.integers(0, 99))
     def swap_past_policy(self, index: int) -> None:
         """An engine swaps out whom it likes, as far as host memory goes; the policy lets it in again."""
-        plan = StepPlan(swap_out=(sorted(self.worker.running)[index % len(self.worker.running)],), decode=False)
-        try:
-            events = self.begin(plan)
-        except InfeasiblePlanError:
-            return
-        self.tell(*events)
-        self.finish(plan, 1)
+        chosen = sorted(self.worker.running)[index % len(self.worker.running)]
+        self.attempt(StepPlan(swap_out=(chosen,), decode=False))
 
     @precondition(lambda m: m.worker.queue)
     @rule(index=st.integers(0, 99), honest=st.booleans())
@@ -222,13 +193,7 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         planned = cached if honest else 0
         reserved = request.max_output_tokens - waiting.generated_tokens
         admission = Admission(request_id, request.client, context - planned, planned, reserved)
-        plan = StepPlan((), (admission,), ((request_id, context - cached),), decode=False)
-        try:
-            events = self.begin(plan, honest)
-        except InfeasiblePlanError:
-            return
-        self.tell(*events)
-        self.finish(plan, 1)
+        self.attempt(StepPlan((), (admission,), ((request_id, context - cached),), decode=False), honest)
 
     @precondition(lambda m: m.saved)
     @rule(index=st.integers(0, SAVED_MAX - 1))
@@ -259,22 +224,14 @@ class PolicyMachine(Play, RuleBasedStateMachine):
 
 def changed(plan: StepPlan, change: str) -> StepPlan:
     """The plan as an engine might change it."""
-    gone: set[int] = set()
-    chunks = plan.chunks
     if change == "idle":
         return StepPlan(plan.preempt, decode=False, swap_out=plan.swap_out)
     if change == "no-swaps":
         return msgspec.structs.replace(plan, preempt=plan.preempt + plan.swap_out, swap_out=(), swap_in=())
-    if change == "no-admissions":
-        gone = {admission.request_id for admission in plan.admit}
-    elif change == "not-the-first":
-        gone = {admission.request_id for admission in plan.admit[:1]}
-    elif change == "not-the-last":
-        gone = {admission.request_id for admission in plan.admit[-1:]}
-    elif change == "half-chunks":
-        chunks = tuple((i, (tokens + 1) // 2) for i, tokens in chunks)
-    else:
-        chunks = ()
+    dropped = {"no-admissions": plan.admit, "not-the-first": plan.admit[:1], "not-the-last": plan.admit[-1:]}
+    gone = {admission.request_id for admission in dropped.get(change, ())}
+    halves = tuple((i, (tokens + 1) // 2) for i, tokens in plan.chunks)
+    chunks = {"half-chunks": halves, "no-chunks": ()}.get(change, plan.chunks)
     return StepPlan(
         plan.preempt,
         tuple(admission for admission in plan.admit if admission.request_id not in gone),

@@ -27,8 +27,8 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import EXTEND_AS_PLANNED, GATE_RESPECTED
 from fairsched.model.view import Host, WorkerView
-from fairsched.model.worker import WorkerState, violations
-from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
+from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, Explains, WaitReason
 from fairsched.policies.local import AnyLocalState, LocalState
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.event_invariants import Ledger
@@ -79,6 +79,18 @@ class WorkerPlay:
 def admitted(events: Iterable[Event]) -> list[int]:
     """Return the requests that are admitted in these events, in order."""
     return [event.request_id for event in events if isinstance(event, Admitted)]
+
+
+def encoded(policy: AnyLocalPolicy | AnyClusterPolicy, state: Any) -> bytes:
+    """Return a state as bytes that are equal exactly when the states are."""
+    return msgspec.json.encode(policy.state_to_json(state))
+
+
+def restored(policy: AnyLocalPolicy | AnyClusterPolicy, state: Any) -> Any:
+    """Return the state after it was written and read; the same, as far as one can write it."""
+    read = policy.state_from_json(json.loads(json.dumps(policy.state_to_json(state))))
+    assert encoded(policy, read) == encoded(policy, state), "a state was read as another"
+    return read
 
 
 class Play:
@@ -142,15 +154,13 @@ class Play:
 
     def restart(self) -> None:
         """The state is written and read, and goes on."""
-        document = json.loads(json.dumps(self.policy.state_to_json(self.state)))
-        restored = self.policy.state_from_json(document)
-        assert self.encoded(restored) == self.encoded(self.state)
+        read = restored(self.policy, self.state)
         view = self.worker.view(self.now_ns)
         plan, decided = self.policy.decide(self.state, view)
-        again, decided_again = self.policy.decide(restored, view)
+        again, decided_again = self.policy.decide(read, view)
         assert again == plan
         assert self.encoded(decided_again) == self.encoded(decided)
-        self.state = restored
+        self.state = read
 
     def serve(self) -> None:
         """Whatever is left is served, and every step of that computes something.
@@ -176,7 +186,7 @@ class Play:
 
     def encoded(self, state: Any) -> bytes:
         """A state as bytes that are equal exactly when the states are."""
-        return msgspec.json.encode(self.policy.state_to_json(state))
+        return encoded(self.policy, state)
 
     def same(self, one: Any, other: Any) -> bool:
         """Whether two states are equal."""
@@ -192,6 +202,21 @@ class Play:
                 self.alive.discard(event.request_id)
             if not (decided and isinstance(event, FOLDED)):
                 self.state = self.policy.observe(self.state, event)
+
+    def follow(self, done: transitions.Step) -> None:
+        """Take over the worker after a transition; the policy learns its events."""
+        self.worker, events = done
+        self.tell(*events)
+
+    def attempt(self, plan: StepPlan, honest: bool = True) -> bool:
+        """The worker takes one step of a plan that the policy did not decide, if it can; returns whether it could."""
+        try:
+            events = self.begin(plan, honest)
+        except InfeasiblePlanError:
+            return False
+        self.tell(*events)
+        self.finish(plan, 1)
+        return True
 
     def decide(self) -> tuple[StepPlan, Any]:
         """The policy's decision, made twice."""
@@ -251,8 +276,7 @@ class Play:
     def finish(self, plan: StepPlan, steps: int) -> None:
         """The worker computes `steps` steps of a plan that has begun."""
         self.now_ns += steps
-        self.worker, events = transitions.finish(self.worker, plan, steps, self.now_ns)
-        self.tell(*events)
+        self.follow(transitions.finish(self.worker, plan, steps, self.now_ns))
 
     def finish_checked(self, plan: StepPlan, steps: int) -> None:
         """The same; and single steps come to the same states."""

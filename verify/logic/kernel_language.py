@@ -9,6 +9,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 from fairsched.model.algebra import Algebra
@@ -36,6 +37,13 @@ def closure(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
             found[kernel] = None
             waiting += _Reader(kernel).callees()
     return tuple(sorted(found, key=lambda kernel: (kernel.__module__, kernel.__qualname__)))
+
+
+def kernels_of(module: ModuleType) -> list[Kernel]:
+    """The functions over the algebra that a module defines, in the order of the file."""
+    functions = filter(inspect.isfunction, vars(module).values())
+    own = (function for function in functions if function.__module__ == module.__name__)
+    return [function for function in own if next(iter(inspect.signature(function).parameters), None) == "o"]
 
 
 class _Reader:

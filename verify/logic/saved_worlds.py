@@ -12,7 +12,16 @@ import attrs
 import msgspec
 
 from fairsched.verify.logic.claims import PlainWorld, WorldClaim, broken
-from fairsched.verify.logic.counterexample import SCHEMA, Saved, decoded, holder_of
+from fairsched.verify.logic.counterexample import (
+    SCHEMA,
+    Replay,
+    Saved,
+    Tried,
+    decoded,
+    holder_of,
+    read_counterexample,
+    replay_counterexample,
+)
 
 
 class WorldFile(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -30,31 +39,15 @@ class WorldFile(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 @attrs.frozen
-class WorldReplay:
+class WorldReplay(Tried):
     """What trying a saved world again gave: the statements that fail there now."""
 
     document: WorldFile
     claim: WorldClaim
     broken: tuple[str, ...]
 
-    @property
-    def confirmed(self) -> bool:
-        """Whether it breaks now exactly what it broke when it was saved."""
-        return self.broken == self.document.broken
-
-    def to_json(self) -> dict[str, Any]:
-        """The replay as plain values."""
-        return {
-            "counterexample": msgspec.to_builtins(self.document),
-            "broken": list(self.broken),
-            "confirmed": self.confirmed,
-        }
-
-    def text(self) -> str:
-        """The replay as lines: the statement, the world, and what breaks in it."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
+        """Yield the statement, the world, and what breaks in it."""
         saved = self.document
         yield f"{saved.theorem}: {self.claim.theorem.statement}"
         if saved.without:
@@ -65,9 +58,20 @@ class WorldReplay:
             yield f"saved as breaking: {'; '.join(saved.broken)}"
 
 
-def read_world(path: Path) -> WorldFile:
-    """A saved world; raises `ValueError`, with the file's name, when it is none."""
-    return decoded(path, WorldFile, "world")
+def replay_saved(path: Path) -> Replay | WorldReplay | None:
+    """A saved counterexample or world, tried again; None for any other file, such as a log.
+
+    Raises `ValueError` when it is none that this version reads, does not fit the claim, or the claim is not found.
+    """
+    with path.open("rb") as file:
+        begins = file.read(256)
+    if b'"fairsched_counterexample"' in begins:
+        return replay_counterexample(read_counterexample(path))
+    if b'"fairsched_world"' not in begins:
+        return None
+    saved = decoded(path, WorldFile, "world")
+    claim = _claim(saved)
+    return WorldReplay(saved, claim, _broken(claim, saved.values, saved.without))
 
 
 def world_document(claim: WorldClaim, claims: str, values: PlainWorld, without: tuple[str, ...] = ()) -> WorldFile:
@@ -79,12 +83,6 @@ def world_document(claim: WorldClaim, claims: str, values: PlainWorld, without: 
         values=dict(values),
         without=without,
     )
-
-
-def replay_world(saved: WorldFile) -> WorldReplay:
-    """Tries a saved world again.  Raises `ValueError` when it does not fit the claim, or the claim is not found."""
-    claim = _claim(saved)
-    return WorldReplay(saved, claim, _broken(claim, saved.values, saved.without))
 
 
 def _broken(claim: WorldClaim, values: PlainWorld, without: tuple[str, ...]) -> tuple[str, ...]:

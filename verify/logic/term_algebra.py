@@ -179,6 +179,10 @@ class Z3Algebra:
         self.clients.append(client)
         return client
 
+    def named(self, client: Any) -> Point:
+        """A client as a point."""
+        return Point(z3.BoolVal(True), client)
+
     def _name(self, name: str) -> str:
         self._names += 1
         return f"{name}!{self._names}"
@@ -339,29 +343,32 @@ class FixedAlgebra(Z3Algebra):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.size = size
+        self.clients = list(range(size))
 
     def fresh_client(self, name: str) -> Any:
         raise KernelError("all clients of a small world are numbered")
 
+    def named(self, client: Any) -> Point:
+        return point(z3.IntVal(client))
+
     def _exists(self, mask: Value) -> Any:
-        return z3.Or([mask.at(client) for client in range(self.size)])
+        return z3.Or([mask.at(client) for client in self.clients])
 
     def _choose(self, v: Any, m: Any, beats: Callable[[Any, Any], Any]) -> Point:
         values, mask = lifted(v), lifted(m)
         best: Any = z3.IntVal(NO_GROUP)
         most: Any = z3.IntVal(0)
-        for client in range(self.size):
+        for client in self.clients:
             takes = z3.And(mask.at(client), z3.Or(best < 0, z3.Not(beats(most, values.at(client)))))
             best, most = z3.If(takes, client, best), z3.If(takes, values.at(client), most)
         return point(best)
 
     def pick(self, v: Any, p: Point, default: Any) -> Value:
         values, found = lifted(v), lifted(default).at(None)
-        for client in range(self.size):
+        for client in self.clients:
             found = z3.If(z3.And(p.found, p.who == client), values.at(client), found)
         return scalar(found)
 
     def total(self, v: Any) -> Value:
         values = lifted(v)
-        return scalar(z3.Sum([values.at(client) for client in range(self.size)]))
+        return scalar(z3.Sum([values.at(client) for client in self.clients]))

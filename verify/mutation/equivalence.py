@@ -9,7 +9,6 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from itertools import combinations
-from itertools import product as tuples
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,6 @@ import z3
 
 from fairsched.verify.logic import (
     CLIENT,
-    KernelError,
     Kind,
     Point,
     Step,
@@ -30,11 +28,11 @@ from fairsched.verify.logic import (
     state_after,
     with_derived,
 )
-from fairsched.verify.solvers import RLIMIT, everywhere, symbol
+from fairsched.verify.solvers import RLIMIT, everywhere, instances, symbol
 
 Kernel = Callable[..., Any]
 
-ILL_TYPED = (KernelError, TypeError, AttributeError, NameError, z3.Z3Exception)
+ILL_TYPED = (TypeError, AttributeError, NameError, z3.Z3Exception)
 """What the interpretation raises for a text that mixes up masks, vectors, scalars and points."""
 
 _KINDS = {"Vector": Kind.VECTOR, "Mask": Kind.MASK, "Scalar": Kind.SCALAR, "Point": Kind.POINT}
@@ -106,9 +104,7 @@ def _implied(step: Step, other: Step, rlimit: int) -> tuple[bool, bool]:
     point = o.fresh_client("client")
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
-    for clause in step.assumed:
-        for points in tuples(o.clients, repeat=clause.points):
-            terms += everywhere(o, clause.holds(o, before, *(Point(z3.BoolVal(True), who) for who in points)))
+    terms += [term for clause in step.assumed for term in instances(o, clause, before)]
     alike = all(z3.eq(a.at(point), b.at(point)) for a, b in zip(held, needed, strict=True))
     return _proved(o, terms, pairs, point, rlimit), alike
 

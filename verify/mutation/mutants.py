@@ -12,9 +12,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from itertools import combinations
 from typing import Any
 
 import attrs
+import msgspec
 
 from fairsched.verify.logic import Counterexample
 
@@ -131,7 +133,7 @@ def _changes(node: ast.expr, definition: ast.FunctionDef) -> Iterator[ast.expr]:
         case ast.Call():
             yield from _calls(node)
     if _is_returned(node, definition):
-        yield ast.Name(_first(definition))
+        yield ast.Name(_parameters(definition)[0].arg)
 
 
 def _calls(call: ast.Call) -> Iterator[ast.expr]:
@@ -145,11 +147,10 @@ def _calls(call: ast.Call) -> Iterator[ast.expr]:
         yield ast.Call(ast.Name("gcd"), call.args, [])
     if word in _COMMUTATIVE:
         return
-    for i in range(len(call.args)):
-        for j in range(i + 1, len(call.args)):
-            exchanged = list(call.args)
-            exchanged[i], exchanged[j] = exchanged[j], exchanged[i]
-            yield ast.Call(call.func, exchanged, [])
+    for i, j in combinations(range(len(call.args)), 2):
+        exchanged = list(call.args)
+        exchanged[i], exchanged[j] = exchanged[j], exchanged[i]
+        yield ast.Call(call.func, exchanged, [])
 
 
 def _integer(value: int) -> ast.expr:
@@ -169,18 +170,13 @@ def _alike(definition: ast.FunctionDef, name: str) -> list[str]:
     return [other for other in types if name in types and other != name and types[other] == types[name]]
 
 
-def _first(definition: ast.FunctionDef) -> str:
-    return _parameters(definition)[0].arg
-
-
 def _is_returned(node: ast.expr, definition: ast.FunctionDef) -> bool:
     """Whether it is what the function returns, and of the type of its first argument: the state, left as it was."""
     parameters = _parameters(definition)
     if not parameters or not definition.returns or not parameters[0].annotation:
         return False
-    if ast.unparse(definition.returns) != ast.unparse(parameters[0].annotation):
-        return False
-    return any(isinstance(statement, ast.Return) and statement.value is node for statement in definition.body)
+    returned = any(isinstance(statement, ast.Return) and statement.value is node for statement in definition.body)
+    return returned and ast.unparse(definition.returns) == ast.unparse(parameters[0].annotation)
 
 
 # --- what became of a mutant ------------------------------------------------------------------------------------------
@@ -202,10 +198,19 @@ class Outcome:
     fate: Fate
     by: str
     world: Counterexample | None
-    ms: float
 
 
-def row(kernel: str, of: Iterable[Outcome]) -> dict[str, Any]:
-    """The figures of some mutants, as they stand in the report."""
+class MutationEntry(msgspec.Struct, frozen=True):
+    """What became of the mutants of one kernel, as it stands in the report."""
+
+    kernel: str
+    mutants: int
+    killed: int
+    equivalent: int
+    unknown: int
+
+
+def row(kernel: str, of: Iterable[Outcome]) -> MutationEntry:
+    """The figures of some mutants."""
     fates = Counter(outcome.fate for outcome in of)
-    return {"kernel": kernel, "mutants": fates.total(), **{fate.value: fates[fate] for fate in Fate}}
+    return MutationEntry(kernel, fates.total(), **{fate.value: fates[fate] for fate in Fate})

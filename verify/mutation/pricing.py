@@ -7,9 +7,9 @@ every path, for all arguments of at least 0 (weights and rates: 1).
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import product as tuples
 from math import gcd
-from time import perf_counter
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ import z3
 
 from fairsched.model import pricing
 from fairsched.verify.logic import ArithmeticClaim, Counterexample, Paths, explore
+from fairsched.verify.mutation.equivalence import ILL_TYPED
 from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants
 from fairsched.verify.proofs import price_claims
 from fairsched.verify.proofs.memory import with_contracts
@@ -29,18 +30,16 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
     pricing.charge_max_reserved,
     pricing.charge_max_optimistic,
 )
-ILL_TYPED = (TypeError, AttributeError, NameError, z3.Z3Exception)
 _SMALL = (1, 2, 3)
 """The integers of which a counterexample is made before a solver is asked."""
 
 
 def outcomes() -> Iterator[Outcome]:
-    """The fate of every mutant of every pricing function."""
+    """The fate of every mutant of every pricing function; a change that is no function of integers is none."""
     for function in FUNCTIONS:
         for mutant in mutants(function):
-            outcome = _outcome(function, mutant)
-            if outcome is not None:
-                yield outcome
+            with suppress(*ILL_TYPED):
+                yield Outcome(mutant, *_fate(function, mutant))
 
 
 def changed(mutant: Mutant) -> ModuleType:
@@ -51,26 +50,14 @@ def changed(mutant: Mutant) -> ModuleType:
     return made
 
 
-def _outcome(function: Callable[..., Any], mutant: Mutant) -> Outcome | None:
-    """None for a change that is no function of integers."""
-    begun = perf_counter()
+def _fate(function: Callable[..., Any], mutant: Mutant) -> tuple[Fate, str, Counterexample | None]:
     functions = changed(mutant)
-    try:
-        fate, by, world = _fate(function, getattr(functions, mutant.function), functions)
-    except ILL_TYPED:
-        return None
-    return Outcome(mutant, fate, by, world, (perf_counter() - begun) * 1e3)
-
-
-def _fate(
-    function: Callable[..., Any], mutated: Callable[..., Any], functions: ModuleType
-) -> tuple[Fate, str, Counterexample | None]:
     claims = price_claims(functions)
     for claim in claims:
         world = _small_world(claim)
         if world is not None:
             return Fate.KILLED, claim.theorem.id, world
-    if _equal(function, mutated):
+    if _equal(function, getattr(functions, mutant.function)):
         return Fate.EQUIVALENT, "all arguments", None
     verdicts = [prove(claim) for claim in claims]
     for verdict in verdicts:

@@ -6,7 +6,6 @@ is a shortest run, confirmed by a replay.  What is not found is not found within
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import product as tuples
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from fairsched.model.theorem import Assumption, Theorem
 from fairsched.verify.logic import (
     CONCLUSION,
     Claim,
-    Clause,
     Document,
     Event,
     FixedAlgebra,
@@ -38,9 +36,8 @@ from fairsched.verify.logic import (
     state_after,
     with_derived,
 )
+from fairsched.verify.solvers.prover import RLIMIT, everywhere, instances, integer, within
 
-RLIMIT = 20_000_000
-"""Budget of one solver call."""
 _MAGNITUDES = (3, 9, None)
 """Bounds on the integers of a run that is shown, tried in turn once there is one."""
 
@@ -122,9 +119,9 @@ class _Search:
         self._solver.set("rlimit", RLIMIT)
         world = self._world(0)
         for value in (need.holds(self._o, world) for need in hypotheses(system, None, dropped)):
-            self._solver.add(*self._everywhere(value))
+            self._solver.add(*everywhere(self._o, value))
         for clause in claim.start:
-            self._solver.add(*self._holds(clause, world))
+            self._solver.add(*instances(self._o, clause, world))
 
     def after(self, length: int) -> Any:
         """Whether a clause can be broken after so many events."""
@@ -173,17 +170,9 @@ class _Search:
         values = {**self._parameters, **self._states[step], **(facts or {})}
         return with_derived(self._o, self._claim.system, SimpleNamespace(**values))
 
-    def _everywhere(self, value: Value) -> list[Any]:
-        return [value.at(client) for client in range(self._size)] if value.vector else [value.at(None)]
-
-    def _holds(self, clause: Clause, world: World) -> Iterator[Any]:
-        for who in tuples(range(self._size), repeat=clause.points):
-            named = (point(z3.IntVal(client)) for client in who)
-            yield from self._everywhere(clause.holds(self._o, world, *named))
-
     def _bad(self, step: int) -> Any:
         world = self._world(step)
-        good = [term for clause in self._goals for term in self._holds(clause, world)]
+        good = [term for clause in self._goals for term in instances(self._o, clause, world)]
         return z3.And(*self._o.facts, z3.Not(z3.And(good)))
 
     def _unroll(self) -> None:
@@ -200,29 +189,20 @@ class _Search:
     def _happens(self, event: Event, world: World, after: Mapping[str, Value | Point]) -> Iterator[Any]:
         before = decided(self._o, event, world)
         for need in hypotheses(self._claim.system, event, self._dropped):
-            yield from self._everywhere(need.holds(self._o, before))
+            yield from everywhere(self._o, need.holds(self._o, before))
         changed = state_after(self._o, self._claim.system, event, before)
         for name, symbol in after.items():
             value = getattr(changed, name)
             if isinstance(symbol, Point):
                 yield symbol.who == z3.If(value.found, value.who, NO_GROUP)
             else:
-                yield from (
-                    a == b for a, b in zip(self._everywhere(symbol), self._everywhere_like(symbol, value), strict=True)
-                )
-
-    def _everywhere_like(self, symbol: Value, value: Value) -> list[Any]:
-        """The terms of a value that a field takes: a scalar for a vector's field is every client's."""
-        return [value.at(client) for client in range(self._size)] if symbol.vector else [value.at(None)]
+                # A scalar for a vector's field is every client's.
+                yield from (symbol.at(c) == value.at(c) for c in (self._o.clients if symbol.vector else [None]))
 
     def _small(self, length: int, size: int | None) -> Iterator[Any]:
-        if size is None:
-            return
         groups = [self._parameters, *self._states[: length + 1]]
         groups += [dict(facts) for step in self._facts[:length] for facts in step]
-        for value in (value for group in groups for value in group.values()):
-            if isinstance(value, Value) and not value.boolean:
-                yield from (z3.And(term <= size, term >= -size) for term in self._everywhere(value))
+        yield from within(self._o, (value for group in groups for value in group.values()), size)
 
     # --- models -------------------------------------------------------------------------------------------------
 
@@ -251,11 +231,7 @@ class _Search:
         return msgspec.structs.replace(found, broken=replayed.broken) if replayed.broken else None
 
     def _value(self, model: Any, value: Value | Point) -> Any:
-        def number(term: Any) -> int:
-            found = model.eval(term, model_completion=True)
-            return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
-
         if isinstance(value, Point):
-            return number(value.who)
-        terms = [number(term) for term in self._everywhere(value)]
+            return integer(model, value.who)
+        terms = [integer(model, term) for term in everywhere(self._o, value)]
         return tuple(terms) if value.vector else terms[0]

@@ -27,6 +27,7 @@ CVC5_OPTIONS = {"nl-rlv": "interleave"}
 class Question:
     """One question of an obligation: `about` is "goal" or "hypotheses", `clients` how many its formulas name."""
 
+    theorem: str
     obligation: str
     about: str
     clients: int
@@ -95,12 +96,13 @@ def _question(
         f"obligation {obligation}: {meaning}",
     )
     text = script(terms, expected, comment, opaque=opaque, relaxed=relaxed, seen=seen)
-    return Question(obligation, about, clients, text)
+    return Question(theorem.id, obligation, about, clients, text)
 
 
-def cvc5_version() -> str:
-    """The version of the second solver."""
-    return str(cvc5.__version__)
+def versions(quick: bool = False) -> dict[str, str]:
+    """The solvers and their versions."""
+    found = {"z3": str(z3.get_version_string())}
+    return found if quick else {**found, "cvc5": str(cvc5.__version__)}
 
 
 def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
@@ -120,7 +122,8 @@ def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
             said.append(str(command.invoke(solver, parser.getSymbolManager())).strip())
     except RuntimeError as error:
         raise ValueError(f"not SMT-LIB: {' '.join(str(error).split())}") from error
-    return _only_answer(said)
+    answers = [line for line in said if line]
+    return answers[0] if len(answers) == 1 else f"unknown ({'; '.join(answers) or 'nothing was asked'})"
 
 
 def z3_answer(text: str, rlimit: int = RLIMIT_Z3, seed: int = 0) -> str:
@@ -133,11 +136,6 @@ def z3_answer(text: str, rlimit: int = RLIMIT_Z3, seed: int = 0) -> str:
     except z3.Z3Exception as error:
         raise ValueError(f"not SMT-LIB: {' '.join(str(error).split())}") from error
     return str(solver.check())
-
-
-def _only_answer(said: list[str]) -> str:
-    answers = [line for line in said if line]
-    return answers[0] if len(answers) == 1 else f"unknown ({'; '.join(answers) or 'nothing was asked'})"
 
 
 def disagreement(question: Question, rlimit: int = RLIMIT) -> str | None:

@@ -10,7 +10,7 @@ success.
 An `ArithmeticClaim` is decided on every path through its functions, a `SampledClaim` in its worlds.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import product as tuples
 from time import perf_counter
@@ -26,6 +26,7 @@ from fairsched.verify.logic import (
     CLIENT,
     ArithmeticClaim,
     Claim,
+    Clause,
     ClosedFormValue,
     Counterexample,
     Kind,
@@ -35,6 +36,7 @@ from fairsched.verify.logic import (
     SampledClaim,
     Step,
     Value,
+    World,
     WorldClaim,
     Z3Algebra,
     broken,
@@ -104,7 +106,7 @@ class Obligation:
     hypotheses: tuple[Any, ...]
     goal: Any
     happens: Any
-    before: Mapping[str, tuple[Kind, Any]]
+    before: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -173,8 +175,8 @@ def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) 
 def obligation(step: Step) -> Obligation:
     """One step as formulas for any number of clients."""
     o, system, event = Z3Algebra(), step.claim.system, step.event
-    before = {name: (kind, symbol(o, name, kind, system.closed_forms)) for name, kind in step.kinds.items()}
-    world = with_derived(o, system, SimpleNamespace(**{name: value for name, (_, value) in before.items()}))
+    before = {name: symbol(o, name, kind, system.closed_forms) for name, kind in step.kinds.items()}
+    world = with_derived(o, system, SimpleNamespace(**before))
     after, happens = world, z3.BoolVal(True)
     if event:
         world = decided(o, event, world)
@@ -182,12 +184,10 @@ def obligation(step: Step) -> Obligation:
         happens = event.happens(o, world).at(None) if event.happens else happens
     held = [need.holds(o, world) for need in hypotheses(system, event, step.dropped)]
     arity = 1 + max(goal.points for goal in step.goals)
-    clients = [Point(z3.BoolVal(True), o.fresh_client("client")) for _ in range(arity)]
+    clients = [o.named(o.fresh_client("client")) for _ in range(arity)]
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
-    for clause in step.assumed:
-        for points in tuples(o.clients, repeat=clause.points):
-            terms += everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
+    terms += [term for clause in step.assumed for term in instances(o, clause, world)]
     goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in step.goals])
     return Obligation(step, o, tuple(terms), goal, happens, before)
 
@@ -210,6 +210,25 @@ def symbol(o: Z3Algebra, name: str, kind: Kind, closed_form: bool) -> Value | Po
 def everywhere(o: Z3Algebra, value: Value) -> list[Any]:
     """What it is to each client that has been named."""
     return [value.at(client) for client in o.clients] if value.vector else [value.at(None)]
+
+
+def instances(o: Z3Algebra, clause: Clause, world: World) -> Iterator[Any]:
+    """What a clause says of each choice of clients that have been named."""
+    for points in tuples(o.clients, repeat=clause.points):
+        yield from everywhere(o, clause.holds(o, world, *map(o.named, points)))
+
+
+def within(o: Z3Algebra, values: Iterable[Value | Point], size: int | None) -> Iterator[Any]:
+    """That every number is from `-size` to `size`; nothing for None."""
+    for value in values:
+        if size is not None and isinstance(value, Value) and not value.boolean:
+            yield from (z3.And(term <= size, term >= -size) for term in everywhere(o, value))
+
+
+def integer(model: Any, term: Any) -> int:
+    """The value of a term in a model; 1 for true."""
+    found = model.eval(term, model_completion=True)
+    return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
 
 
 # --- deciding -------------------------------------------------------------------------------------------------------
@@ -300,41 +319,8 @@ def _refuted(claim: ArithmeticClaim, dropped: frozenset[Assumption], name: str, 
 
 def _tried(claim: SampledClaim) -> Verdict:
     """Try the claim in its worlds."""
-    counted, found = _in_all(claim, claim.worlds()) if callable(claim.worlds) else _in_drawn(claim, claim.worlds)
-    if found is not None:
-        world = Counterexample("worlds", "tried", broken(claim, found), 0, dict(found), claim.theorem.id)
-        return Refuted(claim.theorem, world)
-    if not counted:
-        return Unknown(claim.theorem, "worlds", "vacuous: there was nothing to show in any world")
-    return Proved(claim.theorem, counted)
-
-
-def _in_all(claim: SampledClaim, worlds: Iterable[PlainWorld]) -> tuple[int, PlainWorld | None]:
-    counted = 0
-    for world in worlds:
-        shown = claim.shows(SimpleNamespace(**world))
-        if not all(shown.values()):
-            return counted, world
-        counted += bool(shown)
-    return counted, None
-
-
-def _in_drawn(claim: SampledClaim, worlds: Any) -> tuple[int, PlainWorld | None]:
-    """With the smallest world that Hypothesis finds, if it finds one."""
-    from hypothesis import HealthCheck, Phase, given, settings
-
     counted, failed = 0, list[PlainWorld]()
 
-    @settings(
-        max_examples=claim.drawn,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        report_multiple_bugs=False,
-    )
-    @given(worlds)
     def attempt(world: PlainWorld) -> None:
         nonlocal counted
         shown = claim.shows(SimpleNamespace(**world))
@@ -344,10 +330,38 @@ def _in_drawn(claim: SampledClaim, worlds: Any) -> tuple[int, PlainWorld | None]
         counted += bool(shown)
 
     try:
-        attempt()
+        if callable(claim.worlds):
+            for world in claim.worlds():
+                attempt(world)
+        else:
+            _draw(claim.worlds, claim.drawn, attempt)
     except _BrokenError:
-        return counted, failed[-1]
-    return counted, None
+        found = failed[-1]
+        shown = Counterexample("worlds", "tried", broken(claim, found), 0, dict(found), claim.theorem.id)
+        return Refuted(claim.theorem, shown)
+    if not counted:
+        return Unknown(claim.theorem, "worlds", "vacuous: there was nothing to show in any world")
+    return Proved(claim.theorem, counted)
+
+
+def _draw(worlds: Any, drawn: int, attempt: Callable[[PlainWorld], None]) -> None:
+    """Attempt drawn worlds; if one fails, the last one attempted is the smallest that Hypothesis finds."""
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    @settings(
+        max_examples=drawn,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+    )
+    @given(worlds)
+    def run(world: PlainWorld) -> None:
+        attempt(world)
+
+    run()
 
 
 class _BrokenError(Exception):
@@ -381,7 +395,7 @@ def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | N
     asserted = [*obligation.algebra.instances(), *obligation.hypotheses, *terms]
     if parameter is not None:
         kinds = obligation.step.claim.system.parameters
-        vectors = [obligation.before[name][1] for name, kind in kinds.items() if kind is Kind.VECTOR]
+        vectors = [obligation.before[name] for name, kind in kinds.items() if kind is Kind.VECTOR]
         known = [(vector.at(c), z3.IntVal(parameter)) for vector in vectors for c in obligation.algebra.clients]
         asserted = [z3.substitute(term, *known) for term in asserted] + [term == value for term, value in known]
     return _solver_of(rlimit, *asserted)
@@ -400,20 +414,19 @@ def counterexample(obligation: Obligation, rlimit: int = RLIMIT, *, linear_only:
 
     Where a closed form divides by a parameter, numbers are tried for it first, and with `linear_only` nothing else.
     """
-    sizes: list[tuple[int, int | None]] = [(n, size) for n in range(1, CLIENTS_MAX + 1) for size in _MAGNITUDES]
-    tries: list[tuple[int, int | None, int | None]]
-    tries = [(n, size, None) for n, size in [*sizes, (CLIENTS_MAX, None), (len(obligation.algebra.clients), None)]]
-    numbered: list[tuple[int, int | None, int | None]] = []
+    tries: list[tuple[int, int | None, int | None]] = []
     if obligation.step.claim.system.closed_forms:
-        numbered = [(n, _MAGNITUDES[-1], parameter) for n in (1, 2) for parameter in _MAGNITUDES]
-    tries = numbered if linear_only else numbered + tries
+        tries += [(n, _MAGNITUDES[-1], parameter) for n in (1, 2) for parameter in _MAGNITUDES]
+    if not linear_only:
+        tries += [(n, size, None) for n in range(1, CLIENTS_MAX + 1) for size in _MAGNITUDES]
+        tries += [(n, None, None) for n in (CLIENTS_MAX, len(obligation.algebra.clients))]
     for n, size, parameter in tries:
         smaller = _small(obligation, n, size)
         solver = _solver(obligation, rlimit, z3.Not(obligation.goal), *smaller, parameter=parameter)
         if solver.check() == z3.sat:
-            world = _replayed(obligation, _concrete(obligation, solver.model()))
-            if world is not None:
-                return world
+            clients, values = _concrete(obligation, solver.model())
+            if confirmed(obligation.step, clients, values):
+                return minimised(obligation.step, clients, values)
     return None
 
 
@@ -421,40 +434,22 @@ def _small(obligation: Obligation, clients: int, size: int | None) -> Iterator[A
     named = [z3.Const(f"small!{i}", CLIENT) for i in range(clients)]
     yield from (z3.Or([client == name for name in named]) for client in obligation.algebra.clients)
     yield from obligation.algebra.summed(named)
-    if size is None:
-        return
-    for kind, symbol in obligation.before.values():
-        if kind in (Kind.VECTOR, Kind.SCALAR):
-            terms = [symbol.at(client) for client in obligation.algebra.clients] if symbol.vector else [symbol.at(None)]
-            yield from (z3.And(term <= size, term >= -size) for term in terms)
+    yield from within(obligation.algebra, obligation.before.values(), size)
 
 
 def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
     """The model's clients numbered from 0, whom a kernel chose first (it takes the first of equals), and its values."""
-
-    def value(term: Any) -> int:
-        found = model.eval(term, model_completion=True)
-        return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
-
     order: dict[str, Any] = {}
     for client in [*obligation.algebra.chosen, *obligation.algebra.clients]:
         order.setdefault(str(model.eval(client, model_completion=True)), client)
     index = {name: i for i, name in enumerate(order)}
     values: dict[str, Any] = {}
-    for name, (_, symbol) in obligation.before.items():
+    for name, symbol in obligation.before.items():
         if isinstance(symbol, Point):
             who = index[str(model.eval(symbol.who, model_completion=True))]
-            values[name] = who if value(symbol.found) else NO_GROUP
+            values[name] = who if integer(model, symbol.found) else NO_GROUP
         elif symbol.vector:
-            values[name] = tuple(value(symbol.at(client)) for client in order.values())
+            values[name] = tuple(integer(model, symbol.at(client)) for client in order.values())
         else:
-            values[name] = value(symbol.at(None))
+            values[name] = integer(model, symbol.at(None))
     return len(order), values
-
-
-def _replayed(obligation: Obligation, concrete: tuple[int, dict[str, Any]]) -> Counterexample | None:
-    clients, values = concrete
-    step = obligation.step
-    if not confirmed(step, clients, values):
-        return None
-    return minimised(step, clients, values)

@@ -31,7 +31,7 @@ from fairsched.policies.orders import (
     SkipJoin,
 )
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
-from fairsched.verify.conformance import local as conformance
+from fairsched.verify.conformance import strategies
 from fairsched.verify.conformance.local import World, check_local_policy
 
 SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
@@ -269,7 +269,7 @@ def test_battery_finds_broken_promises(bad: type[FCFS]) -> None:
 def test_authors_get_sensible_settings(given: settings | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a word the loaded profile decides how much is run; nothing is judged by its time, whatever was said."""
     used: list[settings] = []
-    monkeypatch.setattr(conformance, "run_state_machine_as_test", lambda _, settings: used.append(settings))
+    monkeypatch.setattr(strategies, "run_state_machine_as_test", lambda _, settings: used.append(settings))
     check_local_policy(LOCAL_POLICIES["fcfs"], settings=given)
     wanted = given or settings()
     assert used[0].deadline is None
