@@ -297,18 +297,16 @@ class Play:
 
     def _stepped(self, plan: StepPlan, steps: int) -> tuple[WorkerState, Any]:
         """What becomes of worker and state in single steps, in which nothing new may be decided."""
-        worker, state, now_ns = self.worker, self.state, self.now_ns
+        single, now_ns = WorkerPlay(self.policy, self.worker), self.now_ns
+        single.state = self.state
         for k in range(steps):
             if k:
-                again, decided = self.policy.decide(state, worker.view(now_ns))
+                again, decided = self.policy.decide(single.state, single.worker.view(now_ns))
                 assert again.decode == plan.decode
                 new = again.changes_batch or again.chunks
                 assert not new, f"step {k} of {steps} wants {again}"
-                assert self.same(decided, state)
-                worker, begun = transitions.begin(worker, again, now_ns)
-                assert not begun
+                assert self.same(decided, single.state)
+                assert not single.follow(transitions.begin(single.worker, again, now_ns))
             now_ns += 1
-            worker, events = transitions.finish(worker, plan, 1, now_ns)
-            for event in events:
-                state = self.policy.observe(state, event)
-        return worker, state
+            single.follow(transitions.finish(single.worker, plan, 1, now_ns))
+        return single.worker, single.state

@@ -16,7 +16,6 @@ The author of a router calls `check_router(MyRouter())`, that of a policy which 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import msgspec
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -54,17 +53,6 @@ PAUSES_NS = (1, 1_000, 50_000_000, 100_000_000, 400_000_000_000)
 FIGURES = st.one_of(st.integers(0, 3), st.integers(0, 1 << 40))
 
 picks = st.integers(0, 99)
-
-
-class Saved(msgspec.Struct, frozen=True):
-    """A decision and all that it came from; states as they were written then."""
-
-    state: Any
-    before: bytes
-    request: Request
-    view: ClusterView
-    dispatch: Dispatch
-    after: bytes
 
 
 class Server(WorkerPlay):
@@ -105,7 +93,8 @@ class RouterMachine(RuleBasedStateMachine):
         self.requests: dict[int, Request] = {}
         self.home: dict[int, int] = {}
         """The worker of every request that has not ended."""
-        self.saved: list[Saved] = []
+        self.saved: list[tuple[Any, bytes, Request, ClusterView, Dispatch, bytes]] = []
+        """What was decided, between the states before and after it as they were written then."""
 
     @initialize(workers=st.integers(1, 3), capacity=st.integers(12, 40))
     def open(self, workers: int, capacity: int) -> None:
@@ -209,11 +198,11 @@ class RouterMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def look_back(self, pick: int) -> None:
         """An old state is what it was, and routes again as it did then."""
-        then = self.saved[pick % len(self.saved)]
-        assert self.encoded(then.state) == then.before, "a state changed after it was left behind"
-        dispatch, after = self.router.route(then.state, then.request, then.view)
-        assert dispatch == then.dispatch
-        assert self.encoded(after) == then.after
+        state, before, request, view, dispatch, after = self.saved[pick % len(self.saved)]
+        assert self.encoded(state) == before, "a state changed after it was left behind"
+        again, after_again = self.router.route(state, request, view)
+        assert again == dispatch
+        assert self.encoded(after_again) == after
 
     # --- how all of them do it ----------------------------------------------------------------------------------------
 
@@ -223,7 +212,7 @@ class RouterMachine(RuleBasedStateMachine):
         dispatch: Dispatch = self.ask(self.router.route, request, view)
         assert dispatch.request_id == request.id, f"asked about request {request.id}, dispatched {dispatch.request_id}"
         assert dispatch.worker in [load.worker for load in view.workers], f"the view has no worker {dispatch.worker}"
-        saved = Saved(state, before, request, view, dispatch, self.encoded(self.state))
+        saved = (state, before, request, view, dispatch, self.encoded(self.state))
         self.saved = [*self.saved[1 - SAVED_MAX :], saved]
         self.deliver(request, generated_tokens, dispatch.worker)
 

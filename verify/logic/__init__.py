@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         read_counterexample,
         replay_counterexample,
     )
-    from fairsched.verify.logic.kernel_language import closure, kernels_of, violations
+    from fairsched.verify.logic.kernel_language import closure, definition_of, kernels_of, violations
     from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
     from fairsched.verify.logic.saved_worlds import WorldFile, WorldReplay, replay_saved, world_document
     from fairsched.verify.logic.smtlib import Answer, Script, Seen, script
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
         Point,
         Value,
         Z3Algebra,
-        entries,
         lifted,
         point,
         scalar,
@@ -96,7 +95,7 @@ __all__ = [
     "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step",
     "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay",
     "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed", "closure", "confirmed",
-    "counterexample_document", "decided", "decoded", "entries", "explore", "hypotheses", "if_then", "implies",
+    "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
     "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product",
     "read_counterexample", "refuted", "replay_counterexample", "replay_saved", "same", "scalar", "script", "served",
     "spread", "state_after", "steps", "total", "truth", "unchecked", "violations", "with_derived", "with_names",

@@ -46,13 +46,22 @@ def kernels_of(module: ModuleType) -> list[Kernel]:
     return [function for function in own if next(iter(inspect.signature(function).parameters), None) == "o"]
 
 
+def definition_of(function: Kernel) -> ast.FunctionDef | None:
+    """The parsed text of a function, without its docstring; None if it is no plain function."""
+    parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if not isinstance(parsed, ast.FunctionDef):
+        return None
+    if ast.get_docstring(parsed) is not None:
+        del parsed.body[0]
+    return parsed
+
+
 class _Reader:
     """Reads one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        parsed = ast.parse(textwrap.dedent(inspect.getsource(kernel))).body[0]
-        self.definition = parsed if isinstance(parsed, ast.FunctionDef) else None
+        self.definition = definition_of(kernel)
 
     def callees(self) -> list[Kernel]:
         calls = [node.func for node in ast.walk(self.definition or ast.Pass()) if isinstance(node, ast.Call)]
@@ -71,7 +80,7 @@ class _Reader:
             return
         known = {argument.arg for argument in self.definition.args.args}
         consumed: set[str] = set()
-        for statement in _body(self.definition):
+        for statement in self.definition.body:
             for node, problem in self._statement(statement, known, consumed):
                 yield f"{self.kernel.__qualname__}, line {node.lineno}: {problem}"
 
@@ -131,12 +140,6 @@ class _Reader:
                 return
             case _:
                 yield func, f"{ast.unparse(func)!r} is neither a word of the algebra nor a kernel"
-
-
-def _body(definition: ast.FunctionDef) -> list[ast.stmt]:
-    first = definition.body[0]
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return definition.body[1:] if documented else definition.body
 
 
 def _updates(value: ast.expr) -> Iterator[tuple[ast.Call, ast.Name]]:

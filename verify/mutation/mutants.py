@@ -7,8 +7,6 @@ say.
 
 import ast
 import copy
-import inspect
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
@@ -18,7 +16,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.verify.logic import Counterexample
+from fairsched.verify.logic import Counterexample, definition_of
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Gt: (ast.GtE, ast.Lt),
@@ -60,7 +58,8 @@ class Mutant:
 
 def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
     """Every mutant of a function, each text once and never the original."""
-    definition = _parsed(function)
+    definition = definition_of(function)
+    assert definition is not None
     seen = {ast.unparse(definition)}
     for place, node in _expressions(definition):
         for changed in _changes(node, definition):
@@ -70,14 +69,6 @@ def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
             if text not in seen:
                 seen.add(text)
                 yield Mutant(function.__name__, f"{ast.unparse(node)} -> {ast.unparse(changed)}", text + "\n")
-
-
-def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
-    parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(parsed, ast.FunctionDef)
-    if ast.get_docstring(parsed) is not None:
-        parsed.body = parsed.body[1:]
-    return parsed
 
 
 _Place = tuple[int | str, ...]

@@ -21,7 +21,7 @@ from fairsched.verify.mutation.equivalence import ILL_TYPED
 from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants
 from fairsched.verify.proofs import price_claims
 from fairsched.verify.proofs.memory import with_contracts
-from fairsched.verify.solvers import RLIMIT, Proved, Refuted, prove
+from fairsched.verify.solvers import RLIMIT, Proved, Refuted, prove, solver_of
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     pricing.multipliers,
@@ -90,10 +90,7 @@ def _equal(function: Callable[..., Any], mutated: Callable[..., Any]) -> bool:
         return known, [a == b for a, b in zip(*results, strict=True)]
 
     for path, (known, same) in explore(both):
-        solver = z3.Solver()
-        solver.set("rlimit", RLIMIT)
-        solver.add(*path, *known, z3.Not(z3.And(same)))
-        if solver.check() != z3.unsat:
+        if solver_of(RLIMIT, *path, *known, z3.Not(z3.And(same))).check() != z3.unsat:
             return False
     return True
 

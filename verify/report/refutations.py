@@ -138,9 +138,9 @@ def active_means_running(kernel: Functions = deficit) -> Claim:
     return _eligible_after("CE3", "a refill for which a client that only runs counts as active", refill)
 
 
-def shipped_refill(kernel: Functions = deficit) -> Claim:
+def shipped_refill() -> Claim:
     """The same statement about what production runs, which is true."""
-    return _eligible_after(SHIPPED_REFILL, "the shipped refill", _once_due(kernel, lambda o, w: w.queued))
+    return _eligible_after(SHIPPED_REFILL, "the shipped refill", _once_due(deficit, lambda o, w: w.queued))
 
 
 def larger_of_both() -> ArithmeticClaim:

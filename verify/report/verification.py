@@ -46,7 +46,7 @@ def verify(
     >>> report = verify("fcfs", quick=True, jobs=1)
     >>> report.proved, len(report.theorems) > 0
     (True, True)
-    >>> from fairsched.policies import FCFS
+    >>> from fairsched.policies.catalog import FCFS
     >>> [theorem.id for theorem in verify(FCFS(), quick=True, jobs=1).theorems] == [row.id for row in report.theorems]
     True
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         instances,
         obligation,
         prove,
-        symbol,
+        solver_of,
     )
 else:
     __getattr__ = lazy_exports(__name__)
@@ -29,5 +29,5 @@ else:
 __all__ = [
     "RLIMIT", "Decision", "NotReached", "Obligation", "Proved", "Question", "Reached", "Refuted", "Task", "Unknown",
     "audit", "check", "counterexample", "cvc5_answer", "decide", "everywhere", "files", "instances", "obligation",
-    "pool", "prove", "reach", "symbol", "versions", "z3_answer"
+    "pool", "prove", "reach", "solver_of", "versions", "z3_answer"
 ]  # fmt: skip

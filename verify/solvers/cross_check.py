@@ -14,13 +14,20 @@ import z3
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.verify.logic import Answer, ArithmeticClaim, Claim, Script, Seen, WorldClaim, script
 from fairsched.verify.solvers.prover import RLIMIT as RLIMIT_Z3
-from fairsched.verify.solvers.prover import Obligation, Path, to_show
+from fairsched.verify.solvers.prover import Obligation, Path, solver_of, to_show
 
 RLIMIT = 5_000_000
 """Budget of one question in cvc5's deterministic resource units."""
 
 CVC5_OPTIONS = {"nl-rlv": "interleave"}
 """Products: look at those that matter to the goal first, which one obligation needs to be decided in seconds."""
+
+
+_ASKED: dict[str, tuple[Answer, str]] = {
+    "hypotheses": ("sat", "the hypotheses; sat: they can all be true, the proof is not vacuous"),
+    "goal": ("unsat", "the hypotheses, and the goal fails; unsat: they imply it"),
+}
+"""The expected answer to either question of an obligation, and what is asked."""
 
 
 @attrs.frozen
@@ -84,11 +91,7 @@ def _question(
     opaque: bool = False,
     relaxed: bool = False,
 ) -> Question:
-    expected: Answer = "sat" if about == "hypotheses" else "unsat"
-    meaning = {
-        "hypotheses": "the hypotheses; sat: they can all be true, the proof is not vacuous",
-        "goal": "the hypotheses, and the goal fails; unsat: they imply it",
-    }[about]
+    expected, meaning = _ASKED[about]
     names = ", ".join(assumption.name for assumption in theorem.assumptions)
     comment = (
         f"theorem {theorem.id}: {theorem.statement}",
@@ -126,11 +129,9 @@ def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
     return answers[0] if len(answers) == 1 else f"unknown ({'; '.join(answers) or 'nothing was asked'})"
 
 
-def z3_answer(text: str, rlimit: int = RLIMIT_Z3, seed: int = 0) -> str:
+def z3_answer(text: str) -> str:
     """Z3's answer to the same text, in the same words."""
-    solver = z3.Solver()
-    for option, value in (("rlimit", rlimit), ("random_seed", seed)):
-        solver.set(option, value)
+    solver = solver_of(RLIMIT_Z3)
     try:
         solver.from_string(text)
     except z3.Z3Exception as error:

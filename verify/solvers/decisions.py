@@ -65,8 +65,7 @@ def decide(task: Task) -> Decision:
     verdict = prove(claim, dropped=dropped, built=for_z3)
     asked = tuple(questions(claim, dropped, for_cvc5)) if isinstance(verdict, Proved) else ()
     clients = max((question.clients for question in asked), default=0)
-    sampled = isinstance(claim, SampledClaim)
-    said, why, solvers = _tried(claim, verdict) if sampled else _said(verdict, asked, task.quick)
+    said, why, solvers = _said(claim, verdict, asked, task.quick)
     return Decision(
         task,
         said,
@@ -77,7 +76,7 @@ def decide(task: Task) -> Decision:
         (perf_counter() - begun) * 1e3,
         asked if said == "proved" else (),
         _saved(task.source, claim, verdict),
-        verdict.obligations if sampled and isinstance(verdict, Proved) else None,
+        verdict.obligations if isinstance(claim, SampledClaim) and isinstance(verdict, Proved) else None,
     )
 
 
@@ -91,25 +90,23 @@ def _looked_up(task: Task) -> tuple[AnyClaim, frozenset[Assumption]]:
     return claim, frozenset(a for a in claim.droppable if a.name in task.dropped)
 
 
-def _said(verdict: Verdict, asked: tuple[Question, ...], quick: bool) -> tuple[Said, str, tuple[str, ...]]:
+def _said(
+    claim: AnyClaim, verdict: Verdict, asked: tuple[Question, ...], quick: bool
+) -> tuple[Said, str, tuple[str, ...]]:
     match verdict:
         case Refuted(world=world):
             return "refuted", str(world), ("z3",)
         case Unknown(obligation=obligation, reason=reason):
             return "unknown", f"{obligation}: {reason}", ()
+        case Proved() if isinstance(claim, SampledClaim):
+            # Of worlds no solver knows anything; drawn ones prove nothing.
+            return "tested" if claim.theorem.scope is Scope.TESTED else "proved", "", ()
         case Proved() if quick:
             return "proved", "", ("z3",)
     for question in asked:
         if why := disagreement(question):
             return "unknown", why, ("z3",)
     return "proved", "", ("z3", "cvc5")
-
-
-def _tried(claim: AnyClaim, verdict: Verdict) -> tuple[Said, str, tuple[str, ...]]:
-    """Of worlds no solver knows anything; drawn ones prove nothing."""
-    if isinstance(verdict, Proved):
-        return "tested" if claim.theorem.scope is Scope.TESTED else "proved", "", ()
-    return _said(verdict, (), quick=True)
 
 
 def _saved(source: str, claim: AnyClaim, verdict: Verdict) -> bytes | None:

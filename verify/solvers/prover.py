@@ -27,7 +27,6 @@ from fairsched.verify.logic import (
     ArithmeticClaim,
     Claim,
     Clause,
-    ClosedFormValue,
     Counterexample,
     Kind,
     Paths,
@@ -45,7 +44,6 @@ from fairsched.verify.logic import (
     explore,
     hypotheses,
     minimised,
-    scalar,
     script,
     state_after,
     steps,
@@ -175,7 +173,7 @@ def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) 
 def obligation(step: Step) -> Obligation:
     """One step as formulas for any number of clients."""
     o, system, event = Z3Algebra(), step.claim.system, step.event
-    before = {name: symbol(o, name, kind, system.closed_forms) for name, kind in step.kinds.items()}
+    before = {name: o.symbol(name, kind, system.closed_forms) for name, kind in step.kinds.items()}
     world = with_derived(o, system, SimpleNamespace(**before))
     after, happens = world, z3.BoolVal(True)
     if event:
@@ -190,21 +188,6 @@ def obligation(step: Step) -> Obligation:
     terms += [term for clause in step.assumed for term in instances(o, clause, world)]
     goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in step.goals])
     return Obligation(step, o, tuple(terms), goal, happens, before)
-
-
-def symbol(o: Z3Algebra, name: str, kind: Kind, closed_form: bool) -> Value | Point:
-    """An unknown of this kind."""
-    match kind:
-        case Kind.VECTOR | Kind.MASK:
-            function = z3.Function(name, CLIENT, z3.IntSort() if kind is Kind.VECTOR else z3.BoolSort())
-            made = ClosedFormValue if closed_form and kind is Kind.VECTOR else Value
-            return made(function, boolean=kind is Kind.MASK, vector=True)
-        case Kind.SCALAR:
-            return scalar(z3.Int(name))
-        case Kind.FLAG:
-            return scalar(z3.Bool(name))
-        case Kind.POINT:
-            return Point(z3.Bool(f"{name} exists"), o.fresh_client(name))
 
 
 def everywhere(o: Z3Algebra, value: Value) -> list[Any]:
@@ -284,14 +267,14 @@ def _by_paths(claim: ArithmeticClaim, dropped: frozenset[Assumption], rlimit: in
     """Decide the claim on every path through the code that it runs."""
     count, reached, named = 0, set[str](), set[str]()
     for path in built:
-        if not reached.issuperset(path.shown) and _solver_of(rlimit, *path.known).check() == z3.sat:
+        if not reached.issuperset(path.shown) and solver_of(rlimit, *path.known).check() == z3.sat:
             reached |= set(path.shown)
         for name, known, goal in path.goals():
             named.add(name)
             count += 1
             if claim.relaxed and _holds_for_reals(rlimit, *known, z3.Not(goal)):
                 continue
-            solver = _solver_of(rlimit, *known, z3.Not(goal))
+            solver = solver_of(rlimit, *known, z3.Not(goal))
             answer = solver.check()
             if answer == z3.unknown:
                 return Unknown(claim.theorem, name, "budget exhausted")
@@ -368,15 +351,13 @@ class _BrokenError(Exception):
     """A statement is false in a world."""
 
 
-def audit(claim: Claim, *, rlimit: int = RLIMIT) -> dict[Assumption, Verdict]:
+def audit(claim: Claim) -> dict[Assumption, Verdict]:
     """The verdict without each single assumption of the theorem: one that is needed leaves a counterexample."""
-    return {
-        assumption: prove(claim, dropped=frozenset({assumption}), rlimit=rlimit)
-        for assumption in claim.theorem.assumptions
-    }
+    return {assumption: prove(claim, dropped=frozenset({assumption})) for assumption in claim.theorem.assumptions}
 
 
-def _solver_of(rlimit: int, *terms: Any) -> Any:
+def solver_of(rlimit: int, *terms: Any) -> Any:
+    """A solver with this budget that was told these terms."""
     solver = z3.Solver()
     solver.set("rlimit", rlimit)
     solver.add(*terms)
@@ -385,7 +366,7 @@ def _solver_of(rlimit: int, *terms: Any) -> Any:
 
 def _holds_for_reals(rlimit: int, *terms: Any) -> bool:
     """Whether the terms have no model even among the real numbers."""
-    solver = _solver_of(rlimit)
+    solver = solver_of(rlimit)
     solver.from_string(script(terms, "unsat", relaxed=True).text)
     return bool(solver.check() == z3.unsat)
 
@@ -398,7 +379,7 @@ def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | N
         vectors = [obligation.before[name] for name, kind in kinds.items() if kind is Kind.VECTOR]
         known = [(vector.at(c), z3.IntVal(parameter)) for vector in vectors for c in obligation.algebra.clients]
         asserted = [z3.substitute(term, *known) for term in asserted] + [term == value for term, value in known]
-    return _solver_of(rlimit, *asserted)
+    return solver_of(rlimit, *asserted)
 
 
 def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:

@@ -45,12 +45,7 @@ BUGS = {
     "worst score first": (deficit, "choose", "argmax", "argmin"),
     "highest counter first": (counter, "choose", "argmin", "argmax"),
     "refill although a client has credit": (deficit, "refill", " & due", ""),
-    "refill although a waiting client has credit": (
-        deficit,
-        "refill_due",
-        " & o.none(in_credit(o, q, queued))",
-        "",
-    ),
+    "refill although a waiting client has credit": (deficit, "refill_due", " & o.none(in_credit(o, q, queued))", ""),
     "refill who was never seen": (deficit, "refill", "known & ", ""),
     "no refill at zero": (deficit, "refill", "(q <= 0)", "(q < 0)"),
     "refill forgives debt": (deficit, "refill", "q + quantum", "quantum"),
@@ -68,12 +63,7 @@ BUGS = {
     "charge the client alone": (hierarchical, "along", "v = o.bump(v, inner, amount)", "v = o.bump(v, inner, 0)"),
     "charge no organisation": (hierarchical, "along", "o.bump(v, outer, amount)", "v"),
     "charge groups one unit less": (hierarchical, "admit", "-charge", "1 - charge"),
-    "give back to a group beyond its quantum": (
-        hierarchical,
-        "takes_back",
-        "room(o, q, inner, amount, quantum)",
-        "amount",
-    ),
+    "back to a group beyond its quantum": (hierarchical, "takes_back", "room(o, q, inner, amount, quantum)", "amount"),
     "lift to the maximum": (counter, "lift", "argmin", "argmax"),
     "skip the last-leaver branch": (counter, "lift", "o.pick(c, last, 0)", "0"),
     "forgive what the counter says on rejoin": (counter, "lift", "o.maximum(o.pick(c, p, 0), floor)", "floor"),
@@ -115,11 +105,10 @@ def test_a_seeded_bug_is_refuted_and_the_world_replays(
     path = tmp_path / "world.json"
     path.write_bytes(counterexample_document(verdict.world, where, changed).to_json())
     assert main(["replay", str(path)]) == 0
-    assert (
-        f"broken {'afterwards' if read_counterexample(path).events else 'there'}: {verdict.world.broken[0]}"
-        in capsys.readouterr().out
-    )
-    assert replay_counterexample(read_counterexample(path)).confirmed
+    saved = read_counterexample(path)
+    where = "afterwards" if saved.events else "there"
+    assert f"broken {where}: {verdict.world.broken[0]}" in capsys.readouterr().out
+    assert replay_counterexample(saved).confirmed
 
 
 def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
@@ -177,10 +166,7 @@ def test_a_variant_computes_and_does_nothing_else(new: str, problem: str) -> Non
     ("function", "wrong"),
     [
         ("charge_max_reserved", lambda rates, memory, longest: rates.output * memory),
-        (
-            "charge_max_optimistic",
-            lambda rates, longest, output, k: rates.input * longest + rates.output * k * output + 1,
-        ),
+        ("charge_max_optimistic", lambda rates, longest, out, k: rates.input * longest + rates.output * k * out + 1),
         ("price", lambda tokens, rate, multiplier=1: tokens * rate * multiplier - 1),
         ("multipliers", lambda weights: tuple(weights)),  # noqa: PLW0108  (its code is read)
     ],

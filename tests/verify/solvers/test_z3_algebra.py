@@ -18,7 +18,6 @@ from fairsched.verify.logic import (
     Point,
     Value,
     Z3Algebra,
-    entries,
     point,
     scalar,
 )
@@ -112,9 +111,9 @@ def test_every_word_over_numbered_clients_computes_what_the_exact_word_computes(
     """On constants every word simplifies to the exact word's value, and a choice to the first of equals."""
     o = FixedAlgebra(N)
     fixed = SimpleNamespace(
-        v=entries([z3.IntVal(entry) for entry in exact.v], boolean=False, closed_form=True),
-        u=entries([z3.IntVal(entry) for entry in exact.u], boolean=False, closed_form=True),
-        m=entries([z3.BoolVal(entry) for entry in exact.m], boolean=True),
+        v=ClosedFormValue([z3.IntVal(entry) for entry in exact.v].__getitem__, boolean=False, vector=True),
+        u=ClosedFormValue([z3.IntVal(entry) for entry in exact.u].__getitem__, boolean=False, vector=True),
+        m=Value([z3.BoolVal(entry) for entry in exact.m].__getitem__, boolean=True, vector=True),
         p=point(z3.IntVal(exact.p)),
         x=scalar(z3.IntVal(exact.x)),
     )
