@@ -42,9 +42,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_theorem_is_a_test(project: Path) -> None:
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_each_theorem_is_a_test(project: Path, processes: tuple[str, ...]) -> None:
     """Proved passes, refuted fails with its run, and what rests on a refuted theorem is not called proved."""
-    done = _pytest(project, "--theorems", "allowance.py", "least_served.py")
+    done = _pytest(project, "--theorems", *processes, "allowance.py", "least_served.py")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "4 passed" in done.stdout
     assert "2 failed" in done.stdout
@@ -71,12 +72,6 @@ def test_the_counterexample_is_kept_and_replays(project: Path) -> None:
     replayed = [_python(project, "-m", "fairsched.cli", *command) for command in commands]
     assert all(done.returncode == 0 for done in replayed), [done.stderr for done in replayed]
     assert any("broken afterwards: close" in done.stdout for done in replayed), printed
-
-
-def test_processes_of_xdist_bring_their_rows_together(project: Path) -> None:
-    """With `-n 2` the table and the file are the same."""
-    _pytest(project, "--theorems", "-n", "2", "allowance.py", "least_served.py")
-    assert len(json.loads((project / "theorems.json").read_text())["theorems"]) == 6
 
 
 def test_without_the_flag_nothing_is_collected_or_imported(project: Path) -> None:

@@ -113,9 +113,6 @@ def _nothing(kind: Kind, clients: int) -> int | tuple[int, ...]:
     return (0,) * clients if kind in (Kind.VECTOR, Kind.MASK) else 0
 
 
-# --- words of the runs ----------------------------------------------------------------------------------------------
-
-
 def one(clients: int, client: int, value: int) -> tuple[int, ...]:
     """The vector with a value at one client and zero elsewhere."""
     return tuple(value if i == client else 0 for i in range(clients))

@@ -194,8 +194,6 @@ class _Hunt:
         return world
 
 
-# --- report ---------------------------------------------------------------------------------------------------------
-
 Task = tuple[str, ...]
 """What one process does: "kernels" of a module by name, "pricing", or the "claims" or "bugs" of a module of proofs."""
 

@@ -170,9 +170,6 @@ def _is_returned(node: ast.expr, definition: ast.FunctionDef) -> bool:
     return returned and ast.unparse(definition.returns) == ast.unparse(parameters[0].annotation)
 
 
-# --- what became of a mutant ------------------------------------------------------------------------------------------
-
-
 class Fate(Enum):
     """What became of a mutant."""
 

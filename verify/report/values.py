@@ -179,7 +179,12 @@ def run(
     )
     sources = dict.fromkeys(subject.source for subject in subjects)
     breaches = (*wanted.missing, *registry.breaches(sources), *no_witnesses)
-    return Outcome(report, tuple(subjects), rows, (*wanted.unclaimed, *_withdrawn(rows)), replays, breaches)
+    withdrawn = (
+        (row.subject.name, row.theorem.id, f"without {', '.join(sorted(row.task.dropped))} its invariant breaks")
+        for row in rows
+        if row.withdrawn
+    )
+    return Outcome(report, tuple(subjects), rows, (*wanted.unclaimed, *withdrawn), replays, breaches)
 
 
 def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
@@ -245,13 +250,6 @@ def _kept(rows: Iterable[Row], worlds: Path) -> Iterator[tuple[tuple[str, str], 
             worlds.mkdir(parents=True, exist_ok=True)
             path.write_bytes(world)
             yield (row.subject.name, row.theorem.id), f"fairsched replay {path}"
-
-
-def _withdrawn(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
-    for row in rows:
-        if row.withdrawn:
-            broken = ", ".join(sorted(row.task.dropped))
-            yield row.subject.name, row.theorem.id, f"without {broken} its invariant breaks"
 
 
 def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:

@@ -10,7 +10,6 @@ import z3
 
 from fairsched.cli import main
 from fairsched.model import pricing
-from fairsched.model.theorem import REJOIN_KEEPS_DEBT
 from fairsched.policies.gates import counter, hierarchical
 from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.gates.deficit import theorems as deficit_theorems
@@ -119,17 +118,6 @@ def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
     last = list(obligations(claim))[2]
     assert check(last, budget, z3.Not(last.goal)) == z3.unknown
     assert isinstance(prove(claim, rlimit=budget), Refuted)
-
-
-def test_forgiving_debt_on_rejoin_is_refuted_as_the_printed_rule() -> None:
-    """What the paper prints breaks D-4.2 in one step of one client, and the saved world says which rule was dropped."""
-    claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_theorems.D_42)
-    verdict = prove(claim, dropped=frozenset({REJOIN_KEEPS_DEBT}))
-    assert isinstance(verdict, Refuted)
-    assert verdict.world.clients <= 3
-    saved = counterexample_document(verdict.world, deficit_proofs.__name__)
-    assert saved.without == (REJOIN_KEEPS_DEBT.name,)
-    assert replay_counterexample(saved).confirmed
 
 
 def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> None:

@@ -14,7 +14,7 @@ from fairsched.policies.gates.shared import credit_ledger
 from fairsched.policies.gates.shared import gate as global_deficit
 from fairsched.verify.logic import Claim
 from fairsched.verify.logic.patching import variant
-from fairsched.verify.proofs import arithmetic_claims, gate_claims
+from fairsched.verify.proofs import arithmetic_claims
 from fairsched.verify.proofs.gates import changes as change_proofs
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import counter_waits as counter_wait_proofs
@@ -146,9 +146,3 @@ def test_arithmetic_is_proved(name: str) -> None:
     claim = next(claim for claim in arithmetic_claims() if claim.theorem.id == name)
     verdict = prove(claim)
     assert isinstance(verdict, Proved), verdict
-
-
-def test_no_theorem_has_two_claims() -> None:
-    """The count is by claim."""
-    names = [claim.theorem.id for claim in gate_claims()] + [claim.theorem.id for claim in arithmetic_claims()]
-    assert len(set(names)) == len(names)

@@ -7,9 +7,9 @@ import pytest
 
 from fairsched.verify import proofs
 from fairsched.verify.logic import (
-    Document,
     Happening,
     NotPermittedError,
+    read_counterexample,
     replay_counterexample,
     replay_saved,
 )
@@ -52,17 +52,12 @@ def test_every_world_is_saved() -> None:
     }
 
 
-def _ce1() -> Document:
-    world = REFUTATIONS["CE1"].world
-    assert world is not None
-    document = world()
-    assert isinstance(document, Document)
-    return document
+CE1 = read_counterexample(SAVED / "ce1.json")
 
 
 def test_ce1_s_lead_is_the_debt_that_was_forgiven() -> None:
     """Seven to three, six times."""
-    end = replay_counterexample(_ce1()).states[-1]
+    end = replay_counterexample(CE1).states[-1]
     assert end["W"] == (18, 42)
 
 
@@ -70,10 +65,10 @@ def test_ce1_s_run_is_impossible_where_debt_is_kept() -> None:
     """Without the reset g is in debt when it comes back, and is not the one who is let in."""
     kept = tuple(
         Happening("arrive", happening.facts) if happening.event.startswith("arrive") else happening
-        for happening in _ce1().events
+        for happening in CE1.events
     )
     with pytest.raises(NotPermittedError, match="decode"):
-        replay_counterexample(msgspec.structs.replace(_ce1(), events=kept, without=()))
+        replay_counterexample(msgspec.structs.replace(CE1, events=kept, without=()))
 
 
 def test_a_variant_that_holds_is_not_found() -> None:
