@@ -17,9 +17,13 @@ if TYPE_CHECKING:
         Shown,
         Shows,
         WorldClaim,
+        WorldFile,
+        WorldReplay,
         at_least,
         broken,
         refuted,
+        replay_saved,
+        world_document,
     )
     from fairsched.verify.logic.counterexample import (
         Counterexample,
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
     )
     from fairsched.verify.logic.kernel_language import closure, definition_of, kernels_of, violations
     from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
-    from fairsched.verify.logic.saved_worlds import WorldFile, WorldReplay, replay_saved, world_document
     from fairsched.verify.logic.smtlib import Answer, Script, Seen, script
     from fairsched.verify.logic.symbolic import Paths, SymbolicInt, explore, if_then, one_if, truth
     from fairsched.verify.logic.system import (

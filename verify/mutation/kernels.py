@@ -12,6 +12,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -218,11 +219,9 @@ def mutation_rows(task: Task) -> list[MutationEntry]:
             target = next(target for target in targets() if target.module.__name__ == kernels)
             return _by_function(kernels, outcomes(target, names), names)
         case ("bugs", name):
-            (module,) = (module for module in modules() if module.__name__ == name)
-            return [row(f"{name}, seeded bugs", bug_outcomes(module))]
+            return [row(f"{name}, seeded bugs", bug_outcomes(import_module(name)))]
         case ("claims", name):
-            (module,) = (module for module in modules() if module.__name__ == name)
-            return [row(name, claim_mutation.outcomes(module))]
+            return [row(name, claim_mutation.outcomes(import_module(name)))]
     names = [function.__name__ for function in pricing_mutation.FUNCTIONS]
     return _by_function(pricing.__name__, pricing_mutation.outcomes(), names)
 

@@ -16,7 +16,7 @@ from typing import Any
 import z3
 
 from fairsched.model import pricing
-from fairsched.verify.logic import ArithmeticClaim, Counterexample, Paths, explore
+from fairsched.verify.logic import ArithmeticClaim, Counterexample, Paths, broken, explore
 from fairsched.verify.mutation.equivalence import ILL_TYPED
 from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants
 from fairsched.verify.proofs import price_claims
@@ -70,14 +70,16 @@ def _fate(function: Callable[..., Any], mutant: Mutant) -> tuple[Fate, str, Coun
 def _small_world(claim: ArithmeticClaim) -> Counterexample | None:
     """Small integers that fulfil the claim's conditions and break it (or make it divide by zero)."""
     for values in tuples(_SMALL, repeat=len(claim.names)):
-        world = SimpleNamespace(**dict(zip(claim.names, values, strict=True)))
-        if all(condition.holds(world) for condition in claim.conditions):
-            try:
-                broken = tuple(name for name, held in claim.shows(world).items() if not held)
-            except ZeroDivisionError:
-                broken = ("no division by zero",)
-            if broken:
-                return Counterexample("pricing", "arithmetic", broken, 0, vars(world), claim.theorem.id)
+        world = dict(zip(claim.names, values, strict=True))
+        try:
+            failed = broken(claim, world)
+        except ZeroDivisionError:
+            failed = ("no division by zero",)
+        except ValueError:
+            # The world does not fulfil the conditions.
+            continue
+        if failed:
+            return Counterexample("pricing", "arithmetic", failed, 0, world, claim.theorem.id)
     return None
 
 

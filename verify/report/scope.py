@@ -18,7 +18,6 @@ from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.memory import PRICING_THEOREMS, WINDOW_THEOREMS
 
-
 PROVED = "proved"
 HELD = (PROVED, "tested")
 """Verdicts that are no failure."""
