@@ -167,8 +167,8 @@ def plays(draw: st.DrawFn, actions_max: int = 20, clients_max: int = 4) -> tuple
     """
     capacity = draw(st.integers(8, 30))
     host = draw(st.sampled_from([0, 0, capacity // 2, 3 * capacity]))
-    state, told = WorkerState(0, capacity, host=Host(host)), [WorkerJoined(0, 0, capacity, host)]
-    events: list[Event] = list(told)
+    state = WorkerState(0, capacity, host=Host(host))
+    events: list[Event] = [WorkerJoined(0, 0, capacity, host)]
     came = 0
     for now_ms, action in enumerate(draw(st.lists(st.sampled_from(ACTIONS), max_size=actions_max)), 1):
         now_ns = now_ms * 1_000_000

@@ -214,14 +214,10 @@ def _of_worlds(module: ModuleType, false: RefutedClaim) -> Refutation:
     )
 
 
-def _without(theorem: str, assumption: Assumption, world: Callable[[], Document]) -> Callable[[], bool]:
-    """The theorem falls without the assumption, and a run from its start ends in the conclusion's breach."""
-
-    def shows() -> bool:
-        refused = isinstance(prove(claims_of(SUITE)[theorem], dropped=frozenset({assumption})), Refuted)
-        return refused and replay_counterexample(world()).confirmed
-
-    return shows
+def _falls(theorem: str, without: Assumption, world: Document) -> bool:
+    """Whether the theorem falls without the assumption, and this run from its start ends in the conclusion's breach."""
+    refuted = isinstance(prove(claims_of(SUITE)[theorem], dropped=frozenset({without})), Refuted)
+    return refuted and replay_counterexample(world).confirmed
 
 
 def _world_of(claim: Callable[[], Claim]) -> Document:
@@ -334,7 +330,7 @@ def refutations() -> tuple[Refutation, ...]:
             "coming back resets the deficit to zero (printed)",
             D_42.id,
             "six rejoins of g forgive 6 each: W_g - W_f = 42 - 18 = 24 > 20",
-            _without(D_42.id, REJOIN_KEEPS_DEBT, _rejoin_resets),
+            lambda: _falls(D_42.id, REJOIN_KEEPS_DEBT, _rejoin_resets()),
             _rejoin_resets,
         ),
         Refutation(
@@ -394,7 +390,7 @@ def refutations() -> tuple[Refutation, ...]:
             "no lift when the queue was momentarily empty (released code)",
             V_43.id,
             "g was charged 27 alone; f comes unlifted at 0: 27 > 0 + U = 9",
-            _without(V_43.id, LIFT_ON_JOIN, _no_lift),
+            lambda: _falls(V_43.id, LIFT_ON_JOIN, _no_lift()),
             _no_lift,
         ),
         *(_of_worlds(module, false) for module, false in proofs.refuted_claims()),

@@ -49,7 +49,6 @@ class Forgetful(RoundRobin):
     seen: list[int] = attrs.field(factory=list)
 
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        """Turns that the state does not count."""
         self.seen.append(request.id)
         return Dispatch(request.id, view.workers[len(self.seen) % len(view.workers)].worker), state
 
@@ -59,7 +58,6 @@ class Elsewhere(RoundRobin):
     """Sends to a worker whether or not it is there."""
 
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        """Always to the same worker."""
         return Dispatch(request.id, 0), state
 
 
@@ -68,7 +66,6 @@ class Confused(RoundRobin):
     """Dispatches another request."""
 
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        """The request before this one."""
         return Dispatch(request.id - 1, view.workers[0].worker), state
 
 
@@ -77,7 +74,6 @@ class Holding(RoundRobin):
     """Dispatches a second time what it was asked about before."""
 
     def decide(self, state: TurnState, view: ClusterView) -> tuple[ClusterPlan, TurnState]:
-        """Request 0, again."""
         return ClusterPlan((Dispatch(0, view.workers[0].worker),)), state
 
 
@@ -86,7 +82,6 @@ class Amnesiac(RoundRobin):
     """Starts anew when its state is read."""
 
     def state_from_json(self, document: dict[str, Any]) -> TurnState:
-        """Nothing was ever placed."""
         return TurnState()
 
 
@@ -104,16 +99,13 @@ class Mutator(Router[Growing]):
     state_type: ClassVar[Any] = Growing
 
     def init(self) -> Growing:
-        """Nothing placed."""
         return Growing()
 
     def observe(self, state: Growing, event: Event) -> Growing:
-        """One more, in place."""
         state.placed += 1
         return state
 
     def route(self, state: Growing, request: Request, view: ClusterView) -> tuple[Dispatch, Growing]:
-        """The first worker."""
         return Dispatch(request.id, view.workers[0].worker), state
 
 
@@ -160,7 +152,6 @@ class Astray(Aladdin):
     """Dispatches to an unknown worker."""
 
     def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
-        """The plan, with all dispatches to one worker too far."""
         plan, after = super().decide(state, view)
         return ClusterPlan(tuple(Dispatch(each.request_id, 99) for each in plan.dispatches)), after
 
