@@ -63,7 +63,8 @@ def _refuted(claims: list[Claim], goals: Mapping[tuple[str, str], Any]) -> tuple
 
 def _comparisons(tree: ast.Module) -> Iterator[ast.Compare]:
     """Every comparison that is not strict in what the text of a clause claims, premises left out."""
-    clauses = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _calls(node, "Clause")]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    clauses = [call for call in calls if ast.unparse(call.func) == "Clause"]
     named = {argument.id for clause in clauses for argument in clause.args if isinstance(argument, ast.Name)}
     texts: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in named]
     texts += [argument for clause in clauses for argument in clause.args if isinstance(argument, ast.Lambda)]
@@ -72,10 +73,6 @@ def _comparisons(tree: ast.Module) -> Iterator[ast.Compare]:
         for node in ast.walk(text):
             if isinstance(node, ast.Compare) and type(node.ops[0]) in _STRICT and id(node) not in premises:
                 yield node
-
-
-def _calls(node: ast.Call, name: str) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def _premise(node: ast.AST) -> ast.AST:

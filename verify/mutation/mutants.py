@@ -6,7 +6,6 @@ say.
 """
 
 import ast
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
@@ -61,41 +60,28 @@ def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
     definition = definition_of(function)
     assert definition is not None
     seen = {ast.unparse(definition)}
-    for place, node in _expressions(definition):
+    for holder, key, node in _expressions(definition):
         for changed in _changes(node, definition):
-            mutant = copy.deepcopy(definition)
-            _replace(mutant, place, changed)
-            text = ast.unparse(mutant)
+            holder[key] = changed
+            text = ast.unparse(definition)
+            holder[key] = node
             if text not in seen:
                 seen.add(text)
                 yield Mutant(function.__name__, f"{ast.unparse(node)} -> {ast.unparse(changed)}", text + "\n")
 
 
-_Place = tuple[int | str, ...]
-
-
-def _expressions(definition: ast.FunctionDef) -> Iterator[tuple[_Place, ast.expr]]:
-    """Every expression that is computed, with the way to it: names of fields and places in lists."""
-    ways: list[tuple[_Place, Any]] = [(("body",), definition.body), (("args", "defaults"), definition.args.defaults)]
-    while ways:
-        way, value = ways.pop(0)
+def _expressions(definition: ast.FunctionDef) -> Iterator[tuple[Any, int | str, ast.expr]]:
+    """Every expression that is computed, after what holds it (the fields of a node, or a list) and the place there."""
+    places: list[tuple[Any, int | str]] = [(vars(definition), "body"), (vars(definition.args), "defaults")]
+    while places:
+        holder, key = places.pop(0)
+        value = holder[key]
         if isinstance(value, list):
-            ways += [((*way, i), part) for i, part in enumerate(value)]
+            places += [(value, i) for i in range(len(value))]
         elif isinstance(value, ast.AST):
             if isinstance(value, ast.expr) and isinstance(getattr(value, "ctx", ast.Load()), ast.Load):
-                yield way, value
-            ways += [((*way, name), part) for name, part in ast.iter_fields(value)]
-
-
-def _replace(root: ast.AST, way: _Place, new: ast.expr) -> None:
-    holder: Any = root
-    for part in way[:-1]:
-        holder = holder[part] if isinstance(part, int) else getattr(holder, part)
-    last = way[-1]
-    if isinstance(last, int):
-        holder[last] = new
-    else:
-        setattr(holder, last, new)
+                yield holder, key, value
+            places += [(vars(value), name) for name in value._fields if name in vars(value)]
 
 
 def _changes(node: ast.expr, definition: ast.FunctionDef) -> Iterator[ast.expr]:  # noqa: C901  (one case a kind)

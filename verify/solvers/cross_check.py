@@ -65,8 +65,8 @@ def _of_steps(claim: Claim, built: Iterable[Obligation]) -> Iterator[Question]:
         clients = len(obligation.algebra.clients)
         known = (*obligation.algebra.instances(), *obligation.hypotheses)
         possible, failing, seen = (*known, obligation.happens), (*known, z3.Not(obligation.goal)), Seen()
-        yield _question(claim.theorem, obligation.name, "hypotheses", clients, (*possible, *obligation.tiny), seen)
-        yield _question(claim.theorem, obligation.name, "goal", clients, failing, seen, opaque=claim.system.opaque)
+        yield _question(claim.theorem, obligation.step.name, "hypotheses", clients, (*possible, *obligation.tiny), seen)
+        yield _question(claim.theorem, obligation.step.name, "goal", clients, failing, seen, opaque=claim.system.opaque)
 
 
 def _of_paths(claim: ArithmeticClaim, paths: list[Path]) -> Iterator[Question]:

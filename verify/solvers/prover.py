@@ -106,11 +106,6 @@ class Obligation:
     happens: Any
     before: Mapping[str, Any]
 
-    @property
-    def name(self) -> str:
-        """What has to be shown: the start, an event, the conclusion."""
-        return self.step.name
-
     @cached_property
     def tiny(self) -> tuple[Any, ...]:
         """That there are only one or two clients and small numbers, if the hypotheses can be true then; else nothing.
@@ -250,7 +245,7 @@ def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict
         possible = z3.sat if obligation.tiny else check(obligation, rlimit, obligation.happens)
         if possible != z3.sat:
             reason = _VACUOUS if possible == z3.unsat else "budget exhausted"
-            return Unknown(claim.theorem, obligation.name, reason)
+            return Unknown(claim.theorem, obligation.step.name, reason)
         failing = check(obligation, rlimit, z3.Not(obligation.goal))
         if failing == z3.unsat:
             continue
@@ -259,7 +254,7 @@ def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict
         if world is not None:
             return Refuted(claim.theorem, world)
         reason = "budget exhausted" if failing == z3.unknown else "a countermodel did not replay"
-        return Unknown(claim.theorem, obligation.name, reason)
+        return Unknown(claim.theorem, obligation.step.name, reason)
     return Proved(claim.theorem, count)
 
 
