@@ -368,15 +368,11 @@ def _client(claim: Claim, state: Values, client: int) -> str:
 def minimised(step: Step, clients: int, values: Values) -> Counterexample:
     """The smallest world that was found by changing one value, or two, at a time; the given one must break the step."""
     found, n = dict(values), clients
-
-    def breaks(candidate: Values, size: int) -> bool:
-        return bool(confirmed(step, size, candidate))
-
     for client in reversed(range(clients)):
         fewer = _without(step, found, client)
-        if n > 1 and fewer is not None and breaks(fewer, n - 1):
+        if n > 1 and fewer is not None and confirmed(step, n - 1, fewer):
             found, n = fewer, n - 1
-    while smaller := next((world for world in _smaller(step, found) if breaks(world, n)), None):
+    while smaller := next((world for world in _smaller(step, found) if confirmed(step, n, world)), None):
         found = smaller
     return Counterexample(
         step.claim.system.name,
