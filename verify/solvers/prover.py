@@ -10,7 +10,7 @@ success.
 An `ArithmeticClaim` is decided on every path through its functions, a `SampledClaim` in its worlds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import product as tuples
 from time import perf_counter
@@ -297,8 +297,44 @@ def _refuted(claim: ArithmeticClaim, dropped: frozenset[Assumption], name: str, 
 
 def _tried(claim: SampledClaim) -> Verdict:
     """Try the claim in its worlds."""
+    counted, found = _in_all(claim, claim.worlds()) if callable(claim.worlds) else _in_drawn(claim, claim.worlds)
+    if found is not None:
+        world = Counterexample("worlds", "tried", broken(claim, found), 0, dict(found), claim.theorem.id)
+        return Refuted(claim.theorem, world)
+    if not counted:
+        return Unknown(claim.theorem, "worlds", "vacuous: there was nothing to show in any world")
+    return Proved(claim.theorem, counted)
+
+
+def _in_all(claim: SampledClaim, worlds: Iterable[PlainWorld]) -> tuple[int, PlainWorld | None]:
+    counted = 0
+    for world in worlds:
+        shown = claim.shows(SimpleNamespace(**world))
+        if not all(shown.values()):
+            return counted, world
+        counted += bool(shown)
+    return counted, None
+
+
+def _in_drawn(claim: SampledClaim, worlds: Any) -> tuple[int, PlainWorld | None]:
+    """With the smallest world that Hypothesis finds, if it finds one.
+
+    The text of `attempt` is the seed: other words draw other worlds.
+    """
+    from hypothesis import HealthCheck, Phase, given, settings
+
     counted, failed = 0, list[PlainWorld]()
 
+    @settings(
+        max_examples=claim.drawn,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+    )
+    @given(worlds)
     def attempt(world: PlainWorld) -> None:
         nonlocal counted
         shown = claim.shows(SimpleNamespace(**world))
@@ -308,38 +344,10 @@ def _tried(claim: SampledClaim) -> Verdict:
         counted += bool(shown)
 
     try:
-        if callable(claim.worlds):
-            for world in claim.worlds():
-                attempt(world)
-        else:
-            _draw(claim.worlds, claim.drawn, attempt)
+        attempt()
     except _BrokenError:
-        found = failed[-1]
-        shown = Counterexample("worlds", "tried", broken(claim, found), 0, dict(found), claim.theorem.id)
-        return Refuted(claim.theorem, shown)
-    if not counted:
-        return Unknown(claim.theorem, "worlds", "vacuous: there was nothing to show in any world")
-    return Proved(claim.theorem, counted)
-
-
-def _draw(worlds: Any, drawn: int, attempt: Callable[[PlainWorld], None]) -> None:
-    """Attempt drawn worlds; if one fails, the last one attempted is the smallest that Hypothesis finds."""
-    from hypothesis import HealthCheck, Phase, given, settings
-
-    @settings(
-        max_examples=drawn,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        report_multiple_bugs=False,
-    )
-    @given(worlds)
-    def run(world: PlainWorld) -> None:
-        attempt(world)
-
-    run()
+        return counted, failed[-1]
+    return counted, None
 
 
 class _BrokenError(Exception):
