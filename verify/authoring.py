@@ -11,7 +11,6 @@ are no events here, see `FairGate`: work that is cancelled, and weights that cha
 """
 
 import inspect
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
@@ -124,7 +123,7 @@ class FairGate(KernelGate):
                 bound=promise.bound,
                 rests_on=(always.id,),
             )
-            start = (*kept, *waited, Clause("W = 0", lambda o, w: same(w.W, 0)), *map(_as_at_start, cls.state))
+            start = (*kept, *waited, _zero("W"), *map(_as_at_start, cls.state))
             goal = (Clause(promise.statement, promise.holds),)
             system = _system(cls, promise.backlogged)
             proofs.append(Claim(theorem, system, start, (*kept, *waited, *promise.during), goal))
@@ -145,19 +144,20 @@ def _as_at_start(vector: str) -> Clause:
     return Clause(f"{vector} = {vector}0", lambda o, w: same(getattr(w, vector), getattr(w, f"{vector}0")))
 
 
+def _zero(vector: str) -> Clause:
+    return Clause(f"{vector} = 0", lambda o, w: same(getattr(w, vector), 0))
+
+
 def _waited(client: str) -> Clause:
     return Clause(f"{client} waited", lambda o, w: o.pick(w.queued | w.was, getattr(w, client), True))
 
 
 def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
-    def zero(vector: str) -> Clause:
-        return Clause(f"{vector} = 0", lambda o, w: same(getattr(w, vector), 0))
-
     def empty(o: Algebra, w: World) -> Term:
         left = spread(o.exists(w.last), w.R) if hasattr(w, "last") else False
         return implies(o, w.queued | w.was, False) & same(w.R, 0) & o.where(left, False, True)
 
-    return (Clause("no client waits, runs or left", empty), *map(zero, gate.state))
+    return (Clause("no client waits, runs or left", empty), *map(_zero, gate.state))
 
 
 def _waiting_only(gate: type[FairGate], source: str) -> Claim:
@@ -199,8 +199,10 @@ def _system(gate: type[FairGate], backlogged: str) -> System:
     at_start = {f"{name}0": Kind.VECTOR for name in gate.state}
     laws = [Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
     laws += [_at_least_one(name) for name in (*gate.constants, *gate.per_weight)]
-    events = (*_queue_events(gate), *_running_events(gate))
-    own = {name: kind for name, kind in _OWN.items() if name != "last" or _asks_for_last(gate)}
+    events, own = (*_queue_events(gate), *_running_events(gate)), dict(_OWN)
+    if not _asks_for_last(gate):
+        events = tuple(map(_forgets_last, events))
+        del own["last"]
     return System(
         gate.__name__,
         parameters={
@@ -213,9 +215,7 @@ def _system(gate: type[FairGate], backlogged: str) -> System:
         },
         laws=tuple(laws),
         fields={**dict.fromkeys(gate.state, Kind.VECTOR), **own},
-        events=tuple(
-            _only(own, event).with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events
-        ),
+        events=tuple(event.with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events),
         derived={"idle": lambda o, w: spread(o.none(w.queued), w.R)},
     )
 
@@ -229,11 +229,8 @@ def _asks_for_last(gate: type[FairGate]) -> bool:
     return asked or any("last" in text.__code__.co_names for text in texts)
 
 
-def _only(fields: Mapping[str, Kind], event: Event) -> Event:
-    """The event, which does not write `last` unless it is a field."""
+def _forgets_last(event: Event) -> Event:
     step = event.step
-    if "last" in fields:
-        return event
     return attrs.evolve(event, step=lambda o, w: {name: value for name, value in step(o, w).items() if name != "last"})
 
 
@@ -296,18 +293,11 @@ def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
     letting_in = (_EXISTS, _NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), _FITS)
     produced = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
     kernels = (gate.choose, *charging)
-    past = Event(
-        "admit past the gate",
-        admit,
-        {**_AMOUNTS, **_POINT},
-        (*letting_in, _WAITS),
-        charging,
-        excluded_by=GATE_RESPECTED,
-    )
+    past = (*letting_in, _WAITS)
     events = [
         Event("admit", admit, _AMOUNTS, letting_in, kernels, decides=choose),
         Event("admit the last that waits", admit_last, _AMOUNTS, letting_in, kernels, decides=choose),
-        past,
+        Event("admit past the gate", admit, {**_AMOUNTS, **_POINT}, past, charging, excluded_by=GATE_RESPECTED),
         Event("compute more than planned", correct, _ONE, (_EXISTS, *_RESERVED), charging),
         Event("decode", decode, {"d": Kind.VECTOR}, produced, tuple(decoded.values())),
     ]

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import settings
 
 from fairsched.cli import main
 from fairsched.model.algebra import Algebra, Mask, Point, Vector
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, OpenGate
+from fairsched.policies.gates import OpenGate
 from fairsched.policies.gates.authoring import KernelState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
@@ -90,17 +89,11 @@ def test_what_is_proved_about_runs(gate: FairGate) -> None:
     check_local_policy(policy, settings=settings(max_examples=10, stateful_step_count=20, deadline=None))
 
 
-@pytest.mark.parametrize(
-    ("order", "gate"),
-    list(product([Arrival(), ShortestPrompt(), LongestPrefix()], [DeficitGate(), CounterGate(), Allowance()])),
-    ids=lambda part: type(part).__name__,
-)
-def test_every_order_inherits_the_theorems_of_its_gate(order: Order, gate: AnyGate) -> None:
-    """A composition lists what its gate promises, and each of that is a claim that can be decided."""
-    policy = ComposedPolicy("mine", order, gate)
-    found = subject("mine", policy)
-    promised = {theorem.id for theorem in gate.theorems} or {"gate", "always", "gap"}
-    assert promised <= {theorem.id for theorem in found.theorems} <= set(claims_of(found.source))
+@pytest.mark.parametrize("order", [Arrival(), ShortestPrompt(), LongestPrefix()], ids=lambda order: order.name)
+def test_every_order_inherits_the_theorems_of_an_authors_gate(order: Order) -> None:
+    """A composition lists what the gate promises, and each of that is a claim that can be decided."""
+    found = subject("mine", ComposedPolicy("mine", order, Allowance()))
+    assert {"gate", "always", "gap"} <= {theorem.id for theorem in found.theorems} <= set(claims_of(found.source))
 
 
 def test_no_gate_promises_nothing() -> None:

@@ -15,13 +15,17 @@ ROOT = Path(__file__).parents[2]
 AUTHORS = Path(__file__).parents[1] / "support" / "authors"
 
 
-def _pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a folder that is no part of this project."""
+def _python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder that is no part of this project."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(folder)])}
+    program = [sys.executable, *arguments]
+    return subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def _pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     # Named, and not by its entry point, so that it is loaded once whether or not the package is installed.
     loaded = ["-p", "no:fairsched", "-p", "fairsched.verify.plugin", "-p", "no:cacheprovider"]
-    program = [sys.executable, "-m", "pytest", *loaded, "--rootdir", str(folder), *arguments]
-    return subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return _python(folder, "-m", "pytest", *loaded, "--rootdir", str(folder), *arguments)
 
 
 def test_the_plugin_is_declared() -> None:
@@ -38,9 +42,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_theorem_is_a_test(project: Path) -> None:
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_each_theorem_is_a_test(project: Path, processes: tuple[str, ...]) -> None:
     """Proved passes, refuted fails with its run, and what rests on a refuted theorem is not called proved."""
-    done = _pytest(project, "--theorems", "allowance.py", "least_served.py")
+    done = _pytest(project, "--theorems", *processes, "allowance.py", "least_served.py")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "4 passed" in done.stdout
     assert "2 failed" in done.stdout
@@ -60,31 +65,13 @@ def test_each_theorem_is_a_test(project: Path) -> None:
     assert all(policy in table and verdict in table for (policy, _), verdict in verdicts.items())
 
 
-def _replayed(command: str, project: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "fairsched.cli", *command.split()[1:]],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_counterexample_is_kept_and_replays(project: Path) -> None:
     """The command that the failure prints runs it again."""
     printed = _pytest(project, "--theorems", "least_served.py").stdout
-    commands = [line for line in printed.splitlines() if line.startswith("fairsched replay ")]
-    replayed = [_replayed(command, project) for command in commands]
-    assert any("broken afterwards: close" in shown for shown in replayed), printed
-
-
-def test_processes_of_xdist_bring_their_rows_together(project: Path) -> None:
-    """With `-n 2` the table and the file are the same."""
-    _pytest(project, "--theorems", "-n", "2", "allowance.py", "least_served.py")
-    assert len(json.loads((project / "theorems.json").read_text())["theorems"]) == 6
+    commands = [line.split()[1:] for line in printed.splitlines() if line.startswith("fairsched replay ")]
+    replayed = [_python(project, "-m", "fairsched.cli", *command) for command in commands]
+    assert all(done.returncode == 0 for done in replayed), [done.stderr for done in replayed]
+    assert any("broken afterwards: close" in done.stdout for done in replayed), printed
 
 
 def test_without_the_flag_nothing_is_collected_or_imported(project: Path) -> None:

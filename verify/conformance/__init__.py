@@ -1,4 +1,4 @@
-"""The conformance battery that every policy passes. Read `local` first."""
+"""The batteries that every policy and every router passes. Read `local` first."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,9 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.verify.conformance.local import check_local_policy
     from fairsched.verify.conformance.play import WorkerPlay, admitted
+    from fairsched.verify.conformance.router import check_cluster_policy, check_router
     from fairsched.verify.conformance.strategies import events
 else:
     __getattr__ = lazy_exports(__name__)
 
-__all__ = ["WorkerPlay", "admitted", "check_local_policy", "events"]
+__all__ = ["WorkerPlay", "admitted", "check_cluster_policy", "check_local_policy", "check_router", "events"]

@@ -97,9 +97,13 @@ class Ledger:
                 assert self.decoded[client] == self.generated[client]
 
     def _arrived(self, event: Arrived) -> None:
-        assert event.request.id not in self.ended
+        request = event.request
+        assert request.id not in self.ended
         if event.worker != NOWHERE:
-            self._joins(event.request.id, event.request.client, event.worker)
+            assert request.id not in self.waiting
+            assert request.id not in self.running
+            self.waiting[request.id] = request.client
+            self._at[request.id] = event.worker
 
     def _swaps(self, event: SwappedOut | SwappedIn | Transferred | HostLost) -> None:
         """Only KV of running requests goes out, only what went out comes back, and what was said to go has gone."""
@@ -117,10 +121,13 @@ class Ledger:
                 assert self._moving.pop((event.worker, True), 0) == event.out_tokens
                 assert self._moving.pop((event.worker, False), 0) == event.in_tokens
             case HostLost():
-                for out in (True, False):
-                    self._moving.pop((event.worker, out), None)
+                self._stops_moving(event.worker)
                 for request_id in [i for i in self.kept if self._at[i] == event.worker]:
                     del self.kept[request_id]
+
+    def _stops_moving(self, worker: int) -> None:
+        for out in (True, False):
+            self._moving.pop((worker, out), None)
 
     def _admitted(self, event: Admitted) -> None:
         self.kept.pop(event.request_id, None)
@@ -156,15 +163,7 @@ class Ledger:
         for request_id in gone:
             for requests in (self.waiting, self.running, self.left, self.kept):
                 requests.pop(request_id, None)
-        for out in (True, False):
-            self._moving.pop((event.worker, out), None)
-
-    def _joins(self, request_id: int, client: int, worker: int) -> None:
-        assert request_id not in self.waiting
-        assert request_id not in self.running
-        assert request_id not in self.ended
-        self.waiting[request_id] = client
-        self._at[request_id] = worker
+        self._stops_moving(event.worker)
 
     def _leaves(self, request_id: int, client: int) -> int:
         assert self.running.pop(request_id) == client

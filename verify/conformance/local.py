@@ -20,35 +20,36 @@ A policy author calls `check_local_policy(MyPolicy())`.
 """
 
 import sys
+from typing import Any, get_args
 
 import attrs
 import msgspec
-from hypothesis import HealthCheck, target
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis import target
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import ClientConfigured, Rejected, WorkerJoined
+from fairsched.model.events import Cancelled, ClientConfigured, Event, Finished, Rejected, Settled, WorkerJoined
+from fairsched.model.monitor import Monitor
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.request import Request
-from fairsched.model.worker import InfeasiblePlanError
-from fairsched.policies.base import AnyLocalPolicy
+from fairsched.model.request import Client, Request
+from fairsched.model.theorem import EXTEND_AS_PLANNED, GATE_RESPECTED
+from fairsched.model.view import Host, WorkerView
+from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
+from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
+from fairsched.policies.local import AnyLocalState, LocalState
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.play import SAVED_MAX, Play
-from fairsched.verify.conformance.strategies import bursts, requests
+from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.play import FOLDED, SAVED_MAX, WorkerPlay, encoded, restored
+from fairsched.verify.conformance.strategies import bursts, requests, run_battery
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
 KEYS_MANY = 1 << 20
 """So many keys that two prompts hardly share one."""
+EXCUSES = (GATE_RESPECTED.name, EXTEND_AS_PLANNED.name)
+"""What only an engine can break, by admitting what the policy had not let in, or for less than there was to compute."""
 
 
 @attrs.frozen
@@ -61,22 +62,16 @@ class World:
     clients: int = 4
 
 
-def machine(policy: AnyLocalPolicy, world: World | None = None) -> type["PolicyMachine"]:
-    """The state machine of a policy, for those who want to run it their own way."""
-    name = f"Conformance[{type(policy).__name__}]"
-    return type(name, (PolicyMachine,), {"policy": policy, "world": world or World()})
-
-
 def check_local_policy(
     policy: AnyLocalPolicy, world: World | None = None, settings: hypothesis_settings | None = None
 ) -> None:
     """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed.
 
     `settings` says how many runs of how many steps (default: the Hypothesis profile that is loaded, 100 of 50 unless it
-    says otherwise; `verify.conformance.strategies` has two).  No run is judged by the time that it takes.
+    says otherwise; `strategies` has two).  No run is judged by the time that it takes.
     """
-    chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine(policy, world), settings=chosen)
+    name = f"Conformance[{type(policy).__name__}]"
+    run_battery(type(name, (PolicyMachine,), {"policy": policy, "world": world or World()}), settings)
 
 
 def arrivals(world: World) -> st.SearchStrategy[list[Request]]:
@@ -88,17 +83,41 @@ def arrivals(world: World) -> st.SearchStrategy[list[Request]]:
     return st.one_of(st.lists(some, min_size=2, max_size=6), flood, st.lists(alone, min_size=2, max_size=5))
 
 
-class PolicyMachine(Play, RuleBasedStateMachine):
-    """One worker, one policy, and whatever may happen to them."""
+class PolicyMachine(RuleBasedStateMachine):
+    """One worker, one policy, all that is said between them, and whatever may happen to them."""
 
+    policy: AnyLocalPolicy
     world: World
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 0
+        self.ledger = Ledger()
+        self.requests: dict[int, Request] = {}
+        self.alive: set[int] = set()
+        self.saved: list[tuple[Any, WorkerView, StepPlan, bytes]] = []
+        self.worker = WorkerState(0, 2)
+        self.state: Any = None
+        self.monitor: Monitor | None = None
+        self.obeyed = True
+        """Whether the engine did all that the policy decided, and nothing else."""
+        self.gap_share: float | None = None
+        """The largest service gap over its bound, until a weight changed or a client passed the gate by."""
+        self.reweighted = False
 
     @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2), host=st.sampled_from([0, 1, 3]))
     def _open(self, share: int, tail: int, host: int) -> None:
+        """An empty worker, perhaps with host memory, and what the policy promises to clients of weight 1."""
         least, most = self.world.capacity_blocks
         blocks = least + share * (most - least) // 1_000
         capacity = blocks * self.world.block_tokens + 2 + tail
-        self.open(capacity, self.world.clients, OUTPUT_TOKENS_MAX, host * capacity)
+        self.worker = WorkerState(0, capacity, host=Host(host * capacity))
+        self.state = self.policy.init()
+        clients = tuple(Client(i, str(i)) for i in range(self.world.clients))
+        limits = self.policy.guarantee.limits(capacity, OUTPUT_TOKENS_MAX)
+        promise = self.policy.guarantee.promise(clients, limits)
+        if promise is not None:
+            self.monitor = Monitor(promise, self.policy.guarantee.gate_monitor())
         self.tell(WorkerJoined(0, 0, capacity, host * capacity))
 
     # --- who comes --------------------------------------------------------------------------------------------------
@@ -121,9 +140,8 @@ class PolicyMachine(Play, RuleBasedStateMachine):
             if refusal is not None:
                 self.tell(Rejected(self.now_ns, 0, request.id, request.client, refusal))
                 continue
-            self.worker, events = transitions.arrive(self.worker, request, output_tokens, self.now_ns)
             self.alive.add(request.id)
-            self.tell(*events)
+            self.follow(transitions.arrive(self.worker, request, output_tokens, self.now_ns))
 
     # --- what the worker does ---------------------------------------------------------------------------------------
 
@@ -149,8 +167,7 @@ class PolicyMachine(Play, RuleBasedStateMachine):
     def stop(self, index: int) -> None:
         """An output ends earlier than was foreseen, between two steps."""
         decoding = sorted(i for i, flight in self.worker.in_flight.items() if flight.clock_start is not None)
-        self.worker, events = transitions.stop(self.worker, decoding[index % len(decoding)], self.now_ns)
-        self.tell(*events)
+        self.follow(transitions.stop(self.worker, decoding[index % len(decoding)], self.now_ns))
 
     @rule(begun=st.booleans())
     def fail(self, begun: bool) -> None:
@@ -158,9 +175,8 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         if begun:
             self.begin_decided()
         before = self.worker
-        self.worker, events = transitions.lose(before, self.now_ns)
+        self.follow(transitions.lose(before, self.now_ns))
         worker_invariants.check_lost(before, self.worker)
-        self.tell(*events)
 
     # --- what others do ---------------------------------------------------------------------------------------------
 
@@ -169,8 +185,7 @@ class PolicyMachine(Play, RuleBasedStateMachine):
     def cancel(self, index: int) -> None:
         """A caller gives up on a waiting or running request, between two steps."""
         request_id = sorted(self.alive)[index % len(self.alive)]
-        self.worker, events = transitions.cancel(self.worker, request_id, self.now_ns)
-        self.tell(*events)
+        self.follow(transitions.cancel(self.worker, request_id, self.now_ns))
 
     @rule(client=st.integers(0, 4), weight=st.integers(1, 4))
     def configure(self, client: int, weight: int) -> None:
@@ -187,27 +202,16 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         """The engine changes the plan: the decided state is dropped, and the policy is told what happened instead."""
         self.obeyed = False
         plan, _ = self.decide()
-        plan = changed(plan, change)
-        try:
-            events = self.begin(plan)
-        except InfeasiblePlanError:
+        if not self.attempt(changed(plan, change)):
             # Dropping an admission may take away a prefix that others counted on: then the engine does nothing.
-            plan = StepPlan(decode=False)
-            events = self.begin(plan)
-        self.tell(*events)
-        self.finish(plan, 1)
+            assert self.attempt(StepPlan(decode=False))
 
     @precondition(lambda m: m.worker.running)
     @rule(index=st.integers(0, 99))
     def swap_past_policy(self, index: int) -> None:
         """An engine swaps out whom it likes, as far as host memory goes; the policy lets it in again."""
-        plan = StepPlan(swap_out=(sorted(self.worker.running)[index % len(self.worker.running)],), decode=False)
-        try:
-            events = self.begin(plan)
-        except InfeasiblePlanError:
-            return
-        self.tell(*events)
-        self.finish(plan, 1)
+        chosen = sorted(self.worker.running)[index % len(self.worker.running)]
+        self.attempt(StepPlan(swap_out=(chosen,), decode=False))
 
     @precondition(lambda m: m.worker.queue)
     @rule(index=st.integers(0, 99), honest=st.booleans())
@@ -222,13 +226,7 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         planned = cached if honest else 0
         reserved = request.max_output_tokens - waiting.generated_tokens
         admission = Admission(request_id, request.client, context - planned, planned, reserved)
-        plan = StepPlan((), (admission,), ((request_id, context - cached),), decode=False)
-        try:
-            events = self.begin(plan, honest)
-        except InfeasiblePlanError:
-            return
-        self.tell(*events)
-        self.finish(plan, 1)
+        self.attempt(StepPlan((), (admission,), ((request_id, context - cached),), decode=False), honest)
 
     @precondition(lambda m: m.saved)
     @rule(index=st.integers(0, SAVED_MAX - 1))
@@ -256,25 +254,205 @@ class PolicyMachine(Play, RuleBasedStateMachine):
         if self.gap_share is not None:
             target(self.gap_share, label="service gap over its bound")
 
+    # --- between two exchanges --------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The policy's state and the worker's hold together, and speak of the same requests and the same cache."""
+        self.policy.check(self.state)
+        worker_invariants.check(self.worker)
+        assert set(self.worker.queue) | set(self.worker.running) == self.alive
+        if isinstance(self.state, LocalState):
+            self._check_copy(self.state)
+        if self.monitor is not None:
+            self._check_promise(self.monitor)
+
+    def _check_copy(self, state: AnyLocalState) -> None:
+        assert set(state.queue.entries) == set(self.worker.queue)
+        assert set(state.flights) == set(self.worker.running)
+        for i, waiting in self.worker.queue.items():
+            assert state.queue.entries[i].generated_tokens == waiting.generated_tokens
+        worker_invariants.check_copy(state.cache, self.worker.cache)
+
+    def _check_promise(self, monitor: Monitor) -> None:
+        """A request that is let in was let in by the gate, and no two clients that wait are further apart than
+        promised."""
+        report = monitor.report()
+        broken = [name for name in EXCUSES if report.assumptions[name].violated]
+        assert not (self.obeyed and broken), report.assumptions[broken[0]]
+        assert broken or not report.gap_violations, report.first_gap
+        if report.gap is not None and report.gap_bound and not broken and not self.reweighted:
+            self.gap_share = report.gap.cost / report.gap_bound
+
+    def restart(self) -> None:
+        """The state is written and read, and goes on."""
+        read = restored(self.policy, self.state)
+        view = self.worker.view(self.now_ns)
+        plan, decided = self.policy.decide(self.state, view)
+        again, decided_again = self.policy.decide(read, view)
+        assert again == plan
+        assert self.encoded(decided_again) == self.encoded(decided)
+        self.state = read
+
+    def serve(self) -> None:
+        """Whatever is left is served, and every step of that computes something.
+
+        Only the first decision is held to all that `begin_decided` asks, since there may be many.
+        """
+        begin = self.begin_decided
+        budget = 20 * sum(r.prompt.tokens + r.max_output_tokens for r in self.requests.values())
+        while self.alive:
+            budget -= 1
+            assert budget >= 0, f"requests {sorted(self.alive)} are still there after very many steps"
+            plan, events = begin()
+            begin = self._begin_unchecked
+            computes = plan.chunks or (plan.decode and self.worker.decoding) or self.worker.host.moves
+            assert plan.preempt or computes, (
+                f"requests {sorted(self.alive)} are left and the plan computes nothing: {plan}"
+            )
+            self.finish_checked(plan, self.leap_max(plan, events))
+        self.check()
+        self.ledger.check_over(self.requests)
+
+    # --- exchanges --------------------------------------------------------------------------------------------------
+
+    def encoded(self, state: Any) -> bytes:
+        """A state as bytes that are equal exactly when the states are."""
+        return encoded(self.policy, state)
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two states are equal."""
+        return one is other or self.encoded(one) == self.encoded(other)
+
+    def tell(self, *events: Event, decided: bool = False) -> None:
+        """The policy learns events, except those it has folded."""
+        for event in events:
+            self.ledger.record(event)
+            if self.monitor is not None:
+                self.monitor.observe(event)
+            if isinstance(event, Finished | Cancelled | Rejected):
+                self.alive.discard(event.request_id)
+            if not (decided and isinstance(event, FOLDED)):
+                self.state = self.policy.observe(self.state, event)
+
+    def follow(self, done: transitions.Step) -> None:
+        """Take over the worker after a transition; the policy learns its events."""
+        self.worker, events = done
+        self.tell(*events)
+
+    def attempt(self, plan: StepPlan, honest: bool = True) -> bool:
+        """The worker takes one step of a plan that the policy did not decide, if it can; returns whether it could."""
+        try:
+            events = self.begin(plan, honest)
+        except InfeasiblePlanError:
+            return False
+        self.tell(*events)
+        self.finish(plan, 1)
+        return True
+
+    def decide(self) -> tuple[StepPlan, Any]:
+        """The policy's decision, made twice."""
+        view = self.worker.view(self.now_ns)
+        before = self.encoded(self.state)
+        plan, decided = self.policy.decide(self.state, view)
+        after = before if decided is self.state else self.encoded(decided)
+        again, decided_again = self.policy.decide(self.state, view)
+        assert again == plan
+        assert self.encoded(decided_again) == after
+        assert not violations(plan, view)
+        # Nothing that was given has changed.
+        assert self.encoded(self.state) == before
+        assert view == self.worker.view(self.now_ns)
+        if not plan.admit:
+            if isinstance(self.policy, Explains):
+                for request_id in self.worker.queue:
+                    assert self.policy.wait_reason(self.state, view, request_id) in get_args(WaitReason)
+            # A decision that changes no batch changes no state either.
+            assert plan.preempt or plan.swap_out or after == before
+        self.saved = [*self.saved[1 - SAVED_MAX :], (self.state, view, plan, after)]
+        return plan, decided
+
+    def begin_decided(self) -> tuple[StepPlan, list[Event]]:
+        """Decide and execute the whole plan up to its computation; the folded state is the told one."""
+        old = self.state
+        plan, decided = self.decide()
+        events = self._execute(plan, decided)
+        for event in events:
+            if isinstance(event, FOLDED):
+                old = self.policy.observe(old, event)
+        assert self.same(old, decided)
+        return plan, events
+
+    def _begin_unchecked(self) -> tuple[StepPlan, list[Event]]:
+        plan, decided = self.policy.decide(self.state, self.worker.view(self.now_ns))
+        return plan, self._execute(plan, decided)
+
+    def _execute(self, plan: StepPlan, decided: Any) -> list[Event]:
+        events = self.begin(plan)
+        # The policy knew what each admission would have to compute.
+        assert not any(isinstance(event, Settled) for event in events)
+        self.state = decided
+        self.tell(*events, decided=True)
+        return events
+
+    def begin(self, plan: StepPlan, honest: bool = True) -> list[Event]:
+        """The worker begins a plan, or raises `InfeasiblePlanError`, as it must if the view speaks against it.
+
+        Of a plan that is not `honest` about what is cached the view cannot tell.
+        """
+        refused = violations(plan, self.worker.view(self.now_ns))
+        self.worker, events = transitions.begin(self.worker, plan, self.now_ns)
+        assert not (honest and refused), f"the worker executed {plan} in spite of {refused}"
+        return events
+
+    def finish(self, plan: StepPlan, steps: int) -> None:
+        """The worker computes `steps` steps of a plan that has begun."""
+        self.now_ns += steps
+        self.follow(transitions.finish(self.worker, plan, steps, self.now_ns))
+
+    def finish_checked(self, plan: StepPlan, steps: int) -> None:
+        """The same; and single steps come to the same states."""
+        if steps == 1:
+            self.finish(plan, 1)
+            return
+        worker, state = self._stepped(plan, steps)
+        self.finish(plan, steps)
+        assert worker == self.worker
+        assert self.same(state, self.state)
+
+    def leap_max(self, plan: StepPlan, events: list[Event]) -> int:
+        """The longest leap that plan and worker allow; 1 if more than decoding happens, or an eviction did."""
+        if events or plan.chunks or not plan.decode or not self.worker.decoding:
+            return 1
+        limit = self.worker.decode_steps_max()
+        return limit if plan.valid_steps is None else min(limit, plan.valid_steps)
+
+    def _stepped(self, plan: StepPlan, steps: int) -> tuple[WorkerState, Any]:
+        """What becomes of worker and state in single steps, in which nothing new may be decided."""
+        single, now_ns = WorkerPlay(self.policy, self.worker), self.now_ns
+        single.state = self.state
+        for k in range(steps):
+            if k:
+                again, decided = self.policy.decide(single.state, single.worker.view(now_ns))
+                assert again.decode == plan.decode
+                new = again.changes_batch or again.chunks
+                assert not new, f"step {k} of {steps} wants {again}"
+                assert self.same(decided, single.state)
+                assert not single.follow(transitions.begin(single.worker, again, now_ns))
+            now_ns += 1
+            single.follow(transitions.finish(single.worker, plan, 1, now_ns))
+        return single.worker, single.state
+
 
 def changed(plan: StepPlan, change: str) -> StepPlan:
     """The plan as an engine might change it."""
-    gone: set[int] = set()
-    chunks = plan.chunks
     if change == "idle":
         return StepPlan(plan.preempt, decode=False, swap_out=plan.swap_out)
     if change == "no-swaps":
         return msgspec.structs.replace(plan, preempt=plan.preempt + plan.swap_out, swap_out=(), swap_in=())
-    if change == "no-admissions":
-        gone = {admission.request_id for admission in plan.admit}
-    elif change == "not-the-first":
-        gone = {admission.request_id for admission in plan.admit[:1]}
-    elif change == "not-the-last":
-        gone = {admission.request_id for admission in plan.admit[-1:]}
-    elif change == "half-chunks":
-        chunks = tuple((i, (tokens + 1) // 2) for i, tokens in chunks)
-    else:
-        chunks = ()
+    dropped = {"no-admissions": plan.admit, "not-the-first": plan.admit[:1], "not-the-last": plan.admit[-1:]}
+    gone = {admission.request_id for admission in dropped.get(change, ())}
+    halves = tuple((i, (tokens + 1) // 2) for i, tokens in plan.chunks)
+    chunks = {"half-chunks": halves, "no-chunks": ()}.get(change, plan.chunks)
     return StepPlan(
         plan.preempt,
         tuple(admission for admission in plan.admit if admission.request_id not in gone),

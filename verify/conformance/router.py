@@ -10,17 +10,15 @@ go elsewhere when their worker is gone; reports are as old as they happen to be,
 - **Kept.**  A state survives JSON, and goes on as if nothing had happened.
 - **Sound.**  The router's own `check` holds after everything that happens.
 
-The author of a router calls `check_router(MyRouter())`.
+The author of a router calls `check_router(MyRouter())`, that of a policy which holds requests `check_cluster_policy`.
 """
 
-import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import msgspec
-from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
@@ -42,12 +40,12 @@ from fairsched.model.worker import WorkerState, generated, kv_tokens
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
-from fairsched.verify.conformance.play import WorkerPlay
-from fairsched.verify.conformance.strategies import requests
+from fairsched.verify.conformance.play import SAVED_MAX, WorkerPlay, encoded, restored
+from fairsched.verify.conformance.strategies import requests, run_battery
+
+T = TypeVar("T")
 
 WORKERS_MAX = 4
-SAVED_MAX = 4
-"""How many old states are kept, to route again from them."""
 LOCAL = FCFS(batching=Chunked(max_batched_tokens=7, max_running=3))
 """What the workers do with what they are sent."""
 PAUSES_NS = (1, 1_000, 50_000_000, 100_000_000, 400_000_000_000)
@@ -55,17 +53,6 @@ PAUSES_NS = (1, 1_000, 50_000_000, 100_000_000, 400_000_000_000)
 FIGURES = st.one_of(st.integers(0, 3), st.integers(0, 1 << 40))
 
 picks = st.integers(0, 99)
-
-
-class Saved(msgspec.Struct, frozen=True):
-    """A decision and all that it came from; states as they were written then."""
-
-    state: Any
-    before: bytes
-    request: Request
-    view: ClusterView
-    dispatch: Dispatch
-    after: bytes
 
 
 class Server(WorkerPlay):
@@ -77,25 +64,24 @@ class Server(WorkerPlay):
         self.draining = False
 
 
-def machine(router: AnyRouter) -> type["RouterMachine"]:
-    """The state machine of a router, for those who want to run it their own way."""
-    return type(f"Conformance[{type(router).__name__}]", (RouterMachine,), {"router": router})
-
-
 def check_router(router: AnyRouter, settings: hypothesis_settings | None = None) -> None:
     """Play the whole battery against a router; raises what it finds, after the shortest way there was printed.
 
     `settings` says how many runs of how many steps (default: the Hypothesis profile that is loaded).  No run is judged
     by the time that it takes.
     """
-    chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine(router), settings=chosen)
+    run_battery(type(f"Conformance[{type(router).__name__}]", (RouterMachine,), {"router": router}), settings)
+
+
+def check_cluster_policy(policy: AnyClusterPolicy, settings: hypothesis_settings | None = None) -> None:
+    """Play the battery against a policy that holds requests, in the same way."""
+    run_battery(type(f"Conformance[{type(policy).__name__}]", (ClusterMachine,), {"router": policy}), settings)
 
 
 class RouterMachine(RuleBasedStateMachine):
     """A few workers, one router, and whatever may happen to them."""
 
-    router: AnyRouter
+    router: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +93,8 @@ class RouterMachine(RuleBasedStateMachine):
         self.requests: dict[int, Request] = {}
         self.home: dict[int, int] = {}
         """The worker of every request that has not ended."""
-        self.saved: list[Saved] = []
+        self.saved: list[tuple[Any, bytes, Request, ClusterView, Dispatch, bytes]] = []
+        """What was decided, between the states before and after it as they were written then."""
 
     @initialize(workers=st.integers(1, 3), capacity=st.integers(12, 40))
     def open(self, workers: int, capacity: int) -> None:
@@ -146,17 +133,8 @@ class RouterMachine(RuleBasedStateMachine):
     @rule()
     def decide(self) -> None:
         """What the router wants to move moves, unless it would not fit; most routers want nothing."""
-        view = ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
-        before = self.encoded(self.state)
-        plan, after = self.router.decide(self.state, view)
-        for state in (self.state, self.restored(self.state)):
-            again, after_again = self.router.decide(state, view)
-            assert again == plan, f"the same state and view gave {plan} and {again}"
-            assert self.encoded(after_again) == self.encoded(after), "the same decision left two different states"
-        assert self.encoded(self.state) == before, "decide changed the state that it was given"
+        plan = self.ask(self.router.decide, self.view())
         assert not plan.dispatches, "a router holds nothing that it could dispatch later"
-        self.router.check(after)
-        self.state = after
         moved = [migration.request_id for migration in plan.migrations]
         assert len(set(moved)) == len(moved), "a request moves twice at once"
         for migration in plan.migrations:
@@ -214,37 +192,42 @@ class RouterMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """The state is written and read, and goes on."""
-        self.state = self.restored(self.state)
+        self.state = restored(self.router, self.state)
 
     @precondition(lambda m: m.saved)
     @rule(pick=picks)
     def look_back(self, pick: int) -> None:
         """An old state is what it was, and routes again as it did then."""
-        then = self.saved[pick % len(self.saved)]
-        assert self.encoded(then.state) == then.before, "a state changed after it was left behind"
-        dispatch, after = self.router.route(then.state, then.request, then.view)
-        assert dispatch == then.dispatch
-        assert self.encoded(after) == then.after
+        state, before, request, view, dispatch, after = self.saved[pick % len(self.saved)]
+        assert self.encoded(state) == before, "a state changed after it was left behind"
+        again, after_again = self.router.route(state, request, view)
+        assert again == dispatch
+        assert self.encoded(after_again) == after
 
     # --- how all of them do it ----------------------------------------------------------------------------------------
 
     def place(self, request: Request, generated_tokens: int) -> None:
         """Route a request, check everything that can be checked about it, and let its worker have it."""
-        view = ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
-        before = self.encoded(self.state)
-        dispatch, after = self.router.route(self.state, request, view)
-        written = self.encoded(after)
-        for state in (self.state, self.restored(self.state)):
-            again, after_again = self.router.route(state, request, view)
-            assert again == dispatch, f"the same state and view gave {dispatch} and {again}"
-            assert self.encoded(after_again) == written, "the same decision left two different states"
-        assert self.encoded(self.state) == before, "route changed the state that it was given"
+        view, state, before = self.view(), self.state, self.encoded(self.state)
+        dispatch: Dispatch = self.ask(self.router.route, request, view)
         assert dispatch.request_id == request.id, f"asked about request {request.id}, dispatched {dispatch.request_id}"
         assert dispatch.worker in [load.worker for load in view.workers], f"the view has no worker {dispatch.worker}"
-        self.router.check(after)
-        self.saved = [*self.saved[1 - SAVED_MAX :], Saved(self.state, before, request, view, dispatch, written)]
-        self.state = after
+        saved = (state, before, request, view, dispatch, self.encoded(self.state))
+        self.saved = [*self.saved[1 - SAVED_MAX :], saved]
         self.deliver(request, generated_tokens, dispatch.worker)
+
+    def ask(self, decision: Callable[..., tuple[T, Any]], *about: Any) -> T:
+        """What the router decides, each time that it is asked from the same state; it goes on in the new one."""
+        before = self.encoded(self.state)
+        decided, after = decision(self.state, *about)
+        for state in (self.state, restored(self.router, self.state)):
+            again, after_again = decision(state, *about)
+            assert again == decided, f"the same state and view gave {decided} and {again}"
+            assert self.encoded(after_again) == self.encoded(after), "the same decision left two different states"
+        assert self.encoded(self.state) == before, f"{decision.__name__} changed the state that it was given"
+        self.router.check(after)
+        self.state = after
+        return decided
 
     def deliver(self, request: Request, generated_tokens: int, worker: int, kv_tokens: int = 0) -> None:
         """The worker has the request, or rejects it because it is too large."""
@@ -280,7 +263,7 @@ class RouterMachine(RuleBasedStateMachine):
             assert self.encoded(after) == self.encoded(again), "the same event left two different states"
             self.router.check(after)
             self.state = after
-            if isinstance(event, Finished | Cancelled | Rejected):
+            if isinstance(event, Finished | Cancelled | Rejected) and event.worker != NOWHERE:
                 del self.home[event.request_id]
 
     def start(self, capacity: int) -> None:
@@ -291,6 +274,10 @@ class RouterMachine(RuleBasedStateMachine):
         self.servers[worker].follow((self.servers[worker].worker, [joined]))
         self.tell([joined])
 
+    def view(self) -> ClusterView:
+        """What the workers that take requests reported last."""
+        return ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
+
     def serving(self) -> list[int]:
         """The workers that take requests, in order."""
         return sorted(worker for worker, server in self.servers.items() if not server.draining)
@@ -299,38 +286,13 @@ class RouterMachine(RuleBasedStateMachine):
         """One of these workers."""
         return self.servers[sorted(workers)[pick % len(workers)]]
 
-    def restored(self, state: Any) -> Any:
-        """The state after it was written and read; the same, as far as one can write it."""
-        document = json.loads(json.dumps(self.router.state_to_json(state)))
-        read = self.router.state_from_json(document)
-        assert self.encoded(read) == self.encoded(state), "a state was read as another"
-        return read
-
     def encoded(self, state: Any) -> bytes:
         """A state as bytes that are equal exactly when the states are."""
-        return msgspec.json.encode(self.router.state_to_json(state))
-
-
-# --- policies that hold requests --------------------------------------------------------------------------------------
-
-__all__ = ["check_cluster_policy", "cluster_machine"]
-
-
-def cluster_machine(policy: AnyClusterPolicy) -> type["ClusterMachine"]:
-    """The state cluster_machine of a policy, for those who want to run it their own way."""
-    return type(f"Conformance[{type(policy).__name__}]", (ClusterMachine,), {"router": policy})
-
-
-def check_cluster_policy(policy: AnyClusterPolicy, settings: hypothesis_settings | None = None) -> None:
-    """Play the whole battery against a policy; raises what it finds, after the shortest way there was printed."""
-    chosen = hypothesis_settings(settings, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(cluster_machine(policy), settings=chosen)
+        return encoded(self.router, state)
 
 
 class ClusterMachine(RouterMachine):
     """A few workers, one policy that holds requests, and whatever may happen to them."""
-
-    router: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -343,44 +305,23 @@ class ClusterMachine(RouterMachine):
         """A caller gives up a request that is held."""
         request_id = sorted(self.held)[pick % len(self.held)]
         request, done = self.held.pop(request_id)
-        self.tell_of_nobody(Cancelled(self.now_ns, NOWHERE, request_id, request.client, False, 0, done))
+        self.tell([Cancelled(self.now_ns, NOWHERE, request_id, request.client, False, 0, done)])
 
     @rule(times=st.integers(1, 2))
     def decide(self, times: int = 1) -> None:
         """What the policy dispatches goes, and what it wants to move moves."""
         for _ in range(times):
-            view = ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
-            before = self.encoded(self.state)
-            plan, after = self.router.decide(self.state, view)
-            for state in (self.state, self.restored(self.state)):
-                again, after_again = self.router.decide(state, view)
-                assert again == plan, f"the same state and view gave {plan} and {again}"
-                assert self.encoded(after_again) == self.encoded(after), "the same decision left two different states"
-            assert self.encoded(self.state) == before, "decide changed the state that it was given"
-            self.router.check(after)
-            self.state = after
+            workers = self.serving()
+            plan = self.ask(self.router.decide, self.view())
             for dispatch in plan.dispatches:
-                self.dispatched(dispatch, [load.worker for load in view.workers])
+                assert dispatch.request_id in self.held, f"request {dispatch.request_id} is dispatched and not held"
+                assert dispatch.worker in workers, f"the view has no worker {dispatch.worker}"
+                self.deliver(*self.held.pop(dispatch.request_id), dispatch.worker)
             for migration in plan.migrations:
                 if self.home.get(migration.request_id) == migration.source:
                     self.migrate(migration)
 
-    def dispatched(self, dispatch: Dispatch, workers: list[int]) -> None:
-        """A held request goes to its worker."""
-        assert dispatch.request_id in self.held, f"request {dispatch.request_id} is dispatched and not held"
-        assert dispatch.worker in workers, f"the view has no worker {dispatch.worker}"
-        request, done = self.held.pop(dispatch.request_id)
-        self.deliver(request, done, dispatch.worker)
-
     def place(self, request: Request, generated_tokens: int) -> None:
         """It is held from now on."""
         self.held[request.id] = (request, generated_tokens)
-        self.tell_of_nobody(Arrived(self.now_ns, NOWHERE, request, generated_tokens))
-
-    def tell_of_nobody(self, event: Arrived | Cancelled) -> None:
-        """The policy learns what happens to a request at no worker."""
-        before = self.encoded(self.state)
-        after = self.router.observe(self.state, event)
-        assert self.encoded(self.state) == before, "observe changed the state that it was given"
-        self.router.check(after)
-        self.state = after
+        self.tell([Arrived(self.now_ns, NOWHERE, request, generated_tokens)])

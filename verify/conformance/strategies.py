@@ -6,8 +6,9 @@ inside each other and are equal; requests nearly fill a worker.
 
 from collections.abc import Sequence
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
@@ -166,8 +167,8 @@ def plays(draw: st.DrawFn, actions_max: int = 20, clients_max: int = 4) -> tuple
     """
     capacity = draw(st.integers(8, 30))
     host = draw(st.sampled_from([0, 0, capacity // 2, 3 * capacity]))
-    state, told = WorkerState(0, capacity, host=Host(host)), [WorkerJoined(0, 0, capacity, host)]
-    events: list[Event] = list(told)
+    state = WorkerState(0, capacity, host=Host(host))
+    events: list[Event] = [WorkerJoined(0, 0, capacity, host)]
     came = 0
     for now_ms, action in enumerate(draw(st.lists(st.sampled_from(ACTIONS), max_size=actions_max)), 1):
         now_ns = now_ms * 1_000_000
@@ -213,6 +214,16 @@ REDUCED = "fairsched-reduced"
 """The same examples on every run, so that a change is what turns a test red."""
 FULL = "fairsched-full"
 """Many, and fresh ones on every run: for the night."""
+
+
+def run_battery(machine: type[RuleBasedStateMachine], chosen: settings | None) -> None:
+    """Play a state machine as often as the settings say (default: the Hypothesis profile that is loaded).
+
+    No run is judged by the time that it takes.
+    """
+    timeless = settings(chosen, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine, settings=timeless)
+
 
 settings.register_profile(REDUCED, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(FULL, max_examples=2_000, deadline=None, print_blob=True)

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
         Shown,
         Shows,
         WorldClaim,
+        WorldFile,
+        WorldReplay,
         at_least,
         broken,
         refuted,
+        replay_saved,
+        world_document,
     )
     from fairsched.verify.logic.counterexample import (
         Counterexample,
@@ -27,16 +31,15 @@ if TYPE_CHECKING:
         Happening,
         NotPermittedError,
         Replay,
+        Saved,
         counterexample_document,
-        is_counterexample,
-        is_world,
+        decoded,
         minimised,
         read_counterexample,
         replay_counterexample,
     )
-    from fairsched.verify.logic.kernel_language import closure, violations
+    from fairsched.verify.logic.kernel_language import closure, definition_of, kernels_of, violations
     from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
-    from fairsched.verify.logic.saved_worlds import WorldFile, WorldReplay, read_world, replay_world, world_document
     from fairsched.verify.logic.smtlib import Answer, Script, Seen, script
     from fairsched.verify.logic.symbolic import Paths, SymbolicInt, explore, if_then, one_if, truth
     from fairsched.verify.logic.system import (
@@ -80,7 +83,6 @@ if TYPE_CHECKING:
         Point,
         Value,
         Z3Algebra,
-        entries,
         lifted,
         point,
         scalar,
@@ -90,15 +92,15 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "RATES", "Answer", "ArithmeticClaim", "Bug", "Claim",
-    "Clause", "ClosedFormValue", "Condition", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula",
-    "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths",
-    "PlainWorld", "Point", "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Script", "Seen", "Shown",
-    "Shows", "Step", "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim",
-    "WorldFile", "WorldReplay", "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed",
-    "closure", "confirmed", "counterexample_document", "decided", "entries", "explore", "hypotheses", "if_then",
-    "implies", "is_counterexample", "is_world", "lifted", "minimised", "module_of", "one", "one_if", "one_step",
-    "only", "point", "product", "read_counterexample", "read_world", "refuted", "replay_counterexample",
-    "replay_world", "same", "scalar", "script", "served", "spread", "state_after", "steps", "total", "truth",
-    "unchecked", "violations", "with_derived", "with_names", "with_text", "world_document"
+    "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "RATES", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause",
+    "ClosedFormValue", "Condition", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions",
+    "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths", "PlainWorld", "Point",
+    "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step",
+    "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay",
+    "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed", "closure", "confirmed",
+    "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
+    "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product",
+    "read_counterexample", "refuted", "replay_counterexample", "replay_saved", "same", "scalar", "script", "served",
+    "spread", "state_after", "steps", "total", "truth", "unchecked", "violations", "with_derived", "with_names",
+    "with_text", "world_document"
 ]  # fmt: skip

@@ -7,13 +7,25 @@ runs.  Trying every world up to a size proves it for that size (scope `n <= k`).
 run, *tests* it and no more (scope `tested`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
+import msgspec
 
 from fairsched.model.theorem import Assumption, Scope, Theorem
+from fairsched.verify.logic.counterexample import (
+    SCHEMA,
+    Replay,
+    Saved,
+    Tried,
+    decoded,
+    holder_of,
+    read_counterexample,
+    replay_counterexample,
+)
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -139,3 +151,79 @@ def broken(claim: WorldClaim, values: PlainWorld, dropped: frozenset[Assumption]
         if not all(each.holds(w) for each in claim.conditions if each.assumption not in dropped):
             raise ValueError(f"{claim.theorem.id}: the world does not fulfil a condition of the claim")
     return tuple(name for name, holds in claim.shows(w).items() if not holds)
+
+
+# --- worlds as files --------------------------------------------------------------------------------------------------
+
+
+class WorldFile(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A world as it is saved.
+
+    `broken` are the statements that fail there; `without` names the assumptions that were not made.
+    """
+
+    fairsched_world: int = SCHEMA
+    theorem: str
+    claims: str
+    broken: tuple[str, ...]
+    values: dict[str, Any]
+    without: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class WorldReplay(Tried):
+    """What trying a saved world again gave: the statements that fail there now."""
+
+    document: WorldFile
+    claim: WorldClaim
+    broken: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the statement, the world, and what breaks in it."""
+        saved = self.document
+        yield f"{saved.theorem}: {self.claim.theorem.statement}"
+        if saved.without:
+            yield f"without {', '.join(saved.without)}"
+        yield from (f"   {name} = {msgspec.json.encode(value).decode()}" for name, value in saved.values.items())
+        yield f"broken there: {'; '.join(self.broken)}" if self.broken else "nothing is broken"
+        if not self.confirmed:
+            yield f"saved as breaking: {'; '.join(saved.broken)}"
+
+
+def replay_saved(path: Path) -> Replay | WorldReplay | None:
+    """A saved counterexample or world, tried again; None for any other file, such as a log.
+
+    Raises `ValueError` when it is none that this version reads, does not fit the claim, or the claim is not found.
+    """
+    with path.open("rb") as file:
+        begins = file.read(256)
+    if b'"fairsched_counterexample"' in begins:
+        return replay_counterexample(read_counterexample(path))
+    if b'"fairsched_world"' not in begins:
+        return None
+    saved = decoded(path, WorldFile, "world")
+    claim = _claim(saved)
+    return WorldReplay(saved, claim, _broken(claim, saved.values, saved.without))
+
+
+def world_document(claim: WorldClaim, claims: str, values: PlainWorld, without: tuple[str, ...] = ()) -> WorldFile:
+    """What is to be saved of a world; `claims` names where the claim is found."""
+    return WorldFile(
+        theorem=claim.theorem.id,
+        claims=claims,
+        broken=_broken(claim, values, without),
+        values=dict(values),
+        without=without,
+    )
+
+
+def _broken(claim: WorldClaim, values: PlainWorld, without: tuple[str, ...]) -> tuple[str, ...]:
+    return broken(claim, values, frozenset(each for each in claim.droppable if each.name in without))
+
+
+def _claim(saved: WorldFile) -> WorldClaim:
+    holder = holder_of(saved.claims, saved.theorem)
+    for claim in (*holder.claims(), *(each.claim for each in getattr(holder, "refutations", tuple)())):
+        if claim.theorem.id == saved.theorem and isinstance(claim, WorldClaim):
+            return claim
+    raise ValueError(f"{saved.claims!r} has no theorem {saved.theorem!r} about worlds")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import attrs
 import msgspec
@@ -32,12 +32,11 @@ from fairsched.verify.logic.system import (
     Values,
     World,
     confirmed,
-    decided,
     failing,
+    happened,
     hypotheses,
     permitted,
     plain,
-    state_after,
     step_named,
     with_derived,
 )
@@ -69,11 +68,14 @@ class Counterexample:
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A document about the theorem of that id in `claims`: the module, or the ``module:Class``, that lists it."""
+    """A document that is written; its first field is its schema, if it is also read."""
+
+    order: ClassVar[Literal["sorted"] | None] = None
+    """How keys are ordered: as they are declared, or sorted."""
 
     def to_json(self) -> bytes:
         """The document as indented JSON, the same bytes for the same document."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+        return msgspec.json.format(msgspec.json.encode(self, order=self.order), indent=2) + b"\n"
 
 
 AnySaved = TypeVar("AnySaved", bound=Saved)
@@ -109,9 +111,9 @@ class ChangedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Document(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A counterexample as it is saved.
 
-    `from_start` says that the
-    events begin in a first state of the claim; otherwise they begin in a state that its invariants allow.
-    `obligation` is what breaks: an event, "start" or "conclusion".
+    The events begin in a first state of the claim if `from_start`, or else in a state that its invariants allow.
+    `obligation` is what breaks: an event, "start" or "conclusion".  `claims` is the module, or the ``module:Class``,
+    that lists the theorem.
     """
 
     fairsched_counterexample: int = SCHEMA
@@ -130,9 +132,7 @@ class Document(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def counterexample_document(
     found: Counterexample, claims: str, kernel: ChangedKernel | None = None, claim: Claim | None = None
 ) -> Document:
-    """What is to be saved of a counterexample to a theorem; `claims` names where its claim is found, if it is not
-    given.
-    """
+    """What is to be saved of a counterexample; `claims` names where its claim is found, if it is not given."""
     if claim is None:
         claim = _claim(claims, found.theorem, None)
         claims = _home(claim, claims)
@@ -165,26 +165,39 @@ def read_counterexample(path: Path) -> Document:
     return decoded(path, Document, "counterexample")
 
 
-def is_counterexample(path: Path) -> bool:
-    """Whether a file begins like a saved counterexample (a log of a run begins otherwise)."""
-    return _begins_with(path, b'"fairsched_counterexample"')
-
-
-def is_world(path: Path) -> bool:
-    """Whether a file begins like a world that `fairsched.verify.logic.saved_worlds` saved."""
-    return _begins_with(path, b'"fairsched_world"')
-
-
-def _begins_with(path: Path, key: bytes) -> bool:
-    with path.open("rb") as file:
-        return key in file.read(256)
-
-
 # --- replaying ------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
-class Replay:
+class Tried:
+    """What trying a saved document again gave: `broken` are the statements that fail now."""
+
+    document: Any
+    claim: Any
+    broken: tuple[str, ...]
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it breaks now exactly what it broke when it was saved."""
+        return bool(self.broken == self.document.broken)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        own = {field.name: list(getattr(self, field.name)) for field in attrs.fields(type(self))[3:]}
+        document = msgspec.to_builtins(self.document)
+        return {"counterexample": document, **own, "broken": list(self.broken), "confirmed": self.confirmed}
+
+    def text(self) -> str:
+        """Return it as lines: the statement, the world with what happens in it, and what breaks."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """Yield these lines."""
+        raise NotImplementedError
+
+
+@attrs.frozen
+class Replay(Tried):
     """What running a saved counterexample gave: the states passed through, and what is broken at the end.
 
     `states` are plain values by name, the first before any event; `chosen` is what each event's kernel decided.
@@ -192,28 +205,35 @@ class Replay:
 
     document: Document
     claim: Claim
+    broken: tuple[str, ...]
     states: tuple[Values, ...]
     chosen: tuple[Values, ...]
-    broken: tuple[str, ...]
 
-    @property
-    def confirmed(self) -> bool:
-        """Whether it breaks now exactly what it broke when it was saved."""
-        return self.broken == self.document.broken
-
-    def to_json(self) -> dict[str, Any]:
-        """The replay as plain values."""
-        return {
-            "counterexample": msgspec.to_builtins(self.document),
-            "states": list(self.states),
-            "chosen": list(self.chosen),
-            "broken": list(self.broken),
-            "confirmed": self.confirmed,
-        }
-
-    def text(self) -> str:
-        """The replay as lines: state, event, state, ..., and which clause broke."""
-        return "\n".join(_lines(self))
+    def lines(self) -> Iterator[str]:
+        """Yield state, event, state, ..., and which clause broke."""
+        saved, claim = self.document, self.claim
+        yield f"{saved.theorem}: {claim.theorem.statement}"
+        begins = "the claim's start" if saved.from_start else "a state that the invariants allow"
+        yield f"{claim.system.name}, {saved.clients} client(s), from {begins}"
+        if saved.without:
+            yield f"without {', '.join(saved.without)}"
+        if saved.kernel:
+            yield f"with {saved.kernel.module}.{saved.kernel.function} changed to"
+            yield from (f"    {line}" for line in saved.kernel.text.strip().splitlines())
+        yield ""
+        yield from _state(claim, self.states[0], saved.clients, {**claim.system.parameters, **claim.system.fields})
+        for happening, chosen, state in zip(saved.events, self.chosen, self.states[1:], strict=True):
+            facts = [f"{name} = {_said(value)}" for name, value in happening.facts.items()]
+            facts += [f"{name} = {_said(value)} (the gate's choice)" for name, value in chosen.items()]
+            yield ""
+            yield f"-> {happening.event}" + (f": {', '.join(facts)}" if facts else "")
+            yield ""
+            yield from _state(claim, state, saved.clients, claim.system.fields)
+        yield ""
+        where = "there" if saved.obligation in (START, CONCLUSION) or not saved.events else "afterwards"
+        yield f"broken {where}: {'; '.join(self.broken)}" if self.broken else "nothing is broken"
+        if not self.confirmed:
+            yield f"saved as breaking: {'; '.join(saved.broken)}"
 
 
 class NotPermittedError(ValueError):
@@ -248,17 +268,17 @@ def _run(saved: Document, claim: Claim, run: Interpretation) -> Replay:
         if step.event is None:
             raise ValueError(f"{system.name} has no event {happening.event!r}")
         _check_fits(happening.event, step.event.facts, happening.facts, saved.clients)
-        before = decided(o, step.event, World(**{**vars(world), **vars(run.world(step.event.facts, happening.facts))}))
-        if not permitted(o, hypotheses(system, step.event, step.dropped), before):
+        worlds = happened(run, system, step.event, world, happening.facts, step.dropped)
+        if worlds is None:
             raise NotPermittedError(f"{saved.theorem}: {happening.event} {happening.facts} is not permitted there")
-        world = state_after(o, system, step.event, before)
+        before, world = worlds
         states.append(plain(kinds, world))
         decisions = set(vars(before)) - {*kinds, *system.derived, *step.event.facts}
         chosen.append({name: int(getattr(before, name)) for name in sorted(decisions)})
         world = World(**{name: getattr(world, name) for name in (*kinds, *system.derived)})
     if not saved.events and not permitted(o, hypotheses(system, None, last.dropped), world):
         raise NotPermittedError(f"{saved.theorem}: the parameters are not permitted")
-    return Replay(saved, claim, tuple(states), tuple(chosen), failing(o, last.goals, world, saved.clients))
+    return Replay(saved, claim, failing(o, last.goals, world, saved.clients), tuple(states), tuple(chosen))
 
 
 def _check_fits(what: str, kinds: Mapping[str, Kind], values: Values, clients: int) -> None:
@@ -317,38 +337,6 @@ def _with_kernel(claims: Callable[..., Any], kernel: ChangedKernel) -> dict[str,
     return dict.fromkeys(of_module or ["kernel"], with_text(kernel.module, kernel.function, kernel.text))
 
 
-# --- text -----------------------------------------------------------------------------------------------------------
-
-
-def _lines(replayed: Replay) -> Iterator[str]:
-    saved, claim = replayed.document, replayed.claim
-    yield f"{saved.theorem}: {claim.theorem.statement}"
-    begins = "the claim's start" if saved.from_start else "a state that the invariants allow"
-    yield f"{claim.system.name}, {saved.clients} client(s), from {begins}"
-    if saved.without:
-        yield f"without {', '.join(saved.without)}"
-    if saved.kernel:
-        yield f"with {saved.kernel.module}.{saved.kernel.function} changed to"
-        yield from (f"    {line}" for line in saved.kernel.text.strip().splitlines())
-    yield ""
-    yield from _state(claim, replayed.states[0], saved.clients, {**claim.system.parameters, **claim.system.fields})
-    for happening, chosen, state in zip(saved.events, replayed.chosen, replayed.states[1:], strict=True):
-        facts = [f"{name} = {_said(value)}" for name, value in happening.facts.items()]
-        facts += [f"{name} = {_said(value)} (the gate's choice)" for name, value in chosen.items()]
-        yield ""
-        yield f"-> {happening.event}" + (f": {', '.join(facts)}" if facts else "")
-        yield ""
-        yield from _state(claim, state, saved.clients, claim.system.fields)
-    yield ""
-    if replayed.broken:
-        where = "there" if saved.obligation in (START, CONCLUSION) or not saved.events else "afterwards"
-        yield f"broken {where}: {'; '.join(replayed.broken)}"
-    else:
-        yield "nothing is broken"
-    if not replayed.confirmed:
-        yield f"saved as breaking: {'; '.join(saved.broken)}"
-
-
 def _said(value: int | tuple[int, ...]) -> str:
     return str(value) if isinstance(value, int) else f"({', '.join(map(str, value))})"
 
@@ -359,7 +347,8 @@ def _state(claim: Claim, state: Values, clients: int, shown: Mapping[str, Kind])
     rows = [["client", *columns]]
     for client in range(clients):
         entries = [(shown[name], value[client]) for name, value in columns.items() if isinstance(value, tuple)]
-        rows.append([_client(claim, state, client), *(_entry(kind, entry) for kind, entry in entries)])
+        cells = [("yes" if entry else "-") if kind is Kind.MASK else str(entry) for kind, entry in entries]
+        rows.append([_client(claim, state, client), *cells])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         yield "   " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
@@ -373,27 +362,17 @@ def _client(claim: Claim, state: Values, client: int) -> str:
     return f"{client} ({', '.join(named)})" if named else str(client)
 
 
-def _entry(kind: Kind, entry: int) -> str:
-    if kind is Kind.MASK:
-        return "yes" if entry else "-"
-    return str(entry)
-
-
 # --- shrinking --------------------------------------------------------------------------------------------------------
 
 
 def minimised(step: Step, clients: int, values: Values) -> Counterexample:
     """The smallest world that was found by changing one value, or two, at a time; the given one must break the step."""
     found, n = dict(values), clients
-
-    def breaks(candidate: Values, size: int) -> bool:
-        return bool(confirmed(step, size, candidate))
-
     for client in reversed(range(clients)):
         fewer = _without(step, found, client)
-        if n > 1 and fewer is not None and breaks(fewer, n - 1):
+        if n > 1 and fewer is not None and confirmed(step, n - 1, fewer):
             found, n = fewer, n - 1
-    while smaller := next((world for world in _smaller(step, found) if breaks(world, n)), None):
+    while smaller := next((world for world in _smaller(step, found) if confirmed(step, n, world)), None):
         found = smaller
     return Counterexample(
         step.claim.system.name,

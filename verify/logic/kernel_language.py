@@ -9,11 +9,14 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 from fairsched.model.algebra import Algebra
 
 Kernel = Callable[..., Any]
+Breaches = Iterator[tuple[ast.expr | ast.stmt, str]]
+"""Where a text leaves the language, and how."""
 
 WORDS = frozenset(name for name in vars(Algebra) if not name.startswith("_"))
 _CONSUMING = frozenset({"bump", "put"})
@@ -38,13 +41,29 @@ def closure(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
     return tuple(sorted(found, key=lambda kernel: (kernel.__module__, kernel.__qualname__)))
 
 
+def kernels_of(module: ModuleType) -> list[Kernel]:
+    """The functions over the algebra that a module defines, in the order of the file."""
+    functions = filter(inspect.isfunction, vars(module).values())
+    own = (function for function in functions if function.__module__ == module.__name__)
+    return [function for function in own if next(iter(inspect.signature(function).parameters), None) == "o"]
+
+
+def definition_of(function: Kernel) -> ast.FunctionDef | None:
+    """The parsed text of a function, without its docstring; None if it is no plain function."""
+    parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if not isinstance(parsed, ast.FunctionDef):
+        return None
+    if ast.get_docstring(parsed) is not None:
+        del parsed.body[0]
+    return parsed
+
+
 class _Reader:
     """Reads one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        parsed = ast.parse(textwrap.dedent(inspect.getsource(kernel))).body[0]
-        self.definition = parsed if isinstance(parsed, ast.FunctionDef) else None
+        self.definition = definition_of(kernel)
 
     def callees(self) -> list[Kernel]:
         calls = [node.func for node in ast.walk(self.definition or ast.Pass()) if isinstance(node, ast.Call)]
@@ -61,22 +80,19 @@ class _Reader:
         if not self.definition.args.args or self.definition.args.args[0].arg != "o":
             yield f"{self.kernel.__qualname__}: a kernel's first argument is its algebra, o"
             return
-        known = {argument.arg for argument in self.definition.args.args}
-        consumed: set[str] = set()
-        for statement in _body(self.definition):
-            for node, problem in self._statement(statement, known, consumed):
-                yield f"{self.kernel.__qualname__}, line {node.lineno}: {problem}"
+        self.known = {argument.arg for argument in self.definition.args.args}
+        self.consumed: set[str] = set()
+        for node, problem in (each for statement in self.definition.body for each in self._statement(statement)):
+            yield f"{self.kernel.__qualname__}, line {node.lineno}: {problem}"
 
-    def _statement(
-        self, statement: ast.stmt, known: set[str], consumed: set[str]
-    ) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    def _statement(self, statement: ast.stmt) -> Breaches:
         value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
         if value is None:
             yield statement, f"{type(statement).__name__} is control flow or an effect; a kernel assigns and returns"
             return
-        yield from self._expression(value, known, consumed)
+        yield from self._expression(value)
         yield from _read_after_update(value)
-        consumed |= {vector.id for _, vector in _updates(value)}
+        self.consumed |= {vector.id for _, vector in _updates(value)}
         if isinstance(statement, ast.Assign):
             target = statement.targets[0]
             if len(statement.targets) > 1 or not isinstance(target, ast.Name) or target.id == "o":
@@ -84,19 +100,17 @@ class _Reader:
                 return
             if isinstance(value, ast.Name):
                 yield statement, "a second name for a vector hides that an update consumed it"
-            known.add(target.id)
-            consumed.discard(target.id)
+            self.known.add(target.id)
+            self.consumed.discard(target.id)
 
-    def _expression(
-        self, node: ast.expr, known: set[str], consumed: set[str]
-    ) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    def _expression(self, node: ast.expr) -> Breaches:
         match node:
             case ast.Constant(value=bool() | int()):
                 return
             case ast.Name(id=name):
-                if name not in known or name == "o":
+                if name not in self.known or name == "o":
                     yield node, f"{name} is neither an argument nor assigned before"
-                elif name in consumed:
+                elif name in self.consumed:
                     yield node, f"{name} was consumed by bump or put and is read again"
                 return
             case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
@@ -112,9 +126,9 @@ class _Reader:
                 yield node, f"{ast.unparse(node)!r} is not written in the algebra's words"
                 return
         for part in parts:
-            yield from self._expression(part, known, consumed)
+            yield from self._expression(part)
 
-    def _callee(self, func: ast.expr) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    def _callee(self, func: ast.expr) -> Breaches:
         match func:
             case ast.Attribute(value=ast.Name(id="o"), attr=word):
                 if word not in WORDS:
@@ -125,12 +139,6 @@ class _Reader:
                 yield func, f"{ast.unparse(func)!r} is neither a word of the algebra nor a kernel"
 
 
-def _body(definition: ast.FunctionDef) -> list[ast.stmt]:
-    first = definition.body[0]
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return definition.body[1:] if documented else definition.body
-
-
 def _updates(value: ast.expr) -> Iterator[tuple[ast.Call, ast.Name]]:
     """Each point update of a named vector in an expression."""
     for node in ast.walk(value):
@@ -139,7 +147,7 @@ def _updates(value: ast.expr) -> Iterator[tuple[ast.Call, ast.Name]]:
                 yield node, vector
 
 
-def _read_after_update(value: ast.expr) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+def _read_after_update(value: ast.expr) -> Breaches:
     """Reads of a vector beside its update in one expression: arguments are read before the update, others may not."""
     for call, vector in _updates(value):
         inside = {id(node) for node in ast.walk(call)}

@@ -33,9 +33,7 @@ def variant(module: ModuleType, function: str, old: str, new: str) -> ModuleType
     Raises `ValueError` unless `old` occurs there exactly once, so that a variant cannot silently be the original.
     """
     text = inspect.getsource(getattr(module, function))
-    if text.count(old) != 1:
-        raise ValueError(f"{module.__name__}.{function}: {old!r} occurs {text.count(old)} times, not once")
-    return with_text(module.__name__, function, text.replace(old, new))
+    return with_text(module.__name__, function, _replaced(f"{module.__name__}.{function}", text, old, new))
 
 
 def with_text(module: str, function: str, text: str) -> ModuleType:
@@ -52,11 +50,22 @@ def with_text(module: str, function: str, text: str) -> ModuleType:
     begin, end = source.index(_SECTION), after.start()
     _check(module, function, text, source[begin:end])
     changed = _HEADER + source[begin:end].replace(inspect.getsource(getattr(shipped, function)), text)
-    name = f"<variant {next(_numbers)} of {module}: {function}>"
-    linecache.cache[name] = (len(changed), None, changed.splitlines(keepends=True), name)
     made = ModuleType(module)
-    exec(compile(changed, name, "exec"), vars(made))
+    _execute(changed, f"variant of {module}: {function}", vars(made))
     return made
+
+
+def _replaced(where: str, text: str, old: str, new: str) -> str:
+    if text.count(old) != 1:
+        raise ValueError(f"{where}: {old!r} occurs {text.count(old)} times, not once")
+    return text.replace(old, new)
+
+
+def _execute(text: str, what: str, names: dict[str, Any]) -> None:
+    """Run a module's text, which can be inspected from then on."""
+    name = f"<{what}, {next(_numbers)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec"), names)
 
 
 def _check(module: str, function: str, text: str, section: str) -> None:
@@ -89,7 +98,6 @@ def _check(module: str, function: str, text: str, section: str) -> None:
 # --- shipped Python ---------------------------------------------------------------------------------------------------
 
 Kind = TypeVar("Kind")
-_numbers = count(1)
 
 
 def changed(kind: type[Kind], method: str, old: str, new: str) -> type[Kind]:
@@ -99,13 +107,9 @@ def changed(kind: type[Kind], method: str, old: str, new: str) -> type[Kind]:
     """
     home = next(base for base in kind.__mro__ if method in vars(base))
     text = textwrap.dedent(inspect.getsource(vars(home)[method]))
-    if text.count(old) != 1:
-        raise ValueError(f"{kind.__name__}.{method}: {old!r} occurs {text.count(old)} times, not once")
-    lines = f"class {kind.__name__}(Base):\n{textwrap.indent(text.replace(old, new), '    ')}"
-    name = f"<{kind.__name__}.{method}, changed {next(_numbers)}>"
-    linecache.cache[name] = (len(lines), None, lines.splitlines(keepends=True), name)
+    text = _replaced(f"{kind.__name__}.{method}", text, old, new)
     names: dict[str, Any] = {**vars(inspect.getmodule(home)), "Base": kind}
-    exec(compile(lines, name, "exec"), names)
+    _execute(f"class {kind.__name__}(Base):\n{textwrap.indent(text, '    ')}", f"{kind.__name__}.{method}", names)
     made: type[Kind] = names[kind.__name__]
     return made
 

@@ -277,13 +277,11 @@ class Seen:
         while waiting:
             key, context, ast = waiting.pop()
             if key not in found:
-                node = found[key] = self._nodes.get(key) or self._new(key, context, ast)
+                if key not in self._nodes:
+                    self._nodes[key] = _Node(context, ast)
+                node = found[key] = self._nodes[key]
                 waiting += [(child, context, part) for child, part in zip(node.children, node.parts, strict=True)]
         return found
-
-    def _new(self, key: int, context: Any, ast: Any) -> _Node:
-        node = self._nodes[key] = _Node(context, ast)
-        return node
 
 
 def _numeral(value: int, decimals: str = "") -> str:

@@ -81,8 +81,8 @@ def explore(function: Callable[[Paths], T]) -> Iterator[tuple[list[Any], T]]:
         script[-1] = False
 
 
-class SymbolicBool:
-    """A condition; as a truth value it splits the path."""
+class _Symbolic:
+    """A term on a path."""
 
     __slots__ = ("paths", "term")
     __hash__ = None  # type: ignore[assignment]
@@ -90,6 +90,12 @@ class SymbolicBool:
     def __init__(self, paths: Paths, term: Any) -> None:
         self.paths = paths
         self.term = term
+
+
+class SymbolicBool(_Symbolic):
+    """A condition; as a truth value it splits the path."""
+
+    __slots__ = ()
 
     def __bool__(self) -> bool:
         return self.paths.decide(self.term)
@@ -112,15 +118,11 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[["SymbolicInt", 
     return lambda self, other: SymbolicBool(self.paths, compare(self.term, _term(other)))
 
 
-class SymbolicInt:
+class SymbolicInt(_Symbolic):
     """An integer that is not known; it adds, subtracts, multiplies and compares like one."""
 
-    __slots__ = ("paths", "term")
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, paths: Paths, term: Any) -> None:
-        self.paths = paths
-        self.term = term
+    __slots__ = ()
+    __hash__ = None
 
     __add__ = __radd__ = _arithmetic(lambda a, b: a + b)
     __sub__ = _arithmetic(lambda a, b: a - b)

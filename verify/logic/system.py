@@ -226,9 +226,14 @@ def one_step(
     return Claim(theorem, system, clauses, clauses, clauses)
 
 
+def updated(world: World, values: Mapping[str, Any]) -> World:
+    """The world in which these names have these values."""
+    return SimpleNamespace(**{**vars(world), **values})
+
+
 def decided(o: Algebra, event: Event, world: World) -> World:
     """The world with what the event's kernel chooses."""
-    return SimpleNamespace(**{**vars(world), **event.decides(o, world)})
+    return updated(world, event.decides(o, world))
 
 
 def state_after(o: Algebra, system: System, event: Event, world: World) -> World:
@@ -237,12 +242,12 @@ def state_after(o: Algebra, system: System, event: Event, world: World) -> World
     unknown = set(written) - set(system.fields)
     if unknown:
         raise ValueError(f"{system.name}, event {event.name}: {', '.join(sorted(unknown))} is no field of the state")
-    return with_derived(o, system, SimpleNamespace(**{**vars(world), **written}))
+    return with_derived(o, system, updated(world, written))
 
 
 def with_derived(o: Algebra, system: System, world: World) -> World:
     """The world with its derived scalars computed afresh."""
-    return SimpleNamespace(**{**vars(world), **{name: rule(o, world) for name, rule in system.derived.items()}})
+    return updated(world, {name: rule(o, world) for name, rule in system.derived.items()})
 
 
 # --- worlds of numbers ------------------------------------------------------------------------------------------------
@@ -286,6 +291,16 @@ def permitted(o: Algebra, needs: tuple[Need, ...], world: World) -> bool:
 def holds(o: Algebra, clause: Clause, world: World, clients: int) -> bool:
     """Whether a clause is true of a world of so many clients."""
     return all(bool(np.all(clause.holds(o, world, *points))) for points in tuples(range(clients), repeat=clause.points))
+
+
+def happened(
+    run: Interpretation, system: System, event: Event, world: World, facts: Values, dropped: frozenset[Assumption]
+) -> tuple[World, World] | None:
+    """The world with an event's facts and what its kernel decides, and the one after it; None if not permitted."""
+    before = decided(run.o, event, updated(world, vars(run.world(event.facts, facts))))
+    if not permitted(run.o, hypotheses(system, event, dropped), before):
+        return None
+    return before, state_after(run.o, system, event, before)
 
 
 def hypotheses(system: System, event: Event | None, dropped: frozenset[Assumption]) -> tuple[Need, ...]:
@@ -340,12 +355,6 @@ def step_named(claim: Claim, name: str, dropped: frozenset[Assumption] = frozens
     raise ValueError(f"{claim.system.name} has no event {name!r}")
 
 
-def world_of(run: Interpretation, step: Step, values: Values) -> World:
-    """The values as a world of this interpretation, with what is derived and what the event's kernel decides."""
-    world = with_derived(run.o, step.claim.system, run.world(step.kinds, values))
-    return decided(run.o, step.event, world) if step.event else world
-
-
 def broken_by(run: Interpretation, step: Step, clients: int, values: Values) -> tuple[str, ...]:
     """Which goals fail after the step; none if the world does not fulfil the hypotheses."""
     try:
@@ -358,12 +367,14 @@ def broken_by(run: Interpretation, step: Step, clients: int, values: Values) -> 
 
 
 def _broken(run: Interpretation, step: Step, clients: int, values: Values) -> tuple[str, ...]:
-    before = world_of(run, step, values)
-    if not permitted(run.o, hypotheses(step.claim.system, step.event, step.dropped), before):
+    system = step.claim.system
+    before = with_derived(run.o, system, run.world(step.kinds, values))
+    before = decided(run.o, step.event, before) if step.event else before
+    if not permitted(run.o, hypotheses(system, step.event, step.dropped), before):
         return ()
-    if any(not holds(run.o, clause, before, clients) for clause in step.assumed):
+    if failing(run.o, step.assumed, before, clients):
         return ()
-    after = state_after(run.o, step.claim.system, step.event, before) if step.event else before
+    after = state_after(run.o, system, step.event, before) if step.event else before
     return failing(run.o, step.goals, after, clients)
 
 
@@ -380,8 +391,8 @@ def confirmed(step: Step, clients: int, values: Values) -> tuple[str, ...]:
 
 def plain(kinds: Mapping[str, Kind], world: World) -> dict[str, Any]:
     """A world of one interpretation as plain integers and tuples, by name."""
-    return {name: _plain(kind, getattr(world, name)) for name, kind in kinds.items()}
-
-
-def _plain(kind: Kind, value: Any) -> Any:
-    return tuple(int(entry) for entry in value) if kind in (Kind.VECTOR, Kind.MASK) else int(value)
+    values = {name: (kind, getattr(world, name)) for name, kind in kinds.items()}
+    return {
+        name: tuple(map(int, value)) if kind in (Kind.VECTOR, Kind.MASK) else int(value)
+        for name, (kind, value) in values.items()
+    }

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import z3
 
 from fairsched.model.algebra import NO_GROUP
+from fairsched.verify.logic.system import Kind
 
 CLIENT = z3.DeclareSort("Client")
 
@@ -43,7 +44,16 @@ def _operator(
     build: Callable[[Any, Any], Any], *, boolean: bool = False, takes: bool = False
 ) -> Callable[["Value", Any], "Value"]:
     """Return the method that combines two values term by term: of truth values if it `takes` them, else of numbers."""
-    return lambda self, other: self._combine(other, build, boolean=boolean, takes=takes)
+
+    def combined(self: "Value", other: Any) -> "Value":
+        right = lifted(other)
+        if self.boolean is not takes or right.boolean is not takes:
+            raise KernelError("a truth value where a number belongs, or the other way round")
+        return _made(self, right)(
+            lambda c: build(self.at(c), right.at(c)), boolean=boolean, vector=self.vector or right.vector
+        )
+
+    return combined
 
 
 class Value(_Term):
@@ -68,14 +78,6 @@ class Value(_Term):
             self._built[key] = (client, self._at(client))
         return self._built[key][1]
 
-    def _combine(self, other: Any, build: Callable[[Any, Any], Any], *, boolean: bool, takes: bool) -> "Value":
-        right = lifted(other)
-        if self.boolean is not takes or right.boolean is not takes:
-            raise KernelError("a truth value where a number belongs, or the other way round")
-        return _made(self, right)(
-            lambda c: build(self.at(c), right.at(c)), boolean=boolean, vector=self.vector or right.vector
-        )
-
     __add__ = __radd__ = _operator(lambda a, b: a + b)
     __sub__ = _operator(lambda a, b: a - b)
     __rsub__ = _operator(lambda a, b: b - a)
@@ -86,12 +88,11 @@ class Value(_Term):
     __and__ = __rand__ = _operator(z3.And, boolean=True, takes=True)
     __or__ = __ror__ = _operator(z3.Or, boolean=True, takes=True)
 
+    times = _operator(lambda a, b: a * b)
+    """The product, for clauses and closed forms: the guard keeps kernels from calling it."""
+
     def __neg__(self) -> "Value":
         return 0 - self
-
-    def times(self, other: Any) -> "Value":
-        """The product, for clauses and closed forms: the guard keeps kernels from calling it."""
-        return self._combine(other, lambda a, b: a * b, boolean=False, takes=False)
 
 
 class ClosedFormValue(Value):
@@ -102,11 +103,8 @@ class ClosedFormValue(Value):
 
     __slots__ = ()
 
-    def __mul__(self, other: Any) -> Value:  # type: ignore[override]
-        return self.times(other)
-
-    def __floordiv__(self, other: Any) -> Value:  # type: ignore[override]
-        return self._combine(other, lambda a, b: a / b, boolean=False, takes=False)
+    __mul__ = Value.times  # type: ignore[assignment]
+    __floordiv__ = _operator(lambda a, b: a / b)  # type: ignore[assignment]
 
 
 def _made(*values: Value) -> type[Value]:
@@ -178,6 +176,29 @@ class Z3Algebra:
         client = z3.Const(self._name(name), CLIENT)
         self.clients.append(client)
         return client
+
+    def named(self, client: Any) -> Point:
+        """A client as a point."""
+        return Point(z3.BoolVal(True), client)
+
+    def symbol(self, name: str, kind: Kind, closed_form: bool) -> Value | Point:
+        """An unknown of this kind; a point is a client that exists, or none."""
+        match kind:
+            case Kind.POINT:
+                return self._some_client(name)
+            case Kind.SCALAR | Kind.FLAG:
+                return scalar(z3.Int(name) if kind is Kind.SCALAR else z3.Bool(name))
+        boolean = kind is Kind.MASK
+        made = ClosedFormValue if closed_form and not boolean else Value
+        return made(self._function(name, z3.BoolSort() if boolean else z3.IntSort()), boolean=boolean, vector=True)
+
+    def _some_client(self, name: str) -> Point:
+        return Point(z3.Bool(f"{name} exists"), self.fresh_client(name))
+
+    def _function(self, name: str, sort: Any) -> Callable[[Any], Any]:
+        """An unknown of the sort for each client."""
+        function: Callable[[Any], Any] = z3.Function(name, CLIENT, sort)
+        return function
 
     def _name(self, name: str) -> str:
         self._names += 1
@@ -323,12 +344,6 @@ def _point(p: Any) -> Point:
 # --- a fixed number of clients ----------------------------------------------------------------------------------------
 
 
-def entries(terms: list[Any], *, boolean: bool, closed_form: bool = False) -> Value:
-    """A vector or a mask of one term a client."""
-    made = ClosedFormValue if closed_form and not boolean else Value
-    return made(lambda client: terms[client], boolean=boolean, vector=True)
-
-
 def point(number: Any) -> Point:
     """The client of that number, none for NO_GROUP."""
     return Point(number >= 0, number)
@@ -339,29 +354,40 @@ class FixedAlgebra(Z3Algebra):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.size = size
+        self.clients = list(range(size))
 
     def fresh_client(self, name: str) -> Any:
         raise KernelError("all clients of a small world are numbered")
 
+    def named(self, client: Any) -> Point:
+        return point(z3.IntVal(client))
+
+    def _some_client(self, name: str) -> Point:
+        number = z3.Int(name)
+        self.facts.append(z3.And(number >= NO_GROUP, number < len(self.clients)))
+        return point(number)
+
+    def _function(self, name: str, sort: Any) -> Callable[[Any], Any]:
+        return [z3.Const(f"{name} {client}", sort) for client in self.clients].__getitem__
+
     def _exists(self, mask: Value) -> Any:
-        return z3.Or([mask.at(client) for client in range(self.size)])
+        return z3.Or([mask.at(client) for client in self.clients])
 
     def _choose(self, v: Any, m: Any, beats: Callable[[Any, Any], Any]) -> Point:
         values, mask = lifted(v), lifted(m)
         best: Any = z3.IntVal(NO_GROUP)
         most: Any = z3.IntVal(0)
-        for client in range(self.size):
+        for client in self.clients:
             takes = z3.And(mask.at(client), z3.Or(best < 0, z3.Not(beats(most, values.at(client)))))
             best, most = z3.If(takes, client, best), z3.If(takes, values.at(client), most)
         return point(best)
 
     def pick(self, v: Any, p: Point, default: Any) -> Value:
         values, found = lifted(v), lifted(default).at(None)
-        for client in range(self.size):
+        for client in self.clients:
             found = z3.If(z3.And(p.found, p.who == client), values.at(client), found)
         return scalar(found)
 
     def total(self, v: Any) -> Value:
         values = lifted(v)
-        return scalar(z3.Sum([values.at(client) for client in range(self.size)]))
+        return scalar(z3.Sum([values.at(client) for client in self.clients]))

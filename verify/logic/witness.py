@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from fairsched.model.pricing import Rates, price
-from fairsched.model.theorem import BACKLOGGED_DURING, Assumption, Theorem
+from fairsched.model.theorem import BACKLOGGED_DURING, Theorem
 from fairsched.verify.logic.system import (
     INTERPRETATIONS,
     Claim,
@@ -22,11 +22,9 @@ from fairsched.verify.logic.system import (
     System,
     Values,
     World,
-    decided,
-    holds,
-    hypotheses,
-    permitted,
-    state_after,
+    failing,
+    happened,
+    updated,
     with_derived,
 )
 
@@ -93,13 +91,19 @@ def _measured(witness: Witness, run: Interpretation) -> int:
         if name == BEGIN:
             counting, system = True, claim.system
             fresh = [field for field in ("W", "P", "X") if field in system.fields]
-            world = _with(world, vars(run.world(kinds, {field: zeros[field] for field in fresh})))
-            world = _with(world, {known: getattr(world, field) for known, field in witness.snapshots.items()})
+            world = updated(world, vars(run.world(kinds, {field: zeros[field] for field in fresh})))
+            world = updated(world, {known: getattr(world, field) for known, field in witness.snapshots.items()})
             world = with_derived(o, system, world)
-            if missing := [clause.name for clause in claim.start if not holds(o, clause, world, witness.clients)]:
+            if missing := list(failing(o, claim.start, world, witness.clients)):
                 raise NotAWitness(f"{claim.theorem.id}: the interval starts without {missing}")
             continue
-        world = _after(witness, system, run, world, name, facts, counting)
+        event = next(event for event in system.events if event.name == name and event.excluded_by is None)
+        worlds = happened(run, system, event, world, facts, frozenset(() if counting else (BACKLOGGED_DURING,)))
+        if worlds is None:
+            raise NotAWitness(f"{claim.theorem.id}: {name} {dict(facts)} is not permitted")
+        _, world = worlds
+        if counting and (broken := list(failing(o, claim.invariants, world, witness.clients))):
+            raise NotAWitness(f"{claim.theorem.id}: {name} {dict(facts)} breaks {broken}")
     return int(witness.measure(world))
 
 
@@ -107,29 +111,6 @@ def _nothing(kind: Kind, clients: int) -> int | tuple[int, ...]:
     if kind is Kind.POINT:
         return -1
     return (0,) * clients if kind in (Kind.VECTOR, Kind.MASK) else 0
-
-
-def _after(
-    witness: Witness, system: System, run: Interpretation, world: World, name: str, facts: Any, counting: bool
-) -> World:
-    o = run.o
-    event = next(event for event in system.events if event.name == name and event.excluded_by is None)
-    before = decided(o, event, _with(world, vars(run.world(event.facts, facts))))
-    dropped: frozenset[Assumption] = frozenset() if counting else frozenset({BACKLOGGED_DURING})
-    if not permitted(o, hypotheses(system, event, dropped), before):
-        raise NotAWitness(f"{witness.theorem.id}: {name} {dict(facts)} is not permitted")
-    after = state_after(o, system, event, before)
-    broken = [c.name for c in witness.claim.invariants if counting and not holds(o, c, after, witness.clients)]
-    if broken:
-        raise NotAWitness(f"{witness.theorem.id}: {name} {dict(facts)} breaks {broken}")
-    return after
-
-
-def _with(world: World, more: Mapping[str, Any]) -> World:
-    return World(**{**vars(world), **more})
-
-
-# --- words of the runs ----------------------------------------------------------------------------------------------
 
 
 def one(clients: int, client: int, value: int) -> tuple[int, ...]:

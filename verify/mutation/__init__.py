@@ -8,7 +8,8 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.mutation.kernels import mutation_rows, mutation_tasks
+    from fairsched.verify.mutation.mutants import MutationEntry
 else:
     __getattr__ = lazy_exports(__name__)
 
-__all__ = ["mutation_rows", "mutation_tasks"]
+__all__ = ["MutationEntry", "mutation_rows", "mutation_tasks"]

@@ -5,11 +5,8 @@ texts that choose among the same candidates choose the same one.
 """
 
 import ast
-import inspect
-import textwrap
 from collections.abc import Callable
 from itertools import combinations
-from itertools import product as tuples
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +14,6 @@ import z3
 
 from fairsched.verify.logic import (
     CLIENT,
-    KernelError,
     Kind,
     Point,
     Step,
@@ -25,16 +21,17 @@ from fairsched.verify.logic import (
     World,
     Z3Algebra,
     decided,
+    definition_of,
     hypotheses,
     lifted,
     state_after,
     with_derived,
 )
-from fairsched.verify.solvers import RLIMIT, everywhere, symbol
+from fairsched.verify.solvers import RLIMIT, everywhere, instances, solver_of
 
 Kernel = Callable[..., Any]
 
-ILL_TYPED = (KernelError, TypeError, AttributeError, NameError, z3.Z3Exception)
+ILL_TYPED = (TypeError, AttributeError, NameError, z3.Z3Exception)
 """What the interpretation raises for a text that mixes up masks, vectors, scalars and points."""
 
 _KINDS = {"Vector": Kind.VECTOR, "Mask": Kind.MASK, "Scalar": Kind.SCALAR, "Point": Kind.POINT}
@@ -70,29 +67,29 @@ def signature(kernel: Kernel) -> tuple[bool, bool] | type[Point]:
     return Point if isinstance(result, Point) else (result.boolean, result.vector)
 
 
-def equal(kernel: Kernel, other: Kernel, *, rlimit: int = RLIMIT) -> bool:
+def equal(kernel: Kernel, other: Kernel) -> bool:
     """Whether two kernels of the same parameters return the same for all inputs."""
     o = FirstOfEquals()
     pair = (_applied(o, kernel), _applied(o, other))
-    return _proved(o, [], [pair], o.fresh_client("client"), rlimit)
+    return _proved(o, [], [pair], o.fresh_client("client"))
 
 
-def equal_within(step: Step, other: Step, *, rlimit: int = RLIMIT) -> bool:
+def equal_within(step: Step, other: Step) -> bool:
     """Whether an event is permitted in the same states and comes to the same, in two systems that differ in a kernel's
     text only.
 
     The claim's invariants, its laws and the event's needs are assumed of the state before.
     """
-    proved, alike = _implied(step, other, rlimit)
-    return proved and (alike or _implied(other, step, rlimit)[0])
+    proved, alike = _implied(step, other)
+    return proved and (alike or _implied(other, step)[0])
 
 
-def _implied(step: Step, other: Step, rlimit: int) -> tuple[bool, bool]:
+def _implied(step: Step, other: Step) -> tuple[bool, bool]:
     """Whether what `step` permits is permitted in `other`, too, and comes to the same there; and whether the needs of
     both are the same terms, so that neither permits more.
     """
     o, system, event = FirstOfEquals(), step.claim.system, step.event
-    symbols = {name: symbol(o, name, kind, system.closed_forms) for name, kind in step.kinds.items()}
+    symbols = {name: o.symbol(name, kind, system.closed_forms) for name, kind in step.kinds.items()}
     before = with_derived(o, system, SimpleNamespace(**symbols))
     theirs = with_derived(o, other.claim.system, SimpleNamespace(**symbols))
     if event and other.event:
@@ -106,20 +103,18 @@ def _implied(step: Step, other: Step, rlimit: int) -> tuple[bool, bool]:
     point = o.fresh_client("client")
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
-    for clause in step.assumed:
-        for points in tuples(o.clients, repeat=clause.points):
-            terms += everywhere(o, clause.holds(o, before, *(Point(z3.BoolVal(True), who) for who in points)))
+    terms += [term for clause in step.assumed for term in instances(o, clause, before)]
     alike = all(z3.eq(a.at(point), b.at(point)) for a, b in zip(held, needed, strict=True))
-    return _proved(o, terms, pairs, point, rlimit), alike
+    return _proved(o, terms, pairs, point), alike
 
 
 def _applied(o: FirstOfEquals, kernel: Kernel) -> Value | Point:
     """The kernel's result on unknowns of the kinds that its annotations name."""
-    definition = ast.parse(textwrap.dedent(inspect.getsource(kernel))).body[0]
-    assert isinstance(definition, ast.FunctionDef)
-    given = [argument for argument in definition.args.args if argument.arg != "o" and argument.annotation]
-    kinds = {argument.arg: _KINDS[ast.unparse(argument.annotation)] for argument in given if argument.annotation}
-    result = kernel(o, *(symbol(o, name, kind, closed_form=True) for name, kind in kinds.items()))
+    definition = definition_of(kernel)
+    assert definition is not None
+    given = ((each.arg, each.annotation) for each in definition.args.args if each.arg != "o")
+    kinds = ((name, _KINDS[ast.unparse(annotation)]) for name, annotation in given if annotation)
+    result = kernel(o, *(o.symbol(name, kind, closed_form=True) for name, kind in kinds))
     return result if isinstance(result, Point) else lifted(result)
 
 
@@ -127,13 +122,10 @@ def _pairs(left: World, right: World) -> list[tuple[Any, Any]]:
     return [(value, getattr(right, name)) for name, value in vars(left).items()]
 
 
-def _proved(o: FirstOfEquals, terms: list[Any], pairs: list[tuple[Any, Any]], client: Any, rlimit: int) -> bool:
+def _proved(o: FirstOfEquals, terms: list[Any], pairs: list[tuple[Any, Any]], client: Any) -> bool:
     """Whether all pairs are equal at `client`."""
-    solver = z3.Solver()
-    solver.set("rlimit", rlimit)
-    solver.add(*o.instances(), *terms)
-    solver.add(z3.Or([z3.Not(_same(a, b, client)) for a, b in pairs if a is not b]))
-    return bool(solver.check() == z3.unsat)
+    differs = z3.Or([z3.Not(_same(a, b, client)) for a, b in pairs if a is not b])
+    return bool(solver_of(RLIMIT, *o.instances(), *terms, differs).check() == z3.unsat)
 
 
 def _same(a: Value | Point, b: Value | Point, client: Any) -> Any:

@@ -11,10 +11,8 @@ A change that mixes up masks, vectors, scalars and points is no mutant; the inte
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache, wraps
-from multiprocessing import get_context
-from time import perf_counter
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -23,11 +21,21 @@ import z3
 
 from fairsched.model import pricing
 from fairsched.policies.gates import DeficitGate
-from fairsched.verify.logic import Claim, Counterexample, Step, closure, confirmed, module_of, steps, with_text
+from fairsched.verify.logic import (
+    Claim,
+    Counterexample,
+    Step,
+    closure,
+    confirmed,
+    kernels_of,
+    module_of,
+    steps,
+    with_text,
+)
 from fairsched.verify.mutation import claims as claim_mutation
 from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
-from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants, row
+from fairsched.verify.mutation.mutants import Fate, Mutant, MutationEntry, Outcome, mutants, row
 from fairsched.verify.proofs import bugs, modules
 from fairsched.verify.solvers import RLIMIT, Obligation, Refuted, check, counterexample, obligation, prove
 
@@ -51,14 +59,8 @@ class Target:
     proofs: tuple[ModuleType, ...]
 
     def kernels(self) -> list[Callable[..., Any]]:
-        """The functions over the algebra, in the order of the file."""
-        return [
-            function
-            for function in vars(self.module).values()
-            if inspect.isfunction(function)
-            and function.__module__ == self.module.__name__
-            and next(iter(inspect.signature(function).parameters), None) == "o"
-        ]
+        """The functions over the algebra."""
+        return kernels_of(self.module)
 
     def steps(self, kernel: Any) -> dict[_Key, Step]:
         """Every step of every claim about `kernel`."""
@@ -71,12 +73,11 @@ class Target:
 def targets() -> tuple[Target, ...]:
     """Every module of kernels that a module of proofs names as what its claims are about."""
     about = dict.fromkeys(kernels for module in modules() for _, _, kernels in _parameters(module))
-    found = (Target(kernels, tuple(p for p in modules() if kernels in _kernels(p))) for kernels in about)
+    found = (
+        Target(kernels, tuple(each for each in modules() if any(kernels is named for _, _, named in _parameters(each))))
+        for kernels in about
+    )
     return tuple(target for target in found if target.kernels())
-
-
-def _kernels(proofs: ModuleType) -> list[ModuleType]:
-    return [kernels for _, _, kernels in _parameters(proofs)]
 
 
 def _parameters(proofs: ModuleType) -> Iterator[tuple[Claims, str, ModuleType]]:
@@ -111,10 +112,7 @@ def outcomes(target: Target, functions: Iterable[str] | None = None) -> Iterator
     wanted = None if functions is None else set(functions)
     for kernel in target.kernels():
         if wanted is None or kernel.__name__ in wanted:
-            for mutant in mutants(kernel):
-                outcome = hunt.outcome(kernel, mutant)
-                if outcome is not None:
-                    yield outcome
+            yield from filter(None, (hunt.outcome(kernel, mutant) for mutant in mutants(kernel)))
 
 
 class _Hunt:
@@ -138,7 +136,6 @@ class _Hunt:
 
     def outcome(self, kernel: Callable[..., Any], mutant: Mutant) -> Outcome | None:
         """The mutant's fate; None for a change that is ill-typed."""
-        begun = perf_counter()
         changed = with_text(self._target.module.__name__, mutant.function, mutant.text)
         function = getattr(changed, mutant.function)
         try:
@@ -146,8 +143,7 @@ class _Hunt:
                 return None
         except ILL_TYPED:
             return None
-        fate, by, world = self._fate(kernel, function, self._target.steps(changed))
-        return Outcome(mutant, fate, by, world, (perf_counter() - begun) * 1e3)
+        return Outcome(mutant, *self._fate(kernel, function, self._target.steps(changed)))
 
     def _fate(
         self, kernel: Callable[..., Any], function: Callable[..., Any], mutated: Mapping[_Key, Step]
@@ -199,18 +195,8 @@ class _Hunt:
         return world
 
 
-# --- report ---------------------------------------------------------------------------------------------------------
-
 Task = tuple[str, ...]
 """What one process does: "kernels" of a module by name, "pricing", or the "claims" or "bugs" of a module of proofs."""
-
-
-def report(jobs: int = 1) -> list[dict[str, Any]]:
-    """One row a kernel, a pricing function and a module of claims: mutants, killed, equivalent and unknown."""
-    if jobs == 1:
-        return [row for task in mutation_tasks() for row in mutation_rows(task)]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return [row for found in pool.map(mutation_rows, mutation_tasks()) for row in found]
 
 
 def mutation_tasks() -> list[Task]:
@@ -226,18 +212,16 @@ def mutation_tasks() -> list[Task]:
     return [*closed, *rest, ("pricing",), *reversed(claims), *seeded]
 
 
-def mutation_rows(task: Task) -> list[dict[str, Any]]:
-    """The rows of one task."""
+def mutation_rows(task: Task) -> list[MutationEntry]:
+    """The rows of one task: a kernel, a pricing function, or a module of claims each."""
     match task:
         case ("kernels", kernels, *names):
             target = next(target for target in targets() if target.module.__name__ == kernels)
             return _by_function(kernels, outcomes(target, names), names)
         case ("bugs", name):
-            (module,) = (module for module in modules() if module.__name__ == name)
-            return [row(f"{name}, seeded bugs", bug_outcomes(module))]
+            return [row(f"{name}, seeded bugs", bug_outcomes(import_module(name)))]
         case ("claims", name):
-            (module,) = (module for module in modules() if module.__name__ == name)
-            return [row(name, claim_mutation.outcomes(module))]
+            return [row(name, claim_mutation.outcomes(import_module(name)))]
     names = [function.__name__ for function in pricing_mutation.FUNCTIONS]
     return _by_function(pricing.__name__, pricing_mutation.outcomes(), names)
 
@@ -248,10 +232,10 @@ def bug_outcomes(module: ModuleType) -> Iterator[Outcome]:
         verdict = prove(bug.claim)
         world = verdict.world if isinstance(verdict, Refuted) else None
         fate = Fate.UNKNOWN if world is None else Fate.KILLED
-        yield Outcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world, verdict.ms)
+        yield Outcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world)
 
 
-def _by_function(module: str, of: Iterable[Outcome], names: Iterable[str]) -> list[dict[str, Any]]:
+def _by_function(module: str, of: Iterable[Outcome], names: Iterable[str]) -> list[MutationEntry]:
     found: dict[str, list[Outcome]] = {name: [] for name in names}
     for outcome in of:
         found[outcome.mutant.function].append(outcome)

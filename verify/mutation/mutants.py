@@ -6,17 +6,16 @@ say.
 """
 
 import ast
-import copy
-import inspect
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from itertools import combinations
 from typing import Any
 
 import attrs
+import msgspec
 
-from fairsched.verify.logic import Counterexample
+from fairsched.verify.logic import Counterexample, definition_of
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Gt: (ast.GtE, ast.Lt),
@@ -58,51 +57,31 @@ class Mutant:
 
 def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
     """Every mutant of a function, each text once and never the original."""
-    definition = _parsed(function)
+    definition = definition_of(function)
+    assert definition is not None
     seen = {ast.unparse(definition)}
-    for place, node in _expressions(definition):
+    for holder, key, node in _expressions(definition):
         for changed in _changes(node, definition):
-            mutant = copy.deepcopy(definition)
-            _replace(mutant, place, changed)
-            text = ast.unparse(mutant)
+            holder[key] = changed
+            text = ast.unparse(definition)
+            holder[key] = node
             if text not in seen:
                 seen.add(text)
                 yield Mutant(function.__name__, f"{ast.unparse(node)} -> {ast.unparse(changed)}", text + "\n")
 
 
-def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
-    parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(parsed, ast.FunctionDef)
-    if ast.get_docstring(parsed) is not None:
-        parsed.body = parsed.body[1:]
-    return parsed
-
-
-_Place = tuple[int | str, ...]
-
-
-def _expressions(definition: ast.FunctionDef) -> Iterator[tuple[_Place, ast.expr]]:
-    """Every expression that is computed, with the way to it: names of fields and places in lists."""
-    ways: list[tuple[_Place, Any]] = [(("body",), definition.body), (("args", "defaults"), definition.args.defaults)]
-    while ways:
-        way, value = ways.pop(0)
+def _expressions(definition: ast.FunctionDef) -> Iterator[tuple[Any, int | str, ast.expr]]:
+    """Every expression that is computed, after what holds it (the fields of a node, or a list) and the place there."""
+    places: list[tuple[Any, int | str]] = [(vars(definition), "body"), (vars(definition.args), "defaults")]
+    while places:
+        holder, key = places.pop(0)
+        value = holder[key]
         if isinstance(value, list):
-            ways += [((*way, i), part) for i, part in enumerate(value)]
+            places += [(value, i) for i in range(len(value))]
         elif isinstance(value, ast.AST):
             if isinstance(value, ast.expr) and isinstance(getattr(value, "ctx", ast.Load()), ast.Load):
-                yield way, value
-            ways += [((*way, name), part) for name, part in ast.iter_fields(value)]
-
-
-def _replace(root: ast.AST, way: _Place, new: ast.expr) -> None:
-    holder: Any = root
-    for part in way[:-1]:
-        holder = holder[part] if isinstance(part, int) else getattr(holder, part)
-    last = way[-1]
-    if isinstance(last, int):
-        holder[last] = new
-    else:
-        setattr(holder, last, new)
+                yield holder, key, value
+            places += [(vars(value), name) for name in value._fields if name in vars(value)]
 
 
 def _changes(node: ast.expr, definition: ast.FunctionDef) -> Iterator[ast.expr]:  # noqa: C901  (one case a kind)
@@ -131,7 +110,7 @@ def _changes(node: ast.expr, definition: ast.FunctionDef) -> Iterator[ast.expr]:
         case ast.Call():
             yield from _calls(node)
     if _is_returned(node, definition):
-        yield ast.Name(_first(definition))
+        yield ast.Name(_parameters(definition)[0].arg)
 
 
 def _calls(call: ast.Call) -> Iterator[ast.expr]:
@@ -145,11 +124,10 @@ def _calls(call: ast.Call) -> Iterator[ast.expr]:
         yield ast.Call(ast.Name("gcd"), call.args, [])
     if word in _COMMUTATIVE:
         return
-    for i in range(len(call.args)):
-        for j in range(i + 1, len(call.args)):
-            exchanged = list(call.args)
-            exchanged[i], exchanged[j] = exchanged[j], exchanged[i]
-            yield ast.Call(call.func, exchanged, [])
+    for i, j in combinations(range(len(call.args)), 2):
+        exchanged = list(call.args)
+        exchanged[i], exchanged[j] = exchanged[j], exchanged[i]
+        yield ast.Call(call.func, exchanged, [])
 
 
 def _integer(value: int) -> ast.expr:
@@ -169,21 +147,13 @@ def _alike(definition: ast.FunctionDef, name: str) -> list[str]:
     return [other for other in types if name in types and other != name and types[other] == types[name]]
 
 
-def _first(definition: ast.FunctionDef) -> str:
-    return _parameters(definition)[0].arg
-
-
 def _is_returned(node: ast.expr, definition: ast.FunctionDef) -> bool:
     """Whether it is what the function returns, and of the type of its first argument: the state, left as it was."""
     parameters = _parameters(definition)
     if not parameters or not definition.returns or not parameters[0].annotation:
         return False
-    if ast.unparse(definition.returns) != ast.unparse(parameters[0].annotation):
-        return False
-    return any(isinstance(statement, ast.Return) and statement.value is node for statement in definition.body)
-
-
-# --- what became of a mutant ------------------------------------------------------------------------------------------
+    returned = any(isinstance(statement, ast.Return) and statement.value is node for statement in definition.body)
+    return returned and ast.unparse(definition.returns) == ast.unparse(parameters[0].annotation)
 
 
 class Fate(Enum):
@@ -202,10 +172,19 @@ class Outcome:
     fate: Fate
     by: str
     world: Counterexample | None
-    ms: float
 
 
-def row(kernel: str, of: Iterable[Outcome]) -> dict[str, Any]:
-    """The figures of some mutants, as they stand in the report."""
+class MutationEntry(msgspec.Struct, frozen=True):
+    """What became of the mutants of one kernel, as it stands in the report."""
+
+    kernel: str
+    mutants: int
+    killed: int
+    equivalent: int
+    unknown: int
+
+
+def row(kernel: str, of: Iterable[Outcome]) -> MutationEntry:
+    """The figures of some mutants."""
     fates = Counter(outcome.fate for outcome in of)
-    return {"kernel": kernel, "mutants": fates.total(), **{fate.value: fates[fate] for fate in Fate}}
+    return MutationEntry(kernel, fates.total(), **{fate.value: fates[fate] for fate in Fate})

@@ -7,20 +7,21 @@ every path, for all arguments of at least 0 (weights and rates: 1).
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import product as tuples
 from math import gcd
-from time import perf_counter
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import z3
 
 from fairsched.model import pricing
-from fairsched.verify.logic import ArithmeticClaim, Counterexample, Paths, explore
+from fairsched.verify.logic import ArithmeticClaim, Counterexample, Paths, broken, explore
+from fairsched.verify.mutation.equivalence import ILL_TYPED
 from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants
 from fairsched.verify.proofs import price_claims
 from fairsched.verify.proofs.memory import with_contracts
-from fairsched.verify.solvers import RLIMIT, Proved, Refuted, prove
+from fairsched.verify.solvers import RLIMIT, Proved, Refuted, prove, solver_of
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     pricing.multipliers,
@@ -29,18 +30,16 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
     pricing.charge_max_reserved,
     pricing.charge_max_optimistic,
 )
-ILL_TYPED = (TypeError, AttributeError, NameError, z3.Z3Exception)
 _SMALL = (1, 2, 3)
 """The integers of which a counterexample is made before a solver is asked."""
 
 
 def outcomes() -> Iterator[Outcome]:
-    """The fate of every mutant of every pricing function."""
+    """The fate of every mutant of every pricing function; a change that is no function of integers is none."""
     for function in FUNCTIONS:
         for mutant in mutants(function):
-            outcome = _outcome(function, mutant)
-            if outcome is not None:
-                yield outcome
+            with suppress(*ILL_TYPED):
+                yield Outcome(mutant, *_fate(function, mutant))
 
 
 def changed(mutant: Mutant) -> ModuleType:
@@ -51,26 +50,14 @@ def changed(mutant: Mutant) -> ModuleType:
     return made
 
 
-def _outcome(function: Callable[..., Any], mutant: Mutant) -> Outcome | None:
-    """None for a change that is no function of integers."""
-    begun = perf_counter()
+def _fate(function: Callable[..., Any], mutant: Mutant) -> tuple[Fate, str, Counterexample | None]:
     functions = changed(mutant)
-    try:
-        fate, by, world = _fate(function, getattr(functions, mutant.function), functions)
-    except ILL_TYPED:
-        return None
-    return Outcome(mutant, fate, by, world, (perf_counter() - begun) * 1e3)
-
-
-def _fate(
-    function: Callable[..., Any], mutated: Callable[..., Any], functions: ModuleType
-) -> tuple[Fate, str, Counterexample | None]:
     claims = price_claims(functions)
     for claim in claims:
         world = _small_world(claim)
         if world is not None:
             return Fate.KILLED, claim.theorem.id, world
-    if _equal(function, mutated):
+    if _equal(function, getattr(functions, mutant.function)):
         return Fate.EQUIVALENT, "all arguments", None
     verdicts = [prove(claim) for claim in claims]
     for verdict in verdicts:
@@ -83,14 +70,16 @@ def _fate(
 def _small_world(claim: ArithmeticClaim) -> Counterexample | None:
     """Small integers that fulfil the claim's conditions and break it (or make it divide by zero)."""
     for values in tuples(_SMALL, repeat=len(claim.names)):
-        world = SimpleNamespace(**dict(zip(claim.names, values, strict=True)))
-        if all(condition.holds(world) for condition in claim.conditions):
-            try:
-                broken = tuple(name for name, held in claim.shows(world).items() if not held)
-            except ZeroDivisionError:
-                broken = ("no division by zero",)
-            if broken:
-                return Counterexample("pricing", "arithmetic", broken, 0, vars(world), claim.theorem.id)
+        world = dict(zip(claim.names, values, strict=True))
+        try:
+            failed = broken(claim, world)
+        except ZeroDivisionError:
+            failed = ("no division by zero",)
+        except ValueError:
+            # The world does not fulfil the conditions.
+            continue
+        if failed:
+            return Counterexample("pricing", "arithmetic", failed, 0, world, claim.theorem.id)
     return None
 
 
@@ -103,10 +92,7 @@ def _equal(function: Callable[..., Any], mutated: Callable[..., Any]) -> bool:
         return known, [a == b for a, b in zip(*results, strict=True)]
 
     for path, (known, same) in explore(both):
-        solver = z3.Solver()
-        solver.set("rlimit", RLIMIT)
-        solver.add(*path, *known, z3.Not(z3.And(same)))
-        if solver.check() != z3.unsat:
+        if solver_of(RLIMIT, *path, *known, z3.Not(z3.And(same))).check() != z3.unsat:
             return False
     return True
 

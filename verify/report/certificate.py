@@ -10,10 +10,9 @@ cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has 
 """
 
 import hashlib
-import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ import msgspec
 from fairsched.model import pricing
 from fairsched.model.serialization import configuration, document_sha256, text_sha256
 from fairsched.model.theorem import Certificate, ProvedTheorem
-from fairsched.verify.logic import Claim, SampledClaim, closure
+from fairsched.verify.logic import Claim, SampledClaim, Saved, closure, decoded, kernels_of
 from fairsched.verify.proofs import claims_of
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report.deployment import Deployment, constant
 from fairsched.verify.report.scope import PARTS, Subject
 from fairsched.verify.report.values import Outcome, Planned, plan, slug
-from fairsched.verify.solvers import File, Task, cvc5_answer, files, pool, z3_answer
+from fairsched.verify.solvers import Question, Task, cvc5_answer, files, pool, z3_answer
 
 MANIFEST, CHECKSUMS, EXPECTED, SCRIPT, CVC5 = (
     "manifest.json",
@@ -89,7 +88,7 @@ while not (command := parser.nextCommand()).isNull():
 '''
 
 
-class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file: what it asks, the answer that proves, and its hash."""
 
     theorem: str
@@ -99,25 +98,22 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the directory is evidence for.
 
     `evidence` names, by policy and theorem, the folder of its questions; `kernels` has the hash of each function that
     was proved about, by its full name, and of the module of prices.
     """
 
+    order = "sorted"
+    fairsched_certificate: int = SCHEMA
     fairsched: str
     solvers: dict[str, str]
     deployment: dict[str, Any]
     certificates: tuple[Certificate, ...]
     evidence: dict[str, dict[str, str]]
     kernels: dict[str, str]
-    files: dict[str, Question]
-    fairsched_certificate: int = SCHEMA
-
-    def to_json(self) -> bytes:
-        """Indented JSON, the same bytes for the same manifest."""
-        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2) + b"\n"
+    files: dict[str, Asked]
 
 
 def read(directory: Path) -> Manifest:
@@ -125,12 +121,7 @@ def read(directory: Path) -> Manifest:
     path = directory / MANIFEST
     if not path.is_file():
         raise ValueError(f"{directory} holds no certificate: there is no {MANIFEST}")
-    try:
-        said = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path}: not a certificate: {error}") from None
-    if said.fairsched_certificate != SCHEMA:
-        raise ValueError(f"{path}: schema {said.fairsched_certificate}; this library reads {SCHEMA}")
+    said = decoded(path, Manifest, "certificate")
     if odd := [name for name in said.files if Path(name).is_absolute() or ".." in Path(name).parts]:
         raise ValueError(f"{path}: {odd[0]!r} is outside the certificate")
     return said
@@ -166,30 +157,33 @@ def write_certificate(directory: Path, outcome: Outcome, deployment: Deployment)
     made = manifest(outcome.report.fairsched, proved, deployment, outcome.report.solvers, files)
     for path, file in files.items():
         (directory / path).parent.mkdir(exist_ok=True)
-        (directory / path).write_text(file.text)
+        (directory / path).write_text(file.script.text)
     for path, content in companions(made).items():
         (directory / path).write_bytes(content)
     return len(files)
 
 
 def manifest(
-    version: str, proved: Iterable[Planned], deployment: Deployment, solvers: dict[str, str], files: Mapping[str, File]
+    version: str,
+    proved: Sequence[Planned],
+    deployment: Deployment,
+    solvers: dict[str, str],
+    asked: Mapping[str, Question],
 ) -> Manifest:
     """The manifest of proved theorems."""
     rows: dict[str, list[Planned]] = {}
     for row in proved:
         rows.setdefault(row.subject.name, []).append(row)
-    every = [row for of in rows.values() for row in of]
     return Manifest(
-        version,
-        solvers,
-        deployments.document(deployment),
-        tuple(certificate(of[0].subject, of, deployment, solvers) for of in rows.values()),
-        {name: {row.theorem.id: folder(row.task) for row in of} for name, of in rows.items()},
-        kernel_hashes(every),
-        {
-            path: Question(file.theorem, file.obligation, file.about, file.expected, sha256(file.text.encode()))
-            for path, file in files.items()
+        fairsched=version,
+        solvers=solvers,
+        deployment=deployments.document(deployment),
+        certificates=tuple(certificate(of[0].subject, of, deployment, solvers) for of in rows.values()),
+        evidence={name: {row.theorem.id: folder(row.task) for row in of} for name, of in rows.items()},
+        kernels=kernel_hashes(proved),
+        files={
+            path: Asked(q.theorem, q.obligation, q.about, q.script.expected, sha256(q.script.text.encode()))
+            for path, q in asked.items()
         },
     )
 
@@ -212,11 +206,10 @@ def companions(made: Manifest) -> dict[str, bytes]:
 
 
 def certificate(
-    subject: Subject, proved: Iterable[Planned], deployment: Deployment, solvers: dict[str, str]
+    subject: Subject, proved: Sequence[Planned], deployment: Deployment, solvers: dict[str, str]
 ) -> Certificate:
     """What was proved about one policy, as an engine reads it."""
     theorems = []
-    proved = list(proved)
     for row in proved:
         number = subject.policy and constant(row.theorem, subject.policy, deployment)
         theorems.append(
@@ -241,23 +234,15 @@ def configured(subject: Subject, deployment: Deployment) -> dict[str, Any]:
     return {"policy": configuration(subject.policy or subject.router), "deployment": rests_on}
 
 
-def kernel_hashes(rows: Iterable[Planned]) -> dict[str, str]:
+def kernel_hashes(rows: Sequence[Planned]) -> dict[str, str]:
     """Hash of the text of every function over the algebra beside a kernel that was proved about, of the modules of
     routers, and of the prices."""
-    rows = list(rows)
     modules = {kernel.__module__ for row in rows for kernel in _kernels(row)}
-    found = {}
-    for name in sorted(modules):
-        for function in vars(sys.modules[name]).values():
-            if inspect.isfunction(function) and function.__module__ == name and _over_algebra(function):
-                found[f"{name}.{function.__qualname__}"] = text_sha256(function)
+    kernels = [(name, kernel) for name in sorted(modules) for kernel in kernels_of(sys.modules[name])]
+    found = {f"{name}.{kernel.__qualname__}": text_sha256(kernel) for name, kernel in kernels}
     routers = {type(row.subject.router).__module__ for row in rows if row.subject.router}
     found |= {name: text_sha256(sys.modules[name]) for name in sorted(routers)}
     return {**found, pricing.__name__: text_sha256(pricing)}
-
-
-def _over_algebra(function: Any) -> bool:
-    return next(iter(inspect.signature(function).parameters), None) == "o"
 
 
 def _kernels(row: Planned) -> tuple[Any, ...]:
@@ -271,10 +256,9 @@ def folder(task: Task) -> str:
     return slug(f"{task.source}-{task.theorem}{variant}" if task.source else f"{task.theorem}{variant}")
 
 
-def files_of(task: Task, files: Iterable[File]) -> dict[str, File]:
+def files_of(task: Task, files: Iterable[Question]) -> dict[str, Question]:
     """The questions of a task by path."""
-    found = {f"{folder(task)}/{slug(file.obligation)}.{file.about}.smt2": file for file in files}
-    return found
+    return {f"{folder(task)}/{slug(file.obligation)}.{file.about}.smt2": file for file in files}
 
 
 def sha256(raw: bytes) -> str:
@@ -335,7 +319,7 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
     except ValueError as error:
         yield f"{MANIFEST}: {error}"
         return
-    rows, questions = list[Planned](), dict[str, File]()
+    rows, questions = list[Planned](), dict[str, Question]()
     for row in plan(subjects).planned:
         if row.theorem.id in said.evidence.get(row.subject.name, {}):
             rows.append(row)

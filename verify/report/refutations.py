@@ -7,12 +7,13 @@ stand beside their proofs (`fairsched.verify.proofs`).
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
+import msgspec
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import price
@@ -20,9 +21,8 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption, Theorem
 from fairsched.model.worker import WorkerState
 from fairsched.policies.catalog import DLPM
-from fairsched.policies.gates import V_43, DeficitGate
-from fairsched.policies.gates.deficit import D_42, D_WC
-from fairsched.policies.orders.abilities import D_REQUEST
+from fairsched.policies.gates import D_42, D_WC, V_43, DeficitGate
+from fairsched.policies.orders import D_REQUEST
 from fairsched.verify import proofs
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import (
@@ -32,14 +32,17 @@ from fairsched.verify.logic import (
     Condition,
     Document,
     Event,
+    Formula,
     Functions,
     Happening,
     Kind,
     Need,
+    PlainWorld,
     RefutedClaim,
     Rule,
     Shown,
     World,
+    WorldClaim,
     WorldFile,
     Written,
     at_least,
@@ -88,7 +91,7 @@ def strong_work_conservation(kernel: Functions = deficit) -> Claim:
     )
 
 
-def _eligible_after(name: str, what: str, refill: Rule, kernels: tuple[Any, ...]) -> Claim:
+def _eligible_after(name: str, what: str, refill: Rule, kernels: tuple[Any, ...] = ()) -> Claim:
     """After `refill`, waiting clients include one in credit; before it anything may be."""
     claimed = Clause("if a client waited, a waiting client has credit", lambda o, w: spread(w.claimed, w.q))
 
@@ -118,26 +121,26 @@ def one_round(kernel: Functions = deficit) -> Claim:
     return _eligible_after("CE4", "one round of refill", refill, (kernel.refill_due, kernel.refill))
 
 
+def _once_due(kernel: Functions, active: Formula) -> Rule:
+    """All rounds of refill, once none of the active clients has credit."""
+
+    def refill(o: Algebra, w: World) -> Written:
+        due = kernel.refill_due(o, w.q, active(o, w))
+        topped = kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q)
+        return {"q": o.where(spread(due, w.q), topped, w.q)}
+
+    return refill
+
+
 def active_means_running(kernel: Functions = deficit) -> Claim:
     """A refill that waits for every client that is queued or runs."""
-
-    def refill(o: Algebra, w: World) -> Written:
-        due = kernel.refill_due(o, w.q, w.queued | w.running)
-        topped = kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q)
-        return {"q": o.where(spread(due, w.q), topped, w.q)}
-
-    return _eligible_after("CE3", "a refill for which a client that only runs counts as active", refill, ())
+    refill = _once_due(kernel, lambda o, w: w.queued | w.running)
+    return _eligible_after("CE3", "a refill for which a client that only runs counts as active", refill)
 
 
-def shipped_refill(kernel: Functions = deficit) -> Claim:
+def shipped_refill() -> Claim:
     """The same statement about what production runs, which is true."""
-
-    def refill(o: Algebra, w: World) -> Written:
-        due = kernel.refill_due(o, w.q, w.queued)
-        topped = kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q)
-        return {"q": o.where(spread(due, w.q), topped, w.q)}
-
-    return _eligible_after(SHIPPED_REFILL, "the shipped refill", refill, ())
+    return _eligible_after(SHIPPED_REFILL, "the shipped refill", _once_due(deficit, lambda o, w: w.queued))
 
 
 def larger_of_both() -> ArithmeticClaim:
@@ -183,48 +186,62 @@ class Refutation:
     world: Callable[[], Document | WorldFile] | None = None
 
 
-@cache
-def _proved(theorem: str) -> bool:
-    """Of what was tried in drawn worlds: that it held in each."""
-    return isinstance(prove(claims_of(SUITE)[theorem]), Proved)
+class RefutationEntry(msgspec.Struct, frozen=True):
+    """A claim that is false of a variant: whether that was found, and its world as text or as a file to replay."""
+
+    id: str
+    claim: str
+    variant: str
+    found: bool
+    replay: str | None
 
 
-def _claim(theorem: str) -> Claim:
-    return next(claim for claim in proofs.gate_claims() if claim.theorem.id == theorem)
+def _breaks(claim: WorldClaim, world: PlainWorld) -> bool:
+    """Whether some world breaks a claim about plain Python, and so does this one."""
+    return isinstance(prove(claim), Refuted) and bool(broken(claim, world))
 
 
 def _of_worlds(module: ModuleType, false: RefutedClaim) -> Refutation:
-    """A statement about plain Python: some world breaks it, and so does the one that is saved."""
     theorem = false.claim.theorem
-
-    def world() -> WorldFile:
-        return world_document(false.claim, module.__name__, false.world)
-
-    def shows() -> bool:
-        return isinstance(prove(false.claim), Refuted) and bool(broken(false.claim, false.world))
-
-    return Refutation(theorem.id, theorem.statement, false.variant, false.shipped, false.text, shows, world)
-
-
-def _without(theorem: str, assumption: Assumption, world: Callable[[], Document]) -> Callable[[], bool]:
-    """The theorem falls without the assumption, and a run from its start ends in the conclusion's breach."""
-
-    def shows() -> bool:
-        refused = isinstance(prove(_claim(theorem), dropped=frozenset({assumption})), Refuted)
-        return refused and replay_counterexample(world()).confirmed
-
-    return shows
+    return Refutation(
+        theorem.id,
+        theorem.statement,
+        false.variant,
+        false.shipped,
+        false.text,
+        partial(_breaks, false.claim, false.world),
+        partial(world_document, false.claim, module.__name__, false.world),
+    )
 
 
-def _refuted(claim: Callable[[], Claim]) -> tuple[Callable[[], bool], Callable[[], Document]]:
-    """Whether the prover refutes a claim of `fairsched.verify.proofs`, and the world that it found."""
+def _falls(theorem: str, without: Assumption, world: Document) -> bool:
+    """Whether the theorem falls without the assumption, and this run from its start ends in the conclusion's breach."""
+    refuted = isinstance(prove(claims_of(SUITE)[theorem], dropped=frozenset({without})), Refuted)
+    return refuted and replay_counterexample(world).confirmed
 
-    def world() -> Document:
-        verdict = prove(claim())
-        assert isinstance(verdict, Refuted)
-        return counterexample_document(verdict.world, __name__)
 
-    return lambda: replay_counterexample(world()).confirmed, world
+def _world_of(claim: Callable[[], Claim]) -> Document:
+    """The world in which the prover refutes a claim of this file."""
+    verdict = prove(claim())
+    assert isinstance(verdict, Refuted)
+    return counterexample_document(verdict.world, __name__)
+
+
+def _run_from_start(
+    theorem: Theorem, proofs: str, without: Assumption, broken: str, initial: dict[str, Any], events: list[Happening]
+) -> Document:
+    """A run of two clients, without an assumption of the theorem, that ends in the breach of its conclusion."""
+    return Document(
+        theorem=theorem.id,
+        claims=f"fairsched.verify.proofs.gates.{proofs}",
+        obligation="conclusion",
+        broken=(broken,),
+        clients=2,
+        initial=initial,
+        events=tuple(events),
+        from_start=True,
+        without=(without.name,),
+    )
 
 
 # --- CE1: coming back forgives debt ---------------------------------------------------------------------------------
@@ -251,26 +268,9 @@ def _rejoin_resets() -> Document:
         events += [Happening("leave the queue", {"p": _G})]
         events += [refill, refill] if cycle else []
         events += _served(_F, 2, used=1)
-    zeros = (0, 0)
-    return Document(
-        theorem=D_42.id,
-        claims="fairsched.verify.proofs.gates.deficit",
-        obligation="conclusion",
-        broken=("W_g - W_f <= 2(Q + U - 1)",),
-        clients=2,
-        initial={
-            **dict.fromkeys(("q0", "q", "R", "W", "P"), zeros),
-            "Q": (1, 1),
-            "U": (7, 7),
-            "f": _F,
-            "g": _G,
-            "queued": (1, 0),
-            "known": (1, 1),
-        },
-        events=tuple(events),
-        from_start=True,
-        without=(REJOIN_KEEPS_DEBT.name,),
-    )
+    zeros = dict.fromkeys(("q0", "q", "R", "W", "P"), (0, 0))
+    initial = {**zeros, "Q": (1, 1), "U": (7, 7), "f": _F, "g": _G, "queued": (1, 0), "known": (1, 1)}
+    return _run_from_start(D_42, "deficit", REJOIN_KEEPS_DEBT, "W_g - W_f <= 2(Q + U - 1)", initial, events)
 
 
 # --- CE5: a request of a served client may wait for ever ------------------------------------------------------------
@@ -295,20 +295,8 @@ def _cold_request_waits() -> bool:
 
 CV1_WORLD = {"M": 7, "r1": 1, "r2": 2, "r3": 5}
 """Outputs 5, 2 and 1 of inputs 1 pass the check at M = 7; the jump is 1 + 2 x 8 = 17 where 2 M = 14."""
-
-
-def _too_little_memory() -> bool:
-    claim = staggered_as_printed()
-    return isinstance(prove(claim), Refuted) and bool(broken(claim, CV1_WORLD))
-
-
 CV2_WORLD = {"M": 3, "L": 1, "w_p": 4, "w_q": 1, "input": 1, "outputs": 2}
 """One admission is charged 4 and reserves 2, where max(w_p L, w_q M) = 4."""
-
-
-def _printed_constant() -> bool:
-    claim = larger_of_both()
-    return isinstance(prove(claim), Refuted) and bool(broken(claim, CV2_WORLD))
 
 
 # --- CV3: no lift ---------------------------------------------------------------------------------------------------
@@ -324,23 +312,9 @@ def _no_lift() -> Document:
             Happening("decode", {"d": (0, 8)}),
         ]
     events += [Happening("arrive without a lift", {"p": _F})]
-    return Document(
-        theorem=V_43.id,
-        claims="fairsched.verify.proofs.gates.counter",
-        obligation="conclusion",
-        broken=("c_i + R_i <= c_j + U_i for waiting j",),
-        clients=2,
-        initial={
-            **dict.fromkeys(("c0", "c", "queued", "was", "R", "W"), (0, 0)),
-            "U": (9, 9),
-            "f": _F,
-            "g": _G,
-            "last": -1,
-        },
-        events=tuple(events),
-        from_start=True,
-        without=(LIFT_ON_JOIN.name,),
-    )
+    zeros = dict.fromkeys(("c0", "c", "queued", "was", "R", "W"), (0, 0))
+    initial = {**zeros, "U": (9, 9), "f": _F, "g": _G, "last": -1}
+    return _run_from_start(V_43, "counter", LIFT_ON_JOIN, "c_i + R_i <= c_j + U_i for waiting j", initial, events)
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
@@ -348,9 +322,7 @@ def _no_lift() -> Document:
 
 def refutations() -> tuple[Refutation, ...]:
     """Every false statement of the table, in its order."""
-    ce2, ce2_world = _refuted(strong_work_conservation)
-    ce3, ce3_world = _refuted(active_means_running)
-    ce4, ce4_world = _refuted(one_round)
+    ce2, ce3, ce4 = (partial(_world_of, claim) for claim in (strong_work_conservation, active_means_running, one_round))
     return (
         Refutation(
             "CE1",
@@ -358,7 +330,7 @@ def refutations() -> tuple[Refutation, ...]:
             "coming back resets the deficit to zero (printed)",
             D_42.id,
             "six rejoins of g forgive 6 each: W_g - W_f = 42 - 18 = 24 > 20",
-            _without(D_42.id, REJOIN_KEEPS_DEBT, _rejoin_resets),
+            lambda: _falls(D_42.id, REJOIN_KEEPS_DEBT, _rejoin_resets()),
             _rejoin_resets,
         ),
         Refutation(
@@ -367,8 +339,8 @@ def refutations() -> tuple[Refutation, ...]:
             "any gate that lets the first chosen wait for memory, the shipped one too",
             D_WC.id,
             "f in credit does not fit, g fits and has no credit: none enters",
+            lambda: replay_counterexample(ce2()).confirmed,
             ce2,
-            ce2_world,
         ),
         Refutation(
             "CE3",
@@ -376,8 +348,8 @@ def refutations() -> tuple[Refutation, ...]:
             "a refill waits for every active client, running ones included",
             SHIPPED_REFILL,
             "a client that only runs has credit: no refill, and the others go on waiting",
+            lambda: replay_counterexample(ce3()).confirmed,
             ce3,
-            ce3_world,
         ),
         Refutation(
             "CE4",
@@ -385,8 +357,8 @@ def refutations() -> tuple[Refutation, ...]:
             "a refill is one round",
             SHIPPED_REFILL,
             "a debt of more than a quantum outlasts one round",
+            lambda: replay_counterexample(ce4()).confirmed,
             ce4,
-            ce4_world,
         ),
         Refutation(
             "CE5",
@@ -402,7 +374,7 @@ def refutations() -> tuple[Refutation, ...]:
             "an admission check that lets later requests use what earlier ones will free",
             "mem-3",
             "M = 7, inputs 1, outputs 5, 2, 1: charged 1 + 2 x 8 = 17 > 14",
-            _too_little_memory,
+            lambda: _breaks(staggered_as_printed(), CV1_WORLD),
         ),
         Refutation(
             "CV2",
@@ -410,7 +382,7 @@ def refutations() -> tuple[Refutation, ...]:
             "the printed constant, with w_p > w_q",
             "U-reserved",
             "w_p = 4, w_q = 1, L = 1, M = 3: one admission is charged 4 and reserves 2, 6 > 4",
-            _printed_constant,
+            lambda: _breaks(larger_of_both(), CV2_WORLD),
         ),
         Refutation(
             "CV3",
@@ -418,39 +390,36 @@ def refutations() -> tuple[Refutation, ...]:
             "no lift when the queue was momentarily empty (released code)",
             V_43.id,
             "g was charged 27 alone; f comes unlifted at 0: 27 > 0 + U = 9",
-            _without(V_43.id, LIFT_ON_JOIN, _no_lift),
+            lambda: _falls(V_43.id, LIFT_ON_JOIN, _no_lift()),
             _no_lift,
         ),
         *(_of_worlds(module, false) for module, false in proofs.refuted_claims()),
     )
 
 
-def report(directory: Path | None = None) -> list[dict[str, Any]]:
-    """Id, claim, variant, whether it was found there and what ships is free of it, and its world.
+def report(directory: Path | None = None) -> tuple[RefutationEntry, ...]:
+    """Every false statement: whether it was found in the variant and what ships is free of it, and its world.
 
     The world is a line of text, or a file for ``fairsched replay`` where a `directory` is given to save it in.
     """
-    return [
-        {
-            "id": each.id,
-            "claim": each.claim,
-            "variant": each.variant,
-            "found": each.shows() and _holds(each.shipped),
-            "replay": _saved(each, directory) or each.text,
-        }
+    return tuple(
+        RefutationEntry(
+            each.id, each.claim, each.variant, each.shows() and _holds(each.shipped), _saved(each, directory)
+        )
         for each in refutations()
-    ]
+    )
 
 
-def _saved(each: Refutation, directory: Path | None) -> str | None:
+def _saved(each: Refutation, directory: Path | None) -> str:
     if directory is None or each.world is None:
-        return None
+        return each.text
     path = directory / f"{each.id.lower()}.json"
     path.write_bytes(each.world().to_json())
     return str(path)
 
 
+@cache
 def _holds(theorem: str) -> bool:
-    if theorem == SHIPPED_REFILL:
-        return isinstance(prove(shipped_refill()), Proved)
-    return _proved(theorem)
+    """Whether the true statement is proved, or held in all worlds that were drawn."""
+    claim = shipped_refill() if theorem == SHIPPED_REFILL else claims_of(SUITE)[theorem]
+    return isinstance(prove(claim), Proved)

@@ -18,8 +18,6 @@ from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.memory import PRICING_THEOREMS, WINDOW_THEOREMS
 
-# --- what a theorem depends on ----------------------------------------------------------------------------------------
-
 PROVED = "proved"
 HELD = (PROVED, "tested")
 """Verdicts that are no failure."""
@@ -80,15 +78,16 @@ class Subject:
         return tuple(instead.get(assumption, assumption) for assumption in assumed)
 
 
-def subject(name: str, policy: object) -> Subject:
+def subject(name: str, policy: object, source: str = "") -> Subject:
     """What there is to prove about a policy, or about anything that has `claims`.
 
-    `name` is a shipped policy's, or the ``module:attribute`` where the author's is found.
+    `name` is a shipped policy's, or the ``module:attribute`` where the author's is found unless `source` is that.
     """
     composed = policy if isinstance(policy, ComposedPolicy) else None
     router = policy if isinstance(policy, ClusterPolicy) else None
     if hasattr(policy, "claims"):
-        return Subject(name, name, tuple(claim.theorem for claim in claims_of(name).values()), composed, router)
+        source = source or name
+        return Subject(name, source, tuple(claim.theorem for claim in claims_of(source).values()), composed, router)
     if router is not None:
         return _routing(name, router)
     if composed is None:
@@ -97,10 +96,7 @@ def subject(name: str, policy: object) -> Subject:
     if own_claims is not None:
         theorems = tuple(claim.theorem for claim in own_claims())
         return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
-    if unproved := overridden(composed):
-        raise ValueError(
-            f"{name} overrides {', '.join(unproved)}: it inherits no theorem, and has no `claims` of its own"
-        )
+    _refuse_overridden(name, [each for kind in (type(composed), type(composed.gate)) for each in overridden(kind)])
     theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
     broken = composed.gate.broken_assumptions
     if composed.batching.reserve == "static":
@@ -121,16 +117,8 @@ def _routing(name: str, router: AnyClusterPolicy) -> Subject:
         i for i, base in enumerate(mro) if base.__module__.partition(".")[0] == __package__.partition(".")[0]
     )
     proved = mro[max(listing, shipped)]
-    found = [
-        f"{between.__name__}.{method}"
-        for between in mro[: mro.index(proved)]
-        for method, value in vars(between).items()
-        if _is_method(method, value) and hasattr(proved, method)
-    ]
-    if router.theorems and found:
-        raise ValueError(
-            f"{name} overrides {', '.join(sorted(found))}: it inherits no theorem, and has no `claims` of its own"
-        )
+    if router.theorems:
+        _refuse_overridden(name, _redefined(type(router), proved))
     return Subject(name, SUITE, router.theorems, router=router, broken=router.broken_assumptions)
 
 
@@ -158,19 +146,25 @@ PARTS = {PRICING: pricing, WINDOW: window, VARIANTS: variants}
 """What is reported beside policies, by name."""
 
 
-def overridden(policy: ComposedPolicy) -> list[str]:
-    """The methods of a proved class that the policy or its gate define anew."""
-    found = []
-    for kind in (type(policy), type(policy.gate)):
-        base = next((base for base in kind.__mro__ if base in _PROVED), None)
-        if base is None:
-            return [f"every method of {kind.__name__}"]
-        methods = {
-            name for proved in base.__mro__[:-1] for name, value in vars(proved).items() if _is_method(name, value)
-        }
-        for between in kind.__mro__[: kind.__mro__.index(base)]:
-            found += [f"{between.__name__}.{name}" for name in methods if name in vars(between)]
-    return sorted(found)
+def overridden(kind: type) -> list[str]:
+    """The methods of a class that was proved about which this class of policies or gates defines anew."""
+    proved = next((base for base in kind.__mro__ if base in _PROVED), None)
+    return [f"every method of {kind.__name__}"] if proved is None else _redefined(kind, proved)
+
+
+def _redefined(kind: type, proved: type) -> list[str]:
+    return [
+        f"{between.__name__}.{name}"
+        for between in kind.__mro__[: kind.__mro__.index(proved)]
+        for name, value in vars(between).items()
+        if hasattr(proved, name) and any(_is_method(name, each) for each in (value, getattr(proved, name)))
+    ]
+
+
+def _refuse_overridden(name: str, methods: list[str]) -> None:
+    if methods:
+        listed = ", ".join(sorted(methods))
+        raise ValueError(f"{name} overrides {listed}: it inherits no theorem, and has no `claims` of its own")
 
 
 def _is_method(name: str, value: object) -> bool:

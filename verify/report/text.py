@@ -3,10 +3,8 @@
 What batching rules promise is about the worker and the same for every policy, so it is shown once, below them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from textwrap import wrap
-
-import attrs
 
 from fairsched.verify.report.deployment import Deployment
 from fairsched.verify.report.scope import HELD, PRICING, VARIANTS, WINDOW
@@ -24,15 +22,6 @@ _HEADINGS = {
 _Line = tuple[Row, TheoremEntry]
 
 
-@attrs.frozen
-class _Table:
-    """The lines of a heading, in the order in which they are shown, and how wide a theorem's name is."""
-
-    heading: str
-    lines: tuple[_Line, ...]
-    name_width: int
-
-
 def as_text(outcome: Outcome, deployment: Deployment) -> str:
     """The whole report."""
     return "\n".join(_lines(outcome, deployment)) + "\n"
@@ -40,42 +29,40 @@ def as_text(outcome: Outcome, deployment: Deployment) -> str:
 
 def _lines(outcome: Outcome, deployment: Deployment) -> Iterator[str]:
     yield from _deployment(deployment)
-    for table in _tables(outcome):
-        row, _ = table.lines[0]
+    shown = [row for row in outcome.rows if not row.withdrawn]
+    width = max([len("theorem"), *(len(row.theorem.id) for row in shown)]) + 2
+    for heading, lines in _tables(list(zip(shown, outcome.report.theorems, strict=True))):
+        row, _ = lines[0]
         yield ""
-        yield table.heading
-        if table.heading == row.subject.name:
+        yield heading
+        if heading == row.subject.name:
             yield from _bound_terms(row, deployment)
-        yield "theorem".ljust(table.name_width) + _COLUMNS.format(
-            "verdict", "scope", "bound", "attained", "clients", "solvers", "ms"
-        )
-        for row, entry in table.lines:
-            yield from _theorem(row, entry, table.name_width)
+        columns = _COLUMNS.format("verdict", "scope", "bound", "attained", "clients", "solvers", "ms")
+        yield "theorem".ljust(width) + columns
+        for row, entry in lines:
+            yield from _theorem(row, entry, width)
             if replay := outcome.replays.get((row.subject.name, entry.id)):
                 yield from _wrapped(replay)
-        if table.heading == row.subject.name:
+        if heading == row.subject.name:
             yield from _unclaimed(outcome, row.subject.name)
     yield from _refutations(outcome)
     yield from _mutation(outcome)
     yield from _summary(outcome)
 
 
-def _tables(outcome: Outcome) -> Iterator[_Table]:
-    """Policies, then the worker, then what is about no policy."""
-    shown = [row for row in outcome.rows if not row.withdrawn]
-    lines = list(zip(shown, outcome.report.theorems, strict=True))
-    width = max([len("theorem"), *(len(entry.id) for _, entry in lines)]) + 2
+def _tables(lines: list[_Line]) -> Iterator[tuple[str, list[_Line]]]:
+    """The lines by heading: policies, then the worker, then what is about no policy."""
     policies = dict.fromkeys(row.subject.name for row, _ in lines if row.subject.name not in _HEADINGS)
     for name in policies:
-        if own := tuple(line for line in lines if line[0].subject.name == name and not _about_worker(line[0])):
-            yield _Table(name, own, width)
+        if own := [line for line in lines if line[0].subject.name == name and not _about_worker(line[0])]:
+            yield name, own
     if about := {entry.id: (row, entry) for row, entry in reversed(lines) if _about_worker(row)}:
         having = {row.subject.name for row, _ in lines if _about_worker(row)}
         heading = f"worker ({'every policy' if having == set(policies) else ', '.join(sorted(having))})"
-        yield _Table(heading, tuple(reversed(about.values())), width)
+        yield heading, list(reversed(about.values()))
     for name, heading in _HEADINGS.items():
-        if own := tuple(line for line in lines if line[0].subject.name == name):
-            yield _Table(heading, own, width)
+        if own := [line for line in lines if line[0].subject.name == name]:
+            yield heading, own
 
 
 def _about_worker(row: Row) -> bool:
@@ -143,12 +130,9 @@ def _unclaimed(outcome: Outcome, name: str) -> Iterator[str]:
             reasons.setdefault(reason, []).append(theorem)
     for reason, theorems in reasons.items():
         replays = {theorem: outcome.replays.get((name, theorem)) for theorem in theorems}
+        width = max(map(len, theorems)) + 2
         yield from _wrapped(f"not claimed ({reason}): {', '.join(theorems)}", "")
-        yield from (f"{_INDENT}{theorem + ':':<{_widest(theorems) + 2}}{at}" for theorem, at in replays.items() if at)
-
-
-def _widest(names: Iterable[str]) -> int:
-    return max(map(len, names))
+        yield from (f"{_INDENT}{theorem + ':':<{width}}{at}" for theorem, at in replays.items() if at)
 
 
 def _refutations(outcome: Outcome) -> Iterator[str]:

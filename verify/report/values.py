@@ -14,8 +14,8 @@ import msgspec
 
 from fairsched.model.theorem import Theorem
 from fairsched.verify import proofs
-from fairsched.verify.logic import Claim, NotAWitness, attained
-from fairsched.verify.mutation import mutation_rows, mutation_tasks
+from fairsched.verify.logic import Claim, NotAWitness, Saved, attained
+from fairsched.verify.mutation import MutationEntry, mutation_rows, mutation_tasks
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations, registry
 from fairsched.verify.report.deployment import Deployment, constant
@@ -58,33 +58,13 @@ class TheoremEntry(msgspec.Struct, frozen=True):
     worlds: int | None = None
 
 
-class RefutationEntry(msgspec.Struct, frozen=True):
-    """A claim that is false of a variant: whether that was found, and the command that replays it."""
-
-    id: str
-    claim: str
-    variant: str
-    found: bool
-    replay: str | None
-
-
-class MutationEntry(msgspec.Struct, frozen=True):
-    """What became of the mutants of one kernel."""
-
-    kernel: str
-    mutants: int
-    killed: int
-    equivalent: int
-    unknown: int
-
-
-class Report(msgspec.Struct, frozen=True):
+class Report(Saved, frozen=True):
     """All of it; its JSON is what `--json` writes."""
 
     fairsched: str
     solvers: dict[str, str]
     theorems: tuple[TheoremEntry, ...]
-    refutations: tuple[RefutationEntry, ...]
+    refutations: tuple[refutations.RefutationEntry, ...]
     mutation: tuple[MutationEntry, ...]
     wall_s: float
 
@@ -92,10 +72,6 @@ class Report(msgspec.Struct, frozen=True):
     def proved(self) -> bool:
         """Whether every theorem was proved, or held in all worlds in which it was tried."""
         return all(entry.verdict in HELD for entry in self.theorems)
-
-    def to_json(self) -> bytes:
-        """Return the report as indented JSON."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
 @attrs.frozen
@@ -185,8 +161,8 @@ def run(
         refuted = executor.submit(refutations.report, worlds) if whole else None
         decisions = dict(zip(tasks, executor.map(decide, tasks), strict=True))
         tight, no_witnesses = executor.submit(tightness).result()
-        fates = [row for found in mutants for row in found.result()]
-        false = refuted.result() if refuted else []
+        fates = tuple(row for found in mutants for row in found.result())
+        false = refuted.result() if refuted else ()
     rows = tuple(_standing(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in wanted.planned))
     replays = dict(_kept(rows, worlds)) if worlds else {}
     report = Report(
@@ -197,13 +173,18 @@ def run(
             for row in rows
             if not row.withdrawn
         ),
-        tuple(msgspec.convert(row, RefutationEntry) for row in false),
-        tuple(msgspec.convert(row, MutationEntry) for row in fates),
+        false,
+        fates,
         round(perf_counter() - begun, 3),
     )
     sources = dict.fromkeys(subject.source for subject in subjects)
     breaches = (*wanted.missing, *registry.breaches(sources), *no_witnesses)
-    return Outcome(report, tuple(subjects), rows, (*wanted.unclaimed, *_withdrawn(rows)), replays, breaches)
+    withdrawn = (
+        (row.subject.name, row.theorem.id, f"without {', '.join(sorted(row.task.dropped))} its invariant breaks")
+        for row in rows
+        if row.withdrawn
+    )
+    return Outcome(report, tuple(subjects), rows, (*wanted.unclaimed, *withdrawn), replays, breaches)
 
 
 def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
@@ -269,13 +250,6 @@ def _kept(rows: Iterable[Row], worlds: Path) -> Iterator[tuple[tuple[str, str], 
             worlds.mkdir(parents=True, exist_ok=True)
             path.write_bytes(world)
             yield (row.subject.name, row.theorem.id), f"fairsched replay {path}"
-
-
-def _withdrawn(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
-    for row in rows:
-        if row.withdrawn:
-            broken = ", ".join(sorted(row.task.dropped))
-            yield row.subject.name, row.theorem.id, f"without {broken} its invariant breaks"
 
 
 def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:

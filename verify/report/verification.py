@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from fairsched.policies.base import ClusterPolicy
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, ClusterPolicy
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import (
     CLUSTER_POLICIES,
@@ -24,9 +24,12 @@ from fairsched.verify.report.values import Outcome, Report, run
 KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
 """The names of shipped policies and routers."""
 
+Given = str | AnyLocalPolicy | AnyClusterPolicy
+"""A policy or a router, or its name."""
+
 
 def verify(
-    *policies: str,
+    *policies: Given,
     deployment: Deployment | str | Path | None = None,
     quick: bool = False,
     jobs: int | None = None,
@@ -34,21 +37,25 @@ def verify(
 ) -> Report:
     """Decide every theorem about policies and routers, and return the verdicts.
 
-    Policies are names, NAME+GATE or `module:attribute` for your own (default: those of the deployment, or all that
-    ship).  `deployment` (a value or the path of its TOML or JSON document) says how large workers and requests are and
-    which parameters are set.  `quick` asks one solver and no mutants, `jobs` is the number of processes (default: one
-    for each CPU), and worlds that break a claim are kept in the folder `counterexamples`.  Raises `ValueError`.
+    Policies are values, verified as they are, or names: NAME+GATE and `module:attribute` for your own, too (default:
+    those of the deployment, or all that ship).  `deployment` (a value or the path of its TOML or JSON document) says
+    how large workers and requests are and which parameters named policies have.  `quick` asks one solver and no
+    mutants, `jobs` is the number of processes (default: one for each CPU), and worlds that break a claim are kept in
+    the folder `counterexamples`.  Raises `ValueError`.
 
     >>> report = verify("fcfs", quick=True, jobs=1)
     >>> report.proved, len(report.theorems) > 0
     (True, True)
+    >>> from fairsched.policies.catalog import FCFS
+    >>> [theorem.id for theorem in verify(FCFS(), quick=True, jobs=1).theorems] == [row.id for row in report.theorems]
+    True
     """
     where = load(Path(deployment)) if isinstance(deployment, str | Path) else deployment or Deployment()
     return outcome_of(policies, where, quick=quick, jobs=jobs or cpus(), counterexamples=counterexamples).report
 
 
 def outcome_of(
-    policies: Sequence[str],
+    policies: Sequence[Given],
     deployment: Deployment,
     *,
     quick: bool = False,
@@ -56,7 +63,7 @@ def outcome_of(
     counterexamples: Path | None = None,
 ) -> Outcome:
     """Return the report with what certificates and tables need beside it; without policies, everything that ships."""
-    subjects = [scope_of(name, deployment) for name in policy_names(policies, deployment)]
+    subjects = [scope_of(each, deployment) for each in chosen(policies, deployment)]
     if any(each.source == SUITE and each.policy and each.theorems for each in subjects):
         subjects.append(pricing())
     if not policies:
@@ -72,19 +79,30 @@ def outcome_of(
     )
 
 
-def policy_names(given: Sequence[str], deployment: Deployment) -> list[str]:
+def chosen(given: Sequence[Given], deployment: Deployment) -> list[Given]:
     """Return the policies to verify; raises `ValueError` for a name that is not there, in the deployment too."""
     configured = [name for name, _ in deployment.policies]
     for name in (*given, *configured):
-        if ":" not in name and name not in KNOWN:
+        if isinstance(name, str) and ":" not in name and name not in KNOWN:
             if "+" not in name:
                 raise unknown("policy", name, KNOWN)
             local_policy(name)
-    return list(dict.fromkeys(given or configured or KNOWN))
+    found: dict[str, Given] = {}
+    for each in given or configured or KNOWN:
+        if found.setdefault(name_of(each), each) != each:
+            raise ValueError(f"two policies are called {name_of(each)!r}: a report tells them apart by their names")
+    return list(found.values())
 
 
-def scope_of(name: str, deployment: Deployment) -> Subject:
-    """Return what there is to prove about the policy or router of that name, with the deployment's parameters."""
+def name_of(policy: Given) -> str:
+    """Return the name under which a policy or router is reported."""
+    return policy if isinstance(policy, str) else str(getattr(policy, "name", type(policy).__name__))
+
+
+def scope_of(name: Given, deployment: Deployment) -> Subject:
+    """Return what there is to prove about a policy or router: as it is, or by name with the deployment's parameters."""
+    if not isinstance(name, str):
+        return subject(name_of(name), name, source=f"{type(name).__module__}:{type(name).__qualname__}")
     params = deployment.parameters(name)
     if name in CLUSTER_POLICIES:
         return subject(name, router_with(CLUSTER_POLICIES[name], params))

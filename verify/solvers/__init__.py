@@ -6,8 +6,8 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.solvers.bounded_model_checking import NotReached, Reached, reach
-    from fairsched.verify.solvers.cross_check import cvc5_answer, z3_answer
-    from fairsched.verify.solvers.decisions import Decision, File, Task, decide, files, pool, versions
+    from fairsched.verify.solvers.cross_check import Question, cvc5_answer, versions, z3_answer
+    from fairsched.verify.solvers.decisions import Decision, Task, decide, files, pool
     from fairsched.verify.solvers.prover import (
         RLIMIT,
         Obligation,
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
         check,
         counterexample,
         everywhere,
+        instances,
         obligation,
         prove,
-        symbol,
+        solver_of,
     )
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "RLIMIT", "Decision", "File", "NotReached", "Obligation", "Proved", "Reached", "Refuted", "Task", "Unknown",
-    "audit", "check", "counterexample", "cvc5_answer", "decide", "everywhere", "files", "obligation", "pool",
-    "prove", "reach", "symbol", "versions", "z3_answer"
+    "RLIMIT", "Decision", "NotReached", "Obligation", "Proved", "Question", "Reached", "Refuted", "Task", "Unknown",
+    "audit", "check", "counterexample", "cvc5_answer", "decide", "everywhere", "files", "instances", "obligation",
+    "pool", "prove", "reach", "solver_of", "versions", "z3_answer"
 ]  # fmt: skip

@@ -6,7 +6,6 @@ is a shortest run, confirmed by a replay.  What is not found is not found within
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import product as tuples
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +14,10 @@ import msgspec
 import z3
 
 from fairsched.model.algebra import NO_GROUP
-from fairsched.model.theorem import Assumption, Theorem
+from fairsched.model.theorem import Theorem
 from fairsched.verify.logic import (
     CONCLUSION,
     Claim,
-    Clause,
     Document,
     Event,
     FixedAlgebra,
@@ -30,17 +28,13 @@ from fairsched.verify.logic import (
     Value,
     World,
     decided,
-    entries,
     hypotheses,
-    point,
     replay_counterexample,
-    scalar,
     state_after,
     with_derived,
 )
+from fairsched.verify.solvers.prover import RLIMIT, everywhere, instances, integer, solver_of, within
 
-RLIMIT = 20_000_000
-"""Budget of one solver call."""
 _MAGNITUDES = (3, 9, None)
 """Bounds on the integers of a run that is shown, tried in turn once there is one."""
 
@@ -76,19 +70,13 @@ class NotReached:
 
 
 def reach(
-    claim: Claim,
-    claims: str,
-    broken: tuple[str, ...] = (),
-    *,
-    clients: int = 3,
-    events: int = 4,
-    dropped: frozenset[Assumption] = frozenset(),
+    claim: Claim, claims: str, broken: tuple[str, ...] = (), *, clients: int = 3, events: int = 4
 ) -> Reached | NotReached:
     """Searches a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
 
     `claims` says where the claim is found, for the saved run.
     """
-    searches = {size: _Search(claim, size, broken, dropped) for size in range(1, clients + 1)}
+    searches = {size: _Search(claim, size, broken) for size in range(1, clients + 1)}
     decided = dict.fromkeys(searches, -1)
     for length in range(events + 1):
         for size, search in list(searches.items()):
@@ -107,24 +95,23 @@ def reach(
 class _Search:
     """One number of clients, unrolled event by event."""
 
-    def __init__(self, claim: Claim, size: int, broken: tuple[str, ...], dropped: frozenset[Assumption]) -> None:
-        self._claim, self._size, self._dropped = claim, size, dropped
+    def __init__(self, claim: Claim, size: int, broken: tuple[str, ...]) -> None:
+        self._claim, self._size = claim, size
         self._o = FixedAlgebra(size)
         system = claim.system
         named = tuple(clause for clause in claim.invariants if clause.name in broken)
         self._obligation = None if named else CONCLUSION
         self._goals = named or claim.conclusions
-        self._events = [event for event in system.events if event.excluded_by is None or event.excluded_by in dropped]
+        self._events = [event for event in system.events if event.excluded_by is None]
         self._parameters = self._symbols("", system.parameters)
         self._states = [self._symbols("0 ", system.fields)]
         self._facts: list[list[Mapping[str, Any]]] = []
-        self._solver = z3.Solver()
-        self._solver.set("rlimit", RLIMIT)
+        self._solver = solver_of(RLIMIT)
         world = self._world(0)
-        for value in (need.holds(self._o, world) for need in hypotheses(system, None, dropped)):
-            self._solver.add(*self._everywhere(value))
+        for value in (need.holds(self._o, world) for need in hypotheses(system, None, frozenset())):
+            self._solver.add(*everywhere(self._o, value))
         for clause in claim.start:
-            self._solver.add(*self._holds(clause, world))
+            self._solver.add(*instances(self._o, clause, world))
 
     def after(self, length: int) -> Any:
         """Whether a clause can be broken after so many events."""
@@ -152,38 +139,17 @@ class _Search:
     # --- formulas -----------------------------------------------------------------------------------------------
 
     def _symbols(self, prefix: str, kinds: Mapping[str, Kind]) -> dict[str, Value | Point]:
-        """Unknowns of these kinds; points are clients that exist, or none."""
-        made: dict[str, Value | Point] = {}
-        for name, kind in kinds.items():
-            label = prefix + name
-            if kind is Kind.VECTOR:
-                terms = [z3.Int(f"{label} {i}") for i in range(self._size)]
-                made[name] = entries(terms, boolean=False, closed_form=self._claim.system.closed_forms)
-            elif kind is Kind.MASK:
-                made[name] = entries([z3.Bool(f"{label} {i}") for i in range(self._size)], boolean=True)
-            elif kind is Kind.POINT:
-                number = z3.Int(label)
-                self._o.facts.append(z3.And(number >= NO_GROUP, number < self._size))
-                made[name] = point(number)
-            else:
-                made[name] = scalar(z3.Bool(label) if kind is Kind.FLAG else z3.Int(label))
-        return made
+        """Unknowns of these kinds."""
+        closed_forms = self._claim.system.closed_forms
+        return {name: self._o.symbol(prefix + name, kind, closed_forms) for name, kind in kinds.items()}
 
     def _world(self, step: int, facts: Mapping[str, Any] | None = None) -> World:
         values = {**self._parameters, **self._states[step], **(facts or {})}
         return with_derived(self._o, self._claim.system, SimpleNamespace(**values))
 
-    def _everywhere(self, value: Value) -> list[Any]:
-        return [value.at(client) for client in range(self._size)] if value.vector else [value.at(None)]
-
-    def _holds(self, clause: Clause, world: World) -> Iterator[Any]:
-        for who in tuples(range(self._size), repeat=clause.points):
-            named = (point(z3.IntVal(client)) for client in who)
-            yield from self._everywhere(clause.holds(self._o, world, *named))
-
     def _bad(self, step: int) -> Any:
         world = self._world(step)
-        good = [term for clause in self._goals for term in self._holds(clause, world)]
+        good = [term for clause in self._goals for term in instances(self._o, clause, world)]
         return z3.And(*self._o.facts, z3.Not(z3.And(good)))
 
     def _unroll(self) -> None:
@@ -199,30 +165,21 @@ class _Search:
 
     def _happens(self, event: Event, world: World, after: Mapping[str, Value | Point]) -> Iterator[Any]:
         before = decided(self._o, event, world)
-        for need in hypotheses(self._claim.system, event, self._dropped):
-            yield from self._everywhere(need.holds(self._o, before))
+        for need in hypotheses(self._claim.system, event, frozenset()):
+            yield from everywhere(self._o, need.holds(self._o, before))
         changed = state_after(self._o, self._claim.system, event, before)
         for name, symbol in after.items():
             value = getattr(changed, name)
             if isinstance(symbol, Point):
                 yield symbol.who == z3.If(value.found, value.who, NO_GROUP)
             else:
-                yield from (
-                    a == b for a, b in zip(self._everywhere(symbol), self._everywhere_like(symbol, value), strict=True)
-                )
-
-    def _everywhere_like(self, symbol: Value, value: Value) -> list[Any]:
-        """The terms of a value that a field takes: a scalar for a vector's field is every client's."""
-        return [value.at(client) for client in range(self._size)] if symbol.vector else [value.at(None)]
+                # A scalar for a vector's field is every client's.
+                yield from (symbol.at(c) == value.at(c) for c in (self._o.clients if symbol.vector else [None]))
 
     def _small(self, length: int, size: int | None) -> Iterator[Any]:
-        if size is None:
-            return
         groups = [self._parameters, *self._states[: length + 1]]
         groups += [dict(facts) for step in self._facts[:length] for facts in step]
-        for value in (value for group in groups for value in group.values()):
-            if isinstance(value, Value) and not value.boolean:
-                yield from (z3.And(term <= size, term >= -size) for term in self._everywhere(value))
+        yield from within(self._o, (value for group in groups for value in group.values()), size)
 
     # --- models -------------------------------------------------------------------------------------------------
 
@@ -242,7 +199,6 @@ class _Search:
             initial={name: self._value(model, value) for name, value in first.items()},
             events=tuple(happened),
             from_start=True,
-            without=tuple(sorted(assumption.name for assumption in self._dropped)),
         )
         try:
             replayed = replay_counterexample(found, self._claim)
@@ -251,11 +207,7 @@ class _Search:
         return msgspec.structs.replace(found, broken=replayed.broken) if replayed.broken else None
 
     def _value(self, model: Any, value: Value | Point) -> Any:
-        def number(term: Any) -> int:
-            found = model.eval(term, model_completion=True)
-            return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
-
         if isinstance(value, Point):
-            return number(value.who)
-        terms = [number(term) for term in self._everywhere(value)]
+            return integer(model, value.who)
+        terms = [integer(model, term) for term in everywhere(self._o, value)]
         return tuple(terms) if value.vector else terms[0]

@@ -14,7 +14,7 @@ import z3
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.verify.logic import Answer, ArithmeticClaim, Claim, Script, Seen, WorldClaim, script
 from fairsched.verify.solvers.prover import RLIMIT as RLIMIT_Z3
-from fairsched.verify.solvers.prover import Obligation, Path, to_show
+from fairsched.verify.solvers.prover import Obligation, Path, solver_of, to_show
 
 RLIMIT = 5_000_000
 """Budget of one question in cvc5's deterministic resource units."""
@@ -23,10 +23,18 @@ CVC5_OPTIONS = {"nl-rlv": "interleave"}
 """Products: look at those that matter to the goal first, which one obligation needs to be decided in seconds."""
 
 
+_ASKED: dict[str, tuple[Answer, str]] = {
+    "hypotheses": ("sat", "the hypotheses; sat: they can all be true, the proof is not vacuous"),
+    "goal": ("unsat", "the hypotheses, and the goal fails; unsat: they imply it"),
+}
+"""The expected answer to either question of an obligation, and what is asked."""
+
+
 @attrs.frozen
 class Question:
     """One question of an obligation: `about` is "goal" or "hypotheses", `clients` how many its formulas name."""
 
+    theorem: str
     obligation: str
     about: str
     clients: int
@@ -57,8 +65,8 @@ def _of_steps(claim: Claim, built: Iterable[Obligation]) -> Iterator[Question]:
         clients = len(obligation.algebra.clients)
         known = (*obligation.algebra.instances(), *obligation.hypotheses)
         possible, failing, seen = (*known, obligation.happens), (*known, z3.Not(obligation.goal)), Seen()
-        yield _question(claim.theorem, obligation.name, "hypotheses", clients, (*possible, *obligation.tiny), seen)
-        yield _question(claim.theorem, obligation.name, "goal", clients, failing, seen, opaque=claim.system.opaque)
+        yield _question(claim.theorem, obligation.step.name, "hypotheses", clients, (*possible, *obligation.tiny), seen)
+        yield _question(claim.theorem, obligation.step.name, "goal", clients, failing, seen, opaque=claim.system.opaque)
 
 
 def _of_paths(claim: ArithmeticClaim, paths: list[Path]) -> Iterator[Question]:
@@ -83,11 +91,7 @@ def _question(
     opaque: bool = False,
     relaxed: bool = False,
 ) -> Question:
-    expected: Answer = "sat" if about == "hypotheses" else "unsat"
-    meaning = {
-        "hypotheses": "the hypotheses; sat: they can all be true, the proof is not vacuous",
-        "goal": "the hypotheses, and the goal fails; unsat: they imply it",
-    }[about]
+    expected, meaning = _ASKED[about]
     names = ", ".join(assumption.name for assumption in theorem.assumptions)
     comment = (
         f"theorem {theorem.id}: {theorem.statement}",
@@ -95,12 +99,13 @@ def _question(
         f"obligation {obligation}: {meaning}",
     )
     text = script(terms, expected, comment, opaque=opaque, relaxed=relaxed, seen=seen)
-    return Question(obligation, about, clients, text)
+    return Question(theorem.id, obligation, about, clients, text)
 
 
-def cvc5_version() -> str:
-    """The version of the second solver."""
-    return str(cvc5.__version__)
+def versions(quick: bool = False) -> dict[str, str]:
+    """The solvers and their versions."""
+    found = {"z3": str(z3.get_version_string())}
+    return found if quick else {**found, "cvc5": str(cvc5.__version__)}
 
 
 def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
@@ -120,24 +125,18 @@ def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
             said.append(str(command.invoke(solver, parser.getSymbolManager())).strip())
     except RuntimeError as error:
         raise ValueError(f"not SMT-LIB: {' '.join(str(error).split())}") from error
-    return _only_answer(said)
+    answers = [line for line in said if line]
+    return answers[0] if len(answers) == 1 else f"unknown ({'; '.join(answers) or 'nothing was asked'})"
 
 
-def z3_answer(text: str, rlimit: int = RLIMIT_Z3, seed: int = 0) -> str:
+def z3_answer(text: str) -> str:
     """Z3's answer to the same text, in the same words."""
-    solver = z3.Solver()
-    for option, value in (("rlimit", rlimit), ("random_seed", seed)):
-        solver.set(option, value)
+    solver = solver_of(RLIMIT_Z3)
     try:
         solver.from_string(text)
     except z3.Z3Exception as error:
         raise ValueError(f"not SMT-LIB: {' '.join(str(error).split())}") from error
     return str(solver.check())
-
-
-def _only_answer(said: list[str]) -> str:
-    answers = [line for line in said if line]
-    return answers[0] if len(answers) == 1 else f"unknown ({'; '.join(answers) or 'nothing was asked'})"
 
 
 def disagreement(question: Question, rlimit: int = RLIMIT) -> str | None:

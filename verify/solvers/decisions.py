@@ -11,13 +11,12 @@ from time import perf_counter
 from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
-import z3
 
 from fairsched.model.theorem import Assumption, Scope
 from fairsched.verify import proofs
 from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, world_document
 from fairsched.verify.proofs import SUITE, AnyClaim, claims_of
-from fairsched.verify.solvers.cross_check import Question, cvc5_version, disagreement, questions
+from fairsched.verify.solvers.cross_check import Question, disagreement, questions
 from fairsched.verify.solvers.prover import Proved, Refuted, Unknown, Verdict, prove, to_show
 
 P = ParamSpec("P")
@@ -37,16 +36,6 @@ class Task(msgspec.Struct, frozen=True):
     quick: bool = False
 
 
-class File(msgspec.Struct, frozen=True):
-    """One question to a solver: `expected` is its answer if the theorem holds."""
-
-    theorem: str
-    obligation: str
-    about: str
-    expected: str
-    text: str
-
-
 class Decision(msgspec.Struct, frozen=True):
     """What the solvers say of a task.
 
@@ -62,15 +51,9 @@ class Decision(msgspec.Struct, frozen=True):
     cutoff: int | None
     solvers: tuple[str, ...]
     ms: float
-    files: tuple[File, ...]
+    files: tuple[Question, ...]
     counterexample: bytes | None = None
     worlds: int | None = None
-
-
-def versions(quick: bool = False) -> dict[str, str]:
-    """The solvers and their versions."""
-    found = {"z3": str(z3.get_version_string())}
-    return found if quick else {**found, "cvc5": cvc5_version()}
 
 
 def decide(task: Task) -> Decision:
@@ -82,8 +65,7 @@ def decide(task: Task) -> Decision:
     verdict = prove(claim, dropped=dropped, built=for_z3)
     asked = tuple(questions(claim, dropped, for_cvc5)) if isinstance(verdict, Proved) else ()
     clients = max((question.clients for question in asked), default=0)
-    sampled = isinstance(claim, SampledClaim)
-    said, why, solvers = _tried(claim, verdict) if sampled else _said(verdict, asked, task.quick)
+    said, why, solvers = _said(claim, verdict, asked, task.quick)
     return Decision(
         task,
         said,
@@ -92,15 +74,15 @@ def decide(task: Task) -> Decision:
         clients or None,
         solvers,
         (perf_counter() - begun) * 1e3,
-        tuple(_file(task.theorem, question) for question in asked) if said == "proved" else (),
+        asked if said == "proved" else (),
         _saved(task.source, claim, verdict),
-        verdict.obligations if sampled and isinstance(verdict, Proved) else None,
+        verdict.obligations if isinstance(claim, SampledClaim) and isinstance(verdict, Proved) else None,
     )
 
 
-def files(task: Task) -> tuple[File, ...]:
+def files(task: Task) -> tuple[Question, ...]:
     """The questions about a task, not yet asked."""
-    return tuple(_file(task.theorem, question) for question in questions(*_looked_up(task)))
+    return tuple(questions(*_looked_up(task)))
 
 
 def _looked_up(task: Task) -> tuple[AnyClaim, frozenset[Assumption]]:
@@ -108,25 +90,23 @@ def _looked_up(task: Task) -> tuple[AnyClaim, frozenset[Assumption]]:
     return claim, frozenset(a for a in claim.droppable if a.name in task.dropped)
 
 
-def _said(verdict: Verdict, asked: tuple[Question, ...], quick: bool) -> tuple[Said, str, tuple[str, ...]]:
+def _said(
+    claim: AnyClaim, verdict: Verdict, asked: tuple[Question, ...], quick: bool
+) -> tuple[Said, str, tuple[str, ...]]:
     match verdict:
         case Refuted(world=world):
             return "refuted", str(world), ("z3",)
         case Unknown(obligation=obligation, reason=reason):
             return "unknown", f"{obligation}: {reason}", ()
+        case Proved() if isinstance(claim, SampledClaim):
+            # Of worlds no solver knows anything; drawn ones prove nothing.
+            return "tested" if claim.theorem.scope is Scope.TESTED else "proved", "", ()
         case Proved() if quick:
             return "proved", "", ("z3",)
     for question in asked:
         if why := disagreement(question):
             return "unknown", why, ("z3",)
     return "proved", "", ("z3", "cvc5")
-
-
-def _tried(claim: AnyClaim, verdict: Verdict) -> tuple[Said, str, tuple[str, ...]]:
-    """Of worlds no solver knows anything; drawn ones prove nothing."""
-    if isinstance(verdict, Proved):
-        return "tested" if claim.theorem.scope is Scope.TESTED else "proved", "", ()
-    return _said(verdict, (), quick=True)
 
 
 def _saved(source: str, claim: AnyClaim, verdict: Verdict) -> bytes | None:
@@ -138,11 +118,6 @@ def _saved(source: str, claim: AnyClaim, verdict: Verdict) -> bytes | None:
     if source == SUITE:
         return counterexample_document(world, proofs.__name__).to_json()
     return counterexample_document(world, source, claim=claim).to_json()
-
-
-def _file(theorem: str, question: Question) -> File:
-    script = question.script
-    return File(theorem, question.obligation, question.about, script.expected, script.text)
 
 
 class Here(Executor):

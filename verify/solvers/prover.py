@@ -26,7 +26,7 @@ from fairsched.verify.logic import (
     CLIENT,
     ArithmeticClaim,
     Claim,
-    ClosedFormValue,
+    Clause,
     Counterexample,
     Kind,
     Paths,
@@ -35,6 +35,7 @@ from fairsched.verify.logic import (
     SampledClaim,
     Step,
     Value,
+    World,
     WorldClaim,
     Z3Algebra,
     broken,
@@ -43,7 +44,6 @@ from fairsched.verify.logic import (
     explore,
     hypotheses,
     minimised,
-    scalar,
     script,
     state_after,
     steps,
@@ -104,12 +104,7 @@ class Obligation:
     hypotheses: tuple[Any, ...]
     goal: Any
     happens: Any
-    before: Mapping[str, tuple[Kind, Any]]
-
-    @property
-    def name(self) -> str:
-        """What has to be shown: the start, an event, the conclusion."""
-        return self.step.name
+    before: Mapping[str, Any]
 
     @cached_property
     def tiny(self) -> tuple[Any, ...]:
@@ -173,8 +168,8 @@ def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) 
 def obligation(step: Step) -> Obligation:
     """One step as formulas for any number of clients."""
     o, system, event = Z3Algebra(), step.claim.system, step.event
-    before = {name: (kind, symbol(o, name, kind, system.closed_forms)) for name, kind in step.kinds.items()}
-    world = with_derived(o, system, SimpleNamespace(**{name: value for name, (_, value) in before.items()}))
+    before = {name: o.symbol(name, kind, system.closed_forms) for name, kind in step.kinds.items()}
+    world = with_derived(o, system, SimpleNamespace(**before))
     after, happens = world, z3.BoolVal(True)
     if event:
         world = decided(o, event, world)
@@ -182,34 +177,36 @@ def obligation(step: Step) -> Obligation:
         happens = event.happens(o, world).at(None) if event.happens else happens
     held = [need.holds(o, world) for need in hypotheses(system, event, step.dropped)]
     arity = 1 + max(goal.points for goal in step.goals)
-    clients = [Point(z3.BoolVal(True), o.fresh_client("client")) for _ in range(arity)]
+    clients = [o.named(o.fresh_client("client")) for _ in range(arity)]
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
-    for clause in step.assumed:
-        for points in tuples(o.clients, repeat=clause.points):
-            terms += everywhere(o, clause.holds(o, world, *(Point(z3.BoolVal(True), who) for who in points)))
+    terms += [term for clause in step.assumed for term in instances(o, clause, world)]
     goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in step.goals])
     return Obligation(step, o, tuple(terms), goal, happens, before)
-
-
-def symbol(o: Z3Algebra, name: str, kind: Kind, closed_form: bool) -> Value | Point:
-    """An unknown of this kind."""
-    match kind:
-        case Kind.VECTOR | Kind.MASK:
-            function = z3.Function(name, CLIENT, z3.IntSort() if kind is Kind.VECTOR else z3.BoolSort())
-            made = ClosedFormValue if closed_form and kind is Kind.VECTOR else Value
-            return made(function, boolean=kind is Kind.MASK, vector=True)
-        case Kind.SCALAR:
-            return scalar(z3.Int(name))
-        case Kind.FLAG:
-            return scalar(z3.Bool(name))
-        case Kind.POINT:
-            return Point(z3.Bool(f"{name} exists"), o.fresh_client(name))
 
 
 def everywhere(o: Z3Algebra, value: Value) -> list[Any]:
     """What it is to each client that has been named."""
     return [value.at(client) for client in o.clients] if value.vector else [value.at(None)]
+
+
+def instances(o: Z3Algebra, clause: Clause, world: World) -> Iterator[Any]:
+    """What a clause says of each choice of clients that have been named."""
+    for points in tuples(o.clients, repeat=clause.points):
+        yield from everywhere(o, clause.holds(o, world, *map(o.named, points)))
+
+
+def within(o: Z3Algebra, values: Iterable[Value | Point], size: int | None) -> Iterator[Any]:
+    """That every number is from `-size` to `size`; nothing for None."""
+    for value in values:
+        if size is not None and isinstance(value, Value) and not value.boolean:
+            yield from (z3.And(term <= size, term >= -size) for term in everywhere(o, value))
+
+
+def integer(model: Any, term: Any) -> int:
+    """The value of a term in a model; 1 for true."""
+    found = model.eval(term, model_completion=True)
+    return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
 
 
 # --- deciding -------------------------------------------------------------------------------------------------------
@@ -248,7 +245,7 @@ def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict
         possible = z3.sat if obligation.tiny else check(obligation, rlimit, obligation.happens)
         if possible != z3.sat:
             reason = _VACUOUS if possible == z3.unsat else "budget exhausted"
-            return Unknown(claim.theorem, obligation.name, reason)
+            return Unknown(claim.theorem, obligation.step.name, reason)
         failing = check(obligation, rlimit, z3.Not(obligation.goal))
         if failing == z3.unsat:
             continue
@@ -257,7 +254,7 @@ def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict
         if world is not None:
             return Refuted(claim.theorem, world)
         reason = "budget exhausted" if failing == z3.unknown else "a countermodel did not replay"
-        return Unknown(claim.theorem, obligation.name, reason)
+        return Unknown(claim.theorem, obligation.step.name, reason)
     return Proved(claim.theorem, count)
 
 
@@ -265,14 +262,14 @@ def _by_paths(claim: ArithmeticClaim, dropped: frozenset[Assumption], rlimit: in
     """Decide the claim on every path through the code that it runs."""
     count, reached, named = 0, set[str](), set[str]()
     for path in built:
-        if not reached.issuperset(path.shown) and _solver_of(rlimit, *path.known).check() == z3.sat:
+        if not reached.issuperset(path.shown) and solver_of(rlimit, *path.known).check() == z3.sat:
             reached |= set(path.shown)
         for name, known, goal in path.goals():
             named.add(name)
             count += 1
             if claim.relaxed and _holds_for_reals(rlimit, *known, z3.Not(goal)):
                 continue
-            solver = _solver_of(rlimit, *known, z3.Not(goal))
+            solver = solver_of(rlimit, *known, z3.Not(goal))
             answer = solver.check()
             if answer == z3.unknown:
                 return Unknown(claim.theorem, name, "budget exhausted")
@@ -320,7 +317,10 @@ def _in_all(claim: SampledClaim, worlds: Iterable[PlainWorld]) -> tuple[int, Pla
 
 
 def _in_drawn(claim: SampledClaim, worlds: Any) -> tuple[int, PlainWorld | None]:
-    """With the smallest world that Hypothesis finds, if it finds one."""
+    """With the smallest world that Hypothesis finds, if it finds one.
+
+    The text of `attempt` is the seed: other words draw other worlds.
+    """
     from hypothesis import HealthCheck, Phase, given, settings
 
     counted, failed = 0, list[PlainWorld]()
@@ -354,15 +354,13 @@ class _BrokenError(Exception):
     """A statement is false in a world."""
 
 
-def audit(claim: Claim, *, rlimit: int = RLIMIT) -> dict[Assumption, Verdict]:
+def audit(claim: Claim) -> dict[Assumption, Verdict]:
     """The verdict without each single assumption of the theorem: one that is needed leaves a counterexample."""
-    return {
-        assumption: prove(claim, dropped=frozenset({assumption}), rlimit=rlimit)
-        for assumption in claim.theorem.assumptions
-    }
+    return {assumption: prove(claim, dropped=frozenset({assumption})) for assumption in claim.theorem.assumptions}
 
 
-def _solver_of(rlimit: int, *terms: Any) -> Any:
+def solver_of(rlimit: int, *terms: Any) -> Any:
+    """A solver with this budget that was told these terms."""
     solver = z3.Solver()
     solver.set("rlimit", rlimit)
     solver.add(*terms)
@@ -371,7 +369,7 @@ def _solver_of(rlimit: int, *terms: Any) -> Any:
 
 def _holds_for_reals(rlimit: int, *terms: Any) -> bool:
     """Whether the terms have no model even among the real numbers."""
-    solver = _solver_of(rlimit)
+    solver = solver_of(rlimit)
     solver.from_string(script(terms, "unsat", relaxed=True).text)
     return bool(solver.check() == z3.unsat)
 
@@ -381,10 +379,10 @@ def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | N
     asserted = [*obligation.algebra.instances(), *obligation.hypotheses, *terms]
     if parameter is not None:
         kinds = obligation.step.claim.system.parameters
-        vectors = [obligation.before[name][1] for name, kind in kinds.items() if kind is Kind.VECTOR]
+        vectors = [obligation.before[name] for name, kind in kinds.items() if kind is Kind.VECTOR]
         known = [(vector.at(c), z3.IntVal(parameter)) for vector in vectors for c in obligation.algebra.clients]
         asserted = [z3.substitute(term, *known) for term in asserted] + [term == value for term, value in known]
-    return _solver_of(rlimit, *asserted)
+    return solver_of(rlimit, *asserted)
 
 
 def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
@@ -400,20 +398,19 @@ def counterexample(obligation: Obligation, rlimit: int = RLIMIT, *, linear_only:
 
     Where a closed form divides by a parameter, numbers are tried for it first, and with `linear_only` nothing else.
     """
-    sizes: list[tuple[int, int | None]] = [(n, size) for n in range(1, CLIENTS_MAX + 1) for size in _MAGNITUDES]
-    tries: list[tuple[int, int | None, int | None]]
-    tries = [(n, size, None) for n, size in [*sizes, (CLIENTS_MAX, None), (len(obligation.algebra.clients), None)]]
-    numbered: list[tuple[int, int | None, int | None]] = []
+    tries: list[tuple[int, int | None, int | None]] = []
     if obligation.step.claim.system.closed_forms:
-        numbered = [(n, _MAGNITUDES[-1], parameter) for n in (1, 2) for parameter in _MAGNITUDES]
-    tries = numbered if linear_only else numbered + tries
+        tries += [(n, _MAGNITUDES[-1], parameter) for n in (1, 2) for parameter in _MAGNITUDES]
+    if not linear_only:
+        tries += [(n, size, None) for n in range(1, CLIENTS_MAX + 1) for size in _MAGNITUDES]
+        tries += [(n, None, None) for n in (CLIENTS_MAX, len(obligation.algebra.clients))]
     for n, size, parameter in tries:
         smaller = _small(obligation, n, size)
         solver = _solver(obligation, rlimit, z3.Not(obligation.goal), *smaller, parameter=parameter)
         if solver.check() == z3.sat:
-            world = _replayed(obligation, _concrete(obligation, solver.model()))
-            if world is not None:
-                return world
+            clients, values = _concrete(obligation, solver.model())
+            if confirmed(obligation.step, clients, values):
+                return minimised(obligation.step, clients, values)
     return None
 
 
@@ -421,40 +418,22 @@ def _small(obligation: Obligation, clients: int, size: int | None) -> Iterator[A
     named = [z3.Const(f"small!{i}", CLIENT) for i in range(clients)]
     yield from (z3.Or([client == name for name in named]) for client in obligation.algebra.clients)
     yield from obligation.algebra.summed(named)
-    if size is None:
-        return
-    for kind, symbol in obligation.before.values():
-        if kind in (Kind.VECTOR, Kind.SCALAR):
-            terms = [symbol.at(client) for client in obligation.algebra.clients] if symbol.vector else [symbol.at(None)]
-            yield from (z3.And(term <= size, term >= -size) for term in terms)
+    yield from within(obligation.algebra, obligation.before.values(), size)
 
 
 def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
     """The model's clients numbered from 0, whom a kernel chose first (it takes the first of equals), and its values."""
-
-    def value(term: Any) -> int:
-        found = model.eval(term, model_completion=True)
-        return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
-
     order: dict[str, Any] = {}
     for client in [*obligation.algebra.chosen, *obligation.algebra.clients]:
         order.setdefault(str(model.eval(client, model_completion=True)), client)
     index = {name: i for i, name in enumerate(order)}
     values: dict[str, Any] = {}
-    for name, (_, symbol) in obligation.before.items():
+    for name, symbol in obligation.before.items():
         if isinstance(symbol, Point):
             who = index[str(model.eval(symbol.who, model_completion=True))]
-            values[name] = who if value(symbol.found) else NO_GROUP
+            values[name] = who if integer(model, symbol.found) else NO_GROUP
         elif symbol.vector:
-            values[name] = tuple(value(symbol.at(client)) for client in order.values())
+            values[name] = tuple(integer(model, symbol.at(client)) for client in order.values())
         else:
-            values[name] = value(symbol.at(None))
+            values[name] = integer(model, symbol.at(None))
     return len(order), values
-
-
-def _replayed(obligation: Obligation, concrete: tuple[int, dict[str, Any]]) -> Counterexample | None:
-    clients, values = concrete
-    step = obligation.step
-    if not confirmed(step, clients, values):
-        return None
-    return minimised(step, clients, values)

@@ -5,15 +5,11 @@ import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import span_ns
 from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
 from fairsched.engines.analysis.audit import FIELDS, Columns, read_map
 from fairsched.engines.workloads import ClientSpec
-
-if TYPE_CHECKING:
-    from fairsched.verify.logic import Replay, WorldReplay
 
 DIFFERENT = 1
 """Exit status when a replay is not equal to its log."""
@@ -93,23 +89,15 @@ def columns_of(arguments: Namespace) -> Columns | None:
 def run_replay(arguments: Namespace) -> int:
     """Replay; returns the exit status."""
     from fairsched.engines.analysis import replay
+    from fairsched.verify.logic import replay_saved
 
-    found = _counterexample(arguments.log)
+    found = replay_saved(arguments.log)
     if found is not None:
         print(as_json(found.to_json()) if arguments.json else found.text())
         return 0 if found.confirmed else DIFFERENT
     report = replay(arguments.log)
     print(as_json(report.to_json()) if arguments.json else report.text())
     return DIFFERENT if report.difference is not None else 0
-
-
-def _counterexample(path: Path) -> "Replay | WorldReplay | None":
-    """A saved counterexample, run again; None for a log."""
-    from fairsched.verify import logic
-
-    if logic.is_counterexample(path):
-        return logic.replay_counterexample(logic.read_counterexample(path))
-    return logic.replay_world(logic.read_world(path)) if logic.is_world(path) else None
 
 
 def run_explain(arguments: Namespace) -> int:

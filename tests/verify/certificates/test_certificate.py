@@ -119,102 +119,71 @@ def test_a_wrong_answer_fails(written: Path, answer: str) -> None:
     assert done.stdout == f"{len(expected)} questions, {wrong} wrong\n"
 
 
-def _weaken(directory: Path) -> None:
-    """A goal is replaced by its opposite's companion: the question now has another answer."""
-    path = next(directory.glob("D-4.1/refill.goal.smt2"))
-    path.write_text(path.read_text().replace("(assert", "; (assert", 1))
-
-
-def _strengthen(directory: Path) -> None:
-    """The hypotheses are made contradictory, which every goal then follows from."""
-    path = next(directory.glob("D-4.1/refill.goal.smt2"))
-    path.write_text(path.read_text().replace("(check-sat)", "(assert false)\n(check-sat)"))
-
-
-def _remove(directory: Path) -> None:
-    next(directory.glob("D-gate/*.smt2")).unlink()
-
-
-def _add(directory: Path) -> None:
-    (directory / "D-gate" / "another.smt2").write_text("(check-sat)\n")
-
-
-def _expect_otherwise(directory: Path) -> None:
-    path = directory / EXPECTED
-    path.write_text(path.read_text().replace("unsat", "sat", 1))
-
-
-def _script_that_agrees(directory: Path) -> None:
-    (directory / "check.sh").write_text("#!/bin/sh\nexit 0\n")
-
-
-def _no_sums(directory: Path) -> None:
-    (directory / CHECKSUMS).write_text("")
+GOAL = "D-4.1/refill.goal.smt2"
 
 
 @pytest.mark.parametrize(
-    "tamper", [_weaken, _strengthen, _remove, _add, _expect_otherwise, _script_that_agrees, _no_sums]
+    ("name", "change", "asked"),
+    [
+        # A hypothesis goes, and the question has another answer.
+        (GOAL, lambda text: text.replace("(assert", "; (assert", 1), True),
+        # Hypotheses contradict each other, and every goal follows from them.
+        (GOAL, lambda text: text.replace("(check-sat)", "(assert false)\n(check-sat)"), True),
+        ("D-gate/start.goal.smt2", lambda text: None, True),
+        (EXPECTED, lambda text: text.replace("unsat", "sat", 1), True),
+        ("D-gate/another.smt2", lambda text: "(check-sat)\n", False),
+        ("check.sh", lambda text: "#!/bin/sh\nexit 0\n", False),
+        (CHECKSUMS, lambda text: "", False),
+    ],
 )
-def test_a_changed_file_is_seen(copied: Path, tamper: Callable[[Path], None]) -> None:
+def test_a_changed_file_is_seen(copied: Path, name: str, change: Callable[[str], str | None], asked: bool) -> None:
     """The command names it; the script, where it is not what was changed, sees every change to what it asks."""
-    tamper(copied)
+    path = copied / name
+    text = change(path.read_text() if path.is_file() else "")
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
     assert problems(copied)
-    if tamper in (_weaken, _strengthen, _remove, _expect_otherwise):
-        assert script(copied, "z3").returncode == 1
+    assert not asked or script(copied, "z3").returncode == 1
 
 
-def _claims(change: Callable[[Any], None]) -> Callable[[Path], None]:
-    def tamper(directory: Path) -> None:
-        """The manifest says something else, and everything beside it agrees with the manifest."""
-        document = json.loads((directory / MANIFEST).read_text())
-        change(document)
-        changed = msgspec.convert(document, Manifest)
-        for name, content in companions(changed).items():
-            (directory / name).write_bytes(content)
-
-    return tamper
+def _rewrite(directory: Path, change: Callable[[Any], None]) -> None:
+    """The manifest says something else, and everything beside it agrees with the manifest."""
+    document = json.loads((directory / MANIFEST).read_text())
+    change(document)
+    changed = msgspec.convert(document, Manifest)
+    for name, content in companions(changed).items():
+        (directory / name).write_bytes(content)
 
 
 def _theorem(document: Any) -> Any:
     return next(theorem for theorem in document["certificates"][0]["theorems"] if theorem["id"] == "D-4.1")
 
 
-def _smaller_bound(document: Any) -> None:
-    _theorem(document)["bound_cost"] = 1
-
-
-def _fewer_assumptions(document: Any) -> None:
-    _theorem(document)["assumptions"] = []
-
-
-def _other_kernel(document: Any) -> None:
-    document["kernels"]["fairsched.policies.gates.deficit.gate.admit"] = sha256(b"another text")
-
-
-def _other_deployment(document: Any) -> None:
-    document["deployment"]["kv_capacity_tokens"] = 2048
-
-
-def _forgotten_theorem(document: Any) -> None:
+def _forget(document: Any) -> None:
     document["certificates"][0]["theorems"].remove(_theorem(document))
     del document["evidence"]["dlpm"]["D-4.1"]
+
+
+ADMIT = "fairsched.policies.gates.deficit.gate.admit"
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (_smaller_bound, "bound_cost: says 1"),
-        (_fewer_assumptions, "assumptions"),
-        (_other_kernel, "fairsched.policies.gates.deficit.gate.admit: the kernel's text has changed"),
-        (_other_deployment, "configuration_sha256"),
-        (_forgotten_theorem, "D-4.1 is claimed"),
+        (lambda document: _theorem(document).update(bound_cost=1), "bound_cost: says 1"),
+        (lambda document: _theorem(document).update(assumptions=[]), "assumptions"),
+        (lambda document: document["kernels"].update({ADMIT: sha256(b"another text")}), f"{ADMIT}: the kernel's text"),
+        (lambda document: document["deployment"].update(kv_capacity_tokens=2048), "configuration_sha256"),
+        (_forget, "D-4.1 is claimed"),
     ],
 )
 def test_a_manifest_that_claims_something_else_is_seen(
     copied: Path, change: Callable[[Any], None], expected: str
 ) -> None:
     """Even when all hashes in the directory agree, the installed code says what it can vouch for."""
-    _claims(change)(copied)
+    _rewrite(copied, change)
     assert expected in problems(copied)
 
 
@@ -222,9 +191,7 @@ def test_a_kernel_that_changed_since_is_named(written: Path, monkeypatch: pytest
     """Nothing in the directory changes; the installed kernel does, if only in its text, and that is said of it."""
     monkeypatch.setattr(deficit, "admit", variant(deficit, "admit", "-charge", "0 - charge").admit)
     found = problems(written)
-    assert (
-        "fairsched.policies.gates.deficit.gate.admit: the kernel's text has changed since it was proved about" in found
-    )
+    assert f"{ADMIT}: the kernel's text has changed since it was proved about" in found
     assert "fairsched.policies.gates.deficit.gate.decode" not in found
 
 
@@ -237,7 +204,7 @@ def test_a_question_swapped_with_its_hash_is_seen(copied: Path) -> None:
     def change(document: Any) -> None:
         document["files"][name]["sha256"] = sha256(path.read_bytes())
 
-    _claims(change)(copied)
+    _rewrite(copied, change)
     assert script(copied, "z3").returncode == 0
     assert f"{MANIFEST}: files: {name}: sha256" in problems(copied)
 

@@ -31,7 +31,7 @@ from fairsched.policies.orders import (
     SkipJoin,
 )
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
-from fairsched.verify.conformance import local as conformance
+from fairsched.verify.conformance import strategies
 from fairsched.verify.conformance.local import World, check_local_policy
 
 SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
@@ -145,7 +145,6 @@ class Forgetful(FCFS):
     seen: list[int] = attrs.field(factory=list)
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
-        """Every second decision admits nothing."""
         self.seen.append(view.clock)
         return super().decide(state, view) if len(self.seen) % 2 else (StepPlan(), state)
 
@@ -155,7 +154,6 @@ class Unfolded(FCFS):
     """Returns the state in which its plan has not happened."""
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
-        """The old state."""
         return super().decide(state, view)[0], state
 
 
@@ -164,7 +162,6 @@ class Greedy(FCFS):
     """Believes that the worker has more memory than it has."""
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
-        """As if two more tokens were free."""
         return super().decide(state, msgspec.structs.replace(view, kv_free_tokens=view.kv_free_tokens + 2))
 
 
@@ -197,7 +194,6 @@ class Amnesiac(FCFS):
     """Loses what runs when its state is read."""
 
     def state_from_json(self, document: dict[str, Any]) -> Any:
-        """Everything but what runs."""
         return msgspec.structs.replace(super().state_from_json(document), flights=Map())
 
 
@@ -232,7 +228,6 @@ class Unfair(FCFS):
 
     @property
     def guarantee(self) -> Guarantee:
-        """That of a deficit gate."""
         return LOCAL_POLICIES["dlpm"].guarantee
 
 
@@ -252,7 +247,6 @@ class Boastful(FCFS):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Too much."""
         return Boast()
 
 
@@ -269,7 +263,7 @@ def test_battery_finds_broken_promises(bad: type[FCFS]) -> None:
 def test_authors_get_sensible_settings(given: settings | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a word the loaded profile decides how much is run; nothing is judged by its time, whatever was said."""
     used: list[settings] = []
-    monkeypatch.setattr(conformance, "run_state_machine_as_test", lambda _, settings: used.append(settings))
+    monkeypatch.setattr(strategies, "run_state_machine_as_test", lambda _, settings: used.append(settings))
     check_local_policy(LOCAL_POLICIES["fcfs"], settings=given)
     wanted = given or settings()
     assert used[0].deadline is None

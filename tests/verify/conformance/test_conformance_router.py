@@ -1,4 +1,4 @@
-"""Every router passes the conformance battery, and routers that are wrong in one way each do not."""
+"""Every router, and every policy that holds requests, passes its battery; one that is wrong in one way does not."""
 
 from typing import Any, ClassVar
 
@@ -11,10 +11,12 @@ from fairsched.model.events import Event
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView
-from fairsched.policies.base import AnyRouter, Router
-from fairsched.policies.registry import ROUTERS, router_with
+from fairsched.policies.base import AnyClusterPolicy, AnyRouter, Router
+from fairsched.policies.placement import Aladdin
+from fairsched.policies.placement.aladdin.placement_state import AladdinState
+from fairsched.policies.registry import CLUSTER_POLICIES, ROUTERS, router_with
 from fairsched.policies.routers import RoundRobin, TurnState
-from fairsched.verify.conformance.router import check_router
+from fairsched.verify.conformance import check_cluster_policy, check_router
 
 EXAMPLES = 30
 STEPS = 25
@@ -47,7 +49,6 @@ class Forgetful(RoundRobin):
     seen: list[int] = attrs.field(factory=list)
 
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        """Turns that the state does not count."""
         self.seen.append(request.id)
         return Dispatch(request.id, view.workers[len(self.seen) % len(view.workers)].worker), state
 
@@ -57,7 +58,6 @@ class Elsewhere(RoundRobin):
     """Sends to a worker whether or not it is there."""
 
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        """Always to the same worker."""
         return Dispatch(request.id, 0), state
 
 
@@ -66,7 +66,6 @@ class Confused(RoundRobin):
     """Dispatches another request."""
 
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        """The request before this one."""
         return Dispatch(request.id - 1, view.workers[0].worker), state
 
 
@@ -75,7 +74,6 @@ class Holding(RoundRobin):
     """Dispatches a second time what it was asked about before."""
 
     def decide(self, state: TurnState, view: ClusterView) -> tuple[ClusterPlan, TurnState]:
-        """Request 0, again."""
         return ClusterPlan((Dispatch(0, view.workers[0].worker),)), state
 
 
@@ -84,7 +82,6 @@ class Amnesiac(RoundRobin):
     """Starts anew when its state is read."""
 
     def state_from_json(self, document: dict[str, Any]) -> TurnState:
-        """Nothing was ever placed."""
         return TurnState()
 
 
@@ -102,16 +99,13 @@ class Mutator(Router[Growing]):
     state_type: ClassVar[Any] = Growing
 
     def init(self) -> Growing:
-        """Nothing placed."""
         return Growing()
 
     def observe(self, state: Growing, event: Event) -> Growing:
-        """One more, in place."""
         state.placed += 1
         return state
 
     def route(self, state: Growing, request: Request, view: ClusterView) -> tuple[Dispatch, Growing]:
-        """The first worker."""
         return Dispatch(request.id, view.workers[0].worker), state
 
 
@@ -134,3 +128,36 @@ def test_battery_finds_bad_routers(bad: type[AnyRouter]) -> None:
     )
     with pytest.raises(AssertionError, match=BAD[bad]):
         check_router(bad(), generate)
+
+
+# --- policies that hold requests --------------------------------------------------------------------------------------
+
+HOLDING = {name: policy for name, policy in CLUSTER_POLICIES.items() if not isinstance(policy, Router)}
+HOLDING_VARIANTS: dict[str, AnyClusterPolicy] = {
+    "aladdin without patience": router_with(
+        HOLDING["aladdin"], {"patience_us": "0", "errors": "rebalance", "reserve": "peaks", "slack": "ahead"}
+    ),
+    "aladdin under tight targets": router_with(HOLDING["aladdin"], {"ttft_us": "1", "tpot_us": "13000"}),
+}
+
+
+@pytest.mark.parametrize("policy", [*HOLDING.values(), *HOLDING_VARIANTS.values()], ids=[*HOLDING, *HOLDING_VARIANTS])
+def test_every_policy_that_holds_requests_conforms(policy: AnyClusterPolicy) -> None:
+    """Pure, kept through JSON, sound; what is dispatched was held, once, and goes to a worker of the view."""
+    check_cluster_policy(policy, settings(max_examples=15, stateful_step_count=30))
+
+
+@attrs.frozen
+class Astray(Aladdin):
+    """Dispatches to an unknown worker."""
+
+    def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
+        plan, after = super().decide(state, view)
+        return ClusterPlan(tuple(Dispatch(each.request_id, 99) for each in plan.dispatches)), after
+
+
+def test_a_policy_that_dispatches_to_nowhere_is_found() -> None:
+    """It breaks the claim about workers that are there."""
+    once = settings(max_examples=50, stateful_step_count=20, print_blob=False, phases=[Phase.generate])
+    with pytest.raises(AssertionError, match="no worker 99"):
+        check_cluster_policy(Astray(), once)

@@ -16,7 +16,6 @@ from fairsched.verify.logic import (
     Values,
     confirmed,
     counterexample_document,
-    is_counterexample,
     minimised,
     read_counterexample,
     replay_counterexample,
@@ -37,31 +36,32 @@ def saved() -> Document:
     return counterexample_document(verdict.world, deficit_proofs.__name__)
 
 
-def test_json_keeps_all_of_it(saved: Document, tmp_path: Path) -> None:
-    """What is read is what was written, and it is recognised for what it is."""
-    path = tmp_path / "world.json"
-    path.write_bytes(saved.to_json())
+@pytest.fixture
+def path(saved: Document, tmp_path: Path) -> Path:
+    """It as a file."""
+    file = tmp_path / "world.json"
+    file.write_bytes(saved.to_json())
+    return file
+
+
+def test_json_keeps_all_of_it(saved: Document, path: Path) -> None:
+    """What is read is what was written: a small world, and which rule was dropped."""
+    assert saved.clients <= 3
+    assert saved.without == (REJOIN_KEEPS_DEBT.name,)
     assert read_counterexample(path) == saved
-    assert is_counterexample(path)
     assert saved.to_json() == read_counterexample(path).to_json()
 
 
 def test_the_text_shows_state_event_state_and_clause(saved: Document) -> None:
     """A reader sees what was before, what happened, what is then, and what is wrong with it."""
     text = replay_counterexample(saved).text()
-    before, event, after = (
-        text.index("client"),
-        text.index("-> arrive as printed, at zero: p = 0"),
-        text.rindex("client"),
-    )
-    assert before < event < after < text.index("broken afterwards: W + q = q0 + P")
+    event, broken = text.index("-> arrive as printed, at zero: p = 0"), text.index("broken afterwards: W + q = q0 + P")
+    assert text.index("client") < event < text.rindex("client") < broken
     assert "without RejoinKeepsDebt" in text
 
 
-def test_a_replay_needs_no_solver(saved: Document, tmp_path: Path) -> None:
+def test_a_replay_needs_no_solver(path: Path) -> None:
     """The command imports numpy and the claim, and neither Z3 nor cvc5 nor Hypothesis."""
-    path = tmp_path / "world.json"
-    path.write_bytes(saved.to_json())
     program = (
         "import sys; from fairsched.cli import main; status = main(['replay', sys.argv[1]]);"
         "sys.exit(status or len({'z3', 'cvc5', 'hypothesis'} & set(sys.modules)))"
@@ -71,10 +71,9 @@ def test_a_replay_needs_no_solver(saved: Document, tmp_path: Path) -> None:
 
 
 def test_a_world_that_breaks_nothing_now_is_said_to(
-    saved: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Document, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bug was mended, say: exit status 1, and the report names what was broken."""
-    path = tmp_path / "world.json"
     mended = msgspec.structs.replace(
         saved, obligation="arrive", events=(msgspec.structs.replace(saved.events[0], event="arrive"),)
     )
@@ -98,10 +97,9 @@ def test_a_world_that_breaks_nothing_now_is_said_to(
     ],
 )
 def test_a_document_that_does_not_fit_is_one_clear_line(
-    saved: Document, change: dict[str, object], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Document, change: dict[str, object], problem: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit status 2 and no traceback, whatever is wrong with it."""
-    path = tmp_path / "world.json"
     path.write_bytes(msgspec.structs.replace(saved, **change).to_json())
     with pytest.raises(SystemExit) as stopped:
         main(["replay", str(path)])

@@ -56,8 +56,8 @@ def test_no_mutant_of_anything_is_unknown(full_budget: bool) -> None:
         if full_budget or task[0] != "kernels"
         for row in mutation.mutation_rows(task)
     ]
-    assert not [row for row in rows if row["unknown"]]
-    assert all(row["mutants"] == row["killed"] + row["equivalent"] > 0 for row in rows)
+    assert not [row for row in rows if row.unknown]
+    assert all(row.mutants == row.killed + row.equivalent > 0 for row in rows)
 
 
 def test_every_kernel_and_price_has_mutants() -> None:
@@ -92,7 +92,7 @@ def test_without_the_theorem_that_a_mutant_showed_to_be_missing_it_survives() ->
     fates = {outcome.mutant.change: outcome.fate for outcome in mutation.outcomes(without, ["refund"])}
     change = "o.minimum(held, o.maximum(held - amount, lowest)) -> o.maximum(held - amount, lowest)"
     assert fates[change] is Fate.UNKNOWN
-    assert row("refund", [])["mutants"] == 0
+    assert row("refund", []).mutants == 0
 
 
 def test_a_smaller_constant_cannot_be_proved() -> None:

@@ -1,5 +1,7 @@
 """What a report says of a policy: its theorems, their constants, and what its configuration does not have."""
 
+from itertools import product
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,14 @@ import pytest
 from fairsched.model.request import Client
 from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
 from fairsched.policies.batching import BATCHINGS, Chunked
-from fairsched.policies.gates import V_44, AnyGate, BoundedGate, CounterGate, DeficitGate
-from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
+from fairsched.policies.catalog import DLPM, FCFS
+from fairsched.policies.gates import D_41, D_WEIGHTED, V_44, AnyGate, BoundedGate, CounterGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
-from fairsched.policies.routers import JoinShortestQueue
+from fairsched.policies.routers import SAL, JoinShortestQueue
 from fairsched.verify.proofs import SUITE, claims_of
-from fairsched.verify.report import Deployment, fallen
+from fairsched.verify.report import Deployment, fallen, verify
 from fairsched.verify.report import text as report_text
 from fairsched.verify.report.deployment import constant, document, read, seconds_of_service
 from fairsched.verify.report.scope import Subject, pricing, subject, variants, window
@@ -191,19 +193,12 @@ def test_constants_are_the_gates_own_bounds(weights: dict[str, int], gate: Bound
     found = constant(D_WEIGHTED if isinstance(gate, DeficitGate) else V_44, of.policy, deployment)
     assert found is not None
     pairs = []
-    for f in weights.values():
-        for g in weights.values():
-            promised = gate.service_gap_bound((Client(0, "f", f), Client(1, "g", g)), deployment.limits(of.policy))
-            assert promised is not None
-            pairs.append(-(-promised // min(_shares(f, g))))
+    for f, g in product(weights.values(), repeat=2):
+        promised = gate.service_gap_bound((Client(0, "f", f), Client(1, "g", g)), deployment.limits(of.policy))
+        assert promised is not None
+        pairs.append(-(-promised // (lcm(f, g) // max(f, g))))
     assert found.cost_units == max(pairs)
     assert found.output_tokens == -(-found.cost_units // gate.rates.output)
-
-
-def _shares(f: int, g: int) -> tuple[int, int]:
-    from math import lcm
-
-    return lcm(f, g) // f, lcm(f, g) // g
 
 
 def test_seconds_are_those_of_a_full_worker() -> None:
@@ -213,6 +208,16 @@ def test_seconds_are_those_of_a_full_worker() -> None:
     batch = policy.batching.max_running
     step_ns = deployment.latency.decode_ns(batch, deployment.kv_capacity_tokens)
     assert seconds_of_service(2 * batch, policy, deployment) == pytest.approx(step_ns / 1e9)
+
+
+def test_values_are_verified_as_names_are() -> None:
+    """A policy and a router by value have the verdicts that their names have; two of one name are refused."""
+    by_name, by_value = (verify(*each, quick=True, jobs=1) for each in (("fcfs", "sal"), (FCFS(), SAL())))
+    told = [[(row.policy, row.id, row.verdict) for row in report.theorems] for report in (by_name, by_value)]
+    assert told[0] == told[1]
+    assert {policy for policy, _, _ in told[0]} >= {"fcfs", "sal"}
+    with pytest.raises(ValueError, match="two policies are called 'dlpm'"):
+        verify(DLPM(), ComposedPolicy("dlpm", Arrival(), DeficitGate()))
 
 
 def test_a_deployment_is_written_and_read() -> None:

@@ -47,8 +47,8 @@ def _shares(claim: Claim) -> Iterator[tuple[float, str]]:
     """Of each obligation, the share of its budget that it takes; raises `AssertionError` if it is not decided."""
     for obligation in obligations(claim):
         before = _spent()
-        assert check(obligation, RLIMIT, z3.Not(obligation.goal)) == z3.unsat, obligation.name
-        yield (_spent() - before) / RLIMIT, f"{claim.theorem.id}, {obligation.name}"
+        assert check(obligation, RLIMIT, z3.Not(obligation.goal)) == z3.unsat, obligation.step.name
+        yield (_spent() - before) / RLIMIT, f"{claim.theorem.id}, {obligation.step.name}"
 
 
 @pytest.mark.nightly

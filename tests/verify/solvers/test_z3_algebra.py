@@ -1,4 +1,4 @@
-"""The solver's words mean what the running words mean, and refuse what would be answered without a meaning."""
+"""The solver's words mean what the running words mean, ties included over numbered clients, and refuse the rest."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.model.algebra import EXACT, NO_GROUP, ExactVector
-from fairsched.verify.logic import CLIENT, ClosedFormValue, KernelError, Point, Value, Z3Algebra, scalar
+from fairsched.verify.logic import (
+    CLIENT,
+    ClosedFormValue,
+    FixedAlgebra,
+    KernelError,
+    Point,
+    Value,
+    Z3Algebra,
+    point,
+    scalar,
+)
+from fairsched.verify.logic.symbolic import exact_division
+from fairsched.verify.mutation.equivalence import FirstOfEquals
 
 N = 3
 _row = st.lists(st.integers(-4, 4), min_size=N, max_size=N)
@@ -58,13 +70,20 @@ def _symbolic(o: Z3Algebra, w: SimpleNamespace) -> tuple[SimpleNamespace, list[A
 _SORTS = {"v": z3.IntSort(), "u": z3.IntSort(), "m": z3.BoolSort()}
 
 
+CASES = st.builds(
+    SimpleNamespace,
+    v=_row.map(ExactVector),
+    u=_row.map(ExactVector),
+    m=_mask.map(ExactVector),
+    p=_point,
+    x=st.integers(-4, 4),
+)
+
+
 @settings(max_examples=25, deadline=None)
-@given(_row, _row, _mask, _point, st.integers(-4, 4))
-def test_every_word_means_on_terms_what_it_means_on_integers(
-    v: list[int], u: list[int], m: list[bool], p: int, x: int
-) -> None:
+@given(CASES)
+def test_every_word_means_on_terms_what_it_means_on_integers(case: SimpleNamespace) -> None:
     """With all clients named and all values fixed, the solver's word can have the exact word's value and no other."""
-    case = SimpleNamespace(v=ExactVector(v), u=ExactVector(u), m=ExactVector(m), p=p, x=x)
     for number, word in enumerate(WORDS):
         expected = word(EXACT, case)
         o = Z3Algebra()
@@ -79,6 +98,58 @@ def test_every_word_means_on_terms_what_it_means_on_integers(
             solver = z3.Solver()
             solver.add(*o.instances(), *universe, goal)
             assert solver.check() == answer, number
+
+
+def _number(term: Any) -> Any:
+    found = z3.simplify(term)
+    return z3.is_true(found) if z3.is_bool(found) else found.as_long()
+
+
+@settings(max_examples=50, deadline=None)
+@given(CASES)
+def test_every_word_over_numbered_clients_computes_what_the_exact_word_computes(exact: SimpleNamespace) -> None:
+    """On constants every word simplifies to the exact word's value, and a choice to the first of equals."""
+    o = FixedAlgebra(N)
+    fixed = SimpleNamespace(
+        v=ClosedFormValue([z3.IntVal(entry) for entry in exact.v].__getitem__, boolean=False, vector=True),
+        u=ClosedFormValue([z3.IntVal(entry) for entry in exact.u].__getitem__, boolean=False, vector=True),
+        m=Value([z3.BoolVal(entry) for entry in exact.m].__getitem__, boolean=True, vector=True),
+        p=point(z3.IntVal(exact.p)),
+        x=scalar(z3.IntVal(exact.x)),
+    )
+    for number, word in enumerate(WORDS):
+        value, expected = word(o, fixed), word(EXACT, exact)
+        if value.vector:
+            assert [_number(value.at(client)) for client in range(N)] == list(expected), number
+        else:
+            assert _number(value.at(None)) == expected, number
+    for choose in ("argmax", "argmin"):
+        chosen = getattr(o, choose)(fixed.v, fixed.m)
+        assert _number(chosen.who) == getattr(EXACT, choose)(exact.v, exact.m)
+
+
+def test_no_client_is_named() -> None:
+    """There are no others than those that are numbered."""
+    with pytest.raises(KernelError):
+        FixedAlgebra(2).fresh_client("another")
+
+
+def test_two_choices_of_the_first_of_equals_agree() -> None:
+    """Where texts are compared, two calls that see the same choose the same, also among equals."""
+    o = FirstOfEquals()
+    values = Value(z3.Function("v", CLIENT, z3.IntSort()), boolean=False, vector=True)
+    mask = Value(z3.Function("m", CLIENT, z3.BoolSort()), boolean=True, vector=True)
+    one, two = o.argmax(values, mask), o.argmax(values, mask)
+    solver = z3.Solver()
+    solver.add(*o.instances(), one.found, z3.Or(z3.Not(two.found), one.who != two.who))
+    assert solver.check() == z3.unsat
+
+
+def test_the_lemma_about_exact_division_is_proved() -> None:
+    """What `Paths.exact` adds follows from what division is."""
+    solver = z3.Solver()
+    solver.add(z3.Not(exact_division()))
+    assert solver.check() == z3.unsat
 
 
 def test_any_of_the_equals_may_be_chosen() -> None:
