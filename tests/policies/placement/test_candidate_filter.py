@@ -13,7 +13,7 @@ from fairsched.model.events import NOWHERE, Arrived, Decoded, Prefilled
 from fairsched.model.latency import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.placement import (
+from fairsched.policies.placement.aladdin import (
     FOREVER_NS,
     Aladdin,
     AladdinGrouped,

@@ -16,7 +16,7 @@ from fairsched.model.events import Admitted, Cached, Cancelled, Event, Evicted, 
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers import E2, E2Printed, E2State, rebalanced
+from fairsched.policies.routers.e2 import E2, E2Printed, E2State, rebalanced
 from fairsched.policies.routers.e2.cost import Case, Prices
 from fairsched.policies.routers.e2.router import Choice
 from tests.support.clusters import KEYS, Keys, request

@@ -9,7 +9,8 @@ from typing import Any
 import hypothesis.strategies as st
 
 from fairsched.model.latency import Performance
-from fairsched.policies.placement import (
+from fairsched.policies.placement import UNIT, workers_for
+from fairsched.policies.placement.aladdin import (
     GAMMA_WHOLE,
     LINES_EXACT,
     P_ALD_2,
@@ -19,8 +20,6 @@ from fairsched.policies.placement import (
     P_ALD_6,
     P_ALD_8,
     PREDICTIONS_BOUND,
-    UNIT,
-    workers_for,
 )
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, at_least
 from fairsched.verify.proofs.kernels import aladdin_limits as limits

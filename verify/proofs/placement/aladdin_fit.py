@@ -14,7 +14,7 @@ from fairsched.model.events import NOWHERE, Arrived
 from fairsched.model.latency import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.placement import (
+from fairsched.policies.placement.aladdin import (
     FOREVER_NS,
     P_ALD_1,
     P_ALD_3,

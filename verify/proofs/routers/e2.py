@@ -15,7 +15,7 @@ from fairsched.model.prefix_cache import PrefixIndex
 from fairsched.model.request import Prompt
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.routers import (
+from fairsched.policies.routers.e2 import (
     COST_AT_MOST,
     E2,
     EQUAL_MISS,
