@@ -127,9 +127,6 @@ class Llumnix(Router[LlumnixState]):
     """Which request of a worker moves: the running one that had the least to compute, with its KV, or the one that
     waits longest."""
 
-    def init(self) -> LlumnixState:
-        return LlumnixState()
-
     @property
     def decide_every_us(self) -> int:
         return self.rhythm_us

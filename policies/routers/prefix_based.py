@@ -192,9 +192,6 @@ class OraclePartition(Router[NoRouterState]):
         """The partition of this workload."""
         return type(self).of(requests, workers)
 
-    def init(self) -> NoRouterState:
-        return NoRouterState()
-
     def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
         worker = self.assigned.get(request.id, -1)
         if not any(load.worker == worker for load in view.workers):

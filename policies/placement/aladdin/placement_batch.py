@@ -11,8 +11,8 @@ from typing import Literal
 import attrs
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from fairsched.model.algebra import Bools, Ints
 from fairsched.model.latency import Performance
 from fairsched.policies.placement.aladdin.limits import (
     Amount,
@@ -33,10 +33,6 @@ from fairsched.policies.placement.aladdin.worker import Believed, Sums
 # --- memory of all workers side by side -------------------------------------------------------------------------------
 
 
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-
 class MemoryTable:
     """(e) for all workers side by side, as they were when the heartbeat began: where a request surely has no memory.
 
@@ -54,11 +50,8 @@ class MemoryTable:
         row = np.repeat(np.arange(len(workers)), counts)
         place = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
         flat = np.fromiter(chain.from_iterable(chain.from_iterable(worker.ends for worker in workers)), np.int64)
-        ends, levels, left = (
-            flat[0::3],
-            np.zeros((len(workers), 1 + counts.max(initial=0)), np.int64),
-            counts[row] - place,
-        )
+        ends, left = flat[0::3], counts[row] - place
+        levels = np.zeros((len(workers), 1 + counts.max(initial=0)), np.int64)
         levels[row, place] = flat[2::3]
         levels = levels[:, ::-1].cumsum(axis=1)[:, ::-1]
         self.now = p.kv_token * (levels[:, 0] + counts * self.clocks) + p.kv_constant * counts
@@ -70,11 +63,11 @@ class MemoryTable:
         self.fullest_at = np.zeros(len(workers), np.int64)
         self.fullest_at[counts > 0] = ends[(counts.cumsum() - counts + fullest)[counts > 0]]
 
-    def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Flags:
+    def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Bools:
         """Where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for each."""
         p = self.performance
         grown = p.kv(prompt_tokens - self.clocks)
-        fits: Flags = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
+        fits: Bools = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
         fits &= self.now + p.kv(prompt_tokens) <= self.capacity
         return fits
 
@@ -124,15 +117,13 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
-    """A request to be placed: its context, the output that is foreseen, and what of that (b) counts.
+    """A request to be placed, or a column of each of many: its context, the output that is foreseen, what of that (b)
+    counts, and its deadline; one that is late already has none to keep."""
 
-    `deadline_ns` is None if it is late already, and then it has none to keep.
-    """
-
-    prompt_tokens: int
-    output_tokens: int
-    counted_tokens: int
-    deadline_ns: int | None
+    prompt_tokens: Amount
+    output_tokens: Amount
+    counted_tokens: Amount
+    deadline_ns: Amount = FOREVER_NS
 
 
 class PlacementBatch:
@@ -164,18 +155,18 @@ class PlacementBatch:
         self._profiles: dict[int, Profile] = {}
         self._come: dict[int, list[tuple[int, int]]] = {}
 
-    def fitting(self, prompt_tokens: Amount, counted_tokens: Amount, deadline_ns: Amount) -> Flags:
-        """Where the request keeps (b), (c) and (d), so far as they are checked; FOREVER_NS for no deadline.
+    def fitting(self, wanted: Wanted) -> Bools:
+        """Where the request keeps (b), (c) and (d), so far as they are checked.
 
         A request takes the same from every worker, so its part is compared with what each has left.  With columns of
         requests, one below the other, a row for each.
         """
         p = self.performance
-        prefill_ns = p.prefill_token_ns * prompt_tokens
-        context = context_cost(prompt_tokens, counted_tokens, self.rules.gamma_percent)
-        fits: Flags = p.context_token_ns * context <= self.decode_room
+        prefill_ns = p.prefill_token_ns * wanted.prompt_tokens
+        context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.rules.gamma_percent)
+        fits: Bools = p.context_token_ns * context <= self.decode_room
         fits &= prefill_ns <= self.prefill_room
-        fits &= self.computed <= deadline_ns - prefill_ns
+        fits &= self.computed <= wanted.deadline_ns - prefill_ns
         return fits
 
     def _room(
@@ -195,7 +186,7 @@ class PlacementBatch:
 
     def choose(self, wanted: Wanted) -> int | None:
         """The row of the largest norm, the first of equals, where everything holds; None if there is none."""
-        norms = np.where(self._fitting(wanted), self.norms, -1)
+        norms = np.where(self.fitting(wanted), self.norms, -1)
         refused = 0
         while norms[row := int(norms.argmax())] >= 0:
             if self.has_memory(row, wanted):
@@ -215,10 +206,6 @@ class PlacementBatch:
             return norm_normalised(batch, context, self._batch_max, self._context_max)
         return norm_printed(batch, context)
 
-    def _fitting(self, wanted: Wanted) -> Flags:
-        due = FOREVER_NS if wanted.deadline_ns is None else wanted.deadline_ns
-        return self.fitting(wanted.prompt_tokens, wanted.counted_tokens, due)
-
     def has_memory(self, row: int, wanted: Wanted) -> bool:
         """(e): with peaks, or else in lock-step from this iteration on.  Peaks that fit are never passed, so where they
         do nothing else is looked at."""
@@ -234,7 +221,7 @@ class PlacementBatch:
 
     def holds(self, row: int, wanted: Wanted) -> bool:
         """Whether the row keeps everything with the request."""
-        return bool(self._fitting(wanted)[row]) and self.has_memory(row, wanted)
+        return bool(self.fitting(wanted)[row]) and self.has_memory(row, wanted)
 
     def least(self, wanted: Wanted) -> int:
         """The row of the smallest norm that could ever hold the request, or of all if none could."""
@@ -244,8 +231,7 @@ class PlacementBatch:
 
     def take(self, row: int, wanted: Wanted) -> None:
         """The request goes there."""
-        if wanted.deadline_ns is not None:
-            self.deadline[row] = min(self.deadline.item(row), wanted.deadline_ns)
+        self.deadline[row] = min(self.deadline.item(row), wanted.deadline_ns)
         self._change(row, wanted, 1)
         self._come.setdefault(row, []).append(self._entry(row, wanted))
         self._profiles.pop(row, None)
@@ -296,7 +282,7 @@ def pack(rules: Rules, wanted: Sequence[Wanted], kv_capacity: int) -> tuple[int 
 
     >>> from fairsched.model.latency.performance import Performance
     >>> rules = Rules(Performance(1, 0, 1, 1, 1), 100, 100, 100, "normalised", "peaks")
-    >>> pack(rules, [Wanted(5, 5, 5, None)] * 3, 20)
+    >>> pack(rules, [Wanted(5, 5, 5)] * 3, 20)
     (0, 0, 1)
     """
     batch = PlacementBatch(

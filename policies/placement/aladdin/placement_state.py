@@ -183,17 +183,7 @@ class PlacementTracker:
         if worker is None or event.request_id not in worker.members:
             return state
         member = worker.members[event.request_id]
-        done = event.generated_tokens - member.generated
-        again = replace(
-            member,
-            prompt_tokens=member.prompt_tokens + done,
-            output_tokens=max(member.output_tokens - done, 1),
-            most=max(member.most - done, 1),
-            generated=event.generated_tokens,
-            came=worker.clock,
-            start=None,
-            deadline_ns=None,
-        )
+        again = member.anew(event.generated_tokens - member.generated, worker.clock)
         worker = self.refiled(worker, event.request_id, again)
         return replace(state, workers=state.workers.set(event.worker, worker))
 

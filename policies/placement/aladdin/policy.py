@@ -23,8 +23,9 @@ from typing import ClassVar, Literal
 
 import attrs
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
+from fairsched.model.algebra import Bools, Ints
 from fairsched.model.events import Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS, PROMPT_TOKENS, LatencyModel, Performance
 from fairsched.model.plan import ClusterPlan, Dispatch
@@ -32,7 +33,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.placement.aladdin import worker as workers
-from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter, Candidates
+from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
 from fairsched.policies.placement.aladdin.limits import (
     THEOREMS,
     context_cost,
@@ -43,8 +44,6 @@ from fairsched.policies.placement.aladdin.limits import (
 )
 from fairsched.policies.placement.aladdin.placement_batch import (
     FOREVER_NS,
-    Flags,
-    Ints,
     Norm,
     PlacementBatch,
     Reserve,
@@ -132,24 +131,14 @@ class Aladdin(ClusterPolicy[AladdinState]):
 
     def rules(self, checks: str = "bcde") -> Rules:
         """What placements are held to."""
-        return Rules(
-            self.lines,
-            self.tpot_us * 1_000,
-            self.theta_percent,
-            self.gamma_percent,
-            self.norm,
-            self.reserve,
-            checks,
-        )
+        percents = self.theta_percent, self.gamma_percent
+        return Rules(self.lines, self.tpot_us * 1_000, *percents, self.norm, self.reserve, checks)
 
     @cached_property
     def tracker(self) -> PlacementTracker:
         """What follows requests and workers."""
         targets = self.ttft_us * 1_000, self.tpot_us * 1_000, self.theta_percent
         return PlacementTracker(self.lines, *targets, self.slack, self.errors == "follow")
-
-    def init(self) -> AladdinState:
-        return AladdinState()
 
     def observe(self, state: AladdinState, event: Event) -> AladdinState:
         return self.tracker.observe(state, event)
@@ -193,12 +182,12 @@ class Aladdin(ClusterPolicy[AladdinState]):
     ) -> tuple[Placed, ...]:
         """Return which held requests go where, one after the other; a request that fits no worker is skipped."""
         asked, waited_ns = self._asked([state.held[request_id] for request_id in waiting], now_ns)
-        anyway = self._anyway(batch, asked, waited_ns)
+        columns, anyway = astuple(asked), self._anyway(batch, asked, waited_ns)
         placed: list[Placed] = []
         candidates: CandidateFilter | None = None
         at = 0
         while at < len(waiting):
-            wanted = asked.at(at)
+            wanted = Wanted(*(column.item(at) for column in columns))
             row = self._choose(batch, wanted, anyway[at])
             if row is not None:
                 batch.take(row, wanted)
@@ -216,19 +205,19 @@ class Aladdin(ClusterPolicy[AladdinState]):
             row = next((i for i, count in enumerate(batch.requests.tolist()) if not count), None)
         return batch.least(wanted) if row is None and anyway else row
 
-    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Candidates, Ints]:
+    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Wanted, Ints]:
         """Return the held requests as columns, and how long each has waited."""
         prompts, outputs = column([h.prompt_tokens for h in helds]), column([h.output_tokens for h in helds])
         due = column([h.due_ns for h in helds])
         counted = outputs if self.output == "predicted" else np.zeros_like(outputs)
         in_time = prefill_slack(self.lines, prompts, now_ns, due) >= 0
         waited_ns = now_ns - column([h.request.arrival_ns for h in helds])
-        return Candidates(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
+        return Wanted(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
 
-    def _anyway(self, batch: PlacementBatch, asked: Candidates, waited_ns: Ints) -> Flags:
+    def _anyway(self, batch: PlacementBatch, asked: Wanted, waited_ns: Ints) -> Bools:
         """Flag requests that are placed in any case: they waited too long, or no worker could ever hold them."""
         p, context = self.lines, context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
-        anyway: Flags = waited_ns > self.patience_us * 1_000
+        anyway: Bools = waited_ns > self.patience_us * 1_000
         anyway |= decode_slack(p, self.theta_percent, self.tpot_us * 1_000, 1, context) < 0
         anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
         return anyway

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import attrs
 
 from fairsched.policies.placement.aladdin.limits import apart, context_cost, moved, weight
-from fairsched.policies.placement.aladdin.placement_batch import FOREVER_NS, PlacementBatch, Wanted
-from fairsched.policies.placement.aladdin.worker import Believed
+from fairsched.policies.placement.aladdin.placement_batch import PlacementBatch, Wanted
 
 
 @attrs.frozen
@@ -26,14 +25,9 @@ class Placed:
 
 def errors(batch: PlacementBatch) -> list[int]:
     """Each worker's error, in 10 ps an iteration."""
-    return [_error(batch, row.believed) for row in batch.rows]
-
-
-def _error(batch: PlacementBatch, believed: Believed) -> int:
-    over, ghost = believed.over, believed.ghost
-    context = batch.rules.cost(over) - batch.rules.cost(ghost)
-    error: int = weight(batch.performance, context, over.batch - ghost.batch)
-    return error
+    parts = [(row.believed.over, row.believed.ghost) for row in batch.rows]
+    cost = batch.rules.cost
+    return [weight(batch.performance, cost(over) - cost(ghost), over.batch - ghost.batch) for over, ghost in parts]
 
 
 def size(batch: PlacementBatch, wanted: Wanted) -> int:
@@ -72,5 +66,4 @@ def rebalanced(batch: PlacementBatch, off: list[int], placed: Sequence[Placed]) 
 
 def _deadline(batch: PlacementBatch, placed: Sequence[Placed], row: int) -> int:
     """The earliest deadline of a row and of what was placed there."""
-    due = [each.wanted.deadline_ns for each in placed if each.row == row]
-    return min([batch.rows[row].deadline_ns, *(ns for ns in due if ns is not None)], default=FOREVER_NS)
+    return min([batch.rows[row].deadline_ns, *(each.wanted.deadline_ns for each in placed if each.row == row)])

@@ -24,7 +24,7 @@ from fairsched.policies.placement.aladdin import (
     Rules,
     Wanted,
 )
-from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter, Candidates
+from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
 from fairsched.policies.placement.aladdin.limits import (
     context_cost,
     decode_slack,
@@ -55,7 +55,7 @@ def plain(kind: type[Aladdin]) -> type[Aladdin]:
                 held = state.held[request_id]
                 late = prefill_slack(self.lines, held.prompt_tokens, now_ns, held.due_ns) < 0
                 counted = held.output_tokens if self.output == "predicted" else 0
-                wanted = Wanted(held.prompt_tokens, held.output_tokens, counted, None if late else held.due_ns)
+                wanted = Wanted(held.prompt_tokens, held.output_tokens, counted, FOREVER_NS if late else held.due_ns)
                 row = chosen(batch, wanted)
                 empty = [i for i, count in enumerate(batch.requests.tolist()) if not count]
                 if row is None and self.opens == "unchecked" and empty:
@@ -87,7 +87,7 @@ def fits(batch: PlacementBatch, row: int, wanted: Wanted) -> bool:
     p, rules = batch.performance, batch.rules
     context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, rules.gamma_percent) + batch.context.item(row)
     new_tokens = batch.new_tokens.item(row) + wanted.prompt_tokens
-    due = min(batch.deadline.item(row), FOREVER_NS if wanted.deadline_ns is None else wanted.deadline_ns)
+    due = min(batch.deadline.item(row), wanted.deadline_ns)
     requests = batch.requests.item(row) + 1
     return (
         ("b" not in rules.checks or decode_slack(p, rules.theta_percent, rules.tpot_ns, requests, context) >= 0)
@@ -189,9 +189,7 @@ def test_of_many_who_ask_for_the_same_one_is_tried() -> None:
         rules, [Row(worker, 3, EMPTY_WORKER, 0, 0, 0, FOREVER_NS, FOREVER_NS) for worker in range(4)]
     )
     alike = np.full(256, 5)
-    candidates = CandidateFilter(
-        batch, Candidates(alike, alike, alike, np.full(256, FOREVER_NS)), np.zeros(256, np.bool_)
-    )
+    candidates = CandidateFilter(batch, Wanted(alike, alike, alike, np.full(256, FOREVER_NS)), np.zeros(256, np.bool_))
     assert candidates.after(0) == 1
     candidates.failed(0)
     assert candidates.after(0) == 256

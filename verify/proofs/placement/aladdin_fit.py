@@ -127,7 +127,7 @@ def near_the_optimum(packs: Callable[..., tuple[int | None, ...]] = pack) -> Sam
     """Sequences of up to five requests of two kinds of (prompt, output), under memory alone and under (b) too."""
 
     def shows(w: SimpleNamespace) -> Shown:
-        wanted = [Wanted(*_KINDS[kind], _KINDS[kind][1], None) for kind in w.kinds]
+        wanted = [Wanted(*_KINDS[kind], _KINDS[kind][1]) for kind in w.kinds]
         rules = _PACKED[w.rules]
         at = packs(rules, wanted, _CAPACITY)
         if None in at:
@@ -172,7 +172,7 @@ def _fewest(rules: Rules, wanted: list[Wanted]) -> int:
 
 def _worst() -> tuple[int, int]:
     """Two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
-    wanted = [Wanted(*kind, kind[1], None) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
+    wanted = [Wanted(*kind, kind[1]) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
     at = pack(_PACKED[0], wanted, _CAPACITY)
     return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
 
@@ -237,7 +237,7 @@ def _half_is_enough(w: SimpleNamespace) -> Shown:
 def _near_the_best_later(w: SimpleNamespace) -> Shown:
     """Large and small requests come in turn, and the large ones leave."""
     rules = Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks")
-    pairs = [Wanted(size - 1, 1, 1, None) if size > 1 else Wanted(0, 1, 1, None) for size in (w.large, w.small)]
+    pairs = [Wanted(size - 1, 1, 1) if size > 1 else Wanted(0, 1, 1) for size in (w.large, w.small)]
     used = len(set(pack(rules, pairs * w.workers, w.large + w.small)[1::2]))
     return {"at most twice the best": used <= 2 * len(set(pack(rules, pairs[1:] * w.workers, w.large + w.small)))}
 
@@ -258,7 +258,7 @@ def _moves_keep_limits(w: SimpleNamespace) -> Shown:
         return {}
     rules = Rules(Performance(0, 0, 1, 0, 0), w.room, 100, 100, "printed", "peaks")
     batch = PlacementBatch(rules, [Row(0, 10**6, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS)])
-    return {"(b) holds where it goes": batch.holds(0, Wanted(w.prompt, w.output, w.output, None))}
+    return {"(b) holds where it goes": batch.holds(0, Wanted(w.prompt, w.output, w.output))}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
