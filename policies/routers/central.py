@@ -49,7 +49,7 @@ from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.gates import DeficitGate, DeficitState
-from fairsched.policies.routers.prefix_based import cached_tokens, followed, shareable_blocks, trimmed
+from fairsched.policies.routers.prefix_based import cached_tokens, followed, held_blocks, shareable_blocks, trimmed
 from fairsched.policies.validators import not_negative, positive
 
 NO_HEADS: Ints = np.zeros(0, np.int64)
@@ -88,7 +88,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     @property
     def score(self) -> int:
         """More cached before less, older before younger."""
-        cached = _most_cached(self.request, self.match)
+        levels = self.match.levels
+        cached = cached_tokens(self.request.prompt, levels[0].blocks) if levels else 0
         return (cached << _AGE_BITS) - min(self.request.id, (1 << _AGE_BITS) - 1)
 
 
@@ -111,8 +112,7 @@ class Room:
         need = prompt.tokens + head.request.max_output_tokens
         found: tuple[int, int, int, int] | None = None
         for worker, tokens in self.tokens.items():
-            held = next((level.blocks for level in head.match.levels if level.workers >> worker & 1), 0)
-            cached = cached_tokens(prompt, held)
+            cached = cached_tokens(prompt, held_blocks(head.match, worker))
             if need - cached <= tokens and self.places[worker] > 0:
                 counts = cached if cached * 100 >= match_percent_min * prompt.tokens else 0
                 found = max(found or (-1, 0, 0, 0), (counts, tokens, -worker, cached))
@@ -317,10 +317,6 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         for sent in state.sent.values():
             kept[sent.worker] += sent.kv_tokens
         assert {w: tokens for w, tokens in kept.items() if tokens} == dict(state.kept_free)
-
-
-def _most_cached(request: Request, match: Match) -> int:
-    return cached_tokens(request.prompt, match.levels[0].blocks) if match.levels else 0
 
 
 def _unqueued(state: CentralState, request: Request) -> CentralState:

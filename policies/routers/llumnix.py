@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 import attrs
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.events import (
     NOWHERE,
@@ -186,10 +187,9 @@ class Llumnix(Router[LlumnixState]):
             held = state.held[request_id]
             if self.narrows(source_ratio, target_ratio, held.least, held.most):
                 migrations.append(Migration(request_id, source, target, with_kv=self.moves == "running"))
-                still = Held(held.worker, held.prompt_tokens, held.least, held.most, None)
-                state = _with(_without(state, request_id), request_id, still)
+                state = _with(_without(state, request_id), request_id, replace(held, key=None))
                 moving = state.moving.set(request_id, Moving(source, target, view.now_ns))
-                state = LlumnixState(state.held, state.candidates, moving)
+                state = replace(state, moving=moving)
         return ClusterPlan((), tuple(migrations)), state
 
     @staticmethod
@@ -263,6 +263,4 @@ def _without(state: LlumnixState, request_id: int) -> LlumnixState:
 
 def _landed(state: LlumnixState, request_id: int) -> LlumnixState:
     """The request is not under way any more."""
-    if request_id not in state.moving:
-        return state
-    return LlumnixState(state.held, state.candidates, state.moving.delete(request_id))
+    return replace(state, moving=state.moving.delete(request_id)) if request_id in state.moving else state

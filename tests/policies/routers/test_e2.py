@@ -111,9 +111,7 @@ def test_loads_are_what_their_definition_says(mode: Any, steps: list[tuple[str, 
 def case_of(router: E2, state: E2State, keys: Keys) -> Case:
     """The costs of a prompt in a state."""
     prompt = request(0, keys).prompt
-    match = state.index.match(prompt)
-    args = router.prices, router.prior_output_tokens, router.load_mode
-    return Case.of(state.index, state.history, prompt, match, view().workers, *args)
+    return router.case(state, prompt, state.index.match(prompt), view().workers)
 
 
 def told(*holds: tuple[int, Keys]) -> E2State:
