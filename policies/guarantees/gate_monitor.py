@@ -7,6 +7,7 @@ let in by the gate if the gate would choose its client, were the order in favour
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
@@ -34,21 +35,19 @@ from fairsched.policies.vectors import grown
 _WAITS, _FAVOURED = 0, 1
 
 
+@attrs.define(eq=False)
 class _Call:
     """A request: its client, its prompt, its declared output and how much of it there was before this admission,
     whether it runs, what it computes and what it takes from the cache, and the KV that it was admitted with."""
 
-    __slots__ = ("cached_tokens", "client", "extend_tokens", "generated", "kv_tokens", "most", "prompt", "runs")
-
-    def __init__(self, client: int, prompt: Prompt, most: int, generated: int) -> None:
-        self.client = client
-        self.prompt = prompt
-        self.cached_tokens = 0
-        self.most = most
-        self.generated = generated
-        self.runs = False
-        self.extend_tokens = 0
-        self.kv_tokens = 0
+    client: int
+    prompt: Prompt
+    most: int
+    generated: int
+    runs: bool = False
+    extend_tokens: int = 0
+    cached_tokens: int = 0
+    kv_tokens: int = 0
 
 
 class GateMonitor:

@@ -153,10 +153,6 @@ def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Clie
 # --- how long a client waits ------------------------------------------------------------------------------------------
 # D-A.2-time with every term at its largest: while f waits and is not admitted, a times that wait is at most R_f + the
 # sum over every other g of 2 Q_g + U_g - 1 + D Q_g / Q_f, for a worker that charges at least a cost units a second
-# (D-A.2-weighted, summed up as D-A.2-time is; docs/reference/theorems.md).  The configuration bounds what the state of
-# the gate may be: R_f and the debt D are at most U_f - 1, since a client that owes was admitted for a token at least.
-# (D-A.2-weighted, summed up as D-A.2-time is).  The configuration bounds what the state of the gate may be: R_f and the
-# debt D are at most U_f - 1, since a client that owes anything was admitted for a token at least.
 # (D-A.2-weighted, summed up as D-A.2-time is; docs/reference/theorems.md).  The configuration bounds what the state
 # of the gate may be: R_f and the debt D are at most U_f - 1, since a client that owes anything was admitted for a
 # token at least.

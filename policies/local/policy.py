@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import attrs
-import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.events import (
     Admitted,
@@ -72,7 +72,7 @@ class SharedGate:
         return self.gate.credit()
 
     def checkout(self, state: AnyLocalState, credit: Any, worker: int) -> AnyLocalState:
-        return msgspec.structs.replace(state, gate=self.gate.checkout(state.gate, credit, worker))
+        return replace(state, gate=self.gate.checkout(state.gate, credit, worker))
 
     def commit(self, credit: Any, state: AnyLocalState, worker: int) -> Any:
         return self.gate.commit(credit, state.gate, worker)
@@ -201,16 +201,16 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
         state = enter(self, state, turn, entry, event.extend_tokens, cache, cut)
-        return msgspec.structs.replace(state, gate=self.gate.after(state.gate, turn))
+        return replace(state, gate=self.gate.after(state.gate, turn))
 
     def _settled(self, state: AnyLocalState, event: Settled) -> AnyLocalState:
         flight = state.flights[event.request_id]
         context, charged = flight.entry.context_tokens, self.gate.charged
-        settled = msgspec.structs.replace(flight, extend_tokens=event.extend_tokens)
+        settled = replace(flight, extend_tokens=event.extend_tokens)
         more = charged(event.extend_tokens, context - event.extend_tokens)
         more -= charged(flight.extend_tokens, context - flight.extend_tokens)
         gate = self.gate.settled(state.gate, event.client, more, state.queue.heads) if more else state.gate
-        return msgspec.structs.replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
+        return replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
 
     def _prefilled(self, state: AnyLocalState, event: Prefilled) -> AnyLocalState:
         """The end of a step that computed a prompt is when those who wait may be ranked together."""
@@ -221,7 +221,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             computing = computing.delete(event.request_id)
         elif queue is state.queue:
             return state
-        return msgspec.structs.replace(state, queue=queue, computing=computing)
+        return replace(state, queue=queue, computing=computing)
 
     def _decoded(self, state: AnyLocalState, event: Decoded) -> AnyLocalState:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
@@ -261,7 +261,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             if not event.uncomputed_tokens:
                 return state
             gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.queue.heads)
-            return msgspec.structs.replace(state, gate=gate)
+            return replace(state, gate=gate)
         return self._gone(state, event.request_id, event.client)
 
     def _rejected(self, state: AnyLocalState, event: Rejected) -> AnyLocalState:
@@ -295,7 +295,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         """A weight may be set before the client's first request: then its head is none yet."""
         gate = self.gate.configured(state.gate, event.client, event.weight, event.groups)
         queue = with_groups(state.queue, event.client + 1) if self.gate.grouped else state.queue
-        return msgspec.structs.replace(state, gate=gate, queue=queue)
+        return replace(state, gate=gate, queue=queue)
 
     def _worker_left(self, state: AnyLocalState, event: WorkerLeft) -> AnyLocalState:
         """Nothing waits, runs or is cached there any more; what clients owe stays.  O(what was there)."""
@@ -303,7 +303,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             state = self._out(state, request_id)
         for request_id in sorted(state.queue.entries):
             state = self._gone(state, request_id, state.queue.entries[request_id].request.client)
-        return msgspec.structs.replace(state, cache=PrefixCache(), ledger=self._no_ledger)
+        return replace(state, cache=PrefixCache(), ledger=self._no_ledger)
 
     # --- answering --------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NUMPY, Algebra, Bools, Ints, Mask, Point, Vector
 from fairsched.model.events import Event
@@ -267,20 +268,20 @@ def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tu
     entries = list(before.entries.values())
     if anew:
         entries += [flight.entry for flight in flights.values()]
-        entries = [msgspec.structs.replace(entry, position=NO_POSITION) for entry in entries]
+        entries = [replace(entry, position=NO_POSITION) for entry in entries]
     # Ages tell requests apart that are there; where there are none, they begin anew, and so do the lines.
     queue = Queue(arrivals=before.arrivals if entries or not anew else 0, extensions=extensions)
     if lines is not None and counts and not anew:
         emptied = BypassLines(Map({group: Line(left=line.left) for group, line in lines.lines.items()}))
-        queue = msgspec.structs.replace(queue, extensions=queue.extended(emptied))
-    queue = msgspec.structs.replace(queue, extensions=queue.extended(Promotions(steps_of(before))))
+        queue = replace(queue, extensions=queue.extended(emptied))
+    queue = replace(queue, extensions=queue.extended(Promotions(steps_of(before))))
     # Where steps are not counted any more, requests that run were admitted so many steps before the first.
     forgotten = steps_of(before) - steps_of(queue)
     for entry in sorted(entries, key=lambda entry: entry.age):
         queue = join(queue, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
     for request_id, flight in state.flights.items():
         entry = queue.entries[request_id] if anew else flight.entry
-        flight = msgspec.structs.replace(flight, entry=entry, since=flight.since - forgotten)
+        flight = replace(flight, entry=entry, since=flight.since - forgotten)
         flights = flights.set(request_id, flight)
         if anew:
             group = group_of(new.gate, entry.request.client)
@@ -320,7 +321,7 @@ def _other_quanta(
             np.add.at(promised, nodes[: len(in_flight)], in_flight[: len(nodes)])
         promised[ROOT] = 0
     q = reconfigure(NUMPY, state.q, quanta)
-    return msgspec.structs.replace(state, q=q, quantum=quanta, in_flight=promised)
+    return replace(state, q=q, quantum=quanta, in_flight=promised)
 
 
 def _clients(state: AnyLocalState) -> int:
@@ -366,4 +367,4 @@ def keep_debts(policy: AnyLocalPolicy, last: Any, history: Iterable[Event]) -> A
     waited = {entry.request.client for entry in last.queue.entries.values()}
     for client in sorted({entry.request.client for entry in told.queue.entries.values()} - waited):
         gate = policy.gate.joined(gate, client, heads, False)
-    return migrate(policy, msgspec.structs.replace(told, gate=gate, queue=queue), policy)
+    return migrate(policy, replace(told, gate=gate, queue=queue), policy)

@@ -59,11 +59,7 @@ def rebalanced(batch: PlacementBatch, off: list[int], placed: Sequence[Placed]) 
         each = now[best[1]]
         now[best[1]] = attrs.evolve(each, row=target)
         off[source], off[target] = moved(off[source], off[target], size(batch, each.wanted))
-        batch.drop(source, each.wanted, _deadline(batch, now, source))
+        stay = (one.wanted.deadline_ns for one in now if one.row == source)
+        batch.drop(source, each.wanted, min([batch.rows[source].deadline_ns, *stay]))
         batch.take(target, each.wanted)
     return tuple(now)
-
-
-def _deadline(batch: PlacementBatch, placed: Sequence[Placed], row: int) -> int:
-    """The earliest deadline of a row and of what was placed there."""
-    return min([batch.rows[row].deadline_ns, *(each.wanted.deadline_ns for each in placed if each.row == row)])
