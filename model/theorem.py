@@ -45,7 +45,7 @@ class Theorem:
     id: str
     statement: str
     source: str
-    assumptions: tuple[Assumption, ...]
+    assumptions: tuple[Assumption, ...] = ()
     bound: str = ""
     bound_cost: Callable[[int, int, int, int], int] | None = attrs.field(default=None, eq=False)
     scope: Scope = Scope.ALL_N

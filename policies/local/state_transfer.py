@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from fairsched.model.algebra import NUMPY, Algebra, Bools, Ints, Mask, Point, Vector
 from fairsched.model.events import Event
-from fairsched.model.request import Prompt
+from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     EQUAL_QUANTA,
@@ -67,8 +67,7 @@ from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, gr
 from fairsched.policies.orders import NO_POSITION, BypassLines, Line, Promotions, waits_for_prefix
 from fairsched.policies.vectors import grown
 
-# --- theorems, proved in fairsched.verify.proofs.gates.state_transfer
-# ------------------------------------------------------------
+# --- theorems, proved in fairsched.verify.proofs.gates.state_transfer -------------------------------------------------
 
 _INTERVAL = (
     MEM_RESERVE,
@@ -95,7 +94,6 @@ SWAP_V = Theorem(
     "swap-V",
     "where D-range holds, V-4.3 holds after deficits became counters, with the same U; each debt stays the same",
     "this library; for any weights",
-    (),
     bound="U_i",
 )
 SWAP_D = Theorem(
@@ -103,7 +101,6 @@ SWAP_D = Theorem(
     "where V-4.3 holds, D-range holds after counters became deficits, with the same U; a client ahead of the lowest "
     "owes at least that",
     "this library; for any weights",
-    (),
     bound="[1 - U_i, 1]",
 )
 SWAP_GAP_V = Theorem(
@@ -243,7 +240,8 @@ def migrate(old: AnyLocalPolicy, state: Any, new: AnyLocalPolicy) -> Any:
         other = new if isinstance(old, ComposedPolicy) else old
         raise MigrationError(f"{type(other).__name__} is no composed policy, and its state cannot be carried over")
     _check(old, state, new)
-    size = len(state.queue.heads) if old.gate.grouped else _clients(state)
+    there = max((request.client for request in _requests(state)), default=-1) + 1
+    size = len(state.queue.heads) if old.gate.grouped else there
     queue, flights = _queue(old, state, new)
     queue = with_groups(queue, size) if new.gate.grouped else queue
     computing = state.computing if waits_for_prefix(new.order) else Map[int, Prompt]()
@@ -324,10 +322,10 @@ def _other_quanta(
     return replace(state, q=q, quantum=quanta, in_flight=promised)
 
 
-def _clients(state: AnyLocalState) -> int:
-    """One more than the largest client that waits or runs."""
+def _requests(state: AnyLocalState) -> list[Request]:
+    """What waits and what runs."""
     entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
-    return 1 + max((entry.request.client for entry in entries), default=-1)
+    return [entry.request for entry in entries]
 
 
 def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> None:
@@ -342,11 +340,10 @@ def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> No
         raise MigrationError(
             f"{new.name} reserves outputs, and {len(state.flights)} requests run without: preempt them first"
         )
-    entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
-    for entry in entries:
-        refusal = new.refuses(entry.request)
+    for request in _requests(state):
+        refusal = new.refuses(request)
         if refusal is not None:
-            raise MigrationError(f"{new.name} would never admit request {entry.request.id}: {refusal}; end it first")
+            raise MigrationError(f"{new.name} would never admit request {request.id}: {refusal}; end it first")
 
 
 def keep_debts(policy: AnyLocalPolicy, last: Any, history: Iterable[Event]) -> Any:

@@ -36,14 +36,12 @@ P_BL_1 = Theorem(
     "P-BL-1",
     "the exact groups save as many tokens as any partition of the prompts can with one level of sharing",
     SOURCE,
-    (),
     scope=Scope.TESTED,
 )
 P_BL_2 = Theorem(
     "P-BL-2",
     "the paper's greedy groups save at most as much as the exact ones, and at least as much as without forking",
     "BatchLLM, algorithm 1 as printed; this library",
-    (),
     scope=Scope.TESTED,
 )
 P_BL_3 = Theorem(
@@ -51,7 +49,6 @@ P_BL_3 = Theorem(
     "every prompt is in one group and begins with its group's prefix; prefixes computed once and what is behind them "
     "add up to all tokens less those saved",
     SOURCE,
-    (),
     scope=Scope.TESTED,
 )
 THEOREMS = (P_BL_1, P_BL_2, P_BL_3)

@@ -61,7 +61,6 @@ P_LL_2 = Theorem(
     "P-LL-2",
     "no request is moved from a worker to one that is not freer, so what was moved does not come back at once",
     "this library; follows from P-LL-1's check",
-    (),
 )
 
 Ratio = tuple[int, int]

@@ -28,7 +28,6 @@ P_RR_1 = Theorem(
     "P-RR-1",
     "on a fixed set of workers the requests placed at two workers differ by at most the constant",
     "folklore",
-    (),
     bound="1",
 )
 """For per-client round robin: those of each client."""
@@ -139,7 +138,6 @@ P_P2C_1 = Theorem(
     "two different workers are drawn, and the one chosen has no longer a queue than the other: one that alone has the "
     "longest is never chosen, if there is another",
     "Mitzenmacher 2001; that the two differ is our decision",
-    (),
 )
 
 

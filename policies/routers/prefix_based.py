@@ -118,14 +118,11 @@ class LongestPrefixRouter(Router[HeldState]):
         return HeldState(PrefixIndex.empty(1))
 
     def check(self, state: HeldState) -> None:
-        """The index is sound."""
         state.index.check()
 
     def observe(self, state: HeldState, event: Event) -> HeldState:
-        """Caches filled and emptied, workers gone or come anew."""
-        if isinstance(event, Cached | Evicted | WorkerLeft | WorkerJoined):
-            return HeldState(followed(state.index, event))
-        return state
+        index = followed(state.index, event)
+        return state if index is state.index else HeldState(index)
 
     def route(self, state: HeldState, request: Request, view: ClusterView) -> tuple[Dispatch, HeldState]:
         index, prompt = state.index, request.prompt

@@ -151,20 +151,16 @@ class PlacementTracker:
         clock = worker.clock if alone else worker.clock + event.steps
         worker = replace(worker, clock=clock, fresh=())
         for request_id in fresh:
-            member = worker.members[request_id]
-            begun = replace(member, start=clock - event.steps)
+            begun = replace(worker.members[request_id], start=clock - event.steps)
             worker = self.refiled(worker, request_id, begun)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
     def _first_token(self, state: AladdinState, event: Prefilled) -> AladdinState:
-        worker = state.workers.get(event.worker)
-        if worker is None or event.request_id not in worker.members:
+        worker = state.workers.get(event.worker, EMPTY_WORKER)
+        member = worker.members.get(event.request_id)
+        if member is None or member.start is not None:
             return state
-        member = worker.members[event.request_id]
-        if member.start is not None:
-            return state
-        member = replace(member, first_ns=event.time_ns)
-        members = worker.members.set(event.request_id, member)
+        members = worker.members.set(event.request_id, replace(member, first_ns=event.time_ns))
         worker = replace(worker, members=members, fresh=(*worker.fresh, event.request_id))
         return replace(state, workers=state.workers.set(event.worker, worker))
 
@@ -179,10 +175,10 @@ class PlacementTracker:
 
     def _preempted(self, state: AladdinState, event: Preempted) -> AladdinState:
         """Note that the request is computed again, with what it has produced."""
-        worker = state.workers.get(event.worker)
-        if worker is None or event.request_id not in worker.members:
+        worker = state.workers.get(event.worker, EMPTY_WORKER)
+        member = worker.members.get(event.request_id)
+        if member is None:
             return state
-        member = worker.members[event.request_id]
         again = member.anew(event.generated_tokens - member.generated, worker.clock)
         worker = self.refiled(worker, event.request_id, again)
         return replace(state, workers=state.workers.set(event.worker, worker))
@@ -228,9 +224,8 @@ class PlacementTracker:
 
     def saves(self, member: Member) -> int:
         """Return its rank among those that have saved time."""
-        start = 0 if member.start is None else member.start
-        targets = self.theta_percent, self.tpot_ns
-        saved: int = saved_from(self.slack, *targets, start, member.first_ns, member.output_tokens)
+        begun = member.start or 0, member.first_ns, member.output_tokens
+        saved: int = saved_from(self.slack, self.theta_percent, self.tpot_ns, *begun)
         return saved
 
     def refiled(self, worker: Believed, request_id: int, member: Member) -> Believed:
@@ -264,22 +259,14 @@ class PlacementTracker:
 
 def holding(state: AladdinState, held: Held) -> AladdinState:
     """Return the state in which the request is held."""
-    request = held.request
-    return replace(
-        state,
-        held=state.held.set(request.id, held),
-        waiting=state.waiting.add((request.arrival_ns, request.id)),
-    )
+    i, arrival_ns = held.request.id, held.request.arrival_ns
+    return replace(state, held=state.held.set(i, held), waiting=state.waiting.add((arrival_ns, i)))
 
 
 def released(state: AladdinState, held: Held) -> AladdinState:
     """Return the state in which it is held no more."""
-    request = held.request
-    return replace(
-        state,
-        held=state.held.delete(request.id),
-        waiting=state.waiting.remove((request.arrival_ns, request.id)),
-    )
+    i, arrival_ns = held.request.id, held.request.arrival_ns
+    return replace(state, held=state.held.delete(i), waiting=state.waiting.remove((arrival_ns, i)))
 
 
 def without_worker(state: AladdinState, worker: int) -> AladdinState:

@@ -125,9 +125,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
     @property
     def lines(self) -> Performance:
         """The workers' lines."""
-        if self.performance is not None:
-            return self.performance
-        return Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
+        return self.performance or Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
 
     def rules(self, checks: str = "bcde") -> Rules:
         """What placements are held to."""

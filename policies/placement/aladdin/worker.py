@@ -38,18 +38,9 @@ class Member(msgspec.Struct, frozen=True, gc=False):
     first_ns: int = 0
     over: bool = False
 
-    @property
-    def begun(self) -> int:
-        """Where its output begins on the worker's clock."""
-        return self.came if self.start is None else self.start
-
-    @property
-    def end(self) -> int:
-        """The last iteration in which it is foreseen to hold memory."""
-        return self.begun + self.output_tokens
-
     def ranked(self, request_id: int) -> tuple[int, int, int]:
-        """Return its entry of `Believed.ends`; its context at iteration k is `level` + k."""
+        """Return its entry of `Believed.ends`: the last iteration in which it is foreseen to hold memory, its id, and
+        its level; its context at iteration k is level + k."""
         begun = self.came if self.start is None else self.start
         return begun + self.output_tokens, request_id, self.prompt_tokens - begun
 
@@ -171,9 +162,10 @@ def _changed(worker: Believed, request_id: int, member: Member, saves: int, step
 
 def with_ghost(worker: Believed, request_id: int, member: Member) -> Believed:
     """Return the worker with a ghost of a request that ended before its foreseen end."""
-    if member.end <= worker.clock or member.over:
+    end, _, _ = member.ranked(request_id)
+    if end <= worker.clock or member.over:
         return worker
-    ghost = Ghost(member.end, request_id, member.prompt_tokens, member.output_tokens)
+    ghost = Ghost(end, request_id, member.prompt_tokens, member.output_tokens)
     size = (1, ghost.prompt_tokens, ghost.output_tokens)
     return replace(worker, ghosts=worker.ghosts.add(ghost), ghost=worker.ghost.plus(*size))
 

@@ -219,22 +219,6 @@ def test_a_prefix_leaves_a_worker_that_is_too_heavy() -> None:
     assert rebalanced(0, [3, 1], 150, "heaviest", [3, 9].__getitem__) == 1
 
 
-def test_the_printed_rule_lets_loads_drift_apart() -> None:
-    """F-E2-3 in the long: 2,000 requests for prefixes of the second heaviest, as printed and per source."""
-
-    def play(rule: Any) -> list[int]:
-        loads = [10, 10, 1]
-        for _ in range(2_000):
-            target = sorted(range(3), key=lambda i: (-loads[i], i))[1]
-            loads[rebalanced(target, loads, 150, rule, loads.__getitem__)] += 1
-        return sorted(loads, reverse=True)
-
-    assert play("heaviest")[2] == 1
-    assert play("heaviest")[0] > 1_000
-    most, middle, least = play("per-source")
-    assert max(most, middle) <= 1.5 * least + 1
-
-
 def test_a_request_goes_nowhere_where_it_cannot_fit() -> None:
     """The only holder, the lightest and the cheapest are passed over if too small; if all are, nothing is learnt."""
     state = told((0, (1,) * 6))
