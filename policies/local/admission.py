@@ -84,13 +84,13 @@ class AdmissionPass:
                 break
             group = None
         if self.admissions:
-            gate = self.gate.after(self.state.gate, turn)
-            return self._plan(), replace(self.state, gate=gate)
+            return self._decided()
         return step_plan(self.batch, (), self._valid_steps(group)), self.state
 
-    def _plan(self) -> StepPlan:
+    def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
-        return replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
+        plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
+        return plan, replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
 
     def run_only(self, group: int, request_id: int) -> tuple[StepPlan, AnyLocalState] | None:
         """Admit that request, if gate, memory and budget give it the next place, and no other one; None if not."""
@@ -99,14 +99,11 @@ class AdmissionPass:
         entry = self._head(group)
         if entry is None or entry.request.id != request_id or self._capped(group, entry) or not self._admit(entry):
             return None
-        gate = self.gate.after(self.state.gate, self.turn)
-        return self._plan(), replace(self.state, gate=gate)
+        return self._decided()
 
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
         stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
-        if self.batching.reserve == "static":
-            return stays
         grows = growth_steps(view, self.batching)
         return grows if stays is None else stays if grows is None else min(stays, grows)
 
@@ -202,7 +199,9 @@ def step_plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int 
 
 
 def growth_steps(view: WorkerView, batching: Batching) -> int | None:
-    """For how many steps outputs that grow into free memory still fit."""
+    """For how many steps outputs that grow into free memory still fit; None where outputs are reserved."""
+    if batching.reserve == "static":
+        return None
     free = view.kv_free_tokens - batching.withheld(view.kv_capacity_tokens)
     return max(free // view.growing, 1) if view.growing else None
 

@@ -53,8 +53,7 @@ def swapping_step(
         plan, decided = admissions.run()
         free, moved = admissions.free, admissions.moved
     else:
-        optimistic = policy.batching.reserve == "optimistic"
-        plan = step_plan(batch, (), growth_steps(view, policy.batching) if optimistic else None)
+        plan = step_plan(batch, (), growth_steps(view, policy.batching))
     head, output = _head(policy, decided, view, plan), _output(policy, view, plan)
     short_of_head = head is not None and (free < head.reach or head.seats)
     for wants in (head if short_of_head else None, output if output is not None and free < output.must else None):
@@ -99,12 +98,7 @@ def _swap(policy: Composition) -> Swap:
 
 
 def _victims(
-    policy: Composition,
-    state: AnyLocalState,
-    view: WorkerView,
-    wants: _Wants,
-    free: int,
-    moved: int,
+    policy: Composition, state: AnyLocalState, view: WorkerView, wants: _Wants, free: int, moved: int
 ) -> tuple[tuple[int, ...], AnyLocalState]:
     """The requests swapped out for that in this step, and the state after; none where they would not be enough."""
     swap = _swap(policy)

@@ -22,7 +22,7 @@ change finds all thresholds, without trying the ancestors of each node.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 import numpy as np
@@ -149,7 +149,7 @@ def grouped(tree: BatchTree, hosts: Sequence[int]) -> PrefixGroups:
 
 
 Grouping = Literal["exact", "greedy", "greedy-absorb-last", "whole", "longest"]
-GROUPINGS: tuple[Grouping, ...] = ("exact", "greedy", "greedy-absorb-last", "whole", "longest")
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 """The exact groups, the paper's two, one for each child of the root, and each prompt at its deepest node."""
 
 
@@ -222,7 +222,7 @@ def _of_top_nodes(tree: BatchTree, parents: list[int]) -> PrefixGroups:
 
 
 GroupOrder = Literal["per_request", "paper", "known_lengths"]
-GROUP_ORDERS: tuple[GroupOrder, ...] = ("per_request", "paper", "known_lengths")
+GROUP_ORDERS: tuple[GroupOrder, ...] = get_args(GroupOrder)
 SCALE_BITS = 96
 """Ratios below 2^40 tokens that differ do so by more than 2^-80: scaled so far, their whole parts differ."""
 

@@ -26,22 +26,8 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
-from fairsched.model.events import (
-    NOWHERE,
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Evicted,
-    Finished,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.pricing import Rates
@@ -49,7 +35,7 @@ from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.gates import DeficitGate, DeficitState
-from fairsched.policies.routers.prefix_based import cached_tokens, followed, held_blocks, shareable_blocks, trimmed
+from fairsched.policies.routers.prefix_based import cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.validators import not_negative, positive
 
 NO_HEADS: Ints = np.zeros(0, np.int64)
@@ -110,16 +96,16 @@ class Room:
         """
         prompt = head.request.prompt
         need = prompt.tokens + head.request.max_output_tokens
+        held = head.match.blocks_by_worker(max(self.tokens) + 1)
         found: tuple[int, int, int, int] | None = None
         for worker, tokens in self.tokens.items():
-            cached = cached_tokens(prompt, held_blocks(head.match, worker))
+            cached = cached_tokens(prompt, held[worker])
             if need - cached <= tokens and self.places[worker] > 0:
                 counts = cached if cached * 100 >= match_percent_min * prompt.tokens else 0
                 found = max(found or (-1, 0, 0, 0), (counts, tokens, -worker, cached))
         return None if found is None else (-found[2], found[3])
 
     def take(self, worker: int, tokens: int) -> WorkerLoad:
-        """A request goes there."""
         self.tokens[worker] -= tokens
         self.places[worker] -= 1
         return self.loads[worker]
@@ -234,24 +220,24 @@ class CentralDLPM(ClusterPolicy[CentralState]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: CentralState, event: Event) -> CentralState:
+    def observe(self, state: CentralState, event: events.Event) -> CentralState:
         match event:
-            case Decoded():
+            case events.Decoded():
                 return replace(state, gate=self.gate.decoded(state.gate, event.clients, event.tokens))
-            case Arrived() if event.worker == NOWHERE:
+            case events.Arrived() if event.worker == events.NOWHERE:
                 return self._comes(state, event.request)
-            case Admitted() if event.request_id in state.sent:
+            case events.Admitted() if event.request_id in state.sent:
                 return self._admitted(state, event)
-            case Evicted() | Cached():
+            case events.Evicted() | events.Cached():
                 return replace(state, index=followed(state.index, event))
-            case Finished() | Rejected():
+            case events.Finished() | events.Rejected():
                 return self._gone(state, event.request_id, event.client)
-            case Cancelled():
+            case events.Cancelled():
                 state = self._settled(state, event.client, -event.uncomputed_tokens if event.was_running else 0)
                 return self._gone(state, event.request_id, event.client)
-            case ClientConfigured():
+            case events.ClientConfigured():
                 return replace(state, gate=self.gate.configured(state.gate, event.client, event.weight))
-            case WorkerLeft() | WorkerJoined():
+            case events.WorkerLeft() | events.WorkerJoined():
                 return self._without(state, event)
             case _:
                 return state
@@ -270,7 +256,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         queue = (*state.waiting.get(request.client, ()), request)
         return replace(state, waiting=state.waiting.set(request.client, tuple(sorted(queue, key=lambda each: each.id))))
 
-    def _admitted(self, state: CentralState, event: Admitted) -> CentralState:
+    def _admitted(self, state: CentralState, event: events.Admitted) -> CentralState:
         """What was kept free is taken, and what was computed otherwise than planned is charged, or all of it if it is
         computed again."""
         sent = state.sent[event.request_id]
@@ -293,7 +279,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         on_the_way = tuple(each for each in state.on_the_way if each.request_id != request_id)
         return replace(state, sent=state.sent.delete(request_id), on_the_way=on_the_way)
 
-    def _without(self, state: CentralState, event: WorkerLeft | WorkerJoined) -> CentralState:
+    def _without(self, state: CentralState, event: events.WorkerLeft | events.WorkerJoined) -> CentralState:
         """What was on its way there comes back; what was there comes again by itself."""
         on_the_way = {each.request_id for each in state.on_the_way if each.worker == event.worker}
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == event.worker):

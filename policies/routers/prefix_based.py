@@ -16,7 +16,7 @@ from immutables import Map
 
 from fairsched.model.events import Cached, Event, Evicted, WorkerJoined, WorkerLeft
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, walk
+from fairsched.model.prefix_cache import ROOT, PrefixIndex, walk
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
@@ -35,11 +35,6 @@ def shareable_blocks(index: PrefixIndex, prompt: Prompt) -> int:
 def cached_tokens(prompt: Prompt, blocks: int) -> int:
     """Tokens that need not be computed where the first `blocks` blocks are held; at least one always must be."""
     return min(blocks, prompt.reusable_blocks) * prompt.block_tokens
-
-
-def held_blocks(match: Match, worker: int) -> int:
-    """Blocks of the matched prompt that the worker holds.  O(levels)."""
-    return next((level.blocks for level in match.levels if level.workers >> worker & 1), 0)
 
 
 def holds(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int, node: int = ROOT) -> bool:

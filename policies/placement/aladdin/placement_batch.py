@@ -17,8 +17,10 @@ from fairsched.model.latency import Performance
 from fairsched.policies.placement.aladdin.limits import (
     Amount,
     Profile,
+    apart,
     context_cost,
     decode_slack,
+    moved,
     norm_normalised,
     norm_printed,
     peak_kv,
@@ -27,50 +29,9 @@ from fairsched.policies.placement.aladdin.limits import (
     profile_of,
     profile_slack,
     stall_slack,
+    weight,
 )
 from fairsched.policies.placement.aladdin.worker import Believed, Sums
-
-# --- memory of all workers side by side -------------------------------------------------------------------------------
-
-
-class MemoryTable:
-    """(e) for all workers side by side, as they were when the heartbeat began: where a request surely has no memory.
-
-    Where memory is short, nearly every worker refuses nearly every request.  Two iterations of each worker decide most
-    cases: the one to come, and `fullest_at`, in which its requests hold most.  A request that passes both may still be
-    refused: `profile_slack`, about which the theorems are, judges each placement.
-    """
-
-    def __init__(self, performance: Performance, workers: Sequence[Believed], capacity: Ints) -> None:
-        """O(requests of all workers)."""
-        p = self.performance = performance
-        self.capacity = capacity
-        self.clocks = np.array([worker.clock for worker in workers], np.int64)
-        counts = np.array([worker.ends.size for worker in workers], np.int64)
-        row = np.repeat(np.arange(len(workers)), counts)
-        place = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
-        flat = np.fromiter(chain.from_iterable(chain.from_iterable(worker.ends for worker in workers)), np.int64)
-        ends, left = flat[0::3], counts[row] - place
-        levels = np.zeros((len(workers), 1 + counts.max(initial=0)), np.int64)
-        levels[row, place] = flat[2::3]
-        levels = levels[:, ::-1].cumsum(axis=1)[:, ::-1]
-        self.now = p.kv_token * (levels[:, 0] + counts * self.clocks) + p.kv_constant * counts
-        # One more request grows along with the others, and counts with what it holds at each end.
-        with_one_more = np.full(levels.shape, np.iinfo(np.int64).min)
-        with_one_more[row, place] = p.kv_token * (levels[row, place] + (left + 1) * ends) + p.kv_constant * left
-        fullest = with_one_more.argmax(axis=1)
-        self.fullest = np.where(counts > 0, with_one_more[np.arange(len(workers)), fullest], 0)
-        self.fullest_at = np.zeros(len(workers), np.int64)
-        self.fullest_at[counts > 0] = ends[(counts.cumsum() - counts + fullest)[counts > 0]]
-
-    def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Bools:
-        """Where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for each."""
-        p = self.performance
-        grown = p.kv(prompt_tokens - self.clocks)
-        fits: Bools = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
-        fits &= self.now + p.kv(prompt_tokens) <= self.capacity
-        return fits
-
 
 Norm = Literal["normalised", "printed"]
 Reserve = Literal["lock-step", "peaks"]
@@ -124,6 +85,46 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     output_tokens: Amount
     counted_tokens: Amount
     deadline_ns: Amount = FOREVER_NS
+
+
+class MemoryTable:
+    """(e) for all workers side by side, as they were when the heartbeat began: where a request surely has no memory.
+
+    Where memory is short, nearly every worker refuses nearly every request.  Two iterations of each worker decide most
+    cases: the one to come, and `fullest_at`, in which its requests hold most.  A request that passes both may still be
+    refused: `profile_slack`, about which the theorems are, judges each placement.
+    """
+
+    def __init__(self, performance: Performance, rows: Sequence[Row]) -> None:
+        """O(requests of all workers)."""
+        p = self.performance = performance
+        self.capacity = column([row.capacity for row in rows])
+        workers = [row.believed for row in rows]
+        self.clocks = np.array([worker.clock for worker in workers], np.int64)
+        counts = np.array([worker.ends.size for worker in workers], np.int64)
+        row = np.repeat(np.arange(len(workers)), counts)
+        place = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(worker.ends for worker in workers)), np.int64)
+        ends, left = flat[0::3], counts[row] - place
+        levels = np.zeros((len(workers), 1 + counts.max(initial=0)), np.int64)
+        levels[row, place] = flat[2::3]
+        levels = levels[:, ::-1].cumsum(axis=1)[:, ::-1]
+        self.now = p.kv_token * (levels[:, 0] + counts * self.clocks) + p.kv_constant * counts
+        # One more request grows along with the others, and counts with what it holds at each end.
+        with_one_more = np.full(levels.shape, np.iinfo(np.int64).min)
+        with_one_more[row, place] = p.kv_token * (levels[row, place] + (left + 1) * ends) + p.kv_constant * left
+        fullest = with_one_more.argmax(axis=1)
+        self.fullest = np.where(counts > 0, with_one_more[np.arange(len(workers)), fullest], 0)
+        self.fullest_at = np.zeros(len(workers), np.int64)
+        self.fullest_at[counts > 0] = ends[(counts.cumsum() - counts + fullest)[counts > 0]]
+
+    def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Bools:
+        """Where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for each."""
+        p = self.performance
+        grown = p.kv(prompt_tokens - self.clocks)
+        fits: Bools = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
+        fits &= self.now + p.kv(prompt_tokens) <= self.capacity
+        return fits
 
 
 class PlacementBatch:
@@ -194,9 +195,7 @@ class PlacementBatch:
             norms[row] = -1
             refused += 1
             if refused == REFUSED and self.rules.reserve == "lock-step":
-                self.memory = self.memory or MemoryTable(
-                    self.performance, [r.believed for r in self.rows], self.capacity
-                )
+                self.memory = self.memory or MemoryTable(self.performance, self.rows)
                 norms[~self.memory.has_room(wanted.prompt_tokens, wanted.output_tokens)] = -1
         return None
 
@@ -230,7 +229,6 @@ class PlacementBatch:
         return int(np.where(could, norms, norms.max() + 1).argmin()) if could.any() else int(norms.argmin())
 
     def take(self, row: int, wanted: Wanted) -> None:
-        """The request goes there."""
         self.deadline[row] = min(self.deadline.item(row), wanted.deadline_ns)
         self._change(row, wanted, 1)
         self._come.setdefault(row, []).append(self._entry(row, wanted))
@@ -271,6 +269,58 @@ def column(values: Sequence[int]) -> Ints:
     return np.fromiter(values, np.int64, len(values))
 
 
+# --- re-balancing -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Placed:
+    """A request that was placed in this heartbeat, and the row where."""
+
+    request_id: int
+    row: int
+    wanted: Wanted
+
+
+def rebalanced(batch: PlacementBatch, placed: Sequence[Placed]) -> tuple[Placed, ...]:
+    """The placements after new requests went from workers that have more to do than was planned to those with less.
+
+    Source: Aladdin, section 4.4 and Algorithm 2, cleaned up.  A worker's error is by how much its iterations are longer
+    than the plan believed, in 10 ps (equation 3): requests that outlive their prediction count with their real context,
+    those that ended early against it.  A move carries the whole request, prompt included (Algorithm 2 omits it), so the
+    sum of errors stays.  It is accepted only if the constraints hold where the request goes.
+
+    From the worker with the largest error above 0 to the one with the smallest below, the request that leaves the two
+    least apart, until none helps.  Each move makes the sum of the errors' sizes smaller, so it ends.
+    """
+    p, rules, now = batch.performance, batch.rules, list(placed)
+    parts = [(row.believed.over, row.believed.ghost) for row in batch.rows]
+    off = [weight(p, rules.cost(over) - rules.cost(ghost), over.batch - ghost.batch) for over, ghost in parts]
+    sizes = [
+        weight(p, context_cost(each.wanted.prompt_tokens, each.wanted.counted_tokens, rules.gamma_percent), 1)
+        for each in placed
+    ]
+    while now:
+        source, target = off.index(max(off)), off.index(min(off))
+        if off[source] <= 0 or off[target] >= 0:
+            break
+        best: tuple[int, int] | None = None
+        for i, each in enumerate(now):
+            if each.row == source:
+                after = apart(*moved(off[source], off[target], sizes[i]))
+                if after < apart(off[source], off[target]) and (best is None or after < best[0]):
+                    best = (after, i) if batch.holds(target, each.wanted) else best
+        if best is None:
+            break
+        _, i = best
+        wanted = now[i].wanted
+        now[i] = attrs.evolve(now[i], row=target)
+        off[source], off[target] = moved(off[source], off[target], sizes[i])
+        stay = (each.wanted.deadline_ns for each in now if each.row == source)
+        batch.drop(source, wanted, min([batch.rows[source].deadline_ns, *stay]))
+        batch.take(target, wanted)
+    return tuple(now)
+
+
 # --- requests that are all there at once ------------------------------------------------------------------------------
 
 
@@ -285,10 +335,8 @@ def pack(rules: Rules, wanted: Sequence[Wanted], kv_capacity: int) -> tuple[int 
     >>> pack(rules, [Wanted(5, 5, 5)] * 3, 20)
     (0, 0, 1)
     """
-    batch = PlacementBatch(
-        rules, [Row(i, kv_capacity, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS) for i in range(len(wanted))]
-    )
-    at = []
+    rows = [Row(i, kv_capacity, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS) for i in range(len(wanted))]
+    batch, at = PlacementBatch(rules, rows), []
     for each in wanted:
         row = batch.choose(each)
         if row is not None:

@@ -1,6 +1,6 @@
 """What Aladdin believes: which requests are at which worker, which are held, and how long outputs were.
 
-A request is held, or at a worker; what is known of one worker is in `aladdin_worker`.  Decisions are in `aladdin`.
+A request is held, or at a worker; what is known of one worker is in `worker`.  Decisions are in `policy`.
 """
 
 from typing import Literal
@@ -10,20 +10,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events
 from fairsched.model.latency import Performance
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
@@ -117,30 +104,30 @@ class PlacementTracker:
         assert {(held.request.arrival_ns, i) for i, held in state.held.items()} == set(state.waiting)
         assert not set(state.held) & set(state.home)
 
-    def observe(self, state: AladdinState, event: Event) -> AladdinState:
+    def observe(self, state: AladdinState, event: events.Event) -> AladdinState:
         match event:
-            case Decoded():
+            case events.Decoded():
                 return self._decoded(state, event)
-            case Prefilled(remaining_tokens=0):
+            case events.Prefilled(remaining_tokens=0):
                 return self._first_token(state, event)
-            case Arrived() if event.worker == NOWHERE:
+            case events.Arrived() if event.worker == events.NOWHERE:
                 return holding(self.without(state, event.request.id), self.held(event.request, event.generated_tokens))
-            case Arrived():
+            case events.Arrived():
                 return self._at_worker(state, event)
-            case Preempted():
+            case events.Preempted():
                 return self._preempted(state, event)
-            case Finished():
+            case events.Finished():
                 return self._finished(state, event)
-            case Migrated() if state.home.get(event.request_id) != event.worker:
+            case events.Migrated() if state.home.get(event.request_id) != event.worker:
                 return state  # It is on its way to the worker where it is believed.
-            case Cancelled() | Rejected() | Migrated():
+            case events.Cancelled() | events.Rejected() | events.Migrated():
                 return self.without(state, event.request_id)
-            case WorkerLeft() | WorkerJoined():
+            case events.WorkerLeft() | events.WorkerJoined():
                 return without_worker(state, event.worker)
             case _:
                 return state
 
-    def _decoded(self, state: AladdinState, event: Decoded) -> AladdinState:
+    def _decoded(self, state: AladdinState, event: events.Decoded) -> AladdinState:
         """Count tokens for all that decode; requests with their first token begin.
 
         A step that only prefills gives a token to no other request, so the clock stands still.
@@ -155,7 +142,7 @@ class PlacementTracker:
             worker = self.refiled(worker, request_id, begun)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _first_token(self, state: AladdinState, event: Prefilled) -> AladdinState:
+    def _first_token(self, state: AladdinState, event: events.Prefilled) -> AladdinState:
         worker = state.workers.get(event.worker, EMPTY_WORKER)
         member = worker.members.get(event.request_id)
         if member is None or member.start is not None:
@@ -164,7 +151,7 @@ class PlacementTracker:
         worker = replace(worker, members=members, fresh=(*worker.fresh, event.request_id))
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _at_worker(self, state: AladdinState, event: Arrived) -> AladdinState:
+    def _at_worker(self, state: AladdinState, event: events.Arrived) -> AladdinState:
         """Believe the request at the worker where it arrived, whether or not it was sent there."""
         request_id = event.request.id
         if state.home.get(request_id) == event.worker:
@@ -173,7 +160,7 @@ class PlacementTracker:
         member = self.member(self.held(event.request, event.generated_tokens), event.time_ns)
         return self.joins(state, request_id, event.worker, member)
 
-    def _preempted(self, state: AladdinState, event: Preempted) -> AladdinState:
+    def _preempted(self, state: AladdinState, event: events.Preempted) -> AladdinState:
         """Note that the request is computed again, with what it has produced."""
         worker = state.workers.get(event.worker, EMPTY_WORKER)
         member = worker.members.get(event.request_id)
@@ -183,7 +170,7 @@ class PlacementTracker:
         worker = self.refiled(worker, event.request_id, again)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _finished(self, state: AladdinState, event: Finished) -> AladdinState:
+    def _finished(self, state: AladdinState, event: events.Finished) -> AladdinState:
         home = state.home.get(event.request_id)
         if home is None:
             return state
@@ -229,7 +216,6 @@ class PlacementTracker:
         return saved
 
     def refiled(self, worker: Believed, request_id: int, member: Member) -> Believed:
-        """Return the worker with an updated member."""
         was = worker.members[request_id]
         # First tokens are noted before they count: its old rank is without them.
         worker = workers.left(worker, request_id, self.saves(was))
@@ -242,7 +228,6 @@ class PlacementTracker:
         return replace(state, workers=state.workers.set(worker, believed), home=state.home.set(request_id, worker))
 
     def without(self, state: AladdinState, request_id: int) -> AladdinState:
-        """Return the state without the request."""
         held = state.held.get(request_id)
         if held is not None:
             return released(state, held)

@@ -13,7 +13,7 @@ without requests is what the paper calls a new one: it is the emptiest, under th
 A request that could not keep its targets on an empty worker, or was held for `patience_us`, goes to the least loaded.
 
 Assumptions: predictions are upper bounds for (e) and gamma = 100 (PredictionsBound), requests start when they are
-placed (StartsAtOnce).  Theorems: P-ALD-1 to P-ALD-8, `aladdin_limits`.  State: which requests are believed where.
+placed (StartsAtOnce).  Theorems: P-ALD-1 to P-ALD-8, `limits`.  State: which requests are believed where.
 """
 
 from collections.abc import Sequence
@@ -45,12 +45,14 @@ from fairsched.policies.placement.aladdin.limits import (
 from fairsched.policies.placement.aladdin.placement_batch import (
     FOREVER_NS,
     Norm,
+    Placed,
     PlacementBatch,
     Reserve,
     Row,
     Rules,
     Wanted,
     column,
+    rebalanced,
 )
 from fairsched.policies.placement.aladdin.placement_state import (
     AladdinState,
@@ -59,7 +61,6 @@ from fairsched.policies.placement.aladdin.placement_state import (
     Slack,
     released,
 )
-from fairsched.policies.placement.aladdin.rebalance import Placed, errors, rebalanced
 from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER, Believed, Member
 from fairsched.policies.validators import not_negative, one_of, percent, positive
 
@@ -124,17 +125,14 @@ class Aladdin(ClusterPolicy[AladdinState]):
 
     @property
     def lines(self) -> Performance:
-        """The workers' lines."""
         return self.performance or Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
 
     def rules(self, checks: str = "bcde") -> Rules:
-        """What placements are held to."""
         percents = self.theta_percent, self.gamma_percent
         return Rules(self.lines, self.tpot_us * 1_000, *percents, self.norm, self.reserve, checks)
 
     @cached_property
     def tracker(self) -> PlacementTracker:
-        """What follows requests and workers."""
         targets = self.ttft_us * 1_000, self.tpot_us * 1_000, self.theta_percent
         return PlacementTracker(self.lines, *targets, self.slack, self.errors == "follow")
 
@@ -147,9 +145,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
-        return self._heartbeat(
-            self._foreseen_anew(state, view), view, [i for _, i in islice(state.waiting, self.lookahead)]
-        )
+        waiting = [i for _, i in islice(state.waiting, self.lookahead)]
+        return self._heartbeat(self._foreseen_anew(state, view), view, waiting)
 
     def _heartbeat(
         self, state: AladdinState, view: ClusterView, waiting: Sequence[int], checks: str = "bcde"
@@ -164,14 +161,12 @@ class Aladdin(ClusterPolicy[AladdinState]):
             true = PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, True))
             for each in placed:
                 true.take(each.row, each.wanted)
-            placed = rebalanced(true, errors(true), placed)
+            placed = rebalanced(true, placed)
         dispatches = []
         for each in placed:
-            held = state.held[each.request_id]
-            worker = batch.rows[each.row].worker
-            state = released(state, held)
+            held, worker = state.held[each.request_id], batch.rows[each.row].worker
             member = self.tracker.member(held, view.now_ns)
-            state = self.tracker.joins(state, each.request_id, worker, member)
+            state = self.tracker.joins(released(state, held), each.request_id, worker, member)
             dispatches.append(Dispatch(each.request_id, worker))
         return ClusterPlan(tuple(dispatches)), state
 
@@ -248,10 +243,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
         if true:
             return batch, context
         over, ghost = believed.over, believed.ghost
-        context += context_cost(
-            ghost.prompt_tokens - over.prompt_tokens, ghost.output_tokens - over.output_tokens, gamma
-        )
-        return batch + ghost.batch - over.batch, context
+        prompts, outputs = ghost.prompt_tokens - over.prompt_tokens, ghost.output_tokens - over.output_tokens
+        return batch + ghost.batch - over.batch, context + context_cost(prompts, outputs, gamma)
 
     def _foreseen_anew(self, state: AladdinState, view: ClusterView) -> AladdinState:
         """Predict anew what outlived its prediction, and drop ghosts that ended.  O(workers + what changed)."""

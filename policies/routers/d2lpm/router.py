@@ -22,18 +22,8 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import events
 from fairsched.model.algebra import NUMPY
-from fairsched.model.events import (
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Event,
-    Evicted,
-    Finished,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.pricing import Rates, price
@@ -54,7 +44,7 @@ from fairsched.policies.routers.d2lpm.credit import (
     refund,
 )
 from fairsched.policies.routers.load_based import MEASURES, Measure
-from fairsched.policies.routers.prefix_based import cached_tokens, followed, held_blocks, shareable_blocks, trimmed
+from fairsched.policies.routers.prefix_based import cached_tokens, followed, shareable_blocks, trimmed
 from fairsched.policies.validators import not_negative, one_of, positive
 
 ACTIVE = -1
@@ -143,7 +133,8 @@ class D2LPM(Router[D2LPMState]):
         account = state.accounts.get(client) or NEW
         d = Sparse(account.deficits, self._quantum(state, client))
         load, d = self._chosen(d, match, self._blocks_min(prompt), view)
-        worker, held = load.worker, held_blocks(match, load.worker)
+        worker = load.worker
+        held = next((level.blocks for level in match.levels if level.workers >> worker & 1), 0)
         extend = prompt.tokens - cached_tokens(prompt, held)
         d = charge(SPARSE, d, worker, price(extend, self.input_rate))
         node = ROOT
@@ -188,24 +179,24 @@ class D2LPM(Router[D2LPMState]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
-        if isinstance(event, Finished):
+    def observe(self, state: D2LPMState, event: events.Event) -> D2LPMState:
+        if isinstance(event, events.Finished):
             return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
-        if isinstance(event, Evicted | Cached):
+        if isinstance(event, events.Evicted | events.Cached):
             sent = state.sent.get(event.owner)
             index = followed(state.index, event, ROOT if sent is None else sent.node)
             return state if index is state.index else replace(state, index=index)
-        if isinstance(event, Cancelled):
+        if isinstance(event, events.Cancelled):
             return self._cancelled(state, event)
-        if isinstance(event, Rejected):
+        if isinstance(event, events.Rejected):
             return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
-        if isinstance(event, WorkerLeft | WorkerJoined):
+        if isinstance(event, events.WorkerLeft | events.WorkerJoined):
             return self._without(state, event.worker)
-        if isinstance(event, ClientConfigured):
+        if isinstance(event, events.ClientConfigured):
             return self._configured(state, event.client, event.weight)
         return state
 
-    def _cancelled(self, state: D2LPMState, event: Cancelled) -> D2LPMState:
+    def _cancelled(self, state: D2LPMState, event: events.Cancelled) -> D2LPMState:
         """What waits unserved gets all back; what ran, or was preempted, what it had not computed."""
         served = event.was_running or event.generated_tokens > 0
         back = event.uncomputed_tokens if served else TOKENS_MAX

@@ -28,19 +28,7 @@ import attrs
 import msgspec
 from immutables import Map
 
-from fairsched.model.events import (
-    Admitted,
-    Cached,
-    Cancelled,
-    Decoded,
-    Event,
-    Evicted,
-    Finished,
-    Prefilled,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events
 from fairsched.model.latency import PRESETS, LatencyModel
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
@@ -167,28 +155,27 @@ class E2(Router[E2State]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: E2State, event: Event) -> E2State:
-        """Ends of requests, caches filled and emptied, workers gone, and how long requests waited."""
+    def observe(self, state: E2State, event: events.Event) -> E2State:
         match event:
-            case Prefilled() | Decoded():
+            case events.Prefilled() | events.Decoded():
                 return state
-            case Cached() | Evicted():
+            case events.Cached() | events.Evicted():
                 index = followed(state.index, event, state.ends.get(event.owner, ROOT))
                 return E2State(index, state.history, state.waits, state.ends)
-            case Finished():
+            case events.Finished():
                 history = state.history.ended(event.request_id, event.output_tokens)
                 return E2State(state.index, history, state.waits, state.ends)
-            case Cancelled() | Rejected():
+            case events.Cancelled() | events.Rejected():
                 return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends)
-            case Admitted():
+            case events.Admitted():
                 return self._admitted(state, event)
-            case WorkerLeft() | WorkerJoined():
+            case events.WorkerLeft() | events.WorkerJoined():
                 history, gone = state.history.without(event.worker)
                 return _without(E2State(followed(state.index, event), history, state.waits, state.ends), gone)
             case _:
                 return state
 
-    def _admitted(self, state: E2State, event: Admitted) -> E2State:
+    def _admitted(self, state: E2State, event: events.Admitted) -> E2State:
         """The first admission of a request ends its wait."""
         sent = state.history.open.get(event.request_id)
         if sent is None or not sent.waits:

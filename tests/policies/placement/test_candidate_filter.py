@@ -34,9 +34,8 @@ from fairsched.policies.placement.aladdin.limits import (
     profile_slack,
     stall_slack,
 )
-from fairsched.policies.placement.aladdin.placement_batch import MemoryTable
+from fairsched.policies.placement.aladdin.placement_batch import MemoryTable, Placed
 from fairsched.policies.placement.aladdin.placement_state import AladdinState
-from fairsched.policies.placement.aladdin.rebalance import Placed
 from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER
 
 HEARTBEAT_NS = 1_000
@@ -167,9 +166,7 @@ def test_memory_side_by_side_leaves_out_nobody_who_fits(world: dict[str, Any]) -
     state, workers = _begun(policy, world)
     state = policy._foreseen_anew(state, ClusterView(0, workers))
     rows = policy._rows(state, workers, 0, True)
-    memory = MemoryTable(
-        policy.lines, [row.believed for row in rows], np.array([row.capacity for row in rows], np.int64)
-    )
+    memory = MemoryTable(policy.lines, rows)
     prompts, outputs = (np.array(column)[:, None] for column in zip(*product(range(1, 13), repeat=2), strict=True))
     together = memory.has_room(prompts, outputs)
     for prompt, output, may in zip(prompts.ravel().tolist(), outputs.ravel().tolist(), together.tolist(), strict=True):
