@@ -104,6 +104,8 @@ class AdmissionPass:
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
         stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
+        if self.batching.reserve == "static":
+            return stays
         grows = growth_steps(view, self.batching)
         return grows if stays is None else stays if grows is None else min(stays, grows)
 
@@ -199,9 +201,7 @@ def step_plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int 
 
 
 def growth_steps(view: WorkerView, batching: Batching) -> int | None:
-    """For how many steps outputs that grow into free memory still fit; None where outputs are reserved."""
-    if batching.reserve == "static":
-        return None
+    """For how many steps outputs that grow into free memory still fit."""
     free = view.kv_free_tokens - batching.withheld(view.kv_capacity_tokens)
     return max(free // view.growing, 1) if view.growing else None
 

@@ -129,7 +129,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return swapping_step(self, state, view, batch, free)
         displaces = waits and preempts(self.order)
         if not displaces and (not waits or not batching.first_chunk(batch, 1)):
-            return step_plan(batch, (), growth_steps(view, batching)), state
+            return step_plan(batch, (), growth_steps(view, batching) if optimistic else None), state
         plan, decided = AdmissionPass(self, state, view, batch, free).run()
         if plan.admit or not displaces:
             return plan, decided

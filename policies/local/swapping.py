@@ -53,7 +53,8 @@ def swapping_step(
         plan, decided = admissions.run()
         free, moved = admissions.free, admissions.moved
     else:
-        plan = step_plan(batch, (), growth_steps(view, policy.batching))
+        optimistic = policy.batching.reserve == "optimistic"
+        plan = step_plan(batch, (), growth_steps(view, policy.batching) if optimistic else None)
     head, output = _head(policy, decided, view, plan), _output(policy, view, plan)
     short_of_head = head is not None and (free < head.reach or head.seats)
     for wants in (head if short_of_head else None, output if output is not None and free < output.must else None):

@@ -26,8 +26,22 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Cached,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Evicted,
+    Finished,
+    Rejected,
+    WorkerJoined,
+    WorkerLeft,
+)
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.pricing import Rates
@@ -220,24 +234,24 @@ class CentralDLPM(ClusterPolicy[CentralState]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: CentralState, event: events.Event) -> CentralState:
+    def observe(self, state: CentralState, event: Event) -> CentralState:
         match event:
-            case events.Decoded():
+            case Decoded():
                 return replace(state, gate=self.gate.decoded(state.gate, event.clients, event.tokens))
-            case events.Arrived() if event.worker == events.NOWHERE:
+            case Arrived() if event.worker == NOWHERE:
                 return self._comes(state, event.request)
-            case events.Admitted() if event.request_id in state.sent:
+            case Admitted() if event.request_id in state.sent:
                 return self._admitted(state, event)
-            case events.Evicted() | events.Cached():
+            case Evicted() | Cached():
                 return replace(state, index=followed(state.index, event))
-            case events.Finished() | events.Rejected():
+            case Finished() | Rejected():
                 return self._gone(state, event.request_id, event.client)
-            case events.Cancelled():
+            case Cancelled():
                 state = self._settled(state, event.client, -event.uncomputed_tokens if event.was_running else 0)
                 return self._gone(state, event.request_id, event.client)
-            case events.ClientConfigured():
+            case ClientConfigured():
                 return replace(state, gate=self.gate.configured(state.gate, event.client, event.weight))
-            case events.WorkerLeft() | events.WorkerJoined():
+            case WorkerLeft() | WorkerJoined():
                 return self._without(state, event)
             case _:
                 return state
@@ -256,7 +270,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         queue = (*state.waiting.get(request.client, ()), request)
         return replace(state, waiting=state.waiting.set(request.client, tuple(sorted(queue, key=lambda each: each.id))))
 
-    def _admitted(self, state: CentralState, event: events.Admitted) -> CentralState:
+    def _admitted(self, state: CentralState, event: Admitted) -> CentralState:
         """What was kept free is taken, and what was computed otherwise than planned is charged, or all of it if it is
         computed again."""
         sent = state.sent[event.request_id]
@@ -279,7 +293,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         on_the_way = tuple(each for each in state.on_the_way if each.request_id != request_id)
         return replace(state, sent=state.sent.delete(request_id), on_the_way=on_the_way)
 
-    def _without(self, state: CentralState, event: events.WorkerLeft | events.WorkerJoined) -> CentralState:
+    def _without(self, state: CentralState, event: WorkerLeft | WorkerJoined) -> CentralState:
         """What was on its way there comes back; what was there comes again by itself."""
         on_the_way = {each.request_id for each in state.on_the_way if each.worker == event.worker}
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == event.worker):

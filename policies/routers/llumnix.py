@@ -25,7 +25,18 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model import events
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Rejected,
+    WorkerLeft,
+)
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
@@ -125,24 +136,24 @@ class Llumnix(Router[LlumnixState]):
 
     # --- requests and workers ---------------------------------------------------------------------------------------
 
-    def observe(self, state: LlumnixState, event: events.Event) -> LlumnixState:
+    def observe(self, state: LlumnixState, event: Event) -> LlumnixState:
         match event:
-            case events.Arrived(worker=worker, request=request) if worker != events.NOWHERE:
+            case Arrived(worker=worker, request=request) if worker != NOWHERE:
                 prompt, context = request.prompt.tokens, request.prompt.tokens + event.generated_tokens
                 most = prompt + request.max_output_tokens
                 held = Held(worker, prompt, context, most, self._key(False, context, event.time_ns))
                 return _landed(_with(_without(state, request.id), request.id, held), request.id)
-            case events.Admitted(request_id=request_id):
+            case Admitted(request_id=request_id):
                 return self._changed(state, request_id, True, event.extend_tokens, event.time_ns)
-            case events.Preempted(request_id=request_id):
+            case Preempted(request_id=request_id):
                 known = state.held.get(request_id)
                 least = event.generated_tokens + (0 if known is None else known.prompt_tokens)
                 return self._changed(state, request_id, False, least, event.time_ns)
-            case events.Migrated():
+            case Migrated():
                 return _without(state, event.request_id)
-            case events.Finished() | events.Cancelled() | events.Rejected():
+            case Finished() | Cancelled() | Rejected():
                 return _landed(_without(state, event.request_id), event.request_id)
-            case events.WorkerLeft(worker=worker):
+            case WorkerLeft(worker=worker):
                 for request_id in [i for i, held in state.held.items() if held.worker == worker]:
                     state = _landed(_without(state, request_id), request_id)
         return state

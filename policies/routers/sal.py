@@ -60,14 +60,18 @@ class WindowMeans(msgspec.Struct, frozen=True):
             return self
         return WindowMeans(window, Sums(), self.now if window == self.window + 1 else Sums())
 
-    def seen(self, window: int, tokens: int, *, output: bool) -> "WindowMeans":
-        """With an input of so many tokens seen in this window, or an output.  O(1)."""
+    def with_input(self, window: int, tokens: int) -> "WindowMeans":
+        """With an input seen in this window.  O(1)."""
         means = self.at(window)
-        inputs, input_tokens, outputs, output_tokens = msgspec.structs.astuple(means.now)
-        if output:
-            grown = Sums(inputs, input_tokens, outputs + 1, output_tokens + tokens)
-        else:
-            grown = Sums(inputs + 1, input_tokens + tokens, outputs, output_tokens)
+        now = means.now
+        grown = Sums(now.inputs + 1, now.input_tokens + tokens, now.outputs, now.output_tokens)
+        return WindowMeans(means.window, grown, means.before)
+
+    def with_output(self, window: int, tokens: int) -> "WindowMeans":
+        """With an output seen in this window.  O(1)."""
+        means = self.at(window)
+        now = means.now
+        grown = Sums(now.inputs, now.input_tokens, now.outputs + 1, now.output_tokens + tokens)
         return WindowMeans(means.window, grown, means.before)
 
     def ratio(self, window: int, prior_input_tokens: int, prior_output_tokens: int) -> tuple[int, int]:
@@ -193,7 +197,7 @@ class SAL(Router[SALState]):
     def observe(self, state: SALState, event: Event) -> SALState:
         """The length of each output counts; a worker that is new or gone is not what it was when it was polled."""
         if type(event) is Finished:
-            means = state.means.seen(self._window(event.time_ns), event.output_tokens, output=True)
+            means = state.means.with_output(self._window(event.time_ns), event.output_tokens)
             return SALState(state.polled_ns, state.estimates, means)
         if (type(event) is WorkerJoined or type(event) is WorkerLeft) and event.worker in state.estimates:
             return SALState(state.polled_ns, state.estimates.delete(event.worker), state.means)
@@ -216,7 +220,7 @@ class SAL(Router[SALState]):
                 chosen, least, reported = load.worker, terms, load
         old = estimates.get(chosen) or _polled(reported)
         sent = Estimate(old.kv_free_tokens - tokens, old.queued_tokens + tokens, old.running_requests)
-        means = state.means.seen(window, tokens, output=False)
+        means = state.means.with_input(window, tokens)
         return Dispatch(request.id, chosen), SALState(polled_ns, estimates.set(chosen, sent), means)
 
     def terms(self, tokens: int, estimate: Estimate, steps: int, ratio: tuple[int, int]) -> Terms:

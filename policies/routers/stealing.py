@@ -16,8 +16,19 @@ import attrs
 import msgspec
 from immutables import Map
 
-from fairsched.model import events
 from fairsched.model.algebra import NUMPY, Ints
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Rejected,
+    WorkerLeft,
+)
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
@@ -71,23 +82,23 @@ class Stealing(Router[StealingState[object]]):
 
     # --- waiting requests --------------------------------------------------------------------------------------------
 
-    def observe(self, state: StealingState[object], event: events.Event) -> StealingState[object]:
+    def observe(self, state: StealingState[object], event: Event) -> StealingState[object]:
         placed = self.router.observe(state.placed, event)
         if placed is not state.placed:
             state = StealingState(placed, state.queues, state.places)
         match event:
-            case events.Arrived() if event.worker != events.NOWHERE:
+            case Arrived() if event.worker != NOWHERE:
                 request = event.request
                 size = request.prompt.tokens + request.max_output_tokens
                 return _joins(state, event.worker, request.client, request.id, size)
-            case events.Admitted():
+            case Admitted():
                 return _leaves(state, event.request_id, keeps=True)
-            case events.Preempted() if event.request_id in state.places:
+            case Preempted() if event.request_id in state.places:
                 size = state.places[event.request_id][2]
                 return _joins(state, event.worker, event.client, event.request_id, size)
-            case events.Finished() | events.Cancelled() | events.Rejected() | events.Migrated():
+            case Finished() | Cancelled() | Rejected() | Migrated():
                 return _leaves(state, event.request_id, keeps=False)
-            case events.WorkerLeft():
+            case WorkerLeft():
                 for request_id, (worker, _, _) in list(state.places.items()):
                     if worker == event.worker:
                         state = _leaves(state, request_id, keeps=False)

@@ -10,7 +10,20 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model import events
+from fairsched.model.events import (
+    NOWHERE,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Prefilled,
+    Rejected,
+    WorkerJoined,
+    WorkerLeft,
+)
 from fairsched.model.latency import Performance
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
@@ -104,30 +117,30 @@ class PlacementTracker:
         assert {(held.request.arrival_ns, i) for i, held in state.held.items()} == set(state.waiting)
         assert not set(state.held) & set(state.home)
 
-    def observe(self, state: AladdinState, event: events.Event) -> AladdinState:
+    def observe(self, state: AladdinState, event: Event) -> AladdinState:
         match event:
-            case events.Decoded():
+            case Decoded():
                 return self._decoded(state, event)
-            case events.Prefilled(remaining_tokens=0):
+            case Prefilled(remaining_tokens=0):
                 return self._first_token(state, event)
-            case events.Arrived() if event.worker == events.NOWHERE:
+            case Arrived() if event.worker == NOWHERE:
                 return holding(self.without(state, event.request.id), self.held(event.request, event.generated_tokens))
-            case events.Arrived():
+            case Arrived():
                 return self._at_worker(state, event)
-            case events.Preempted():
+            case Preempted():
                 return self._preempted(state, event)
-            case events.Finished():
+            case Finished():
                 return self._finished(state, event)
-            case events.Migrated() if state.home.get(event.request_id) != event.worker:
+            case Migrated() if state.home.get(event.request_id) != event.worker:
                 return state  # It is on its way to the worker where it is believed.
-            case events.Cancelled() | events.Rejected() | events.Migrated():
+            case Cancelled() | Rejected() | Migrated():
                 return self.without(state, event.request_id)
-            case events.WorkerLeft() | events.WorkerJoined():
+            case WorkerLeft() | WorkerJoined():
                 return without_worker(state, event.worker)
             case _:
                 return state
 
-    def _decoded(self, state: AladdinState, event: events.Decoded) -> AladdinState:
+    def _decoded(self, state: AladdinState, event: Decoded) -> AladdinState:
         """Count tokens for all that decode; requests with their first token begin.
 
         A step that only prefills gives a token to no other request, so the clock stands still.
@@ -142,7 +155,7 @@ class PlacementTracker:
             worker = self.refiled(worker, request_id, begun)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _first_token(self, state: AladdinState, event: events.Prefilled) -> AladdinState:
+    def _first_token(self, state: AladdinState, event: Prefilled) -> AladdinState:
         worker = state.workers.get(event.worker, EMPTY_WORKER)
         member = worker.members.get(event.request_id)
         if member is None or member.start is not None:
@@ -151,7 +164,7 @@ class PlacementTracker:
         worker = replace(worker, members=members, fresh=(*worker.fresh, event.request_id))
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _at_worker(self, state: AladdinState, event: events.Arrived) -> AladdinState:
+    def _at_worker(self, state: AladdinState, event: Arrived) -> AladdinState:
         """Believe the request at the worker where it arrived, whether or not it was sent there."""
         request_id = event.request.id
         if state.home.get(request_id) == event.worker:
@@ -160,7 +173,7 @@ class PlacementTracker:
         member = self.member(self.held(event.request, event.generated_tokens), event.time_ns)
         return self.joins(state, request_id, event.worker, member)
 
-    def _preempted(self, state: AladdinState, event: events.Preempted) -> AladdinState:
+    def _preempted(self, state: AladdinState, event: Preempted) -> AladdinState:
         """Note that the request is computed again, with what it has produced."""
         worker = state.workers.get(event.worker, EMPTY_WORKER)
         member = worker.members.get(event.request_id)
@@ -170,7 +183,7 @@ class PlacementTracker:
         worker = self.refiled(worker, event.request_id, again)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _finished(self, state: AladdinState, event: events.Finished) -> AladdinState:
+    def _finished(self, state: AladdinState, event: Finished) -> AladdinState:
         home = state.home.get(event.request_id)
         if home is None:
             return state

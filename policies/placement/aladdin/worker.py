@@ -140,7 +140,9 @@ def _changed(worker: Believed, request_id: int, member: Member, saves: int, step
     if step > 0:
         put, members = SortedTuple.add, members.set(request_id, member)
     else:
-        put, members, fresh = SortedTuple.remove, members.delete(request_id), tuple(i for i in fresh if i != request_id)
+        put, members = SortedTuple.remove, members.delete(request_id)
+        if request_id in fresh:
+            fresh = tuple(i for i in fresh if i != request_id)
     if member.start is not None:
         saved = put(saved, (saves, request_id))
     elif member.deadline_ns is not None:
@@ -149,7 +151,7 @@ def _changed(worker: Believed, request_id: int, member: Member, saves: int, step
     return replace(
         worker,
         members=members,
-        everybody=worker.total.plus(*size),
+        everybody=worker.everybody.plus(*size),
         over=worker.over.plus(*size) if member.over else worker.over,
         new_tokens=worker.new_tokens + (step * member.prompt_tokens if member.start is None else 0),
         ends=put(worker.ends, member.ranked(request_id)),

@@ -22,8 +22,18 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model import events
 from fairsched.model.algebra import NUMPY
+from fairsched.model.events import (
+    Cached,
+    Cancelled,
+    ClientConfigured,
+    Event,
+    Evicted,
+    Finished,
+    Rejected,
+    WorkerJoined,
+    WorkerLeft,
+)
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.pricing import Rates, price
@@ -179,24 +189,24 @@ class D2LPM(Router[D2LPMState]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: D2LPMState, event: events.Event) -> D2LPMState:
-        if isinstance(event, events.Finished):
+    def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
+        if isinstance(event, Finished):
             return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
-        if isinstance(event, events.Evicted | events.Cached):
+        if isinstance(event, Evicted | Cached):
             sent = state.sent.get(event.owner)
             index = followed(state.index, event, ROOT if sent is None else sent.node)
             return state if index is state.index else replace(state, index=index)
-        if isinstance(event, events.Cancelled):
+        if isinstance(event, Cancelled):
             return self._cancelled(state, event)
-        if isinstance(event, events.Rejected):
+        if isinstance(event, Rejected):
             return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
-        if isinstance(event, events.WorkerLeft | events.WorkerJoined):
+        if isinstance(event, WorkerLeft | WorkerJoined):
             return self._without(state, event.worker)
-        if isinstance(event, events.ClientConfigured):
+        if isinstance(event, ClientConfigured):
             return self._configured(state, event.client, event.weight)
         return state
 
-    def _cancelled(self, state: D2LPMState, event: events.Cancelled) -> D2LPMState:
+    def _cancelled(self, state: D2LPMState, event: Cancelled) -> D2LPMState:
         """What waits unserved gets all back; what ran, or was preempted, what it had not computed."""
         served = event.was_running or event.generated_tokens > 0
         back = event.uncomputed_tokens if served else TOKENS_MAX

@@ -9,8 +9,6 @@ the mean wait of the current half is compared with that of the half before it.  
 forgotten when it brought no request of the window to a worker.
 """
 
-from collections import Counter
-
 import msgspec
 from immutables import Map
 from msgspec.structs import replace
@@ -161,17 +159,12 @@ class History(msgspec.Struct, frozen=True):
 
 def _summed(requests: Map[int, Sent]) -> dict[int, Sums]:
     """The sums anew."""
-    totals = {sent.worker: Counter[str]() for sent in requests.values()}
+    totals: dict[int, list[int]] = {}
     for sent in requests.values():
-        total = totals[sent.worker]
-        total["requests"] += 1
-        total["prefill_ns"] += sent.prefill_ns
-        total["prompt_tokens"] += sent.prompt_tokens
-        total["missed_tokens"] += sent.missed_tokens
-        if sent.output_tokens != UNKNOWN:
-            total["outputs"] += 1
-            total["output_tokens"] += sent.output_tokens
-    return {worker: Sums(**total) for worker, total in totals.items()}
+        ended = sent.output_tokens != UNKNOWN
+        sizes = (1, sent.prefill_ns, sent.prompt_tokens, sent.missed_tokens, ended, ended * sent.output_tokens)
+        totals[sent.worker] = [a + b for a, b in zip(totals.get(sent.worker, [0] * 6), sizes, strict=True)]
+    return {worker: Sums(*total) for worker, total in totals.items()}
 
 
 # --- queueing times by prefix -----------------------------------------------------------------------------------------

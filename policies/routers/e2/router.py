@@ -28,7 +28,19 @@ import attrs
 import msgspec
 from immutables import Map
 
-from fairsched.model import events
+from fairsched.model.events import (
+    Admitted,
+    Cached,
+    Cancelled,
+    Decoded,
+    Event,
+    Evicted,
+    Finished,
+    Prefilled,
+    Rejected,
+    WorkerJoined,
+    WorkerLeft,
+)
 from fairsched.model.latency import PRESETS, LatencyModel
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
@@ -155,27 +167,27 @@ class E2(Router[E2State]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: E2State, event: events.Event) -> E2State:
+    def observe(self, state: E2State, event: Event) -> E2State:
         match event:
-            case events.Prefilled() | events.Decoded():
+            case Prefilled() | Decoded():
                 return state
-            case events.Cached() | events.Evicted():
+            case Cached() | Evicted():
                 index = followed(state.index, event, state.ends.get(event.owner, ROOT))
                 return E2State(index, state.history, state.waits, state.ends)
-            case events.Finished():
+            case Finished():
                 history = state.history.ended(event.request_id, event.output_tokens)
                 return E2State(state.index, history, state.waits, state.ends)
-            case events.Cancelled() | events.Rejected():
+            case Cancelled() | Rejected():
                 return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends)
-            case events.Admitted():
+            case Admitted():
                 return self._admitted(state, event)
-            case events.WorkerLeft() | events.WorkerJoined():
+            case WorkerLeft() | WorkerJoined():
                 history, gone = state.history.without(event.worker)
                 return _without(E2State(followed(state.index, event), history, state.waits, state.ends), gone)
             case _:
                 return state
 
-    def _admitted(self, state: E2State, event: events.Admitted) -> E2State:
+    def _admitted(self, state: E2State, event: Admitted) -> E2State:
         """The first admission of a request ends its wait."""
         sent = state.history.open.get(event.request_id)
         if sent is None or not sent.waits:

@@ -165,7 +165,7 @@ def test_window_means_are_sums_over_two_windows(steps: list[tuple[int, bool, int
     for ahead, is_input, tokens in steps:
         window += ahead
         seen.append((window, is_input, tokens))
-        means = means.seen(window, tokens, output=not is_input)
+        means = means.with_input(window, tokens) if is_input else means.with_output(window, tokens)
     assume(prior_in)
     asked = window + later
 
