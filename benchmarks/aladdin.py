@@ -35,7 +35,7 @@ from fairsched.model.latency import PRESETS, Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.draw import draw
-from fairsched.policies.placement import Aladdin, Rules, Wanted, pack
+from fairsched.policies.placement.aladdin import Aladdin, Rules, Wanted, pack
 from fairsched.policies.placement.aladdin.placement_state import AladdinState
 
 HEARTBEAT_NS = 50_000_000

@@ -224,6 +224,11 @@ class ClusterPolicy(Policy[State]):
     """Whether `Decoded` matters to `observe`: then it is told up to now whenever something is asked.  Set to False, it
     is not told at all, which saves much.  How steps are summed is up to an engine, and is no reason to ask `decide`."""
 
+    def init(self) -> State:
+        """The state before anything happened: an empty `state_type`, unless overridden."""
+        empty: State = self.state_type()
+        return empty
+
     @property
     def decide_every_us(self) -> int | None:
         """How often `decide` is asked; None: whenever something happened."""

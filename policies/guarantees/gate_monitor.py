@@ -7,25 +7,11 @@ let in by the gate if the gate would choose its client, were the order in favour
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 
+from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Evicted,
-    Finished,
-    Migrated,
-    Preempted,
-    Rejected,
-    Settled,
-    WorkerLeft,
-)
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, computed, entered, evicted
@@ -34,21 +20,19 @@ from fairsched.policies.vectors import grown
 _WAITS, _FAVOURED = 0, 1
 
 
+@attrs.define(eq=False)
 class _Call:
     """A request: its client, its prompt, its declared output and how much of it there was before this admission,
     whether it runs, what it computes and what it takes from the cache, and the KV that it was admitted with."""
 
-    __slots__ = ("cached_tokens", "client", "extend_tokens", "generated", "kv_tokens", "most", "prompt", "runs")
-
-    def __init__(self, client: int, prompt: Prompt, most: int, generated: int) -> None:
-        self.client = client
-        self.prompt = prompt
-        self.cached_tokens = 0
-        self.most = most
-        self.generated = generated
-        self.runs = False
-        self.extend_tokens = 0
-        self.kv_tokens = 0
+    client: int
+    prompt: Prompt
+    most: int
+    generated: int
+    runs: bool = False
+    extend_tokens: int = 0
+    cached_tokens: int = 0
+    kv_tokens: int = 0
 
 
 class GateMonitor:
@@ -75,20 +59,20 @@ class GateMonitor:
         self._cache, self._ledger = PrefixCache(), NO_LEDGER
         self.moves: list[tuple[int, int, int]] = []
         self._handlers: dict[type, Callable[[Any], str | None]] = {
-            Arrived: self._arrived,
-            Admitted: self._admitted,
-            Settled: self._settled,
-            Decoded: self._decoded,
-            Preempted: self._preempted,
-            Finished: self._finished,
-            Cancelled: self._cancelled,
-            Migrated: self._cancelled,
-            Rejected: self._rejected,
-            ClientConfigured: self._configured,
-            WorkerLeft: self._worker_left,
+            events.Arrived: self._arrived,
+            events.Admitted: self._admitted,
+            events.Settled: self._settled,
+            events.Decoded: self._decoded,
+            events.Preempted: self._preempted,
+            events.Finished: self._finished,
+            events.Cancelled: self._cancelled,
+            events.Migrated: self._cancelled,
+            events.Rejected: self._rejected,
+            events.ClientConfigured: self._configured,
+            events.WorkerLeft: self._worker_left,
         }
         if self._splits:
-            self._handlers |= {Cached: self._cached, Evicted: self._evicted}
+            self._handlers |= {events.Cached: self._cached, events.Evicted: self._evicted}
 
     @property
     def _state(self) -> Any:
@@ -103,7 +87,7 @@ class GateMonitor:
         """The kinds of events that a gate is told."""
         return frozenset(self._handlers)
 
-    def observe(self, event: Event) -> str | None:
+    def observe(self, event: events.Event) -> str | None:
         """Why this event is an admission that the gate had not let in; else None."""
         handler = self._handlers.get(type(event))
         if self.moves:
@@ -128,13 +112,13 @@ class GateMonitor:
         self._heads[client] = NO_SCORE
         return True
 
-    def _arrived(self, event: Arrived) -> None:
+    def _arrived(self, event: events.Arrived) -> None:
         request = event.request
         most = request.max_output_tokens
         self._calls[request.id] = _Call(request.client, request.prompt, most, event.generated_tokens)
         self._join(request.client)
 
-    def _rejected(self, event: Rejected) -> None:
+    def _rejected(self, event: events.Rejected) -> None:
         self._gone(event.request_id)
 
     def _gone(self, request_id: int) -> None:
@@ -144,7 +128,7 @@ class GateMonitor:
 
     # --- batch ------------------------------------------------------------------------------------------------------
 
-    def _admitted(self, event: Admitted) -> str | None:
+    def _admitted(self, event: events.Admitted) -> str | None:
         call, client = self._calls.get(event.request_id), event.client
         if call is None or not self._waiting.get(client):
             return f"request {event.request_id} of client {client} is admitted and does not wait"
@@ -170,7 +154,7 @@ class GateMonitor:
         instead = "no client" if first == NO_GROUP else f"client {first}"
         return f"request {event.request_id} of client {client} is admitted where the gate lets in {instead}"
 
-    def _settled(self, event: Settled) -> None:
+    def _settled(self, event: events.Settled) -> None:
         call = self._calls.get(event.request_id)
         if call is None:
             return
@@ -178,11 +162,10 @@ class GateMonitor:
         call.cached_tokens += call.extend_tokens - event.extend_tokens
         call.extend_tokens = event.extend_tokens
         more += self._gate.charged(call.extend_tokens, call.cached_tokens)
-        if not more:
-            return
-        self._state = self._gate.settled(self._state, event.client, more, self._heads)
+        if more:
+            self._state = self._gate.settled(self._state, event.client, more, self._heads)
 
-    def _decoded(self, event: Decoded) -> None:
+    def _decoded(self, event: events.Decoded) -> None:
         self._state = self._gate.decoded(self._state, event.clients, event.tokens)
 
     def _out(self, request_id: int) -> _Call | None:
@@ -192,18 +175,18 @@ class GateMonitor:
             self._cache = self._cache.release(request_id)
         return call
 
-    def _finished(self, event: Finished) -> None:
+    def _finished(self, event: events.Finished) -> None:
         if self._out(event.request_id) is not None:
             del self._calls[event.request_id]
 
-    def _preempted(self, event: Preempted) -> None:
+    def _preempted(self, event: events.Preempted) -> None:
         call = self._out(event.request_id)
         if call is not None:
             call.runs = False
             call.generated = event.generated_tokens
             self._join(event.client)
 
-    def _cancelled(self, event: Cancelled | Migrated) -> None:
+    def _cancelled(self, event: events.Cancelled | events.Migrated) -> None:
         if not event.was_running:
             self._gone(event.request_id)
         elif self._out(event.request_id) is not None:
@@ -211,7 +194,7 @@ class GateMonitor:
             if event.uncomputed_tokens:
                 self._state = self._gate.settled(self._state, event.client, -event.uncomputed_tokens, self._heads)
 
-    def _worker_left(self, event: WorkerLeft) -> None:
+    def _worker_left(self, event: events.WorkerLeft) -> None:
         """All leave, running requests before waiting ones, as a policy tells it to the gate."""
         for request_id in sorted(self._calls, key=lambda known: (not self._calls[known].runs, known)):
             if self._calls[request_id].runs:
@@ -232,17 +215,17 @@ class GateMonitor:
         self._cache, _, cut = self._cache.admit(request_id, call.prompt, 0)
         self._ledger = entered(self._ledger, self._cache, cut, request_id, call.client, take_over)
 
-    def _cached(self, event: Cached) -> None:
+    def _cached(self, event: events.Cached) -> None:
         self._cache, insertion = self._cache.complete(event.owner, event.prompt, event.blocks, 0)
         owner = self._calls.get(event.owner)
         units = self._gate.rates.input * event.prompt.block_tokens
         client = None if owner is None else owner.client
         self._ledger = computed(self._ledger, self._cache.tree, insertion, client, units)
 
-    def _evicted(self, event: Evicted) -> None:
+    def _evicted(self, event: events.Evicted) -> None:
         self._cache, evictions = self._cache.evicted(event.prompt, event.keep_blocks)
         self._ledger = evicted(self._ledger, self._cache.tree, evictions)
 
-    def _configured(self, event: ClientConfigured) -> None:
+    def _configured(self, event: events.ClientConfigured) -> None:
         self._heads = grown(self._heads, event.client + 1, NO_SCORE)
         self._state = self._gate.configured(self._state, event.client, event.weight, event.groups)

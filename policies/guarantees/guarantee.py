@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from math import lcm
 
@@ -42,13 +43,57 @@ class GateGuarantee(Guarantee):
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """The gate's, for what it charges; None where a log does not tell who was charged."""
-        return None if self.gate.charging.splits else _gap_bound(self.gate, clients, limits)
+        return None if self.gate.charging.splits else self._gap_bound(clients, limits)
+
+    def _gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        return self.gate.service_gap_bound(clients, limits) if isinstance(self.gate, BoundedGate) else None
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
         return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, BoundedGate) else None
 
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise:
-        return promise_of(self.gate, clients, limits)
+        """The promise of the gate to these clients.
+
+        The bound of a one-sided theorem is stated even where the configuration breaks one of its assumptions, which the
+        promise names: a monitor then shows the theorem fail.
+        """
+        gate, rule = self.gate, self.gate.charging
+        weights = tuple(client.weight for client in clients)
+        terms = bound_terms(gate, clients, limits)
+        cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
+        theorems = (theorem for theorem in gate.theorems if cap or CAPPED not in theorem.assumptions)
+        return Promise(
+            charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent, rule.splits),
+            weights=weights,
+            theorems=tuple(_stated(theorem, limits) for theorem in theorems),
+            charge_max=terms[0].charge_max // terms[0].scale if terms else None,
+            gap_bound=self._gap_bound(clients, limits),
+            lag_bound=_lag_bound(gate, terms),
+            quanta=tuple(each.quantum for each in terms if each.quantum),
+            broken=gate.broken_assumptions,
+            outputs_reserved=limits.outputs_reserved,
+            running_max=limits.running_max,
+            in_flight_cap_tokens=cap,
+            groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
+            reweighted=partial(self._reweighted, limits),
+        )
+
+    def _reweighted(
+        self, limits: Limits, now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]
+    ) -> Promise:
+        """The promise from a change of weights or groups on.
+
+        A deficit stays between what quanta and U say now (D-change), so its bounds are those of the weights now.  A
+        counter remembers the dearest price that a client ever paid (V-change): its gap is bounded by that of the lowest
+        weights, in the unit of those now, and its one-sided bound is not proved.
+        """
+        promise = self.promise(_clients(now, groups), limits)
+        if promise.quanta:
+            return promise
+        bound = self._gap_bound(_clients(lowest, groups), limits)
+        if bound is not None:
+            bound = bound * lcm(*now) // lcm(*lowest)
+        return attrs.evolve(promise, gap_bound=bound, lag_bound=None)
 
     def gate_monitor(self) -> GateMonitor:
         return GateMonitor(self.gate, self.skips)
@@ -62,50 +107,9 @@ class GateGuarantee(Guarantee):
         return lambda: GateMonitor(self.gate, self.skips, shared)
 
 
-def _gap_bound(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
-    return gate.service_gap_bound(clients, limits) if isinstance(gate, BoundedGate) else None
-
-
 def bound_terms(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
     """What each client's bounds are made of; nothing where no theorem has a constant."""
     return gate.bound_terms(clients, limits) if isinstance(gate, BoundedGate) else ()
-
-
-def promise_of(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> Promise:
-    """The promise of a gate to these clients.
-
-    The bound of a one-sided theorem is stated even where the configuration breaks one of its assumptions, which the
-    promise names: a monitor then shows the theorem fail.
-    """
-    weights = tuple(client.weight for client in clients)
-    terms = bound_terms(gate, clients, limits)
-    cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
-
-    def reweighted(now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]) -> Promise:
-        return _reweighted(gate, limits, now, lowest, groups)
-
-    return Promise(
-        charging=charging_to(gate.charging, weights),
-        weights=weights,
-        theorems=tuple(
-            _stated(theorem, limits) for theorem in gate.theorems if cap or CAPPED not in theorem.assumptions
-        ),
-        charge_max=terms[0].charge_max // terms[0].scale if terms else None,
-        gap_bound=_gap_bound(gate, clients, limits),
-        lag_bound=_lag_bound(gate, terms),
-        quanta=tuple(each.quantum for each in terms if each.quantum),
-        broken=gate.broken_assumptions,
-        outputs_reserved=limits.outputs_reserved,
-        running_max=limits.running_max,
-        in_flight_cap_tokens=cap,
-        groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
-        reweighted=reweighted,
-    )
-
-
-def charging_to(rule: ChargingRule, weights: tuple[int, ...]) -> Charging:
-    """How clients of these weights are charged."""
-    return Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent, rule.splits)
 
 
 def _stated(theorem: Theorem, limits: Limits) -> Theorem:
@@ -129,24 +133,6 @@ def _lag_bound(gate: AnyGate, terms: tuple[BoundTerms, ...]) -> int | None:
     )
 
 
-def _reweighted(
-    gate: AnyGate, limits: Limits, now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]
-) -> Promise:
-    """The promise from a change of weights or groups on.
-
-    A deficit stays between what quanta and U say now (D-change), so its bounds are those of the weights now.  A counter
-    remembers the dearest price that a client ever paid (V-change): its gap is bounded by that of the lowest weights, in
-    the unit of those now, and its one-sided bound is not proved.
-    """
-    promise = promise_of(gate, _clients(now, groups), limits)
-    if promise.quanta:
-        return promise
-    bound = _gap_bound(gate, _clients(lowest, groups), limits)
-    if bound is not None:
-        bound = bound * lcm(*now) // lcm(*lowest)
-    return attrs.evolve(promise, gap_bound=bound, lag_bound=None)
-
-
 def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Client, ...]:
     return tuple(Client(i, str(i), *of) for i, of in enumerate(zip(weights, groups, strict=True)))
 
@@ -154,10 +140,6 @@ def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Clie
 # --- how long a client waits ------------------------------------------------------------------------------------------
 # D-A.2-time with every term at its largest: while f waits and is not admitted, a times that wait is at most R_f + the
 # sum over every other g of 2 Q_g + U_g - 1 + D Q_g / Q_f, for a worker that charges at least a cost units a second
-# (D-A.2-weighted, summed up as D-A.2-time is; docs/reference/theorems.md).  The configuration bounds what the state of
-# the gate may be: R_f and the debt D are at most U_f - 1, since a client that owes was admitted for a token at least.
-# (D-A.2-weighted, summed up as D-A.2-time is).  The configuration bounds what the state of the gate may be: R_f and the
-# debt D are at most U_f - 1, since a client that owes anything was admitted for a token at least.
 # (D-A.2-weighted, summed up as D-A.2-time is; docs/reference/theorems.md).  The configuration bounds what the state
 # of the gate may be: R_f and the debt D are at most U_f - 1, since a client that owes anything was admitted for a
 # token at least.

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-import msgspec
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP, Ints
 from fairsched.model.plan import Admission, StepPlan
@@ -24,14 +24,7 @@ DECODE_ONLY = StepPlan(valid_steps=None)
 class AdmissionPass:
     """One decision under way: the state so far, the batch being filled, and the KV that is still free."""
 
-    def __init__(
-        self,
-        policy: Composition,
-        state: AnyLocalState,
-        view: WorkerView,
-        batch: Batch,
-        free: int,
-    ) -> None:
+    def __init__(self, policy: Composition, state: AnyLocalState, view: WorkerView, batch: Batch, free: int) -> None:
         self.policy = policy
         order = self.order = policy.order
         gate = self.gate = policy.gate
@@ -83,13 +76,13 @@ class AdmissionPass:
                 break
             group = None
         if self.admissions:
-            gate = self.gate.after(self.state.gate, turn)
-            return self._plan(), msgspec.structs.replace(self.state, gate=gate)
+            return self._decided()
         return step_plan(self.batch, (), self._valid_steps(group)), self.state
 
-    def _plan(self) -> StepPlan:
+    def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
-        return msgspec.structs.replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
+        plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
+        return plan, replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
 
     def run_only(self, group: int, request_id: int) -> tuple[StepPlan, AnyLocalState] | None:
         """Admit that request, if gate, memory and budget give it the next place, and no other one; None if not."""
@@ -98,8 +91,7 @@ class AdmissionPass:
         entry = self._head(group)
         if entry is None or entry.request.id != request_id or self._capped(group, entry) or not self._admit(entry):
             return None
-        gate = self.gate.after(self.state.gate, self.turn)
-        return self._plan(), msgspec.structs.replace(self.state, gate=gate)
+        return self._decided()
 
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view

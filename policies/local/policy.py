@@ -10,26 +10,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import attrs
-import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Evicted,
-    Finished,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Settled,
-    WorkerLeft,
-)
+from fairsched.model import events
 from fairsched.model.plan import StepPlan
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Client, Request
@@ -73,7 +57,7 @@ class SharedGate:
         return self.gate.credit()
 
     def checkout(self, state: AnyLocalState, credit: Any, worker: int) -> AnyLocalState:
-        return msgspec.structs.replace(state, gate=self.gate.checkout(state.gate, credit, worker))
+        return replace(state, gate=self.gate.checkout(state.gate, credit, worker))
 
     def commit(self, credit: Any, state: AnyLocalState, worker: int) -> Any:
         return self.gate.commit(credit, state.gate, worker)
@@ -107,8 +91,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         order = self.order
         if type(self).observe is not ComposedPolicy.observe or type(self.gate) is not OpenGate:
             return frozenset()
-        decoded = () if isinstance(order, Promotes) else (Decoded,)
-        prefilled = () if isinstance(order, Regroups) or waits_for_prefix(order) else (Prefilled,)
+        decoded = () if isinstance(order, Promotes) else (events.Decoded,)
+        prefilled = () if isinstance(order, Regroups) or waits_for_prefix(order) else (events.Prefilled,)
         return frozenset((*decoded, *prefilled))
 
     def init(self) -> AnyLocalState:
@@ -134,7 +118,6 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-        """The next step's plan, and the state in which it has happened."""
         batching, waits = self.batching, bool(state.queue.entries)
         optimistic = batching.reserve == "optimistic"
         if not waits and not view.prefilling and not optimistic:
@@ -147,7 +130,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return swapping_step(self, state, view, batch, free)
         displaces = waits and preempts(self.order)
         if not displaces and (not waits or not batching.first_chunk(batch, 1)):
-            return step_plan(batch, (), growth_steps(view, self.batching) if optimistic else None), state
+            return step_plan(batch, (), growth_steps(view, batching) if optimistic else None), state
         plan, decided = AdmissionPass(self, state, view, batch, free).run()
         if plan.admit or not displaces:
             return plan, decided
@@ -180,12 +163,12 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     # --- observing --------------------------------------------------------------------------------------------------
 
-    def observe(self, state: AnyLocalState, event: Event) -> AnyLocalState:
+    def observe(self, state: AnyLocalState, event: events.Event) -> AnyLocalState:
         """The state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
         handler = _HANDLERS.get(type(event))
         return state if handler is None else handler(self, state, event)
 
-    def _arrived(self, state: AnyLocalState, event: Arrived) -> AnyLocalState:
+    def _arrived(self, state: AnyLocalState, event: events.Arrived) -> AnyLocalState:
         entry = QueuedRequest(event.request, state.queue.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
         return self._join(state, entry)
 
@@ -196,24 +179,24 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
-    def _admitted(self, state: AnyLocalState, event: Admitted) -> AnyLocalState:
+    def _admitted(self, state: AnyLocalState, event: events.Admitted) -> AnyLocalState:
         turn = self.gate.begin(state.gate, state.queue.heads)
         turn.choose(state.queue.heads)
         entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
         state = enter(self, state, turn, entry, event.extend_tokens, cache, cut)
-        return msgspec.structs.replace(state, gate=self.gate.after(state.gate, turn))
+        return replace(state, gate=self.gate.after(state.gate, turn))
 
-    def _settled(self, state: AnyLocalState, event: Settled) -> AnyLocalState:
+    def _settled(self, state: AnyLocalState, event: events.Settled) -> AnyLocalState:
         flight = state.flights[event.request_id]
         context, charged = flight.entry.context_tokens, self.gate.charged
-        settled = msgspec.structs.replace(flight, extend_tokens=event.extend_tokens)
+        settled = replace(flight, extend_tokens=event.extend_tokens)
         more = charged(event.extend_tokens, context - event.extend_tokens)
         more -= charged(flight.extend_tokens, context - flight.extend_tokens)
         gate = self.gate.settled(state.gate, event.client, more, state.queue.heads) if more else state.gate
-        return msgspec.structs.replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
+        return replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
 
-    def _prefilled(self, state: AnyLocalState, event: Prefilled) -> AnyLocalState:
+    def _prefilled(self, state: AnyLocalState, event: events.Prefilled) -> AnyLocalState:
         """The end of a step that computed a prompt is when those who wait may be ranked together."""
         order, queue, computing = self.order, state.queue, state.computing
         if isinstance(order, Regroups):
@@ -222,9 +205,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             computing = computing.delete(event.request_id)
         elif queue is state.queue:
             return state
-        return msgspec.structs.replace(state, queue=queue, computing=computing)
+        return replace(state, queue=queue, computing=computing)
 
-    def _decoded(self, state: AnyLocalState, event: Decoded) -> AnyLocalState:
+    def _decoded(self, state: AnyLocalState, event: events.Decoded) -> AnyLocalState:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
         order, queue = self.order, state.queue
         if isinstance(order, Promotes):
@@ -233,7 +216,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return state
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
-    def _finished(self, state: AnyLocalState, event: Finished) -> AnyLocalState:
+    def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
         return self._out(state, event.request_id)
 
     def _out(self, state: AnyLocalState, request_id: int) -> AnyLocalState:
@@ -246,7 +229,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         cache = state.cache.release(request_id)
         return LocalState(gate, state.queue, cache, state.flights.delete(request_id), computing, state.ledger)
 
-    def _preempted(self, state: AnyLocalState, event: Preempted) -> AnyLocalState:
+    def _preempted(self, state: AnyLocalState, event: events.Preempted) -> AnyLocalState:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
         return self.requeued(state, event.request_id, generated)
 
@@ -256,16 +239,16 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         entry = QueuedRequest(entry.request, entry.age, entry.generated_tokens + decoded, entry.position)
         return self._join(self._out(state, request_id), entry)
 
-    def _cancelled(self, state: AnyLocalState, event: Cancelled | Migrated) -> AnyLocalState:
+    def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
         if event.was_running:
             state = self._out(state, event.request_id)
             if not event.uncomputed_tokens:
                 return state
             gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.queue.heads)
-            return msgspec.structs.replace(state, gate=gate)
+            return replace(state, gate=gate)
         return self._gone(state, event.request_id, event.client)
 
-    def _rejected(self, state: AnyLocalState, event: Rejected) -> AnyLocalState:
+    def _rejected(self, state: AnyLocalState, event: events.Rejected) -> AnyLocalState:
         known = event.request_id in state.queue.entries
         return self._gone(state, event.request_id, event.client) if known else state
 
@@ -275,7 +258,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
-    def _cached(self, state: AnyLocalState, event: Cached) -> AnyLocalState:
+    def _cached(self, state: AnyLocalState, event: events.Cached) -> AnyLocalState:
         cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
         queue = after_insertion(state.queue, self.order, cache, insertion, event.prompt, self.gate.grouped)
         ledger = state.ledger
@@ -286,25 +269,25 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             ledger = computed(ledger, cache.tree, insertion, client, units)
         return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger)
 
-    def _evicted(self, state: AnyLocalState, event: Evicted) -> AnyLocalState:
+    def _evicted(self, state: AnyLocalState, event: events.Evicted) -> AnyLocalState:
         cache, evictions = state.cache.evicted(event.prompt, event.keep_blocks)
         queue = after_eviction(state.queue, self.order, cache, evictions, self.gate.grouped)
         ledger = None if state.ledger is None else evicted(state.ledger, cache.tree, evictions)
         return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger)
 
-    def _configured(self, state: AnyLocalState, event: ClientConfigured) -> AnyLocalState:
+    def _configured(self, state: AnyLocalState, event: events.ClientConfigured) -> AnyLocalState:
         """A weight may be set before the client's first request: then its head is none yet."""
         gate = self.gate.configured(state.gate, event.client, event.weight, event.groups)
         queue = with_groups(state.queue, event.client + 1) if self.gate.grouped else state.queue
-        return msgspec.structs.replace(state, gate=gate, queue=queue)
+        return replace(state, gate=gate, queue=queue)
 
-    def _worker_left(self, state: AnyLocalState, event: WorkerLeft) -> AnyLocalState:
+    def _worker_left(self, state: AnyLocalState, event: events.WorkerLeft) -> AnyLocalState:
         """Nothing waits, runs or is cached there any more; what clients owe stays.  O(what was there)."""
         for request_id in sorted(state.flights):
             state = self._out(state, request_id)
         for request_id in sorted(state.queue.entries):
             state = self._gone(state, request_id, state.queue.entries[request_id].request.client)
-        return msgspec.structs.replace(state, cache=PrefixCache(), ledger=self._no_ledger)
+        return replace(state, cache=PrefixCache(), ledger=self._no_ledger)
 
     # --- answering --------------------------------------------------------------------------------------------------
 
@@ -348,18 +331,18 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
 
 _HANDLERS: dict[type, Callable[[ComposedPolicy, AnyLocalState, Any], AnyLocalState]] = {
-    Arrived: ComposedPolicy._arrived,
-    Admitted: ComposedPolicy._admitted,
-    Settled: ComposedPolicy._settled,
-    Prefilled: ComposedPolicy._prefilled,
-    Decoded: ComposedPolicy._decoded,
-    Preempted: ComposedPolicy._preempted,
-    Finished: ComposedPolicy._finished,
-    Cancelled: ComposedPolicy._cancelled,
-    Migrated: ComposedPolicy._cancelled,
-    Rejected: ComposedPolicy._rejected,
-    Cached: ComposedPolicy._cached,
-    Evicted: ComposedPolicy._evicted,
-    ClientConfigured: ComposedPolicy._configured,
-    WorkerLeft: ComposedPolicy._worker_left,
+    events.Arrived: ComposedPolicy._arrived,
+    events.Admitted: ComposedPolicy._admitted,
+    events.Settled: ComposedPolicy._settled,
+    events.Prefilled: ComposedPolicy._prefilled,
+    events.Decoded: ComposedPolicy._decoded,
+    events.Preempted: ComposedPolicy._preempted,
+    events.Finished: ComposedPolicy._finished,
+    events.Cancelled: ComposedPolicy._cancelled,
+    events.Migrated: ComposedPolicy._cancelled,
+    events.Rejected: ComposedPolicy._rejected,
+    events.Cached: ComposedPolicy._cached,
+    events.Evicted: ComposedPolicy._evicted,
+    events.ClientConfigured: ComposedPolicy._configured,
+    events.WorkerLeft: ComposedPolicy._worker_left,
 }

@@ -42,7 +42,6 @@ P_S3_1 = Theorem(
     "P-S3-1",
     "a request is let in at most 1 + ceil(log2(declared / predicted)) times",
     "S3's doubling; this library",
-    (),
     bound="1 + ceil(log2(declared / predicted))",
     scope=Scope.BOUNDED,
 )

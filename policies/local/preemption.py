@@ -14,7 +14,7 @@ Ranks of those who wait change by events and by promotions, standings by decodin
 neither does, so decode steps may be leapt over.
 """
 
-import msgspec
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
@@ -60,7 +60,7 @@ def displaced(
         entered = AdmissionPass(policy, state, view, batch, free).run_only(group, request_id)
         if entered is not None:
             plan, decided = entered
-            return msgspec.structs.replace(plan, preempt=tuple(victims), valid_steps=1), decided
+            return replace(plan, preempt=tuple(victims), valid_steps=1), decided
     return None
 
 
@@ -111,7 +111,7 @@ def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, pla
         steps = steps_of(queue)
         limits += [order.preemption_rank_steps(*_progress(state, view, i, steps)) for i in view.in_flight]
     valid = min((limit for limit in limits if limit is not None), default=None)
-    return msgspec.structs.replace(plan, valid_steps=valid)
+    return replace(plan, valid_steps=valid)
 
 
 def _progress(state: AnyLocalState, view: WorkerView, request_id: int, steps: int) -> tuple[Request, int, int | None]:

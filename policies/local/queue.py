@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.prefix_cache import Eviction, Insertion, PrefixCache, SortedTuple
@@ -153,10 +154,10 @@ def after_steps(queue: Queue, order: Promotes, steps: int, grouped: bool) -> Que
     assert promotions is not None
     promotions, promoted = promotions.after(order, steps)
     for request_id in promoted:
-        queued = msgspec.structs.replace(queue.entries[request_id], promoted=True)
+        queued = replace(queue.entries[request_id], promoted=True)
         group, score = queued.request.client if grouped else 0, score_of(order.rank_queued(queued, 0), queued.age)
         scores = queue.queues[group].remove(queue.scores[request_id]).add(score)
-        queue = msgspec.structs.replace(
+        queue = replace(
             queue,
             entries=queue.entries.set(request_id, queued),
             scores=queue.scores.set(request_id, score),
@@ -202,9 +203,7 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
             queues[group] = queues[group].remove(scores[request_id]).add(score)
             scores[request_id] = score
             touched.add(group)
-    queue = msgspec.structs.replace(
-        queue, scores=scores.finish(), queues=queues.finish(), extensions=queue.extended(matches)
-    )
+    queue = replace(queue, scores=scores.finish(), queues=queues.finish(), extensions=queue.extended(matches))
     return with_heads(queue, order, touched)
 
 
@@ -231,7 +230,7 @@ def regrouped(queue: Queue, order: Regroups, grouped: bool) -> Queue:
         score = score_of(rank, queued.age)
         scores[queued.request.id] = score
         queues.setdefault(queued.request.client if grouped else 0, []).append(score)
-    anew = msgspec.structs.replace(
+    anew = replace(
         queue,
         scores=Map(scores),
         queues=Map({group: SortedTuple.from_sorted(sorted(line)) for group, line in queues.items()}),
@@ -245,7 +244,7 @@ def regrouped(queue: Queue, order: Regroups, grouped: bool) -> Queue:
 
 def with_groups(queue: Queue, size: int) -> Queue:
     """The queue with a head for each of at least `size` groups, so that it and a gate's vectors have one length."""
-    return msgspec.structs.replace(queue, heads=grown(queue.heads, size, NO_SCORE))
+    return replace(queue, heads=grown(queue.heads, size, NO_SCORE))
 
 
 def with_heads(queue: Queue, order: Order, groups: Any = None) -> Queue:
@@ -255,7 +254,7 @@ def with_heads(queue: Queue, order: Order, groups: Any = None) -> Queue:
         heads[group] = _head(
             order, queue.extensions, group, queue.queues[group], queue.entries, queue.ids, queue.scores
         )
-    return msgspec.structs.replace(queue, heads=heads)
+    return replace(queue, heads=heads)
 
 
 def _head(

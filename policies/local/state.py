@@ -4,6 +4,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.prefix_cache import Insertion, PrefixCache
 from fairsched.model.request import KEY_BYTES, Prompt
@@ -152,11 +153,11 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
         from_json(type(empty), {"schema": SCHEMA, "type": name, "state": kept[name]}) if name in kept else empty
         for name, empty in wanted.items()
     )
-    queue = msgspec.structs.replace(queue, extensions=extensions)
+    queue = replace(queue, extensions=extensions)
     # The budget may be another one now.
     queue = with_heads(queue, order) if counted in wanted else queue
     ledger = (restored.ledger or NO_LEDGER) if gate.charging.splits else None
-    return msgspec.structs.replace(restored, queue=queue, ledger=ledger)
+    return replace(restored, queue=queue, ledger=ledger)
 
 
 def _lines(kept: dict[str, Any]) -> bool:

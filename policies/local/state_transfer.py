@@ -28,10 +28,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NUMPY, Algebra, Bools, Ints, Mask, Point, Vector
 from fairsched.model.events import Event
-from fairsched.model.request import Prompt
+from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     EQUAL_QUANTA,
@@ -67,8 +68,7 @@ from fairsched.policies.orders import NO_POSITION
 from fairsched.policies.orders.abilities import BypassLines, Line, Promotions, waits_for_prefix
 from fairsched.policies.vectors import grown
 
-# --- theorems, proved in fairsched.verify.proofs.gates.state_transfer
-# ------------------------------------------------------------
+# --- theorems, proved in fairsched.verify.proofs.gates.state_transfer -------------------------------------------------
 
 _INTERVAL = (
     MEM_RESERVE,
@@ -95,7 +95,6 @@ SWAP_V = Theorem(
     "swap-V",
     "where D-range holds, V-4.3 holds after deficits became counters, with the same U; each debt stays the same",
     "this library; for any weights",
-    (),
     bound="U_i",
 )
 SWAP_D = Theorem(
@@ -103,7 +102,6 @@ SWAP_D = Theorem(
     "where V-4.3 holds, D-range holds after counters became deficits, with the same U; a client ahead of the lowest "
     "owes at least that",
     "this library; for any weights",
-    (),
     bound="[1 - U_i, 1]",
 )
 SWAP_GAP_V = Theorem(
@@ -243,7 +241,8 @@ def migrate(old: AnyLocalPolicy, state: Any, new: AnyLocalPolicy) -> Any:
         other = new if isinstance(old, ComposedPolicy) else old
         raise MigrationError(f"{type(other).__name__} is no composed policy, and its state cannot be carried over")
     _check(old, state, new)
-    size = len(state.queue.heads) if old.gate.grouped else _clients(state)
+    there = max((request.client for request in _requests(state)), default=-1) + 1
+    size = len(state.queue.heads) if old.gate.grouped else there
     queue, flights = _queue(old, state, new)
     queue = with_groups(queue, size) if new.gate.grouped else queue
     computing = state.computing if waits_for_prefix(new.order) else Map[int, Prompt]()
@@ -268,20 +267,20 @@ def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tu
     entries = list(before.entries.values())
     if anew:
         entries += [flight.entry for flight in flights.values()]
-        entries = [msgspec.structs.replace(entry, position=NO_POSITION) for entry in entries]
+        entries = [replace(entry, position=NO_POSITION) for entry in entries]
     # Ages tell requests apart that are there; where there are none, they begin anew, and so do the lines.
     queue = Queue(arrivals=before.arrivals if entries or not anew else 0, extensions=extensions)
     if lines is not None and counts and not anew:
         emptied = BypassLines(Map({group: Line(left=line.left) for group, line in lines.lines.items()}))
-        queue = msgspec.structs.replace(queue, extensions=queue.extended(emptied))
-    queue = msgspec.structs.replace(queue, extensions=queue.extended(Promotions(steps_of(before))))
+        queue = replace(queue, extensions=queue.extended(emptied))
+    queue = replace(queue, extensions=queue.extended(Promotions(steps_of(before))))
     # Where steps are not counted any more, requests that run were admitted so many steps before the first.
     forgotten = steps_of(before) - steps_of(queue)
     for entry in sorted(entries, key=lambda entry: entry.age):
         queue = join(queue, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
     for request_id, flight in state.flights.items():
         entry = queue.entries[request_id] if anew else flight.entry
-        flight = msgspec.structs.replace(flight, entry=entry, since=flight.since - forgotten)
+        flight = replace(flight, entry=entry, since=flight.since - forgotten)
         flights = flights.set(request_id, flight)
         if anew:
             group = group_of(new.gate, entry.request.client)
@@ -321,13 +320,13 @@ def _other_quanta(
             np.add.at(promised, nodes[: len(in_flight)], in_flight[: len(nodes)])
         promised[ROOT] = 0
     q = reconfigure(NUMPY, state.q, quanta)
-    return msgspec.structs.replace(state, q=q, quantum=quanta, in_flight=promised)
+    return replace(state, q=q, quantum=quanta, in_flight=promised)
 
 
-def _clients(state: AnyLocalState) -> int:
-    """One more than the largest client that waits or runs."""
+def _requests(state: AnyLocalState) -> list[Request]:
+    """What waits and what runs."""
     entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
-    return 1 + max((entry.request.client for entry in entries), default=-1)
+    return [entry.request for entry in entries]
 
 
 def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> None:
@@ -342,11 +341,10 @@ def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> No
         raise MigrationError(
             f"{new.name} reserves outputs, and {len(state.flights)} requests run without: preempt them first"
         )
-    entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
-    for entry in entries:
-        refusal = new.refuses(entry.request)
+    for request in _requests(state):
+        refusal = new.refuses(request)
         if refusal is not None:
-            raise MigrationError(f"{new.name} would never admit request {entry.request.id}: {refusal}; end it first")
+            raise MigrationError(f"{new.name} would never admit request {request.id}: {refusal}; end it first")
 
 
 def keep_debts(policy: AnyLocalPolicy, last: Any, history: Iterable[Event]) -> Any:
@@ -367,4 +365,4 @@ def keep_debts(policy: AnyLocalPolicy, last: Any, history: Iterable[Event]) -> A
     waited = {entry.request.client for entry in last.queue.entries.values()}
     for client in sorted({entry.request.client for entry in told.queue.entries.values()} - waited):
         gate = policy.gate.joined(gate, client, heads, False)
-    return migrate(policy, msgspec.structs.replace(told, gate=gate, queue=queue), policy)
+    return migrate(policy, replace(told, gate=gate, queue=queue), policy)

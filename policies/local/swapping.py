@@ -16,7 +16,7 @@ displacing means computing again.
 """
 
 import attrs
-import msgspec
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
@@ -62,7 +62,7 @@ def swapping_step(
         if wants is not None:
             victims, after = _victims(policy, decided, view, wants, free, moved)
             if victims:
-                return msgspec.structs.replace(plan, swap_out=victims, valid_steps=1), after
+                return replace(plan, swap_out=victims, valid_steps=1), after
     if head is not None and not plan.admit:
         again = displaced(policy, state, view, free) if free < head.must or head.seats else None
         if again is not None:
@@ -100,12 +100,7 @@ def _swap(policy: Composition) -> Swap:
 
 
 def _victims(
-    policy: Composition,
-    state: AnyLocalState,
-    view: WorkerView,
-    wants: _Wants,
-    free: int,
-    moved: int,
+    policy: Composition, state: AnyLocalState, view: WorkerView, wants: _Wants, free: int, moved: int
 ) -> tuple[tuple[int, ...], AnyLocalState]:
     """The requests swapped out for that in this step, and the state after; none where they would not be enough."""
     swap = _swap(policy)
@@ -140,4 +135,4 @@ def _lasting(plan: StepPlan, view: WorkerView, free: int, head: _Wants | None, o
     limits += [] if output is None else [output.must]
     steps = [(free - limit) // view.growing + 1 for limit in limits if 0 < limit <= free]
     known = [plan.valid_steps] if plan.valid_steps is not None else []
-    return msgspec.structs.replace(plan, valid_steps=min([*steps, *known], default=None))
+    return replace(plan, valid_steps=min([*steps, *known], default=None))

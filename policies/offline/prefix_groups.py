@@ -22,7 +22,7 @@ change finds all thresholds, without trying the ancestors of each node.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 import numpy as np
@@ -36,14 +36,12 @@ P_BL_1 = Theorem(
     "P-BL-1",
     "the exact groups save as many tokens as any partition of the prompts can with one level of sharing",
     SOURCE,
-    (),
     scope=Scope.TESTED,
 )
 P_BL_2 = Theorem(
     "P-BL-2",
     "the paper's greedy groups save at most as much as the exact ones, and at least as much as without forking",
     "BatchLLM, algorithm 1 as printed; this library",
-    (),
     scope=Scope.TESTED,
 )
 P_BL_3 = Theorem(
@@ -51,7 +49,6 @@ P_BL_3 = Theorem(
     "every prompt is in one group and begins with its group's prefix; prefixes computed once and what is behind them "
     "add up to all tokens less those saved",
     SOURCE,
-    (),
     scope=Scope.TESTED,
 )
 THEOREMS = (P_BL_1, P_BL_2, P_BL_3)
@@ -152,7 +149,7 @@ def grouped(tree: BatchTree, hosts: Sequence[int]) -> PrefixGroups:
 
 
 Grouping = Literal["exact", "greedy", "greedy-absorb-last", "whole", "longest"]
-GROUPINGS: tuple[Grouping, ...] = ("exact", "greedy", "greedy-absorb-last", "whole", "longest")
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 """The exact groups, the paper's two, one for each child of the root, and each prompt at its deepest node."""
 
 
@@ -225,7 +222,7 @@ def _of_top_nodes(tree: BatchTree, parents: list[int]) -> PrefixGroups:
 
 
 GroupOrder = Literal["per_request", "paper", "known_lengths"]
-GROUP_ORDERS: tuple[GroupOrder, ...] = ("per_request", "paper", "known_lengths")
+GROUP_ORDERS: tuple[GroupOrder, ...] = get_args(GroupOrder)
 SCALE_BITS = 96
 """Ratios below 2^40 tokens that differ do so by more than 2^-80: scaled so far, their whole parts differ."""
 

@@ -59,9 +59,9 @@ def size_figures(size: Size, demand: Demand, tpot_ns: int, iteration_ns: Fractio
     if size.kv_capacity < demand.kv or p.decode_ns(1, demand.context_tokens) > tpot_ns:
         return None
     batch = Fraction(size.kv_capacity, demand.kv)
-    if iteration_ns is None:
-        iteration_ns = batch * (p.context_token_ns * demand.context_tokens + p.request_ns) + p.decode_constant_ns
     per_request = p.context_token_ns * demand.context_tokens + p.request_ns
+    if iteration_ns is None:
+        iteration_ns = batch * per_request + p.decode_constant_ns
     within = Fraction(tpot_ns - p.decode_constant_ns, max(per_request, 1))
     second = 1_000_000_000
     return SizeFigures(n, batch * second / (n * iteration_ns), within * second / (n * tpot_ns))

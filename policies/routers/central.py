@@ -88,7 +88,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     @property
     def score(self) -> int:
         """More cached before less, older before younger."""
-        cached = _most_cached(self.request, self.match)
+        levels = self.match.levels
+        cached = cached_tokens(self.request.prompt, levels[0].blocks) if levels else 0
         return (cached << _AGE_BITS) - min(self.request.id, (1 << _AGE_BITS) - 1)
 
 
@@ -109,17 +110,16 @@ class Room:
         """
         prompt = head.request.prompt
         need = prompt.tokens + head.request.max_output_tokens
+        held = head.match.blocks_by_worker(max(self.tokens) + 1)
         found: tuple[int, int, int, int] | None = None
         for worker, tokens in self.tokens.items():
-            held = next((level.blocks for level in head.match.levels if level.workers >> worker & 1), 0)
-            cached = cached_tokens(prompt, held)
+            cached = cached_tokens(prompt, held[worker])
             if need - cached <= tokens and self.places[worker] > 0:
                 counts = cached if cached * 100 >= match_percent_min * prompt.tokens else 0
                 found = max(found or (-1, 0, 0, 0), (counts, tokens, -worker, cached))
         return None if found is None else (-found[2], found[3])
 
     def take(self, worker: int, tokens: int) -> WorkerLoad:
-        """A request goes there."""
         self.tokens[worker] -= tokens
         self.places[worker] -= 1
         return self.loads[worker]
@@ -317,10 +317,6 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         for sent in state.sent.values():
             kept[sent.worker] += sent.kv_tokens
         assert {w: tokens for w, tokens in kept.items() if tokens} == dict(state.kept_free)
-
-
-def _most_cached(request: Request, match: Match) -> int:
-    return cached_tokens(request.prompt, match.levels[0].blocks) if match.levels else 0
 
 
 def _unqueued(state: CentralState, request: Request) -> CentralState:

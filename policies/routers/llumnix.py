@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 import attrs
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.events import (
     NOWHERE,
@@ -60,7 +61,6 @@ P_LL_2 = Theorem(
     "P-LL-2",
     "no request is moved from a worker to one that is not freer, so what was moved does not come back at once",
     "this library; follows from P-LL-1's check",
-    (),
 )
 
 Ratio = tuple[int, int]
@@ -127,9 +127,6 @@ class Llumnix(Router[LlumnixState]):
     """Which request of a worker moves: the running one that had the least to compute, with its KV, or the one that
     waits longest."""
 
-    def init(self) -> LlumnixState:
-        return LlumnixState()
-
     @property
     def decide_every_us(self) -> int:
         return self.rhythm_us
@@ -140,7 +137,6 @@ class Llumnix(Router[LlumnixState]):
     # --- requests and workers ---------------------------------------------------------------------------------------
 
     def observe(self, state: LlumnixState, event: Event) -> LlumnixState:
-        """Requests come, are admitted, preempted, move and end."""
         match event:
             case Arrived(worker=worker, request=request) if worker != NOWHERE:
                 prompt, context = request.prompt.tokens, request.prompt.tokens + event.generated_tokens
@@ -189,10 +185,9 @@ class Llumnix(Router[LlumnixState]):
             held = state.held[request_id]
             if self.narrows(source_ratio, target_ratio, held.least, held.most):
                 migrations.append(Migration(request_id, source, target, with_kv=self.moves == "running"))
-                still = Held(held.worker, held.prompt_tokens, held.least, held.most, None)
-                state = _with(_without(state, request_id), request_id, still)
+                state = _with(_without(state, request_id), request_id, replace(held, key=None))
                 moving = state.moving.set(request_id, Moving(source, target, view.now_ns))
-                state = LlumnixState(state.held, state.candidates, moving)
+                state = replace(state, moving=moving)
         return ClusterPlan((), tuple(migrations)), state
 
     @staticmethod
@@ -266,6 +261,4 @@ def _without(state: LlumnixState, request_id: int) -> LlumnixState:
 
 def _landed(state: LlumnixState, request_id: int) -> LlumnixState:
     """The request is not under way any more."""
-    if request_id not in state.moving:
-        return state
-    return LlumnixState(state.held, state.candidates, state.moving.delete(request_id))
+    return replace(state, moving=state.moving.delete(request_id)) if request_id in state.moving else state

@@ -28,7 +28,6 @@ P_RR_1 = Theorem(
     "P-RR-1",
     "on a fixed set of workers the requests placed at two workers differ by at most the constant",
     "folklore",
-    (),
     bound="1",
 )
 """For per-client round robin: those of each client."""
@@ -62,9 +61,6 @@ class RoundRobin(Router[TurnState]):
     state_type: ClassVar[type[TurnState]] = TurnState
     theorems: ClassVar[tuple[Theorem, ...]] = (P_RR_1,)
 
-    def init(self) -> TurnState:
-        return TurnState()
-
     def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
         worker = view.workers[state.placed % len(view.workers)].worker
         return Dispatch(request.id, worker), TurnState(state.placed + 1)
@@ -86,9 +82,6 @@ class PerClientRoundRobin(Router[ClientTurnState]):
     name: ClassVar[str] = "per-client-round-robin"
     state_type: ClassVar[type[ClientTurnState]] = ClientTurnState
     theorems: ClassVar[tuple[Theorem, ...]] = (P_RR_1,)
-
-    def init(self) -> ClientTurnState:
-        return ClientTurnState()
 
     def route(self, state: ClientTurnState, request: Request, view: ClusterView) -> tuple[Dispatch, ClientTurnState]:
         turn = state.placed.get(request.client, request.client)
@@ -132,9 +125,6 @@ class JoinShortestQueue(Router[NoRouterState]):
     def broken_assumptions(self) -> frozenset[Assumption]:
         return frozenset({COUNTS_TOKENS if self.measure == "requests" else COUNTS_REQUESTS})
 
-    def init(self) -> NoRouterState:
-        return NoRouterState()
-
     def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
         shortest = min(view.workers, key=MEASURES[self.measure])
         return Dispatch(request.id, shortest.worker), state
@@ -148,7 +138,6 @@ P_P2C_1 = Theorem(
     "two different workers are drawn, and the one chosen has no longer a queue than the other: one that alone has the "
     "longest is never chosen, if there is another",
     "Mitzenmacher 2001; that the two differ is our decision",
-    (),
 )
 
 
@@ -167,9 +156,6 @@ class Random(Router[DrawState]):
 
     seed: int = attrs.field(default=0, validator=not_negative)
     """Seed of the draws."""
-
-    def init(self) -> DrawState:
-        return DrawState()
 
     def route(self, state: DrawState, request: Request, view: ClusterView) -> tuple[Dispatch, DrawState]:
         chosen = view.workers[draw(self.seed, state.drawn, len(view.workers))]
@@ -193,9 +179,6 @@ class PowerOfTwo(Router[DrawState]):
     """How long a queue is: requests waiting or running, or tokens waiting or reserved."""
     seed: int = attrs.field(default=0, validator=not_negative)
     """Seed of the draws."""
-
-    def init(self) -> DrawState:
-        return DrawState()
 
     def route(self, state: DrawState, request: Request, view: ClusterView) -> tuple[Dispatch, DrawState]:
         workers, drawn = view.workers, state.drawn
@@ -249,9 +232,6 @@ class Freeness(Router[NoRouterState]):
 
     name: ClassVar[str] = "freeness"
     state_type: ClassVar[type[NoRouterState]] = NoRouterState
-
-    def init(self) -> NoRouterState:
-        return NoRouterState()
 
     def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
         return Dispatch(request.id, freest(view)), state

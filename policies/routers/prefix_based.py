@@ -113,14 +113,11 @@ class LongestPrefixRouter(Router[HeldState]):
         return HeldState(PrefixIndex.empty(1))
 
     def check(self, state: HeldState) -> None:
-        """The index is sound."""
         state.index.check()
 
     def observe(self, state: HeldState, event: Event) -> HeldState:
-        """Caches filled and emptied, workers gone or come anew."""
-        if isinstance(event, Cached | Evicted | WorkerLeft | WorkerJoined):
-            return HeldState(followed(state.index, event))
-        return state
+        index = followed(state.index, event)
+        return state if index is state.index else HeldState(index)
 
     def route(self, state: HeldState, request: Request, view: ClusterView) -> tuple[Dispatch, HeldState]:
         index, prompt = state.index, request.prompt
@@ -191,9 +188,6 @@ class OraclePartition(Router[NoRouterState]):
     def informed(self, requests: Sequence[Request], workers: int) -> Self:
         """The partition of this workload."""
         return type(self).of(requests, workers)
-
-    def init(self) -> NoRouterState:
-        return NoRouterState()
 
     def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
         worker = self.assigned.get(request.id, -1)

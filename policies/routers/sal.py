@@ -110,24 +110,15 @@ P_SAL_1_PRINTED = Theorem(
     (NO_GROWTH,),
     rests_on=("P-SAL-least",),
 )
-P_SAL_2 = Theorem(
-    "P-SAL-2",
-    "more free memory or fewer queued tokens never raise a worker's load",
-    _SOURCE,
-    (),
-)
+P_SAL_2 = Theorem("P-SAL-2", "more free memory or fewer queued tokens never raise a worker's load", _SOURCE)
 P_SAL_2_PRINTED = Theorem(
-    "P-SAL-2-printed",
-    "as printed: more free memory or fewer queued tokens never raise a worker's load",
-    _SOURCE,
-    (),
+    "P-SAL-2-printed", "as printed: more free memory or fewer queued tokens never raise a worker's load", _SOURCE
 )
 P_SAL_TIES = Theorem(
     "P-SAL-ties",
     "of workers that run as many requests none is chosen that is worse than another in memory or queue and no better "
     "in the other",
     "this library",
-    (),
     rests_on=("P-SAL-least",),
 )
 P_SAL_3 = Theorem(
@@ -140,7 +131,6 @@ P_SAL_LEAST = Theorem(
     "P-SAL-least",
     "the worker chosen has the least load, of equals the least hidden term, queue, and most free memory, in this order",
     _SOURCE,
-    (),
 )
 
 
@@ -198,9 +188,6 @@ class SAL(Router[SALState]):
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         return frozenset() if self.decode_step_us is None else frozenset({NO_GROWTH})
-
-    def init(self) -> SALState:
-        return SALState()
 
     def check(self, state: SALState) -> None:
         """Nothing is known of workers before the first poll."""

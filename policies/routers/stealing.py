@@ -110,13 +110,13 @@ class Stealing(Router[StealingState[object]]):
         idle = [load for load in view.workers if not load.running_requests]
         if view.credit is None or not state.queues or not idle:
             return ClusterPlan(), state
-        q = _after_refill(view.credit)
+        q, queues = _after_refill(view.credit), dict(state.queues)
+        credit = {client: int(q[client]) if client < len(q) else 0 for _, client in queues}
+        busy = {load.worker for load in view.workers if load.running_requests}
         migrations: list[Migration] = []
-        loads = {load.worker: load for load in view.workers}
-        queues = dict(state.queues)
         for load in idle:
-            if not any(worker == load.worker and _credit(q, client) > 0 for worker, client in queues):
-                stolen = self._stolen(queues, state, q, load, loads)
+            if not any(worker == load.worker and credit[client] > 0 for worker, client in queues):
+                stolen = self._stolen(queues, state, credit, busy, load)
                 if stolen is not None:
                     migrations.append(stolen)
         return ClusterPlan((), tuple(migrations)), state
@@ -125,15 +125,15 @@ class Stealing(Router[StealingState[object]]):
         self,
         queues: dict[Queue, SortedTuple[int]],
         state: StealingState[object],
-        q: Ints,
+        credit: dict[int, int],
+        busy: set[int],
         load: WorkerLoad,
-        loads: dict[int, WorkerLoad],
     ) -> Migration | None:
         """The oldest request of the client with most credit, from a worker that is busy; it is then gone from there."""
         rich = [
-            (_credit(q, client), len(requests), -client, -worker)
+            (credit[client], len(requests), -client, -worker)
             for (worker, client), requests in queues.items()
-            if _credit(q, client) > 0 and worker in loads and loads[worker].running_requests
+            if credit[client] > 0 and worker in busy
         ]
         for _, _, client, worker in sorted(rich, reverse=True):
             requests = queues[-worker, -client]
@@ -178,7 +178,3 @@ def _after_refill(credit: GlobalState) -> Ints:
     if refill_due(NUMPY, q, queued):
         q = refill_rounds(NUMPY, q, queued, deficit.known, deficit.quantum)
     return q
-
-
-def _credit(q: Ints, client: int) -> int:
-    return int(q[client]) if client < len(q) else 0

@@ -21,8 +21,9 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption, Theorem
 from fairsched.model.worker import WorkerState
 from fairsched.policies.catalog import DLPM
-from fairsched.policies.gates import D_42, D_WC, V_43, DeficitGate
-from fairsched.policies.orders import D_REQUEST
+from fairsched.policies.gates import V_43, DeficitGate
+from fairsched.policies.gates.deficit import D_42, D_WC
+from fairsched.policies.orders.abilities import D_REQUEST
 from fairsched.verify import proofs
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import (

@@ -7,42 +7,23 @@ than one that fitted no worker fits none either.  Both are exact: a request that
 vain.
 """
 
-import attrs
 import numpy as np
+from msgspec.structs import astuple
 
+from fairsched.model.algebra import Bools
 from fairsched.policies.placement.aladdin.limits import context_cost
-from fairsched.policies.placement.aladdin.placement_batch import FOREVER_NS, Flags, Ints, PlacementBatch, Wanted
-
-
-@attrs.frozen(eq=False)
-class Candidates:
-    """Columns of held requests, the oldest first: `Wanted` of each, FOREVER_NS for one that is late."""
-
-    prompt_tokens: Ints
-    output_tokens: Ints
-    counted_tokens: Ints
-    deadlines_ns: Ints
-
-    def at(self, place: int) -> Wanted:
-        """Return one of them."""
-        due = self.deadlines_ns.item(place)
-        return Wanted(
-            self.prompt_tokens.item(place),
-            self.output_tokens.item(place),
-            self.counted_tokens.item(place),
-            None if due == FOREVER_NS else due,
-        )
+from fairsched.policies.placement.aladdin.placement_batch import PlacementBatch, Wanted
 
 
 class CandidateFilter:
-    """The requests that may fit a worker; those flagged in `anyway` are tried even so, since they are placed in any
-    case."""
+    """Which of the requests asked for, in columns, may fit a worker; those flagged in `anyway` are tried even so, since
+    they are placed in any case."""
 
-    def __init__(self, batch: PlacementBatch, asked: Candidates, anyway: Flags) -> None:
+    def __init__(self, batch: PlacementBatch, asked: Wanted, anyway: Bools) -> None:
         self.batch = batch
         self.asked = asked
         self.anyway = anyway
-        self.open: Flags = np.ones(len(anyway), np.bool_)
+        self.open: Bools = np.ones(len(anyway), np.bool_)
         self._with_memory = False
         self._look()
 
@@ -51,7 +32,7 @@ class CandidateFilter:
         asked = self.asked
         spared = asked.prompt_tokens < asked.prompt_tokens[at]
         spared |= asked.output_tokens < asked.output_tokens[at]
-        spared |= asked.deadlines_ns > asked.deadlines_ns[at]
+        spared |= asked.deadline_ns > asked.deadline_ns[at]
         spared |= self.anyway
         self.open &= spared
         if self.batch.memory is not None and not self._with_memory:
@@ -70,12 +51,12 @@ class CandidateFilter:
         context = context_cost(asked.prompt_tokens, asked.counted_tokens, batch.rules.gamma_percent)
         might = self.open & (batch.performance.context_token_ns * context <= batch.decode_room.max())
         might &= prefill_ns <= batch.prefill_room.max()
-        might &= batch.computed.min() <= asked.deadlines_ns - prefill_ns
+        might &= batch.computed.min() <= asked.deadline_ns - prefill_ns
         left = np.flatnonzero(might)
-        prompts, outputs = asked.prompt_tokens[left, None], asked.output_tokens[left, None]
-        fits = batch.fitting(prompts, asked.counted_tokens[left, None], asked.deadlines_ns[left, None])
+        likely = Wanted(*(column[left, None] for column in astuple(asked)))
+        fits = batch.fitting(likely)
         if batch.memory is not None:
-            fits &= batch.memory.has_room(prompts, outputs)
+            fits &= batch.memory.has_room(likely.prompt_tokens, likely.output_tokens)
             self._with_memory = True
         might[left] = fits.any(axis=1)
         self.open = might | (self.open & self.anyway)

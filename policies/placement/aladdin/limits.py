@@ -175,7 +175,6 @@ P_ALD_1 = Theorem(
     "P-ALD-1",
     "where a request is placed by the rule, (b) to (e) hold with it, on an empty worker too",
     _HERE,
-    (),
     scope=Scope.TESTED,
 )
 P_ALD_2 = Theorem(
@@ -210,14 +209,12 @@ P_ALD_6 = Theorem(
     "P-ALD-6",
     "a move keeps the sum of the workers' errors, and the sum of their sizes stays at least the size of that sum",
     "Aladdin, Algorithm 2",
-    (),
     bound="|sum e|",
 )
 P_ALD_7 = Theorem(
     "P-ALD-7",
     "best fit opens at most 3/2 times as many workers as any packing needs, for up to 5 requests of two kinds",
     "this library",
-    (),
     bound="3/2",
     scope=Scope.BOUNDED,
 )

@@ -11,14 +11,16 @@ from typing import Literal
 import attrs
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from fairsched.model.algebra import Bools, Ints
 from fairsched.model.latency import Performance
 from fairsched.policies.placement.aladdin.limits import (
     Amount,
     Profile,
+    apart,
     context_cost,
     decode_slack,
+    moved,
     norm_normalised,
     norm_printed,
     peak_kv,
@@ -27,57 +29,9 @@ from fairsched.policies.placement.aladdin.limits import (
     profile_of,
     profile_slack,
     stall_slack,
+    weight,
 )
 from fairsched.policies.placement.aladdin.worker import Believed, Sums
-
-# --- memory of all workers side by side -------------------------------------------------------------------------------
-
-
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-
-class MemoryTable:
-    """(e) for all workers side by side, as they were when the heartbeat began: where a request surely has no memory.
-
-    Where memory is short, nearly every worker refuses nearly every request.  Two iterations of each worker decide most
-    cases: the one to come, and `fullest_at`, in which its requests hold most.  A request that passes both may still be
-    refused: `profile_slack`, about which the theorems are, judges each placement.
-    """
-
-    def __init__(self, performance: Performance, workers: Sequence[Believed], capacity: Ints) -> None:
-        """O(requests of all workers)."""
-        p = self.performance = performance
-        self.capacity = capacity
-        self.clocks = np.array([worker.clock for worker in workers], np.int64)
-        counts = np.array([worker.ends.size for worker in workers], np.int64)
-        row = np.repeat(np.arange(len(workers)), counts)
-        place = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
-        flat = np.fromiter(chain.from_iterable(chain.from_iterable(worker.ends for worker in workers)), np.int64)
-        ends, levels, left = (
-            flat[0::3],
-            np.zeros((len(workers), 1 + counts.max(initial=0)), np.int64),
-            counts[row] - place,
-        )
-        levels[row, place] = flat[2::3]
-        levels = levels[:, ::-1].cumsum(axis=1)[:, ::-1]
-        self.now = p.kv_token * (levels[:, 0] + counts * self.clocks) + p.kv_constant * counts
-        # One more request grows along with the others, and counts with what it holds at each end.
-        with_one_more = np.full(levels.shape, np.iinfo(np.int64).min)
-        with_one_more[row, place] = p.kv_token * (levels[row, place] + (left + 1) * ends) + p.kv_constant * left
-        fullest = with_one_more.argmax(axis=1)
-        self.fullest = np.where(counts > 0, with_one_more[np.arange(len(workers)), fullest], 0)
-        self.fullest_at = np.zeros(len(workers), np.int64)
-        self.fullest_at[counts > 0] = ends[(counts.cumsum() - counts + fullest)[counts > 0]]
-
-    def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Flags:
-        """Where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for each."""
-        p = self.performance
-        grown = p.kv(prompt_tokens - self.clocks)
-        fits: Flags = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
-        fits &= self.now + p.kv(prompt_tokens) <= self.capacity
-        return fits
-
 
 Norm = Literal["normalised", "printed"]
 Reserve = Literal["lock-step", "peaks"]
@@ -124,15 +78,53 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
-    """A request to be placed: its context, the output that is foreseen, and what of that (b) counts.
+    """A request to be placed, or a column of each of many: its context, the output that is foreseen, what of that (b)
+    counts, and its deadline; one that is late already has none to keep."""
 
-    `deadline_ns` is None if it is late already, and then it has none to keep.
+    prompt_tokens: Amount
+    output_tokens: Amount
+    counted_tokens: Amount
+    deadline_ns: Amount = FOREVER_NS
+
+
+class MemoryTable:
+    """(e) for all workers side by side, as they were when the heartbeat began: where a request surely has no memory.
+
+    Where memory is short, nearly every worker refuses nearly every request.  Two iterations of each worker decide most
+    cases: the one to come, and `fullest_at`, in which its requests hold most.  A request that passes both may still be
+    refused: `profile_slack`, about which the theorems are, judges each placement.
     """
 
-    prompt_tokens: int
-    output_tokens: int
-    counted_tokens: int
-    deadline_ns: int | None
+    def __init__(self, performance: Performance, rows: Sequence[Row]) -> None:
+        """O(requests of all workers)."""
+        p = self.performance = performance
+        self.capacity = column([row.capacity for row in rows])
+        workers = [row.believed for row in rows]
+        self.clocks = np.array([worker.clock for worker in workers], np.int64)
+        counts = np.array([worker.ends.size for worker in workers], np.int64)
+        row = np.repeat(np.arange(len(workers)), counts)
+        place = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(worker.ends for worker in workers)), np.int64)
+        ends, left = flat[0::3], counts[row] - place
+        levels = np.zeros((len(workers), 1 + counts.max(initial=0)), np.int64)
+        levels[row, place] = flat[2::3]
+        levels = levels[:, ::-1].cumsum(axis=1)[:, ::-1]
+        self.now = p.kv_token * (levels[:, 0] + counts * self.clocks) + p.kv_constant * counts
+        # One more request grows along with the others, and counts with what it holds at each end.
+        with_one_more = np.full(levels.shape, np.iinfo(np.int64).min)
+        with_one_more[row, place] = p.kv_token * (levels[row, place] + (left + 1) * ends) + p.kv_constant * left
+        fullest = with_one_more.argmax(axis=1)
+        self.fullest = np.where(counts > 0, with_one_more[np.arange(len(workers)), fullest], 0)
+        self.fullest_at = np.zeros(len(workers), np.int64)
+        self.fullest_at[counts > 0] = ends[(counts.cumsum() - counts + fullest)[counts > 0]]
+
+    def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Bools:
+        """Where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for each."""
+        p = self.performance
+        grown = p.kv(prompt_tokens - self.clocks)
+        fits: Bools = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
+        fits &= self.now + p.kv(prompt_tokens) <= self.capacity
+        return fits
 
 
 class PlacementBatch:
@@ -164,18 +156,18 @@ class PlacementBatch:
         self._profiles: dict[int, Profile] = {}
         self._come: dict[int, list[tuple[int, int]]] = {}
 
-    def fitting(self, prompt_tokens: Amount, counted_tokens: Amount, deadline_ns: Amount) -> Flags:
-        """Where the request keeps (b), (c) and (d), so far as they are checked; FOREVER_NS for no deadline.
+    def fitting(self, wanted: Wanted) -> Bools:
+        """Where the request keeps (b), (c) and (d), so far as they are checked.
 
         A request takes the same from every worker, so its part is compared with what each has left.  With columns of
         requests, one below the other, a row for each.
         """
         p = self.performance
-        prefill_ns = p.prefill_token_ns * prompt_tokens
-        context = context_cost(prompt_tokens, counted_tokens, self.rules.gamma_percent)
-        fits: Flags = p.context_token_ns * context <= self.decode_room
+        prefill_ns = p.prefill_token_ns * wanted.prompt_tokens
+        context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.rules.gamma_percent)
+        fits: Bools = p.context_token_ns * context <= self.decode_room
         fits &= prefill_ns <= self.prefill_room
-        fits &= self.computed <= deadline_ns - prefill_ns
+        fits &= self.computed <= wanted.deadline_ns - prefill_ns
         return fits
 
     def _room(
@@ -195,7 +187,7 @@ class PlacementBatch:
 
     def choose(self, wanted: Wanted) -> int | None:
         """The row of the largest norm, the first of equals, where everything holds; None if there is none."""
-        norms = np.where(self._fitting(wanted), self.norms, -1)
+        norms = np.where(self.fitting(wanted), self.norms, -1)
         refused = 0
         while norms[row := int(norms.argmax())] >= 0:
             if self.has_memory(row, wanted):
@@ -203,9 +195,7 @@ class PlacementBatch:
             norms[row] = -1
             refused += 1
             if refused == REFUSED and self.rules.reserve == "lock-step":
-                self.memory = self.memory or MemoryTable(
-                    self.performance, [r.believed for r in self.rows], self.capacity
-                )
+                self.memory = self.memory or MemoryTable(self.performance, self.rows)
                 norms[~self.memory.has_room(wanted.prompt_tokens, wanted.output_tokens)] = -1
         return None
 
@@ -214,10 +204,6 @@ class PlacementBatch:
         if self.rules.norm == "normalised":
             return norm_normalised(batch, context, self._batch_max, self._context_max)
         return norm_printed(batch, context)
-
-    def _fitting(self, wanted: Wanted) -> Flags:
-        due = FOREVER_NS if wanted.deadline_ns is None else wanted.deadline_ns
-        return self.fitting(wanted.prompt_tokens, wanted.counted_tokens, due)
 
     def has_memory(self, row: int, wanted: Wanted) -> bool:
         """(e): with peaks, or else in lock-step from this iteration on.  Peaks that fit are never passed, so where they
@@ -234,7 +220,7 @@ class PlacementBatch:
 
     def holds(self, row: int, wanted: Wanted) -> bool:
         """Whether the row keeps everything with the request."""
-        return bool(self._fitting(wanted)[row]) and self.has_memory(row, wanted)
+        return bool(self.fitting(wanted)[row]) and self.has_memory(row, wanted)
 
     def least(self, wanted: Wanted) -> int:
         """The row of the smallest norm that could ever hold the request, or of all if none could."""
@@ -243,9 +229,7 @@ class PlacementBatch:
         return int(np.where(could, norms, norms.max() + 1).argmin()) if could.any() else int(norms.argmin())
 
     def take(self, row: int, wanted: Wanted) -> None:
-        """The request goes there."""
-        if wanted.deadline_ns is not None:
-            self.deadline[row] = min(self.deadline.item(row), wanted.deadline_ns)
+        self.deadline[row] = min(self.deadline.item(row), wanted.deadline_ns)
         self._change(row, wanted, 1)
         self._come.setdefault(row, []).append(self._entry(row, wanted))
         self._profiles.pop(row, None)
@@ -285,6 +269,58 @@ def column(values: Sequence[int]) -> Ints:
     return np.fromiter(values, np.int64, len(values))
 
 
+# --- re-balancing -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Placed:
+    """A request that was placed in this heartbeat, and the row where."""
+
+    request_id: int
+    row: int
+    wanted: Wanted
+
+
+def rebalanced(batch: PlacementBatch, placed: Sequence[Placed]) -> tuple[Placed, ...]:
+    """The placements after new requests went from workers that have more to do than was planned to those with less.
+
+    Source: Aladdin, section 4.4 and Algorithm 2, cleaned up.  A worker's error is by how much its iterations are longer
+    than the plan believed, in 10 ps (equation 3): requests that outlive their prediction count with their real context,
+    those that ended early against it.  A move carries the whole request, prompt included (Algorithm 2 omits it), so the
+    sum of errors stays.  It is accepted only if the constraints hold where the request goes.
+
+    From the worker with the largest error above 0 to the one with the smallest below, the request that leaves the two
+    least apart, until none helps.  Each move makes the sum of the errors' sizes smaller, so it ends.
+    """
+    p, rules, now = batch.performance, batch.rules, list(placed)
+    parts = [(row.believed.over, row.believed.ghost) for row in batch.rows]
+    off = [weight(p, rules.cost(over) - rules.cost(ghost), over.batch - ghost.batch) for over, ghost in parts]
+    sizes = [
+        weight(p, context_cost(each.wanted.prompt_tokens, each.wanted.counted_tokens, rules.gamma_percent), 1)
+        for each in placed
+    ]
+    while now:
+        source, target = off.index(max(off)), off.index(min(off))
+        if off[source] <= 0 or off[target] >= 0:
+            break
+        best: tuple[int, int] | None = None
+        for i, each in enumerate(now):
+            if each.row == source:
+                after = apart(*moved(off[source], off[target], sizes[i]))
+                if after < apart(off[source], off[target]) and (best is None or after < best[0]):
+                    best = (after, i) if batch.holds(target, each.wanted) else best
+        if best is None:
+            break
+        _, i = best
+        wanted = now[i].wanted
+        now[i] = attrs.evolve(now[i], row=target)
+        off[source], off[target] = moved(off[source], off[target], sizes[i])
+        stay = (each.wanted.deadline_ns for each in now if each.row == source)
+        batch.drop(source, wanted, min([batch.rows[source].deadline_ns, *stay]))
+        batch.take(target, wanted)
+    return tuple(now)
+
+
 # --- requests that are all there at once ------------------------------------------------------------------------------
 
 
@@ -296,13 +332,11 @@ def pack(rules: Rules, wanted: Sequence[Wanted], kv_capacity: int) -> tuple[int 
 
     >>> from fairsched.model.latency.performance import Performance
     >>> rules = Rules(Performance(1, 0, 1, 1, 1), 100, 100, 100, "normalised", "peaks")
-    >>> pack(rules, [Wanted(5, 5, 5, None)] * 3, 20)
+    >>> pack(rules, [Wanted(5, 5, 5)] * 3, 20)
     (0, 0, 1)
     """
-    batch = PlacementBatch(
-        rules, [Row(i, kv_capacity, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS) for i in range(len(wanted))]
-    )
-    at = []
+    rows = [Row(i, kv_capacity, Believed(), 0, 0, 0, FOREVER_NS, FOREVER_NS) for i in range(len(wanted))]
+    batch, at = PlacementBatch(rules, rows), []
     for each in wanted:
         row = batch.choose(each)
         if row is not None:

@@ -1,6 +1,6 @@
 """What Aladdin believes: which requests are at which worker, which are held, and how long outputs were.
 
-A request is held, or at a worker; what is known of one worker is in `aladdin_worker`.  Decisions are in `aladdin`.
+A request is held, or at a worker; what is known of one worker is in `worker`.  Decisions are in `policy`.
 """
 
 from typing import Literal
@@ -151,20 +151,16 @@ class PlacementTracker:
         clock = worker.clock if alone else worker.clock + event.steps
         worker = replace(worker, clock=clock, fresh=())
         for request_id in fresh:
-            member = worker.members[request_id]
-            begun = replace(member, start=clock - event.steps)
+            begun = replace(worker.members[request_id], start=clock - event.steps)
             worker = self.refiled(worker, request_id, begun)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
     def _first_token(self, state: AladdinState, event: Prefilled) -> AladdinState:
-        worker = state.workers.get(event.worker)
-        if worker is None or event.request_id not in worker.members:
+        worker = state.workers.get(event.worker, EMPTY_WORKER)
+        member = worker.members.get(event.request_id)
+        if member is None or member.start is not None:
             return state
-        member = worker.members[event.request_id]
-        if member.start is not None:
-            return state
-        member = replace(member, first_ns=event.time_ns)
-        members = worker.members.set(event.request_id, member)
+        members = worker.members.set(event.request_id, replace(member, first_ns=event.time_ns))
         worker = replace(worker, members=members, fresh=(*worker.fresh, event.request_id))
         return replace(state, workers=state.workers.set(event.worker, worker))
 
@@ -179,21 +175,11 @@ class PlacementTracker:
 
     def _preempted(self, state: AladdinState, event: Preempted) -> AladdinState:
         """Note that the request is computed again, with what it has produced."""
-        worker = state.workers.get(event.worker)
-        if worker is None or event.request_id not in worker.members:
+        worker = state.workers.get(event.worker, EMPTY_WORKER)
+        member = worker.members.get(event.request_id)
+        if member is None:
             return state
-        member = worker.members[event.request_id]
-        done = event.generated_tokens - member.generated
-        again = replace(
-            member,
-            prompt_tokens=member.prompt_tokens + done,
-            output_tokens=max(member.output_tokens - done, 1),
-            most=max(member.most - done, 1),
-            generated=event.generated_tokens,
-            came=worker.clock,
-            start=None,
-            deadline_ns=None,
-        )
+        again = member.anew(event.generated_tokens - member.generated, worker.clock)
         worker = self.refiled(worker, event.request_id, again)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
@@ -238,13 +224,11 @@ class PlacementTracker:
 
     def saves(self, member: Member) -> int:
         """Return its rank among those that have saved time."""
-        start = 0 if member.start is None else member.start
-        targets = self.theta_percent, self.tpot_ns
-        saved: int = saved_from(self.slack, *targets, start, member.first_ns, member.output_tokens)
+        begun = member.start or 0, member.first_ns, member.output_tokens
+        saved: int = saved_from(self.slack, self.theta_percent, self.tpot_ns, *begun)
         return saved
 
     def refiled(self, worker: Believed, request_id: int, member: Member) -> Believed:
-        """Return the worker with an updated member."""
         was = worker.members[request_id]
         # First tokens are noted before they count: its old rank is without them.
         worker = workers.left(worker, request_id, self.saves(was))
@@ -257,7 +241,6 @@ class PlacementTracker:
         return replace(state, workers=state.workers.set(worker, believed), home=state.home.set(request_id, worker))
 
     def without(self, state: AladdinState, request_id: int) -> AladdinState:
-        """Return the state without the request."""
         held = state.held.get(request_id)
         if held is not None:
             return released(state, held)
@@ -274,22 +257,14 @@ class PlacementTracker:
 
 def holding(state: AladdinState, held: Held) -> AladdinState:
     """Return the state in which the request is held."""
-    request = held.request
-    return replace(
-        state,
-        held=state.held.set(request.id, held),
-        waiting=state.waiting.add((request.arrival_ns, request.id)),
-    )
+    i, arrival_ns = held.request.id, held.request.arrival_ns
+    return replace(state, held=state.held.set(i, held), waiting=state.waiting.add((arrival_ns, i)))
 
 
 def released(state: AladdinState, held: Held) -> AladdinState:
     """Return the state in which it is held no more."""
-    request = held.request
-    return replace(
-        state,
-        held=state.held.delete(request.id),
-        waiting=state.waiting.remove((request.arrival_ns, request.id)),
-    )
+    i, arrival_ns = held.request.id, held.request.arrival_ns
+    return replace(state, held=state.held.delete(i), waiting=state.waiting.remove((arrival_ns, i)))
 
 
 def without_worker(state: AladdinState, worker: int) -> AladdinState:

@@ -13,7 +13,7 @@ without requests is what the paper calls a new one: it is the emptiest, under th
 A request that could not keep its targets on an empty worker, or was held for `patience_us`, goes to the least loaded.
 
 Assumptions: predictions are upper bounds for (e) and gamma = 100 (PredictionsBound), requests start when they are
-placed (StartsAtOnce).  Theorems: P-ALD-1 to P-ALD-8, `aladdin_limits`.  State: which requests are believed where.
+placed (StartsAtOnce).  Theorems: P-ALD-1 to P-ALD-8, `limits`.  State: which requests are believed where.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,9 @@ from typing import ClassVar, Literal
 
 import attrs
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
+from fairsched.model.algebra import Bools, Ints
 from fairsched.model.events import Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS, PROMPT_TOKENS, LatencyModel, Performance
 from fairsched.model.plan import ClusterPlan, Dispatch
@@ -32,7 +33,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.placement.aladdin import worker as workers
-from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter, Candidates
+from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
 from fairsched.policies.placement.aladdin.limits import (
     THEOREMS,
     context_cost,
@@ -43,15 +44,15 @@ from fairsched.policies.placement.aladdin.limits import (
 )
 from fairsched.policies.placement.aladdin.placement_batch import (
     FOREVER_NS,
-    Flags,
-    Ints,
     Norm,
+    Placed,
     PlacementBatch,
     Reserve,
     Row,
     Rules,
     Wanted,
     column,
+    rebalanced,
 )
 from fairsched.policies.placement.aladdin.placement_state import (
     AladdinState,
@@ -60,7 +61,6 @@ from fairsched.policies.placement.aladdin.placement_state import (
     Slack,
     released,
 )
-from fairsched.policies.placement.aladdin.rebalance import Placed, errors, rebalanced
 from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER, Believed, Member
 from fairsched.policies.validators import not_negative, one_of, percent, positive
 
@@ -125,31 +125,16 @@ class Aladdin(ClusterPolicy[AladdinState]):
 
     @property
     def lines(self) -> Performance:
-        """The workers' lines."""
-        if self.performance is not None:
-            return self.performance
-        return Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
+        return self.performance or Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
 
     def rules(self, checks: str = "bcde") -> Rules:
-        """What placements are held to."""
-        return Rules(
-            self.lines,
-            self.tpot_us * 1_000,
-            self.theta_percent,
-            self.gamma_percent,
-            self.norm,
-            self.reserve,
-            checks,
-        )
+        percents = self.theta_percent, self.gamma_percent
+        return Rules(self.lines, self.tpot_us * 1_000, *percents, self.norm, self.reserve, checks)
 
     @cached_property
     def tracker(self) -> PlacementTracker:
-        """What follows requests and workers."""
         targets = self.ttft_us * 1_000, self.tpot_us * 1_000, self.theta_percent
         return PlacementTracker(self.lines, *targets, self.slack, self.errors == "follow")
-
-    def init(self) -> AladdinState:
-        return AladdinState()
 
     def observe(self, state: AladdinState, event: Event) -> AladdinState:
         return self.tracker.observe(state, event)
@@ -160,9 +145,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
-        return self._heartbeat(
-            self._foreseen_anew(state, view), view, [i for _, i in islice(state.waiting, self.lookahead)]
-        )
+        waiting = [i for _, i in islice(state.waiting, self.lookahead)]
+        return self._heartbeat(self._foreseen_anew(state, view), view, waiting)
 
     def _heartbeat(
         self, state: AladdinState, view: ClusterView, waiting: Sequence[int], checks: str = "bcde"
@@ -177,14 +161,12 @@ class Aladdin(ClusterPolicy[AladdinState]):
             true = PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, True))
             for each in placed:
                 true.take(each.row, each.wanted)
-            placed = rebalanced(true, errors(true), placed)
+            placed = rebalanced(true, placed)
         dispatches = []
         for each in placed:
-            held = state.held[each.request_id]
-            worker = batch.rows[each.row].worker
-            state = released(state, held)
+            held, worker = state.held[each.request_id], batch.rows[each.row].worker
             member = self.tracker.member(held, view.now_ns)
-            state = self.tracker.joins(state, each.request_id, worker, member)
+            state = self.tracker.joins(released(state, held), each.request_id, worker, member)
             dispatches.append(Dispatch(each.request_id, worker))
         return ClusterPlan(tuple(dispatches)), state
 
@@ -193,12 +175,12 @@ class Aladdin(ClusterPolicy[AladdinState]):
     ) -> tuple[Placed, ...]:
         """Return which held requests go where, one after the other; a request that fits no worker is skipped."""
         asked, waited_ns = self._asked([state.held[request_id] for request_id in waiting], now_ns)
-        anyway = self._anyway(batch, asked, waited_ns)
+        columns, anyway = astuple(asked), self._anyway(batch, asked, waited_ns)
         placed: list[Placed] = []
         candidates: CandidateFilter | None = None
         at = 0
         while at < len(waiting):
-            wanted = asked.at(at)
+            wanted = Wanted(*(column.item(at) for column in columns))
             row = self._choose(batch, wanted, anyway[at])
             if row is not None:
                 batch.take(row, wanted)
@@ -216,19 +198,19 @@ class Aladdin(ClusterPolicy[AladdinState]):
             row = next((i for i, count in enumerate(batch.requests.tolist()) if not count), None)
         return batch.least(wanted) if row is None and anyway else row
 
-    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Candidates, Ints]:
+    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Wanted, Ints]:
         """Return the held requests as columns, and how long each has waited."""
         prompts, outputs = column([h.prompt_tokens for h in helds]), column([h.output_tokens for h in helds])
         due = column([h.due_ns for h in helds])
         counted = outputs if self.output == "predicted" else np.zeros_like(outputs)
         in_time = prefill_slack(self.lines, prompts, now_ns, due) >= 0
         waited_ns = now_ns - column([h.request.arrival_ns for h in helds])
-        return Candidates(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
+        return Wanted(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
 
-    def _anyway(self, batch: PlacementBatch, asked: Candidates, waited_ns: Ints) -> Flags:
+    def _anyway(self, batch: PlacementBatch, asked: Wanted, waited_ns: Ints) -> Bools:
         """Flag requests that are placed in any case: they waited too long, or no worker could ever hold them."""
         p, context = self.lines, context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
-        anyway: Flags = waited_ns > self.patience_us * 1_000
+        anyway: Bools = waited_ns > self.patience_us * 1_000
         anyway |= decode_slack(p, self.theta_percent, self.tpot_us * 1_000, 1, context) < 0
         anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
         return anyway
@@ -261,10 +243,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
         if true:
             return batch, context
         over, ghost = believed.over, believed.ghost
-        context += context_cost(
-            ghost.prompt_tokens - over.prompt_tokens, ghost.output_tokens - over.output_tokens, gamma
-        )
-        return batch + ghost.batch - over.batch, context
+        prompts, outputs = ghost.prompt_tokens - over.prompt_tokens, ghost.output_tokens - over.output_tokens
+        return batch + ghost.batch - over.batch, context + context_cost(prompts, outputs, gamma)
 
     def _foreseen_anew(self, state: AladdinState, view: ClusterView) -> AladdinState:
         """Predict anew what outlived its prediction, and drop ghosts that ended.  O(workers + what changed)."""

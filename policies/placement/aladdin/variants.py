@@ -21,7 +21,6 @@ from fairsched.policies.placement.aladdin.limits import P_ALD_8
 from fairsched.policies.placement.aladdin.placement_batch import PlacementBatch, Wanted
 from fairsched.policies.placement.aladdin.placement_state import AladdinState
 from fairsched.policies.placement.aladdin.policy import Aladdin
-from fairsched.policies.placement.aladdin.worker import Member
 from fairsched.policies.validators import positive
 
 
@@ -66,8 +65,9 @@ class AladdinSplit(Aladdin):
         migrations = []
         for _, request_id, source in ready:
             worker = state.workers[source]
-            member = _carried(worker.members[request_id], worker.clock)
-            wanted = Wanted(member.prompt_tokens, member.output_tokens, member.output_tokens, None)
+            member = worker.members[request_id]
+            member = replace(member.anew(worker.clock - (member.start or 0), 0), over=False)
+            wanted = Wanted(member.prompt_tokens, member.output_tokens, member.output_tokens)
             row = batch.choose(wanted)
             if row is not None:
                 target = batch.rows[row].worker
@@ -75,21 +75,6 @@ class AladdinSplit(Aladdin):
                 state = self.tracker.joins(self.tracker.without(state, request_id), request_id, target, member)
                 migrations.append(Migration(request_id, source, target, with_kv=True))
         return tuple(migrations), state
-
-
-def _carried(member: Member, clock: int) -> Member:
-    """Return the request as it comes to another worker, with what it has produced."""
-    done = clock - (member.start or 0)
-    return replace(
-        member,
-        prompt_tokens=member.prompt_tokens + done,
-        output_tokens=max(member.output_tokens - done, 1),
-        most=max(member.most - done, 1),
-        generated=member.generated + done,
-        deadline_ns=None,
-        start=None,
-        over=False,
-    )
 
 
 # --- several schedulers -----------------------------------------------------------------------------------------------

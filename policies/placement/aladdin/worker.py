@@ -8,6 +8,9 @@ Prediction errors: a request that is still there after its end is predicted anew
 before its end stays as a `Ghost` until then.  The plan believed all requests, less the first, plus the second.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 from immutables import Map
 from msgspec.structs import replace
@@ -35,20 +38,24 @@ class Member(msgspec.Struct, frozen=True, gc=False):
     first_ns: int = 0
     over: bool = False
 
-    @property
-    def begun(self) -> int:
-        """Where its output begins on the worker's clock."""
-        return self.came if self.start is None else self.start
-
-    @property
-    def end(self) -> int:
-        """The last iteration in which it is foreseen to hold memory."""
-        return self.begun + self.output_tokens
-
     def ranked(self, request_id: int) -> tuple[int, int, int]:
-        """Return its entry of `Believed.ends`; its context at iteration k is `level` + k."""
+        """Return its entry of `Believed.ends`: the last iteration in which it is foreseen to hold memory, its id, and
+        its level; its context at iteration k is level + k."""
         begun = self.came if self.start is None else self.start
         return begun + self.output_tokens, request_id, self.prompt_tokens - begun
+
+    def anew(self, done: int, clock: int) -> "Member":
+        """Return it as it comes at `clock` to be taken up again, `done` of its output having become context."""
+        return replace(
+            self,
+            prompt_tokens=self.prompt_tokens + done,
+            output_tokens=max(self.output_tokens - done, 1),
+            most=max(self.most - done, 1),
+            deadline_ns=None,
+            came=clock,
+            generated=self.generated + done,
+            start=None,
+        )
 
 
 class Ghost(msgspec.Struct, frozen=True, gc=False):
@@ -118,53 +125,49 @@ EMPTY_WORKER = Believed()
 
 def joined(worker: Believed, request_id: int, member: Member, saves: int) -> Believed:
     """Return the worker with the request; `saves` ranks it among those that have saved time, once it has begun."""
-    deadlines, saved = worker.deadlines, worker.saved
-    if member.start is not None:
-        saved = saved.add((saves, request_id))
-    elif member.deadline_ns is not None:
-        deadlines = deadlines.add((member.deadline_ns, request_id))
-    size = (1, member.prompt_tokens, member.output_tokens)
-    return replace(
-        worker,
-        members=worker.members.set(request_id, member),
-        everybody=worker.total.plus(*size),
-        over=worker.over.plus(*size) if member.over else worker.over,
-        new_tokens=worker.new_tokens + (member.prompt_tokens if member.start is None else 0),
-        ends=worker.ends.add(member.ranked(request_id)),
-        deadlines=deadlines,
-        saved=saved,
-        starts=worker.starts + (member.start or 0),
-    )
+    return _changed(worker, request_id, member, saves, 1)
 
 
 def left(worker: Believed, request_id: int, saves: int) -> Believed:
     """Return the worker without the request."""
-    member = worker.members[request_id]
-    deadlines, saved = worker.deadlines, worker.saved
+    return _changed(worker, request_id, worker.members[request_id], saves, -1)
+
+
+def _changed(worker: Believed, request_id: int, member: Member, saves: int, step: int) -> Believed:
+    """Return the worker with the member (`step` 1) or without it (-1)."""
+    members, fresh, deadlines, saved = worker.members, worker.fresh, worker.deadlines, worker.saved
+    put: Callable[[SortedTuple[Any], Any], SortedTuple[Any]]
+    if step > 0:
+        put, members = SortedTuple.add, members.set(request_id, member)
+    else:
+        put, members = SortedTuple.remove, members.delete(request_id)
+        if request_id in fresh:
+            fresh = tuple(i for i in fresh if i != request_id)
     if member.start is not None:
-        saved = saved.remove((saves, request_id))
+        saved = put(saved, (saves, request_id))
     elif member.deadline_ns is not None:
-        deadlines = deadlines.remove((member.deadline_ns, request_id))
-    size = (-1, member.prompt_tokens, member.output_tokens)
+        deadlines = put(deadlines, (member.deadline_ns, request_id))
+    size = (step, member.prompt_tokens, member.output_tokens)
     return replace(
         worker,
-        members=worker.members.delete(request_id),
-        everybody=worker.total.plus(*size),
+        members=members,
+        everybody=worker.everybody.plus(*size),
         over=worker.over.plus(*size) if member.over else worker.over,
-        new_tokens=worker.new_tokens - (member.prompt_tokens if member.start is None else 0),
-        ends=worker.ends.remove(member.ranked(request_id)),
+        new_tokens=worker.new_tokens + (step * member.prompt_tokens if member.start is None else 0),
+        ends=put(worker.ends, member.ranked(request_id)),
         deadlines=deadlines,
         saved=saved,
-        starts=worker.starts - (member.start or 0),
-        fresh=tuple(i for i in worker.fresh if i != request_id),
+        starts=worker.starts + step * (member.start or 0),
+        fresh=fresh,
     )
 
 
 def with_ghost(worker: Believed, request_id: int, member: Member) -> Believed:
     """Return the worker with a ghost of a request that ended before its foreseen end."""
-    if member.end <= worker.clock or member.over:
+    end, _, _ = member.ranked(request_id)
+    if end <= worker.clock or member.over:
         return worker
-    ghost = Ghost(member.end, request_id, member.prompt_tokens, member.output_tokens)
+    ghost = Ghost(end, request_id, member.prompt_tokens, member.output_tokens)
     size = (1, ghost.prompt_tokens, ghost.output_tokens)
     return replace(worker, ghosts=worker.ghosts.add(ghost), ghost=worker.ghost.plus(*size))
 

@@ -30,14 +30,12 @@ D2_GATE = Theorem(
     "prompt if its client has credit at one of those, to one with the shortest queue of these, and to one if there is "
     "one",
     "D2LPM's rule (reconstructed)",
-    (),
 )
 D2_ROUND = Theorem(
     "D2-round",
     "a round is due if and only if workers take requests and the client has d > 0 at none of them; it gives a quantum "
     "at each of these and nothing at any other",
     "D2LPM's refill (reconstructed); found missing by mutants",
-    (),
 )
 D2_REFILL = Theorem(
     "D2-refill",
@@ -50,7 +48,6 @@ D2_RANGE = Theorem(
     "D2-range",
     "d_w <= Q_w at every worker, whatever comes and goes",
     "D2LPM, as the lemma on the deficit's range (reconstructed)",
-    (),
     bound="Q_w",
 )
 D2_SPREAD = Theorem(

@@ -143,7 +143,8 @@ class D2LPM(Router[D2LPMState]):
         account = state.accounts.get(client) or NEW
         d = Sparse(account.deficits, self._quantum(state, client))
         load, d = self._chosen(d, match, self._blocks_min(prompt), view)
-        worker, held = load.worker, _held(match, load.worker)
+        worker = load.worker
+        held = next((level.blocks for level in match.levels if level.workers >> worker & 1), 0)
         extend = prompt.tokens - cached_tokens(prompt, held)
         d = charge(SPARSE, d, worker, price(extend, self.input_rate))
         node = ROOT
@@ -285,8 +286,3 @@ class D2LPM(Router[D2LPMState]):
         assert len(state.idle) == sum(not account.under_way for account in state.accounts.values())
         assert len(state.idle) <= self.idle_clients_max
         assert all(state.oldest <= stamp < state.next_stamp for stamp in state.idle)
-
-
-def _held(match: Match, worker: int) -> int:
-    """Blocks of the matched prompt that the worker holds.  O(levels)."""
-    return next((level.blocks for level in match.levels if level.workers >> worker & 1), 0)

@@ -32,14 +32,13 @@ P_E2_1 = Theorem(
     scope=Scope.TESTED,
 )
 P_E2_2 = Theorem(
-    "P-E2-2", "A request exploits exactly if more than half of it is cached, which is less missed than cached", OURS, ()
+    "P-E2-2", "A request exploits exactly if more than half of it is cached, which is less missed than cached", OURS
 )
 P_E2_3 = Theorem(
     "P-E2-3",
     "Of up to 3 workers the one with the least base and extra cost is found, the first of equals, and another is not "
     "if all bases grow by the same",
     OURS,
-    (),
     scope=Scope.BOUNDED,
 )
 P_E2_4 = Theorem(
@@ -62,7 +61,6 @@ P_E2_6 = Theorem(
     "What a worker is said to hold is closed under prefixes, and evicting its victims in their order frees what they "
     "say, never a part of which it still holds more",
     OURS,
-    (),
     scope=Scope.TESTED,
 )
 
@@ -74,17 +72,16 @@ F_E2_1 = Theorem(
     "F-E2-1",
     "A request that exploits the longest node of the path misses as little as at any worker, and less than is cached",
     OURS,
-    (),
     scope=Scope.TESTED,
 )
-F_E2_2 = Theorem("F-E2-2", "The worker that is exploited is the one with the least total cost", OURS, ())
+F_E2_2 = Theorem("F-E2-2", "The worker that is exploited is the one with the least total cost", OURS)
 F_E2_3 = Theorem(
     "F-E2-3",
     "With rebalancing from the heaviest worker alone every load is at most Th times the least and c",
     OURS,
     (COST_AT_MOST, THRESHOLD_AT_LEAST_ONE, NOTHING_EXPIRES, STARTS_WITHIN),
 )
-F_E2_4 = Theorem("F-E2-4", "What the global tree matches of a prompt, some worker holds", OURS, (), scope=Scope.TESTED)
+F_E2_4 = Theorem("F-E2-4", "What the global tree matches of a prompt, some worker holds", OURS, scope=Scope.TESTED)
 
 
 Rebalancing = Literal["per-source", "heaviest", "off"]

@@ -4,8 +4,6 @@ Source: Preble, algorithm 2.  All costs are integer nanoseconds of work, rounded
 """
 
 from collections.abc import Sequence
-from operator import add
-from typing import Literal
 
 import attrs
 import msgspec
@@ -15,8 +13,6 @@ from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
 from fairsched.policies.routers.e2.choice import cheapest
-from fairsched.policies.routers.e2.history import NO_SUMS, History
-from fairsched.policies.routers.prefix_based import cached_tokens
 
 # --- prices of work ---------------------------------------------------------------------------------------------------
 
@@ -64,10 +60,6 @@ class Prices:
         return token_ns * output_tokens // (batch * outputs)
 
 
-LoadMode = Literal["window", "outstanding"]
-"""Whether L is of all requests sent in H, ended or not, or of those that have not ended."""
-
-
 class Case(msgspec.Struct, frozen=True, gc=False):
     """One request before the workers that can hold it, which are named by position, in ascending order of ids.
 
@@ -83,36 +75,6 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     loads: list[int]
     prefill_ns: list[int]
     decode_ns: list[int]
-
-    @classmethod
-    def of(
-        cls,
-        index: PrefixIndex,
-        history: History,
-        prompt: Prompt,
-        match: Match,
-        workers: Sequence[WorkerLoad],
-        prices: Prices,
-        prior_output_tokens: int,
-        load_mode: LoadMode,
-    ) -> "Case":
-        """Loads and cached tokens of all workers.  O(workers)."""
-        ids = [load.worker for load in workers]
-        held = match.blocks_by_worker(ids[-1] + 1)
-        cached = [cached_tokens(prompt, blocks) if (blocks := held[i]) else 0 for i in ids]
-        sums_of, decode = history.sums.get, prices.decode_ns
-        windows = [sums_of(i, NO_SUMS) for i in ids]
-        prefill_ns = [sums.prefill_ns for sums in windows]
-        # A mean output is that of the requests of the window that ended, whichever requests are counted.
-        means = [(sums.output_tokens, sums.outputs) if sums.outputs else (prior_output_tokens, 1) for sums in windows]
-        decode_ns = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(windows, means, strict=True)]
-        if load_mode == "window":
-            loads = list(map(add, prefill_ns, decode_ns))
-        else:
-            opened = [history.open_sums.get(i, NO_SUMS) for i in ids]
-            decoding = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(opened, means, strict=True)]
-            loads = [sums.prefill_ns + decoded for sums, decoded in zip(opened, decoding, strict=True)]
-        return cls(index, prompt, match, workers, prices, cached, loads, prefill_ns, decode_ns)
 
     def prefill(self, i: int) -> int:
         """P at a position.  O(1)."""

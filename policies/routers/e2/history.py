@@ -9,10 +9,9 @@ the mean wait of the current half is compared with that of the half before it.  
 forgotten when it brought no request of the window to a worker.
 """
 
-from collections import Counter
-
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 UNKNOWN = -1
 """The output of a request that has not ended."""
@@ -99,8 +98,7 @@ class History(msgspec.Struct, frozen=True):
 
     def admitted(self, sent: Sent) -> "History":
         """A request under way waits no longer.  O(log n)."""
-        now = msgspec.structs.replace(sent, waits=False)
-        return msgspec.structs.replace(self, open=self.open.set(sent.request_id, now))
+        return replace(self, open=self.open.set(sent.request_id, replace(sent, waits=False)))
 
     def ended(self, request_id: int, output_tokens: int = UNKNOWN) -> "History":
         """A request is no longer under way; with its output, if it has one.  O(log n)."""
@@ -109,12 +107,9 @@ class History(msgspec.Struct, frozen=True):
             return self
         window, sums = self.window, self.sums
         if output_tokens != UNKNOWN and sent.number in window:
-            old = sums[sent.worker]
-            outputs = old.outputs + 1, old.output_tokens + output_tokens
-            sums = sums.set(
-                sent.worker, Sums(old.requests, old.prefill_ns, old.prompt_tokens, old.missed_tokens, *outputs)
-            )
-            window = window.set(sent.number, msgspec.structs.replace(sent, output_tokens=output_tokens))
+            old, known = sums[sent.worker], replace(sent, output_tokens=output_tokens)
+            new = replace(old, outputs=old.outputs + 1, output_tokens=old.output_tokens + output_tokens)
+            window, sums = window.set(sent.number, known), sums.set(sent.worker, new)
         open_sums = _moved(self.open_sums, sent, -1)
         return History(window, self.open.delete(request_id), sums, open_sums, self.next_number, self.oldest)
 
@@ -164,17 +159,12 @@ class History(msgspec.Struct, frozen=True):
 
 def _summed(requests: Map[int, Sent]) -> dict[int, Sums]:
     """The sums anew."""
-    totals = {sent.worker: Counter[str]() for sent in requests.values()}
+    totals: dict[int, list[int]] = {}
     for sent in requests.values():
-        total = totals[sent.worker]
-        total["requests"] += 1
-        total["prefill_ns"] += sent.prefill_ns
-        total["prompt_tokens"] += sent.prompt_tokens
-        total["missed_tokens"] += sent.missed_tokens
-        if sent.output_tokens != UNKNOWN:
-            total["outputs"] += 1
-            total["output_tokens"] += sent.output_tokens
-    return {worker: Sums(**total) for worker, total in totals.items()}
+        ended = sent.output_tokens != UNKNOWN
+        sizes = (1, sent.prefill_ns, sent.prompt_tokens, sent.missed_tokens, ended, ended * sent.output_tokens)
+        totals[sent.worker] = [a + b for a, b in zip(totals.get(sent.worker, [0] * 6), sizes, strict=True)]
+    return {worker: Sums(*total) for worker, total in totals.items()}
 
 
 # --- queueing times by prefix -----------------------------------------------------------------------------------------
@@ -217,7 +207,7 @@ WaitsByPrefix = Map[int, Waits]
 def wait_sent(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
     """With a request more that the prefix brought to a worker.  O(log n)."""
     old = waits.get(prefix, NO_WAITS)
-    return waits.set(prefix, msgspec.structs.replace(old, requests=old.requests + 1))
+    return waits.set(prefix, replace(old, requests=old.requests + 1))
 
 
 def wait_gone(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
@@ -225,7 +215,7 @@ def wait_gone(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
     old = waits[prefix]
     if old.requests == 1:
         return waits.delete(prefix)
-    return waits.set(prefix, msgspec.structs.replace(old, requests=old.requests - 1))
+    return waits.set(prefix, replace(old, requests=old.requests - 1))
 
 
 def waited(waits: WaitsByPrefix, prefix: int, half: int, wait_ns: int) -> WaitsByPrefix:

@@ -21,6 +21,7 @@ A worker that could not hold the request in all its memory is none of those ment
 """
 
 from collections.abc import Sequence
+from operator import add
 from typing import ClassVar, Literal
 
 import attrs
@@ -55,8 +56,9 @@ from fairsched.policies.routers.e2.choice import (
     lightest,
     rebalanced,
 )
-from fairsched.policies.routers.e2.cost import Case, LoadMode, Prices
+from fairsched.policies.routers.e2.cost import Case, Prices
 from fairsched.policies.routers.e2.history import (
+    NO_SUMS,
     NO_WAITS,
     History,
     Sent,
@@ -75,6 +77,7 @@ from fairsched.policies.routers.prefix_based import (
 )
 from fairsched.policies.validators import not_negative, one_of, positive
 
+LoadMode = Literal["window", "outstanding"]
 Target = Literal["longest-prefix", "longest-node"]
 Switch = Literal["on", "off"]
 Why = Literal["exploit", "explore", "rebalance", "replicate", "decode-heavy"]
@@ -165,7 +168,6 @@ class E2(Router[E2State]):
     # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: E2State, event: Event) -> E2State:
-        """Ends of requests, caches filled and emptied, workers gone, and how long requests waited."""
         match event:
             case Prefilled() | Decoded():
                 return state
@@ -220,8 +222,7 @@ class E2(Router[E2State]):
 
         `match` is the index's of its prompt.
         """
-        history, prices, prior = state.history, self.prices, self.prior_output_tokens
-        case = Case.of(state.index, history, prompt, match, workers, prices, prior, self.load_mode)
+        case = self.case(state, prompt, match, workers)
         target, why = self._target(case)
         blocks, prefix = _best_level(match, workers) if any(case.cached) else (0, ROOT)
         if why == "exploit":
@@ -233,6 +234,25 @@ class E2(Router[E2State]):
                 if case.cached[light] < case.cached[target]:
                     target, why = light, "replicate"
         return Choice(workers[target].worker, why, case.cached[target], blocks, prefix)
+
+    def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
+        """Loads and cached tokens of all workers.  O(workers)."""
+        ids = [load.worker for load in workers]
+        held = match.blocks_by_worker(ids[-1] + 1)
+        cached = [cached_tokens(prompt, blocks) if (blocks := held[i]) else 0 for i in ids]
+        history, prior, decode = state.history, (self.prior_output_tokens, 1), self.prices.decode_ns
+        windows = [history.sums.get(i, NO_SUMS) for i in ids]
+        prefill_ns = [sums.prefill_ns for sums in windows]
+        # A mean output is that of the requests of the window that ended, whichever requests are counted.
+        means = [(sums.output_tokens, sums.outputs) if sums.outputs else prior for sums in windows]
+        decode_ns = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(windows, means, strict=True)]
+        if self.load_mode == "window":
+            loads = list(map(add, prefill_ns, decode_ns))
+        else:
+            opened = [history.open_sums.get(i, NO_SUMS) for i in ids]
+            decoding = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(opened, means, strict=True)]
+            loads = [sums.prefill_ns + decoded for sums, decoded in zip(opened, decoding, strict=True)]
+        return Case(state.index, prompt, match, workers, self.prices, cached, loads, prefill_ns, decode_ns)
 
     def _target(self, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
@@ -288,16 +308,8 @@ class E2(Router[E2State]):
         while prefix != ROOT and index.nodes[prefix].start >= choice.blocks:
             prefix = index.nodes[prefix].parent
         missed = prompt.tokens - choice.cached_tokens
-        sent = Sent(
-            history.next_number,
-            request.id,
-            worker,
-            index.now_ns,
-            prefix,
-            self.prices.prefill_ns(missed, choice.cached_tokens),
-            prompt.tokens,
-            missed,
-        )
+        prefill_ns, number = self.prices.prefill_ns(missed, choice.cached_tokens), history.next_number
+        sent = Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
         history = history.sent(sent)
         if choice.why == "replicate":
             waits = wait_restarted(waits, choice.prefix)

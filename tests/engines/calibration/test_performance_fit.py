@@ -14,7 +14,7 @@ from fairsched.engines.calibration.performance_fit import Iteration, TooFewError
 from fairsched.engines.capacity import fewest, line
 from fairsched.engines.capacity.packing_optimum import Packing, fits_in
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel, Performance
-from fairsched.policies.placement import Rules, Wanted, pack
+from fairsched.policies.placement.aladdin import Rules, Wanted, pack
 from fairsched.policies.placement.aladdin.limits import context_cost, decode_slack
 
 lines = st.builds(

@@ -51,20 +51,13 @@ def test_first_that_does_not_fit_stops_the_line(policy: ComposedPolicy) -> None:
     assert reasons[-1] == "order"
 
 
-def test_arrival_order() -> None:
-    """FCFS admits in order of arrival, whatever the sizes."""
-    play = Play(FCFS())
-    for prompt in (9, 3, 5):
-        play.arrive(prompt=prompt)
-    assert play.admitted() == [0, 1, 2]
-
-
-def test_shortest_prompt_order() -> None:
-    """Fewest prompt tokens first, then the older."""
-    play = Play(ShortestPromptFirst())
+@pytest.mark.parametrize(("policy", "admitted"), [(FCFS(), [0, 1, 2, 3]), (ShortestPromptFirst(), [1, 3, 2, 0])])
+def test_order_by_age_or_prompt(policy: ComposedPolicy, admitted: list[int]) -> None:
+    """FCFS admits in order of arrival, whatever the sizes; fewest prompt tokens first, then the older."""
+    play = Play(policy)
     for prompt in (9, 3, 5, 3):
         play.arrive(prompt=prompt)
-    assert play.admitted() == [1, 3, 2, 0]
+    assert play.admitted() == admitted
 
 
 def test_longest_prefix_order() -> None:
@@ -96,22 +89,15 @@ def test_prefix_being_computed_is_waited_for() -> None:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def test_static_reservation_counts_the_whole_output() -> None:
-    """Two requests of 4 + 6 tokens fill 20 tokens of memory: a third waits although little is used yet."""
-    play = Play(FCFS(), 20)
-    for _ in range(3):
-        play.arrive(prompt=4, output=1, output_max=6)
-    assert play.admitted() == [0, 1]
-    assert [a.reserved_output_tokens for a in play.decide().admit] == [6, 6]
-
-
-def test_optimistic_reservation_counts_the_next_token() -> None:
-    """The same requests all enter at once, each with room for its prompt and one token."""
-    play = Play(FCFS(batching=Chunked(reserve="optimistic")), 20)
+@pytest.mark.parametrize(("reserve", "reserved"), [("static", [6, 6]), ("optimistic", [0] * 4)])
+def test_a_reservation_is_the_whole_output_or_the_next_token(reserve: Any, reserved: list[int]) -> None:
+    """Two requests of 4 + 6 tokens fill 20 tokens of memory, although little is used yet; without reserved outputs four
+    enter at once, each with room for its prompt and one token."""
+    play = Play(FCFS(batching=Chunked(reserve=reserve)), 20)
     for _ in range(4):
         play.arrive(prompt=4, output=1, output_max=6)
-    assert play.admitted() == [0, 1, 2, 3]
-    assert [a.reserved_output_tokens for a in play.decide().admit] == [0] * 4
+    assert play.admitted() == list(range(len(reserved)))
+    assert [a.reserved_output_tokens for a in play.decide().admit] == reserved
 
 
 def test_preemption_takes_the_youngest_and_keeps_its_output() -> None:

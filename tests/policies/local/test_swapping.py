@@ -165,6 +165,15 @@ def run(
     return sha256, events
 
 
+def ended(workload: Workload, events: list[Event]) -> Ledger:
+    """The ledger of the events, in which every request of the workload ended once, with all its tokens."""
+    ledger = Ledger()
+    for event in events:
+        ledger.record(event)
+    ledger.check_over(job.request.id for job in workload.jobs)
+    return ledger
+
+
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: str(gate.name))
 @given(data=st.data())
 def test_leaping_equals_stepping(gate: AnyGate, data: st.DataObject) -> None:
@@ -173,11 +182,7 @@ def test_leaping_equals_stepping(gate: AnyGate, data: st.DataObject) -> None:
     host, reserve = data.draw(st.sampled_from([10, 40, 200])), data.draw(st.sampled_from(RESERVES))
     leapt, events = run(workload, host, gate, reserve)
     assert run(workload, host, gate, reserve, leap=False)[0] == leapt
-    ledger = Ledger()
-    for event in events:
-        ledger.record(event)
-    ledger.check_over(job.request.id for job in workload.jobs)
-    assert not ledger.kept
+    assert not ended(workload, events).kept
 
 
 CHANGES: tuple[Callable[[int], Change], ...] = (
@@ -194,10 +199,7 @@ def test_nobody_is_lost_with_a_worker(data: st.DataObject, change: Callable[[int
     leapt, events = run(workload, 80, OpenGate(), changes=(change(at_ns),), workers=2)
     stepped, _ = run(workload, 80, OpenGate(), changes=(change(at_ns),), workers=2, leap=False)
     assert leapt == stepped
-    ledger = Ledger()
-    for event in events:
-        ledger.record(event)
-    ledger.check_over(job.request.id for job in workload.jobs)
+    ended(workload, events)
 
 
 def crowd() -> Workload:
@@ -207,15 +209,20 @@ def crowd() -> Workload:
     return Workload("crowd", tuple(jobs), (Client(0, "one"),))
 
 
+def crowded(link: KvLink, router: RoundRobin | None = None, workers: int = 1) -> list[Event]:
+    """The events of that crowd on workers with host memory behind this link."""
+    policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
+    specs = (WorkerSpec(LATENCY, 40, 100, link),) * workers
+    return simulate_events(crowd(), policy, router or RoundRobin(), LATENCY, workers=specs)
+
+
 def test_a_transfer_takes_the_links_time() -> None:
     """A step is not over before its transfers are, and what they take beside a longer step costs nothing."""
     slow = KvLink(1_000_000, 1_000_000_000)  # a millisecond a token, where a step takes some dozen nanoseconds
     fast = KvLink(1, 1_000_000_000)
     ends = {}
     for link in (slow, fast):
-        spec = WorkerSpec(LATENCY, 40, 100, link)
-        policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
-        events = simulate_events(crowd(), policy, RoundRobin(), LATENCY, workers=(spec,))
+        events = crowded(link)
         begun: dict[int, int] = {}
         for event in events:
             if isinstance(event, SwappedOut | SwappedIn):
@@ -232,9 +239,7 @@ def test_a_transfer_beside_a_longer_step_costs_nothing() -> None:
     """21 tokens go out while another request decodes for 65 ns: over by then, whether the link takes 42 ns or one."""
     ends = []
     for link in (KvLink(2, 1_000_000_000), KvLink(1, 1_000_000_000_000)):
-        policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
-        events = simulate_events(crowd(), policy, RoundRobin(), LATENCY, workers=(WorkerSpec(LATENCY, 40, 100, link),))
-        ends.append(next(event for event in events if isinstance(event, Transferred)))
+        ends.append(next(event for event in crowded(link) if isinstance(event, Transferred)))
     assert ends == [Transferred(1_208, 0, 21, 0)] * 2
 
 
@@ -256,18 +261,12 @@ class SendsAway(RoundRobin):
 @pytest.mark.parametrize(("at_ns", "kv_tokens"), [(1_300, 21), (1_150, 0)])
 def test_who_is_moved_takes_its_kv_from_the_host_along(at_ns: int, kv_tokens: int) -> None:
     """Once it is there whole: then it computes one token at its new worker; else nothing comes, and it computes all."""
-    spec = WorkerSpec(LATENCY, 40, 100, KvLink(2, 1_000_000_000))
-    policy = ComposedPolicy("swaps", LEVELS, OpenGate(), BATCHINGS["chunked"](max_running=3, reserve="optimistic"))
-    events = simulate_events(crowd(), policy, SendsAway(at_ns=at_ns), LATENCY, workers=(spec,) * 2)
+    events = crowded(KvLink(2, 1_000_000_000), SendsAway(at_ns=at_ns), 2)
     came = [event for event in events if isinstance(event, Arrived) and event.worker == 1]
     assert [(event.request.id, event.generated_tokens, event.kv_tokens) for event in came] == [(0, 2, kv_tokens)]
     entered = [event for event in events if isinstance(event, Admitted) and event.worker == 1]
     assert [event.extend_tokens for event in entered] == [22 - kv_tokens]
-    ledger = Ledger()
-    for event in events:
-        ledger.record(event)
-    ledger.check_over(job.request.id for job in crowd().jobs)
-    assert not ledger.kept
+    assert not ended(crowd(), events).kept
 
 
 def test_without_host_memory_nothing_changes() -> None:

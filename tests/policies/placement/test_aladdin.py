@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.fleet import Change
 from fairsched.engines.simulation import simulate_events
-from fairsched.model.events import Admitted, Decoded, Event, Finished, Prefilled
+from fairsched.model.events import Admitted, Decoded, Finished, Prefilled
 from fairsched.model.latency import PRESETS, Performance
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS
@@ -25,8 +25,6 @@ from tests.support.scenarios import latency_of
 CAPACITY = 30
 UNIT = latency_of(100, prefill_token_ns=2, request_ns=3, context_token_ns=1, kv_capacity_tokens=CAPACITY)
 TIGHT = {"tpot_us": 1, "ttft_us": 1, "heartbeat_us": 1, "patience_us": 5}
-
-
 VARIANTS = st.sampled_from(
     (
         (Aladdin, {}),
@@ -79,21 +77,6 @@ def test_the_clock_counts_what_every_request_has_produced(workload: Workload, lo
     assert sum(total for _, total in state.history.seen.values()) == sum(produced.values())
 
 
-def _tokens_by_clock(events: list[Event]) -> None:
-    policy = Aladdin()
-    state, total = policy.init(), 0
-    for event in events:
-        state = policy.observe(state, event)
-        if isinstance(event, Decoded):
-            total += sum(event.tokens)
-        if isinstance(event, Decoded) and state.workers:
-            worker = state.workers[0]
-            alive = sum(worker.clock - m.start for m in worker.members.values() if m.start is not None)
-            ended = sum(tokens for _, tokens in state.history.seen.values())
-            dying = [m for m in worker.members.values() if m.start is not None]
-            assert alive + ended == total, dying
-
-
 @pytest.mark.parametrize("batching", ["chunked", "iteration-level", "eager-prefill"])
 def test_tokens_by_the_clock_are_all_tokens(batching: str) -> None:
     """What members have by the clock and what ended requests had is what was decoded, under each batching rule."""
@@ -102,7 +85,15 @@ def test_tokens_by_the_clock_are_all_tokens(batching: str) -> None:
     local = FCFS(batching=BATCHINGS[batching](max_batched_tokens=7, max_running=4))
     events = simulate_events(workload, local, Aladdin(heartbeat_us=1), UNIT, workers=1, kv_capacity_tokens=200)
     assert any(isinstance(event, Prefilled) for event in events)
-    _tokens_by_clock(events)
+    policy = Aladdin()
+    state, total = policy.init(), 0
+    for event in events:
+        state = policy.observe(state, event)
+        if isinstance(event, Decoded):
+            total += sum(event.tokens)
+            running = [m for m in state.workers[0].members.values() if m.start is not None]
+            alive = sum(state.workers[0].clock - (m.start or 0) for m in running)
+            assert alive + sum(tokens for _, tokens in state.history.seen.values()) == total, running
 
 
 def _arrivals(*lengths: tuple[int, int]) -> Workload:

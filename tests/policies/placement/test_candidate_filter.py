@@ -13,7 +13,7 @@ from fairsched.model.events import NOWHERE, Arrived, Decoded, Prefilled
 from fairsched.model.latency import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.placement import (
+from fairsched.policies.placement.aladdin import (
     FOREVER_NS,
     Aladdin,
     AladdinGrouped,
@@ -24,7 +24,7 @@ from fairsched.policies.placement import (
     Rules,
     Wanted,
 )
-from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter, Candidates
+from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
 from fairsched.policies.placement.aladdin.limits import (
     context_cost,
     decode_slack,
@@ -34,9 +34,8 @@ from fairsched.policies.placement.aladdin.limits import (
     profile_slack,
     stall_slack,
 )
-from fairsched.policies.placement.aladdin.placement_batch import MemoryTable
+from fairsched.policies.placement.aladdin.placement_batch import MemoryTable, Placed
 from fairsched.policies.placement.aladdin.placement_state import AladdinState
-from fairsched.policies.placement.aladdin.rebalance import Placed
 from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER
 
 HEARTBEAT_NS = 1_000
@@ -55,7 +54,7 @@ def plain(kind: type[Aladdin]) -> type[Aladdin]:
                 held = state.held[request_id]
                 late = prefill_slack(self.lines, held.prompt_tokens, now_ns, held.due_ns) < 0
                 counted = held.output_tokens if self.output == "predicted" else 0
-                wanted = Wanted(held.prompt_tokens, held.output_tokens, counted, None if late else held.due_ns)
+                wanted = Wanted(held.prompt_tokens, held.output_tokens, counted, FOREVER_NS if late else held.due_ns)
                 row = chosen(batch, wanted)
                 empty = [i for i, count in enumerate(batch.requests.tolist()) if not count]
                 if row is None and self.opens == "unchecked" and empty:
@@ -87,7 +86,7 @@ def fits(batch: PlacementBatch, row: int, wanted: Wanted) -> bool:
     p, rules = batch.performance, batch.rules
     context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, rules.gamma_percent) + batch.context.item(row)
     new_tokens = batch.new_tokens.item(row) + wanted.prompt_tokens
-    due = min(batch.deadline.item(row), FOREVER_NS if wanted.deadline_ns is None else wanted.deadline_ns)
+    due = min(batch.deadline.item(row), wanted.deadline_ns)
     requests = batch.requests.item(row) + 1
     return (
         ("b" not in rules.checks or decode_slack(p, rules.theta_percent, rules.tpot_ns, requests, context) >= 0)
@@ -167,9 +166,7 @@ def test_memory_side_by_side_leaves_out_nobody_who_fits(world: dict[str, Any]) -
     state, workers = _begun(policy, world)
     state = policy._foreseen_anew(state, ClusterView(0, workers))
     rows = policy._rows(state, workers, 0, True)
-    memory = MemoryTable(
-        policy.lines, [row.believed for row in rows], np.array([row.capacity for row in rows], np.int64)
-    )
+    memory = MemoryTable(policy.lines, rows)
     prompts, outputs = (np.array(column)[:, None] for column in zip(*product(range(1, 13), repeat=2), strict=True))
     together = memory.has_room(prompts, outputs)
     for prompt, output, may in zip(prompts.ravel().tolist(), outputs.ravel().tolist(), together.tolist(), strict=True):
@@ -189,9 +186,7 @@ def test_of_many_who_ask_for_the_same_one_is_tried() -> None:
         rules, [Row(worker, 3, EMPTY_WORKER, 0, 0, 0, FOREVER_NS, FOREVER_NS) for worker in range(4)]
     )
     alike = np.full(256, 5)
-    candidates = CandidateFilter(
-        batch, Candidates(alike, alike, alike, np.full(256, FOREVER_NS)), np.zeros(256, np.bool_)
-    )
+    candidates = CandidateFilter(batch, Wanted(alike, alike, alike, np.full(256, FOREVER_NS)), np.zeros(256, np.bool_))
     assert candidates.after(0) == 1
     candidates.failed(0)
     assert candidates.after(0) == 256

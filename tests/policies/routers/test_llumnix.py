@@ -9,17 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.simulation import Simulator
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Rejected,
-    WorkerLeft,
-)
+from fairsched.model import events
 from fairsched.model.latency import PRESETS
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -58,8 +48,8 @@ def running(router: Llumnix, *requests: tuple[int, int, int, int]) -> LlumnixSta
     """The state in which requests of (id, worker, prompt, longest output) run."""
     state = router.init()
     for request_id, worker, prompt, output in requests:
-        state = router.observe(state, Arrived(0, worker, Request(request_id, 0, 0, Prompt(prompt), output)))
-        state = router.observe(state, Admitted(0, worker, request_id, 0, prompt, 0, output))
+        state = router.observe(state, events.Arrived(0, worker, Request(request_id, 0, 0, Prompt(prompt), output)))
+        state = router.observe(state, events.Admitted(0, worker, request_id, 0, prompt, 0, output))
     router.check(state)
     return state
 
@@ -116,10 +106,10 @@ def test_a_worker_takes_part_in_one_migration_at_a_time() -> None:
     plan, asked = router.decide(state, numbered((FULL, EMPTY)))
     assert plan == ClusterPlan((), (Migration(0, 0, 1, with_kv=True),))
     assert router.decide(asked, numbered((FULL, EMPTY)))[0] == ClusterPlan()
-    left = router.observe(asked, Migrated(0, 0, 0, 0, True, 0, 1))
+    left = router.observe(asked, events.Migrated(0, 0, 0, 0, True, 0, 1))
     assert router.decide(left, numbered((FULL, EMPTY)))[0] == ClusterPlan()
-    landed = router.observe(left, Arrived(0, 1, Request(0, 0, 0, Prompt(5), 1), 1, 6))
-    ended = router.observe(left, Finished(0, 1, 0, 0, 1))
+    landed = router.observe(left, events.Arrived(0, 1, Request(0, 0, 0, Prompt(5), 1), 1, 6))
+    ended = router.observe(left, events.Finished(0, 1, 0, 0, 1))
     late = numbered((FULL, EMPTY), now_ns=PATIENCE * RHYTHM_NS + 1)
     for state_now, view in ((landed, numbered((FULL, EMPTY))), (ended, numbered((FULL, EMPTY))), (asked, late)):
         assert router.decide(state_now, view)[0].migrations == (Migration(1, 0, 1, with_kv=True),)
@@ -130,7 +120,7 @@ def test_the_waiting_move_without_kv() -> None:
     router = Llumnix(moves="waiting")
     state = running(router, (0, 0, 1, 1))
     for i, ns in ((1, 30), (2, 20)):
-        state = router.observe(state, Arrived(ns, 0, Request(i, 0, 0, Prompt(5), 1)))
+        state = router.observe(state, events.Arrived(ns, 0, Request(i, 0, 0, Prompt(5), 1)))
     assert router.decide(state, numbered((FULL, EMPTY)))[0].migrations == (Migration(2, 0, 1),)
 
 
@@ -138,10 +128,10 @@ def test_who_was_preempted_waits() -> None:
     """A preempted request is no running one, and one that is admitted again is."""
     router = Llumnix()
     state = running(router, (0, 0, 5, 9))
-    gone = router.observe(state, Preempted(1, 0, 0, 0, 2, 0))
+    gone = router.observe(state, events.Preempted(1, 0, 0, 0, 2, 0))
     assert not gone.candidates
     assert gone.held[0].least == 7
-    back = router.observe(gone, Admitted(2, 0, 0, 0, 7, 0, 7))
+    back = router.observe(gone, events.Admitted(2, 0, 0, 0, 7, 0, 7))
     assert back.candidates[0].first() == (7, 0)
 
 
@@ -149,10 +139,10 @@ def test_nothing_is_left_of_a_worker_that_left() -> None:
     """Nor of requests that are over."""
     router = Llumnix()
     state = running(router, (0, 0, 5, 1), (1, 1, 5, 1), (2, 1, 6, 1), (3, 1, 7, 1))
-    state = router.observe(state, WorkerLeft(1, 0))
-    state = router.observe(state, Finished(1, 1, 1, 0, 1))
-    state = router.observe(state, Cancelled(1, 1, 2, 0, True, 0, 0))
-    state = router.observe(state, Rejected(1, 1, 3, 0, "too large"))
+    state = router.observe(state, events.WorkerLeft(1, 0))
+    state = router.observe(state, events.Finished(1, 1, 1, 0, 1))
+    state = router.observe(state, events.Cancelled(1, 1, 2, 0, True, 0, 0))
+    state = router.observe(state, events.Rejected(1, 1, 3, 0, "too large"))
     assert state == router.init()
 
 
@@ -180,14 +170,14 @@ def test_migration_mends_a_bad_placement(moves: Any) -> None:
     local, latency = FCFS(batching=Chunked(reserve="optimistic")), PRESETS["llama-3.1-8b-a100"]
     ends: dict[int, int] = {}
     for rhythm_us in (10_000, NEVER_US):
-        log: list[Event] = []
+        log: list[events.Event] = []
         router = Skewed(migrate_out_tokens=100, rhythm_us=rhythm_us, moves=moves)
         Simulator(workload, local, router, latency, workers=3, kv_capacity_tokens=3_000, on_events=log.extend).run()
-        finished = {event.request_id: event for event in log if isinstance(event, Finished)}
-        assert Counter(type(event) for event in log)[Finished] == 40
+        finished = {event.request_id: event for event in log if isinstance(event, events.Finished)}
+        assert Counter(type(event) for event in log)[events.Finished] == 40
         assert {i: event.output_tokens for i, event in finished.items()} == {i: 60 + i for i in range(40)}
         ends[rhythm_us] = max(event.time_ns for event in finished.values())
-        moved = [event for event in log if isinstance(event, Migrated)]
+        moved = [event for event in log if isinstance(event, events.Migrated)]
         assert bool(moved) is (rhythm_us != NEVER_US)
         assert all(event.was_running is (moves == "running") for event in moved)
     assert ends[10_000] < ends[NEVER_US]

@@ -1,6 +1,6 @@
-"""SAL: its choice against the equation, what is true of it (P-SAL-1 to 3), and what is said of it and false (F-SAL).
+"""SAL: its choice against the equation, figures that its page quotes, and what it remembers.
 
-Ids are those of docs/reference/theorems.md.  All of it is tested on drawn clusters of up to five workers, not proved.
+What is true and false of any number of workers (P-SAL-1 to 3, F-SAL-1 to 3) is in `verify.proofs.routers.sal`.
 """
 
 from fractions import Fraction
@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import msgspec
-from hypothesis import assume, example, given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairsched.model.events import Finished, WorkerLeft
@@ -22,7 +22,6 @@ CODE = {"prior_input_tokens": 2074 - 27, "prior_output_tokens": 27, "max_batched
 """beta = 1365/211 and 2074/27 with 1,024 tokens a step, as in the paper."""
 
 small = st.integers(0, 9)
-ratios = st.tuples(st.integers(1, 9), st.integers(1, 9))
 sals = st.builds(
     SAL,
     max_batched_tokens=st.integers(1, 9),
@@ -86,112 +85,7 @@ def test_the_choice_is_the_equation_s(router: SAL, workers: list[WorkerLoad], to
     assert choice(variant, workers, tokens) == least.worker
 
 
-# --- what is true -----------------------------------------------------------------------------------------------------
-
-
-def dominates(one: WorkerLoad, other: WorkerLoad) -> bool:
-    """More free memory and fewer tokens queued."""
-    return one.kv_free_tokens > other.kv_free_tokens and one.waiting_tokens < other.waiting_tokens
-
-
-@given(sals, clusters(), st.integers(1, 9))
-def test_a_worker_worse_in_both_is_not_chosen(router: SAL, workers: list[WorkerLoad], tokens: int) -> None:
-    """P-SAL-1: in the printed form always; in ours among workers of which the better runs no fewer requests."""
-    chosen = workers[choice(printed(router), workers, tokens)]
-    assert not any(dominates(one, chosen) for one in workers)
-    chosen = workers[choice(router, workers, tokens)]
-    as_busy = [one for one in workers if one.running_requests >= chosen.running_requests]
-    assert not any(dominates(one, chosen) for one in as_busy)
-
-
-def test_a_busier_worker_frees_memory_faster() -> None:
-    """P-SAL-1 needs that assumption: with 100 running, a worker that is worse in both is free sooner, and is chosen."""
-    idle, busy = load(0, free=10, running=1), load(1, free=0, queued=1, running=100)
-    assert dominates(idle, busy)
-    assert choice(SAL(**CHAT), [idle, busy], 1_000) == 1
-    assert choice(SALPrinted(**CHAT), [idle, busy], 1_000) == 0
-
-
-@given(sals, loads, st.integers(1, 9), small, small, ratios)
-def test_load_is_monotone(
-    router: SAL, one: WorkerLoad, tokens: int, freed: int, served: int, ratio: tuple[int, int]
-) -> None:
-    """P-SAL-2: more free memory or fewer queued tokens never raises a load, in either form."""
-    before = Estimate(one.kv_free_tokens, one.waiting_tokens + served, one.running_requests)
-    after = Estimate(one.kv_free_tokens + freed, one.waiting_tokens, one.running_requests)
-    for form in (router, printed(router)):
-        (high, _, of, *_), (higher, _, of_higher, *_) = (form.terms(tokens, e, 0, ratio) for e in (after, before))
-        assert high * of_higher <= higher * of
-
-
-@attrs.define
-class Truth:
-    """One worker: a request takes the memory of its prompt when it enters, and a token a step if it is made to grow."""
-
-    free: int
-    waiting: list[int] = attrs.field(factory=list)
-    running: list[int] = attrs.field(factory=list)
-
-    def play(self, move: str) -> None:
-        """The oldest that waits enters if it fits, the oldest ends, all grow, or the youngest is preempted."""
-        if move == "admit" and self.waiting and self.waiting[0] <= self.free:
-            tokens = self.waiting.pop(0)
-            self.free -= tokens
-            self.running.append(tokens)
-        elif move == "finish" and self.running:
-            self.free += self.running.pop(0)
-        elif move == "decode":
-            self.free -= len(self.running)
-        elif move == "preempt" and self.running:
-            self.waiting.insert(0, self.running.pop())
-            self.free += self.waiting[0]
-
-
-def estimate_after(truth: Truth, moves: list[int | str]) -> Estimate:
-    """What SAL thinks of a lone worker that it polled at the start; a number is a request of so many tokens."""
-    router = SAL(poll_us=1_000)
-    state = router.init()
-    for moment, move in enumerate(moves):
-        if isinstance(move, int):
-            report = load(0, free=truth.free, queued=sum(truth.waiting), running=len(truth.running))
-            _, state = router.route(state, request(moment, move), ClusterView(moment, (report,)))
-            truth.waiting.append(move)
-        else:
-            truth.play(move)
-    return state.estimates[0]
-
-
-moves = st.lists(st.one_of(st.integers(1, 5), st.sampled_from(["admit", "finish"])), max_size=20)
-
-
-@given(st.integers(0, 20), st.lists(st.integers(1, 5), max_size=3), st.integers(1, 5), moves)
-def test_between_polls_nothing_is_thought_better_than_it_is(
-    free: int, running: list[int], first: int, later: list[int | str]
-) -> None:
-    """P-SAL-3: free memory is never over- and the queue never underestimated, if outputs take no memory, nobody is
-    preempted, there is one router, and nobody waited when the worker was polled."""
-    truth = Truth(free, [], running)
-    estimate = estimate_after(truth, [first, *later])
-    assert estimate.kv_free_tokens <= truth.free
-    assert estimate.queued_tokens >= sum(truth.waiting)
-
-
-# --- what is false ----------------------------------------------------------------------------------------------------
-
-
-def test_who_waited_at_the_poll_takes_memory_unseen() -> None:
-    """P-SAL-3 needs the last assumption, which is ours: a request that waited at the poll enters, and SAL knows only
-    that it is queued."""
-    truth = Truth(free=10, waiting=[4])
-    assert estimate_after(truth, [1, "admit"]).kv_free_tokens == 9 > truth.free == 6
-
-
-def test_growth_and_preemption_are_not_seen() -> None:
-    """F-SAL-2: a step of decoding, or one preemption, between two polls makes a worker worse than SAL thinks."""
-    truth = Truth(free=10, running=[5])
-    assert estimate_after(truth, [1, "admit", "decode"]).kv_free_tokens == 9 > truth.free == 7
-    truth = Truth(free=10, running=[5])
-    assert estimate_after(truth, [1, "preempt"]).queued_tokens == 1 < sum(truth.waiting) == 6
+# --- single behaviours ------------------------------------------------------------------------------------------------
 
 
 def test_growth_is_foreseen_with_the_length_of_a_step() -> None:
@@ -218,30 +112,6 @@ def test_the_printed_memory_term_is_almost_a_filter() -> None:
     """A deficit of one token outweighs 76 steps of queue as printed, and a fraction of a step as corrected."""
     assert terms(SALPrinted(**CODE), load(0, free=9), 10)[0] == Fraction(2074, 27)
     assert terms(SAL(**CODE), load(0, free=9), 10)[0] == Fraction(27, 2047)
-
-
-def test_ties_of_the_printed_form_hide_a_worse_worker() -> None:
-    """F-SAL-3: a worker with the same queue and less memory is chosen as printed, since `max` hides memory; ours looks
-    at what is hidden, and where both have room at the free memory itself."""
-    for worse in (load(0, free=9, queued=9), load(0, free=10, queued=9)):
-        pair = [worse, load(1, free=11, queued=9)]
-        assert choice(SALPrinted(max_batched_tokens=1), pair, 10) == 0
-        assert choice(SAL(max_batched_tokens=1), pair, 10) == 1
-
-
-@given(sals, clusters(), st.integers(1, 9), st.integers(0, 4))
-@example(SAL(max_batched_tokens=1), [load(0, free=9, queued=9), load(1, free=11, queued=9)], 9, 1)
-def test_no_worse_worker_is_chosen_where_all_run_as_many(
-    router: SAL, workers: list[WorkerLoad], tokens: int, running: int
-) -> None:
-    """What ties do for ours: with as many running everywhere, a worker that is worse in one and better in nothing is
-    never chosen."""
-    workers = [msgspec.structs.replace(one, running_requests=running) for one in workers]
-    chosen = workers[choice(router, workers, tokens)]
-    figures = (-chosen.kv_free_tokens, chosen.waiting_tokens)
-    for one in workers:
-        other = (-one.kv_free_tokens, one.waiting_tokens)
-        assert other == figures or not (other[0] <= figures[0] and other[1] <= figures[1])
 
 
 # --- what it remembers ------------------------------------------------------------------------------------------------

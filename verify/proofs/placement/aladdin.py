@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 
 from fairsched.model.latency import Performance
 from fairsched.policies import placement
+from fairsched.policies.placement import aladdin
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, at_least
 from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
@@ -41,7 +42,7 @@ def _of_each(name: str) -> tuple[Condition, ...]:
     return (
         Condition(lambda w: (getattr(w, f"{name}_level") + w.now >= 0) & (getattr(w, f"{name}_end") >= w.now)),
         Condition(holds),
-        Condition(lambda w: getattr(w, f"{name}_left") <= getattr(w, f"{name}_end"), placement.PREDICTIONS_BOUND),
+        Condition(lambda w: getattr(w, f"{name}_left") <= getattr(w, f"{name}_end"), aladdin.PREDICTIONS_BOUND),
     )
 
 
@@ -55,7 +56,7 @@ def _full() -> tuple[int, int]:
 
 
 @arithmetic(
-    placement.P_ALD_2,
+    aladdin.P_ALD_2,
     ("capacity", "j", "now", "k", *(f"{name}_{part}" for name in _THREE for part in ("end", "level", "left", "held"))),
     Condition(lambda w: (w.j >= 0) & (w.capacity >= 0) & (w.k >= w.now)),
     Condition(lambda w: w.a_end <= w.b_end),
@@ -80,11 +81,11 @@ def _reserved() -> tuple[int, int]:
 
 
 @arithmetic(
-    placement.P_ALD_3,
+    aladdin.P_ALD_3,
     ("capacity", "reserved", "held", "prompt", "foreseen", "done", "h", "j"),
     Condition(lambda w: (w.h >= 1) & (w.j >= 0) & (w.prompt >= 1) & (w.done >= 0) & (w.foreseen >= 1)),
     Condition(lambda w: (w.held >= 0) & (w.held <= w.reserved)),
-    Condition(lambda w: w.done <= w.foreseen, placement.PREDICTIONS_BOUND),
+    Condition(lambda w: w.done <= w.foreseen, aladdin.PREDICTIONS_BOUND),
     relaxed=True,
     attained=_reserved,
 )
@@ -113,13 +114,13 @@ def _longest() -> tuple[int, int]:
 
 
 @arithmetic(
-    placement.P_ALD_4,
+    aladdin.P_ALD_4,
     ("k2", "c2", "c3", "target", "theta", "gamma", "batch", "prompts", "foreseen", "done", "took"),
     Condition(lambda w: (w.k2 >= 0) & (w.c2 >= 0) & (w.c3 >= 0) & (w.batch >= 1) & (w.prompts >= 1)),
     Condition(lambda w: (w.done >= 0) & (w.foreseen >= 0) & (w.theta >= 1) & (w.theta <= 100)),
-    Condition(lambda w: w.done <= w.foreseen, placement.PREDICTIONS_BOUND),
-    Condition(lambda w: w.gamma == 100, placement.GAMMA_WHOLE),
-    Condition(lambda w: w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3, placement.LINES_EXACT),
+    Condition(lambda w: w.done <= w.foreseen, aladdin.PREDICTIONS_BOUND),
+    Condition(lambda w: w.gamma == 100, aladdin.GAMMA_WHOLE),
+    Condition(lambda w: w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3, aladdin.LINES_EXACT),
     relaxed=True,
     attained=_longest,
 )
@@ -139,7 +140,7 @@ def iterations_within(w: SimpleNamespace, slack: Any = limits.decode_slack) -> S
 
 
 @sampled(
-    placement.P_ALD_5,
+    aladdin.P_ALD_5,
     st.fixed_dictionaries(
         {
             "lines": st.lists(st.integers(0, 10**6), min_size=3, max_size=3),
@@ -161,7 +162,7 @@ def mean_iteration(w: SimpleNamespace, slack: Any = limits.decode_slack) -> Show
 
 
 @arithmetic(
-    placement.P_ALD_6,
+    aladdin.P_ALD_6,
     ("source", "target", "size", "others", "other_sizes"),
     *at_least(0, "size"),
     Condition(lambda w: (w.other_sizes >= w.others) & (w.other_sizes >= -w.others)),
@@ -185,7 +186,7 @@ def _rounded() -> tuple[int, int]:
 
 
 @arithmetic(
-    placement.P_ALD_8,
+    aladdin.P_ALD_8,
     ("workers", "rate", "more", "slope", "constant", "spent"),
     Condition(lambda w: (w.slope >= 0) & (w.constant >= 0) & (w.rate >= 0) & (w.more >= 0) & (w.workers >= 0)),
     Condition(lambda w: placement.UNIT * w.workers <= w.slope * w.rate + w.spent),

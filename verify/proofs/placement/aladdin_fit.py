@@ -15,6 +15,7 @@ from fairsched.model.latency import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import placement
+from fairsched.policies.placement import aladdin
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted
 from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
@@ -37,18 +38,18 @@ _HEARTBEATS = st.fixed_dictionaries(
 )
 
 
-@sampled(placement.P_ALD_1, _HEARTBEATS, drawn=400)
-def placements_hold(w: SimpleNamespace, kind: type[placement.PlacementBatch] = placement.PlacementBatch) -> Shown:
+@sampled(aladdin.P_ALD_1, _HEARTBEATS, drawn=400)
+def placements_hold(w: SimpleNamespace, kind: type[aladdin.PlacementBatch] = aladdin.PlacementBatch) -> Shown:
     """Workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
     k1, c1, k2, c2, c3 = w.lines
     p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
-    rules = placement.Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
+    rules = aladdin.Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
     rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
     batch = kind(rules, rows)
     shown: dict[str, bool] = {}
     there = [[*map(tuple, each)] for each in (*w.workers, ())]
     for prompt, output, due in w.coming:
-        wanted = placement.Wanted(prompt, output, output, due)
+        wanted = aladdin.Wanted(prompt, output, output, due)
         row = batch.choose(wanted)
         if row is not None:
             batch.take(row, wanted)
@@ -58,26 +59,26 @@ def placements_hold(w: SimpleNamespace, kind: type[placement.PlacementBatch] = p
 
 
 def _row(
-    rules: placement.Rules, worker: int, capacity: int, clock: int, there: Iterable[tuple[int, int, int, Any]]
-) -> placement.Row:
+    rules: aladdin.Rules, worker: int, capacity: int, clock: int, there: Iterable[tuple[int, int, int, Any]]
+) -> aladdin.Row:
     """A worker at this clock, whose requests began at theirs, and have produced no more than they were to."""
-    believed = placement.Believed(clock=clock)
+    believed = aladdin.Believed(clock=clock)
     for i, (prompt, output, start, _) in enumerate(there):
         foreseen = max(output, clock - start)
-        believed = placement.joined(believed, i, placement.Member(0, prompt, foreseen, foreseen, None, 0, 0, start), i)
-    return placement.Row(
+        believed = aladdin.joined(believed, i, aladdin.Member(0, prompt, foreseen, foreseen, None, 0, 0, start), i)
+    return aladdin.Row(
         worker,
         capacity,
         believed,
         believed.total.batch,
         rules.cost(believed.total),
         0,
-        placement.FOREVER_NS,
-        40_000 if believed.total.batch else placement.FOREVER_NS,
+        aladdin.FOREVER_NS,
+        40_000 if believed.total.batch else aladdin.FOREVER_NS,
     )
 
 
-def _kept(rules: placement.Rules, w: SimpleNamespace, there: list[Any], saved: int) -> Mapping[str, bool]:
+def _kept(rules: aladdin.Rules, w: SimpleNamespace, there: list[Any], saved: int) -> Mapping[str, bool]:
     """(b) to (e) of a worker as the paper writes them, (e) for each iteration to come."""
     p, clock = rules.performance, w.clock
     sizes = [(prompt, max(output, clock - start), start) for prompt, output, start, _ in there]
@@ -101,8 +102,8 @@ def _kept(rules: placement.Rules, w: SimpleNamespace, there: list[Any], saved: i
 
 
 _PACKED = (
-    placement.Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks"),
-    placement.Rules(Performance(0, 0, 1, 1, 0), 13, 100, 50, "normalised", "peaks"),
+    aladdin.Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks"),
+    aladdin.Rules(Performance(0, 0, 1, 1, 0), 13, 100, 50, "normalised", "peaks"),
 )
 _KINDS = ((2, 1), (1, 1), (1, 3), (4, 1), (3, 3))
 _CAPACITY = 10
@@ -110,8 +111,8 @@ _CAPACITY = 10
 
 def _worst() -> tuple[int, int]:
     """Two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
-    wanted = [placement.Wanted(*kind, kind[1], None) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
-    at = placement.pack(_PACKED[0], wanted, _CAPACITY)
+    wanted = [aladdin.Wanted(*kind, kind[1]) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
+    at = aladdin.pack(_PACKED[0], wanted, _CAPACITY)
     return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
 
 
@@ -125,10 +126,10 @@ def _sequences() -> Iterator[Mapping[str, Any]]:
                         yield from ({"kinds": kinds, "rules": rules} for rules in range(len(_PACKED)))
 
 
-@sampled(placement.P_ALD_7, _sequences, attained=_worst)
-def near_the_optimum(w: SimpleNamespace, packs: Callable[..., tuple[int | None, ...]] = placement.pack) -> Shown:
+@sampled(aladdin.P_ALD_7, _sequences, attained=_worst)
+def near_the_optimum(w: SimpleNamespace, packs: Callable[..., tuple[int | None, ...]] = aladdin.pack) -> Shown:
     """Sequences of up to five requests of two kinds of (prompt, output), under memory alone and under (b) too."""
-    wanted = [placement.Wanted(*_KINDS[kind], _KINDS[kind][1], None) for kind in w.kinds]
+    wanted = [aladdin.Wanted(*_KINDS[kind], _KINDS[kind][1]) for kind in w.kinds]
     rules = _PACKED[w.rules]
     at = packs(rules, wanted, _CAPACITY)
     if None in at:
@@ -136,18 +137,18 @@ def near_the_optimum(w: SimpleNamespace, packs: Callable[..., tuple[int | None, 
     return {"at most 3/2": 2 * (1 + max(i for i in at if i is not None)) <= 3 * _fewest(rules, wanted)}
 
 
-def _fewest(rules: placement.Rules, wanted: list[placement.Wanted]) -> int:
+def _fewest(rules: aladdin.Rules, wanted: list[aladdin.Wanted]) -> int:
     """The fewest workers, by trying every way to share them, under (b) and memory."""
     p = rules.performance
 
-    def fits(group: list[placement.Wanted]) -> bool:
+    def fits(group: list[aladdin.Wanted]) -> bool:
         context = sum(
             limits.context_cost(each.prompt_tokens, each.output_tokens, rules.gamma_percent) for each in group
         )
         within = limits.decode_slack(p, rules.theta_percent, rules.tpot_ns, len(group), context) >= 0
         return within and sum(p.kv(each.prompt_tokens + each.output_tokens) for each in group) <= _CAPACITY
 
-    def shared(left: list[placement.Wanted], groups: list[list[placement.Wanted]]) -> int:
+    def shared(left: list[aladdin.Wanted], groups: list[list[aladdin.Wanted]]) -> int:
         if not left:
             return len(groups)
         first, rest = left[0], left[1:]
@@ -167,8 +168,8 @@ def claims() -> tuple[SampledClaim, ...]:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    forgets = changed(placement.PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
-    unlooked = changed(placement.PlacementBatch, "choose", "if self.has_memory(row, wanted):", "if True:")
+    forgets = changed(aladdin.PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
+    unlooked = changed(aladdin.PlacementBatch, "choose", "if self.has_memory(row, wanted):", "if True:")
     return (
         Bug("what was placed before in the heartbeat is not counted in (b)", placements_hold(forgets)),
         Bug("memory is not looked at", placements_hold(unlooked)),
@@ -215,14 +216,11 @@ def _half_is_enough(w: SimpleNamespace) -> Shown:
 
 def _near_the_best_later(w: SimpleNamespace) -> Shown:
     """Large and small requests come in turn, and the large ones leave."""
-    rules = placement.Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks")
-    pairs = [
-        placement.Wanted(size - 1, 1, 1, None) if size > 1 else placement.Wanted(0, 1, 1, None)
-        for size in (w.large, w.small)
-    ]
-    used = len(set(placement.pack(rules, pairs * w.workers, w.large + w.small)[1::2]))
+    rules = aladdin.Rules(Performance(0, 0, 0, 0, 0), 1, 100, 100, "normalised", "peaks")
+    pairs = [aladdin.Wanted(size - 1, 1, 1) if size > 1 else aladdin.Wanted(0, 1, 1) for size in (w.large, w.small)]
+    used = len(set(aladdin.pack(rules, pairs * w.workers, w.large + w.small)[1::2]))
     return {
-        "at most twice the best": used <= 2 * len(set(placement.pack(rules, pairs[1:] * w.workers, w.large + w.small)))
+        "at most twice the best": used <= 2 * len(set(aladdin.pack(rules, pairs[1:] * w.workers, w.large + w.small)))
     }
 
 
@@ -240,11 +238,23 @@ def _moves_keep_limits(w: SimpleNamespace) -> Shown:
     over, under = w.errors
     if limits.apart(*limits.moved(over, under, w.output)) >= limits.apart(over, under):
         return {}
-    rules = placement.Rules(Performance(0, 0, 1, 0, 0), w.room, 100, 100, "printed", "peaks")
-    batch = placement.PlacementBatch(
-        rules, [placement.Row(0, 10**6, placement.Believed(), 0, 0, 0, placement.FOREVER_NS, placement.FOREVER_NS)]
+    rules = aladdin.Rules(Performance(0, 0, 1, 0, 0), w.room, 100, 100, "printed", "peaks")
+    batch = aladdin.PlacementBatch(
+        rules,
+        [
+            aladdin.Row(
+                0,
+                10**6,
+                aladdin.Believed(),
+                0,
+                0,
+                0,
+                aladdin.FOREVER_NS,
+                aladdin.FOREVER_NS,
+            )
+        ],
     )
-    return {"(b) holds where it goes": batch.holds(0, placement.Wanted(w.prompt, w.output, w.output, None))}
+    return {"(b) holds where it goes": batch.holds(0, aladdin.Wanted(w.prompt, w.output, w.output))}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
@@ -257,7 +267,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _placements_meet_targets,
             {"prompt": 5_000, "token_us": 102, "ttft_ms": 400},
             variant="Algorithm 1 as printed, which opens a worker without looking",
-            instead=placement.P_ALD_1.id,
+            instead=aladdin.P_ALD_1.id,
             text="a prompt of 5,000 tokens takes 510 ms, its first token is due in 400 ms, and an empty worker gets it",
         ),
         refuted(
@@ -267,7 +277,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _late_starts_fit,
             {"capacity": 9, "a": [1, 6], "b": [2, 3], "late": 5},
             variant="(e) as it ships, if requests wait before they start",
-            instead=placement.P_ALD_3.id,
+            instead=aladdin.P_ALD_3.id,
             text="9 tokens of memory: 1 that grows to 7 and 2 that grow to 5 fit together now, and not if the second "
             "starts 5 iterations later",
         ),
@@ -278,7 +288,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _half_is_enough,
             {"long": [500, 1_440, 1_430], "count": 3, "short": [100, 20], "target_ms": 50},
             variant="(b) as it ships with gamma = 1/2, for requests that do not start and end together",
-            instead=placement.P_ALD_4.id,
+            instead=aladdin.P_ALD_4.id,
             text="three of 500 + 1,440 tokens ten iterations before their end, and one of 100 + 20: counted 3,770 of "
             "3,800 tokens, and iterations take 71 ms with a target of 50 ms",
         ),
@@ -289,7 +299,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _near_the_best_later,
             {"large": 9, "small": 1, "workers": 5},
             variant="best fit as it ships, with departures",
-            instead=placement.P_ALD_7.id,
+            instead=aladdin.P_ALD_7.id,
             text="five workers of 10 get 9 and 1 each; when the large ones have left, five serve what fits into one",
         ),
         refuted(
@@ -299,7 +309,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _in_time_by_c,
             {"prefill_ms": 380, "ttft_ms": 400, "heartbeat_ms": 50, "after_ns": 1},
             variant="(c) as printed, from the heartbeat on",
-            instead=placement.P_ALD_1.id,
+            instead=aladdin.P_ALD_1.id,
             text="380 ms of prefill fit into 400 ms, but the request waited 50 ms for the heartbeat",
         ),
         refuted(
@@ -309,7 +319,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _moves_keep_limits,
             {"prompt": 900, "output": 10, "room": 50, "errors": [60, -60]},
             variant="Algorithm 2 as printed, which moves the output alone",
-            instead=placement.P_ALD_6.id,
+            instead=aladdin.P_ALD_6.id,
             text="a request of 900 + 10 tokens goes where 50 more would be too many, since 10 are counted",
         ),
     )

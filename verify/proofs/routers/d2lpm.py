@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
-from fairsched.policies.routers import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
+from fairsched.policies.routers.d2lpm import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
 from fairsched.verify.logic import (
     BEGIN,
     Claim,

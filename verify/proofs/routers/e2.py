@@ -17,6 +17,7 @@ from fairsched.model.request import Prompt
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import WorkerLoad
 from fairsched.policies import routers
+from fairsched.policies.routers import e2
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -38,8 +39,8 @@ CAPACITY = 1 << 20
 # --- P-E2-2: when to exploit ------------------------------------------------------------------------------------------
 
 
-@arithmetic(routers.P_E2_2, ("c", "n"), *at_least(0, "c", "n"))
-def half(w: SimpleNamespace, rule: Callable[..., bool] = routers.exploits) -> Shown:
+@arithmetic(e2.P_E2_2, ("c", "n"), *at_least(0, "c", "n"))
+def half(w: SimpleNamespace, rule: Callable[..., bool] = e2.exploits) -> Shown:
     """A prompt of n tokens with c of them cached, at the default of 50 per cent."""
     if rule(w.c, w.n, routers.E2().exploit_percent):
         return {"more than half is cached": 2 * w.c > w.n, "less is missed": w.n - w.c < w.c}
@@ -51,8 +52,8 @@ def half(w: SimpleNamespace, rule: Callable[..., bool] = routers.exploits) -> Sh
 _BASES, _EXTRAS = ("b0", "b1", "b2"), ("m0", "m1", "m2")
 
 
-@arithmetic(routers.P_E2_3, (*_BASES, *_EXTRAS, "k"), *at_least(0, *_EXTRAS))
-def least_cost(w: SimpleNamespace, search: Callable[..., int] = routers.cheapest) -> Shown:
+@arithmetic(e2.P_E2_3, (*_BASES, *_EXTRAS, "k"), *at_least(0, *_EXTRAS))
+def least_cost(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> Shown:
     """Three workers with bases b (L + P), and k more each, and extras m (M): k does not matter."""
     bases, extras = [getattr(w, b) for b in _BASES], [getattr(w, m) for m in _EXTRAS]
     found = search([base + w.k for base in bases], extras.__getitem__, THREE)
@@ -70,26 +71,26 @@ def _heaviest() -> tuple[int, int]:
     """Requests that add 50 aimed at worker 0, which holds their prefix: the load that it reaches, and the bound."""
     loads, percent, cost = [100, 100, 100], 150, 50
     for _ in range(2):
-        loads[routers.rebalanced(0, loads, percent, "per-source", loads.__getitem__)] += cost
+        loads[e2.rebalanced(0, loads, percent, "per-source", loads.__getitem__)] += cost
     return loads[0], percent * min(loads) // 100 + cost
 
 
 @arithmetic(
-    routers.P_E2_4,
+    e2.P_E2_4,
     ("t", "m", "o", "th", "least", "p", "v", "pm", "vm", "d", "c"),
     *at_least(0, "p", "v", "pm", "vm", "d"),
     Condition(lambda w: (w.m <= w.t) & (w.m <= w.o)),
-    Condition(lambda w: (w.th >= 100) & (w.m >= 0), routers.THRESHOLD_AT_LEAST_ONE),
-    Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), routers.COST_AT_MOST),
-    Condition(lambda w: w.least >= w.m, routers.NOTHING_EXPIRES),
-    Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, routers.STARTS_WITHIN),
+    Condition(lambda w: (w.th >= 100) & (w.m >= 0), e2.THRESHOLD_AT_LEAST_ONE),
+    Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), e2.COST_AT_MOST),
+    Condition(lambda w: w.least >= w.m, e2.NOTHING_EXPIRES),
+    Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, e2.STARTS_WITHIN),
     relaxed=True,
     attained=_heaviest,
 )
 def rebalancing(
     w: SimpleNamespace,
-    rule: Callable[..., int] = routers.rebalanced,
-    heavy: Callable[..., bool] = routers.is_heavy,
+    rule: Callable[..., int] = e2.rebalanced,
+    heavy: Callable[..., bool] = e2.is_heavy,
     source: str = "per-source",
 ) -> Shown:
     """The request was meant for the worker with load t, the lightest has m, another o, and the least is `least` later.
@@ -115,16 +116,16 @@ _LOADS = ("l0", "l1", "l2")
 
 
 @arithmetic(
-    routers.P_E2_5,
+    e2.P_E2_5,
     (*_LOADS, "p", "odd", "a", "c", "left"),
     *at_least(0, *_LOADS, "p", "odd", "a", "left"),
-    Condition(lambda w: w.a <= w.c, routers.COST_AT_MOST),
-    Condition(lambda w: w.odd == 0, routers.EQUAL_MISS),
-    Condition(lambda w: w.left == 0, routers.NOTHING_EXPIRES),
-    Condition(lambda w: _within([w.l0, w.l1, w.l2], w.c), routers.STARTS_WITHIN),
+    Condition(lambda w: w.a <= w.c, e2.COST_AT_MOST),
+    Condition(lambda w: w.odd == 0, e2.EQUAL_MISS),
+    Condition(lambda w: w.left == 0, e2.NOTHING_EXPIRES),
+    Condition(lambda w: _within([w.l0, w.l1, w.l2], w.c), e2.STARTS_WITHIN),
     attained=lambda: (_explored(1), 7),
 )
-def exploring(w: SimpleNamespace, search: Callable[..., int] = routers.cheapest) -> Shown:
+def exploring(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> Shown:
     """Three loads, a request that misses p everywhere (and `odd` more at worker 0) and adds a."""
     loads = [getattr(w, name) for name in _LOADS]
     bases = [loads[0] + w.p + w.odd, loads[1] + w.p, loads[2] + w.p]
@@ -149,7 +150,7 @@ def _explored(count: int) -> int:
     """How far loads of three workers are apart after so many requests of 7."""
     loads = [0, 0, 0]
     for _ in range(count):
-        loads[routers.cheapest(loads, lambda _: 0, THREE)] += 7
+        loads[e2.cheapest(loads, lambda _: 0, THREE)] += 7
     return max(loads) - min(loads)
 
 
@@ -205,12 +206,12 @@ def held_by(told: list[Any]) -> list[set[tuple[int, ...]]]:
     return held
 
 
-def state_of(w: SimpleNamespace) -> routers.E2State:
+def state_of(w: SimpleNamespace) -> e2.E2State:
     """The router's state in such a world."""
-    history = routers.History()
+    history = e2.History()
     for worker, load in enumerate(w.loads):
-        history = history.sent(routers.Sent(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
-    return routers.E2State(index_of(w.told), history)
+        history = history.sent(e2.Sent(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
+    return e2.E2State(index_of(w.told), history)
 
 
 def workers() -> list[WorkerLoad]:
@@ -224,7 +225,7 @@ def missing(w: SimpleNamespace) -> list[int]:
     return [len(w.prompt) + 1 - sum(tuple(w.prompt[: i + 1]) in each for i in range(len(w.prompt))) for each in held]
 
 
-def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = routers.P_E2_1) -> SampledClaim:
+def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = e2.P_E2_1) -> SampledClaim:
     """Rebalancing and autoscaling are off, since they take from the exploited on purpose."""
 
     def shows(w: SimpleNamespace) -> Shown:
@@ -242,7 +243,7 @@ def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = routers.P_E2
     return SampledClaim(theorem, histories if kind is routers.E2 else nested, shows)
 
 
-@sampled(routers.P_E2_6, histories)
+@sampled(e2.P_E2_6, histories)
 def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> Shown:
     """Every worker evicts all it has, a part at a time."""
     index, held = index_of(w.told), held_by(w.told)
@@ -271,23 +272,23 @@ def refutations() -> tuple[RefutedClaim, ...]:
     gone = [["holds", [0, 1], 0, 0], ["evicted", [0, 1], 0, 0]]
     return (
         RefutedClaim(
-            longest(routers.E2Printed, routers.F_E2_1),
+            longest(routers.E2Printed, e2.F_E2_1),
             "e2-printed",
-            routers.P_E2_1.id,
+            e2.P_E2_1.id,
             "Both workers hold the longest node of the path, two tokens; worker 1 also holds the third, and is busier.",
             {"told": node, "loads": [0, 9, 0], "prompt": [0, 0, 1]},
         ),
         RefutedClaim(
             _least_total(),
             "e2 with rebalancing=off",
-            routers.P_E2_4.id,
+            e2.P_E2_4.id,
             "A worker with a million tokens of work holds 501 of the 1,000 tokens of a prompt, and an idle one none.",
             {"busy": 1_000_000, "idle": 0, "c": 501, "n": 1_000},
         ),
         RefutedClaim(
-            attrs.evolve(rebalancing(source="heaviest"), theorem=routers.F_E2_3, attained=None),
+            attrs.evolve(rebalancing(source="heaviest"), theorem=e2.F_E2_3, attained=None),
             "e2-printed",
-            routers.P_E2_4.id,
+            e2.P_E2_4.id,
             "Of loads 200, 199 and 100 the second is heavy, not the heaviest, and gets another 50; the bound is 200.",
             {
                 "t": 199,
@@ -304,22 +305,22 @@ def refutations() -> tuple[RefutedClaim, ...]:
             },
         ),
         RefutedClaim(
-            SampledClaim(routers.F_E2_4, histories, _a_worker_holds),
+            SampledClaim(e2.F_E2_4, histories, _a_worker_holds),
             "e2-printed",
-            routers.P_E2_1.id,
+            e2.P_E2_1.id,
             "The only worker that held a prompt evicted it; the tree still knows it, from the request of the window.",
             {"told": gone, "loads": [0, 0, 0], "prompt": [0, 1]},
         ),
     )
 
 
-@arithmetic(routers.F_E2_2, ("busy", "idle", "c", "n"), *at_least(0, "busy", "idle", "c", "n"))
+@arithmetic(e2.F_E2_2, ("busy", "idle", "c", "n"), *at_least(0, "busy", "idle", "c", "n"))
 def _least_total(w: SimpleNamespace) -> Shown:
     """Two workers, of which the busy one has c of a prompt's n tokens cached, a token costing 1."""
     costs = [w.busy + w.n - w.c, w.idle + w.n]
-    if not routers.exploits(w.c, w.n, routers.E2().exploit_percent):
+    if not e2.exploits(w.c, w.n, routers.E2().exploit_percent):
         return {}
-    place = routers.rebalanced(0, [w.busy, w.idle], routers.E2().threshold_percent, "off", costs.__getitem__)
+    place = e2.rebalanced(0, [w.busy, w.idle], routers.E2().threshold_percent, "off", costs.__getitem__)
     return {"no worker is cheaper": costs[place] <= costs[1 - place]}
 
 
