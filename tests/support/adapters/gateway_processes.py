@@ -92,9 +92,16 @@ class Stream:
         return self.tokens == [f"t{i}" for i in range(len(self.tokens))]
 
 
-async def ask(http: httpx.AsyncClient, client: str, tokens: int, prompt: str = "hello", pause: float = 0.0) -> Stream:
-    """A stream; a caller that is cut off has what it has."""
-    seen = Stream()
+async def ask(
+    http: httpx.AsyncClient,
+    client: str,
+    tokens: int,
+    prompt: str = "hello",
+    pause: float = 0.0,
+    seen: Stream | None = None,
+) -> Stream:
+    """A stream, which `seen` shows as it comes; a caller that is cut off has what it has."""
+    seen = seen or Stream()
     body = {"prompt": prompt, "max_tokens": tokens, "stream": True}
     with suppress(httpx.HTTPError):
         async with http.stream("POST", "/v1/completions", json=body, headers={"x-client": client}) as answer:
