@@ -7,6 +7,7 @@ under any order that takes one (D-request).
 
 from collections.abc import Callable
 from functools import partial
+from inspect import Parameter, Signature
 from typing import Any, ClassVar
 
 import attrs
@@ -31,6 +32,7 @@ from fairsched.policies.orders import (
     SkipJoin,
 )
 
+_KEYWORD = Parameter.KEYWORD_ONLY
 OPTIMISTIC = partial(Chunked, reserve="optimistic")
 """Chunked prefill that admits a request when its prompt fits, and lets outputs grow."""
 
@@ -39,6 +41,8 @@ OPTIMISTIC = partial(Chunked, reserve="optimistic")
 class _Composition(ComposedPolicy):
     """A policy whose class statement names its parts; those that it does not name are its parent's."""
 
+    __signature__: ClassVar[Signature]
+    """With the parts' defaults, which `help` and the reference show."""
     made_of: ClassVar[dict[str, Callable[[], Any]]] = {"order": Arrival, "gate": OpenGate, "batching": Chunked}
 
     name: str = attrs.field(default=attrs.Factory(lambda self: self.made_of["name"](), takes_self=True))
@@ -49,6 +53,8 @@ class _Composition(ComposedPolicy):
     def __init_subclass__(cls, *, name: str = "", **parts: Callable[[], Any]) -> None:
         named = {"name": lambda: name} if name else {}
         cls.made_of = {**cls.made_of, **named, **parts}
+        defaults = {part: make() for part, make in cls.made_of.items()}
+        cls.__signature__ = Signature([Parameter(part, _KEYWORD, default=made) for part, made in defaults.items()])
 
 
 # --- arrival, size, locality, without a gate ------------------------------------------------------------------------
