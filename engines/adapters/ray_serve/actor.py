@@ -42,7 +42,9 @@ class _PolicyActor(Host):
 
 
 def found_or_made(name: str, settings: Settings) -> Actor:
-    """Return the actor of that name.  Talks to Ray, and may take a while."""
+    """Return the actor of that name.  Talks to Ray, and may take a while.  Raises `ConnectionError` without Ray."""
+    if not ray.is_initialized():  # It has been shut down: `remote` would start another one, on this machine.
+        raise ConnectionError("Ray is not running")
     make = ray.remote(_PolicyActor).options(
         name=name,
         namespace=NAMESPACE,
