@@ -157,7 +157,7 @@ def backlogs(trace: Tables) -> Table:
     closes = np.append(flips, flips[-1])[opened + 1]  # the next flip, if it is no other client's opening
     closed = rows["change"][closes] == -1
     stop, stop_ns = lives.ends(_only(rows, starts))
-    return {
+    waits = {
         "worker": rows["worker"][starts],
         "client": rows["client"][starts],
         "start": rows["position"][starts] + 1,
@@ -165,6 +165,8 @@ def backlogs(trace: Tables) -> Table:
         "start_ns": rows["time_ns"][starts],
         "stop_ns": np.where(closed, rows["time_ns"][closes], stop_ns),
     }
+    # A request that joins just before its worker leaves waits through no event.
+    return _only(waits, waits["start"] < waits["stop"])
 
 
 def _pairs(table: Table) -> Ints:

@@ -310,6 +310,12 @@ def test_waits_that_touch_at_different_workers_are_not_together() -> None:
     assert service_gap(*anywhere(charges(trace, Charging()), backlogs(trace))).cost == 6
 
 
+def test_a_request_that_joins_just_before_its_worker_leaves_never_waits() -> None:
+    """No event lies between the two; of an empty interval the gap would see a stop and no start."""
+    trace = trace_of([arrived(0, 0, 0), arrived(1, 1, 1), WorkerLeft(2, 0)])
+    assert backlogs(trace)["client"].tolist() == [0]
+
+
 def test_only_the_asked_clients_are_compared() -> None:
     """With more than the limit of clients the gap is over the busiest, by service, ties to the smaller id."""
     events: list[Event] = [arrived(0, client, client) for client in range(3)]
