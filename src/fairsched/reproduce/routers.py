@@ -1,7 +1,7 @@
 """E2 of Preble against round robin and what each of its parts is worth, and SAL against two workers drawn at random.
 
 Sources: Srivatsa et al., "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR'25), evaluation; the
-SAL load balancer's evaluation, as it was reported to us.
+SAL load balancer's evaluation.
 """
 
 from collections.abc import Iterable
