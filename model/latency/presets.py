@@ -11,6 +11,7 @@ from fairsched.model.latency.model import DecodePiece, LatencyModel
 _TABLE: dict[str, tuple[int, int, tuple[int, int, int], tuple[tuple[int, int, int, int], ...]]] = {
     "llama-3.2-3b-a10g": (132_000, 114_688, (11_500_000, 62_600, 4_400), ((1, 12_600_000, 227, 24_600),)),
     "llama-3.1-8b-a100": (427_000, 131_072, (11_100_000, 62_700, 4_400), ((1, 12_300_000, 100, 23_700),)),
+    "llama-3.1-8b-a100-40gb": (150_000, 131_072, (11_100_000, 62_700, 4_400), ((1, 12_300_000, 100, 23_700),)),
     "opt-13b-a100": (
         56_000,
         819_200,
@@ -21,6 +22,8 @@ _TABLE: dict[str, tuple[int, int, tuple[int, int, int], tuple[tuple[int, int, in
     "opt-13b-a100-tp4": (319_000, 204_800, (12_060_000, 38_100, 520), ((1, 10_260_000, 188, 32_700),)),
     "llama-2-70b-h100": (1_330_000, 40_960, (48_800_000, 4_890, 19_100), ((1, 29_400_000, 611, 0),)),
     "llama-3-70b-h100-tp2": (12_200, 163_840, (18_700_000, 79_900, 740), ((1, 18_700_000, 2_690, 79_900),)),
+    "llama-3-70b-fp8-h100-tp2": (225_000, 163_840, (9_350_000, 39_950, 740), ((1, 9_350_000, 2_690, 39_950),)),
+    "llama-3-70b-fp8-h100-tp4": (665_000, 81_920, (7_390_000, 21_970, 407), ((1, 7_390_000, 1_480, 21_970),)),
     "mistral-7b-a6000": (219_000, 131_072, (4_667_000, 120_400, 2_200), ((1, 24_400_000, 207, 120_400),)),
 }
 
@@ -35,6 +38,9 @@ _SOURCES = {
         "ours: linear scaling of DistServe's OPT-13B profile by weights (8/13) and by KV bytes a token "
         "(131,072 against 819,200); capacity from 90 % of 80 GB less 16 GB"
     ),
+    "llama-3.1-8b-a100-40gb": (
+        "ours: the coefficients of llama-3.1-8b-a100; capacity from 131,072 bytes a token and 90 % of 40 GB less 16 GB"
+    ),
     "opt-13b-a100": _DISTSERVE + "1; capacity from 90 % of 80 GB less 26 GB at 819,200 bytes a token",
     "opt-13b-a100-tp2": _DISTSERVE + "2; capacity from 90 % of 160 GB less 26 GB at 819,200 bytes a token",
     "opt-13b-a100-tp4": _DISTSERVE + "4; capacity from 90 % of 320 GB less 26 GB at 819,200 bytes a token",
@@ -47,6 +53,16 @@ _SOURCES = {
         "Preble's published regression for two H100, 18.7 ms + 0.0799 n + 0.00269 x + 7.4e-7 n x for n tokens "
         "behind x, applied with n = 1 a request in decode; capacity from 327,680 bytes a token and 90 % of "
         "160 GB less 140 GB"
+    ),
+    "llama-3-70b-fp8-h100-tp2": (
+        "ours: llama-3-70b-h100-tp2 with weights in 8 bits, of which half the bytes are read and which are multiplied at "
+        "twice the rate (constants and terms a token halved), KV in 16 bits (context as it is); capacity from 327,680 "
+        "bytes a token and 90 % of 160 GB less 70 GB"
+    ),
+    "llama-3-70b-fp8-h100-tp4": (
+        "ours: llama-3-70b-fp8-h100-tp2 by what DistServe's OPT-13B profile changes from tensor parallel 2 to 4: "
+        "constants 0.79, terms a token and a context token 0.55; capacity from 327,680 bytes a token and 90 % of 320 GB "
+        "less 70 GB"
     ),
     "mistral-7b-a6000": (
         "Preble's published regression for an A6000: (4.2 ms + 0.1084 ms a token) / 0.9, attention "

@@ -28,7 +28,9 @@ def progress_bar() -> Iterator[Progress]:
 
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    # What is printed meanwhile goes above the bar, but not into it where output is a file.
+    above = sys.stdout.isatty()
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal, redirect_stdout=above) as bar:
         task = bar.add_task("", total=None)
 
         def step(what: str, done: int, total: int) -> None:

@@ -1,70 +1,117 @@
-"""`fairsched reproduce`: run results of papers again, and print which come out."""
+"""`fairsched reproduce`: run panels of papers again, and print which come out."""
 
+import json
 from argparse import ArgumentParser, Namespace
-from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from fairsched.cli.output import as_json, writable
+from fairsched.cli.output import as_json, progress_bar, writable
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
-    from rich.status import Status
+    from fairsched.reproduce import Interval, Judged, Result, Row
 
-    from fairsched.reproduce import Row
-
-WIDTH = 110
 MISSED = 1
-"""Exit status when a row lies outside its band."""
+"""Exit status when a claim does not hold."""
 
 
 def add_reproduce(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
-        "Run results of papers again and print which come out here, with the paper's figure, ours, the band and why "
-        "they differ.  Exits with 1 if a row lies outside its band."
+        "Run panels of papers again on their papers' terms, over several seeds, and print for each claim what is "
+        "printed, what comes out with its 95 % interval, the control, and the verdict.  Exits with 1 if a claim does "
+        "not hold."
     )
-    command.add_argument("ids", nargs="*", metavar="ID", help="rows to run (default: all)")
+    command.add_argument("rows", nargs="*", metavar="ROW|PAPER", help="rows or papers to run (default: all)")
     command.add_argument("--list", action="store_true", help="list the rows and about how long each takes, run none")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    command.add_argument("--quick", action="store_true", help="only the rows that continuous integration runs")
+    command.add_argument("--seeds", type=int, metavar="N", help="run at most N seeds of a row (default: the row's)")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds that run at a time (default: 1)")
+    where.add_argument("--ray", metavar="ADDRESS", help="run on the cores of a Ray cluster, auto for the one here")
+    command.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every figure; rows of FILE that do not run now stay in it"
+    )
     command.set_defaults(run=run_reproduce)
 
 
 def run_reproduce(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    from fairsched.reproduce import ROWS
+    from fairsched.reproduce import ROWS, Verdict, reproduce
 
-    for name in arguments.ids:
-        if name not in ROWS:
-            raise unknown("row", name, ROWS)
-    writable(json=arguments.json)
-    rows = [ROWS[name] for name in dict.fromkeys(arguments.ids or ROWS)]
+    rows = _chosen(arguments.rows)
+    if arguments.quick:
+        rows = [row for row in rows if row.quick]
     if arguments.list:
         for row in rows:
-            print(f"{row.id:>4}  {row.about}  ({row.source}; tier {row.tier}, about {row.seconds} s)")
+            quick = ", quick" if row.quick else ""
+            took = f"{row.seeds} seeds of about {row.seconds:g} s{quick}"
+            print(f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})")
         return 0
-    from rich.console import Console
+    writable(json=arguments.json)
+    entries = _kept(arguments.json)
+    held = count = 0
+    with progress_bar() as step:
 
-    status = Console(stderr=True).status("")
-    entries = []
-    for row in rows:
-        with status:
-            ours = row.measure(partial(_say, status, row))
-        print(f"{row.id}  {row.about}  [{'held' if ours.held else 'MISSED'}, tier {row.tier}]")
-        for name, text in (
-            *(("source", row.source), ("paper", row.paper), ("ours", ours.text)),
-            *(("band", row.band), ("why", row.why)),
-        ):
-            print(fill(text, WIDTH, initial_indent=f"    {name:<7} ", subsequent_indent=" " * 12))
-        entries.append(row.to_json(ours))
-        if arguments.json is not None:
-            # After each row, so that an interrupted run keeps what it has.
-            arguments.json.write_text(as_json({"rows": entries}), encoding="utf-8")
-    held = sum(bool(entry["held"]) for entry in entries)
-    print(f"{held} of {len(entries)} rows lie in their bands.")
-    return 0 if held == len(entries) else MISSED
+        def progress(row: "Row", ended: int, total: int) -> None:
+            step(f"{row.id} {row.about}", ended, total)
+
+        found = reproduce(rows, jobs=arguments.jobs, ray=arguments.ray, seeds=arguments.seeds, progress=progress)
+        for result in found:
+            print(text(result), flush=True)
+            held, count = held + (result.verdict is Verdict.HELD), count + 1
+            if arguments.json is not None:
+                # After each row, so that an interrupted run keeps what it has.
+                entries[result.row.id] = result.to_json()
+                ordered = [entries[name] for name in ROWS if name in entries]
+                arguments.json.write_text(as_json({"rows": ordered}), encoding="utf-8")
+    print(f"{held} of {count} rows hold.")
+    return 0 if held == count else MISSED
 
 
-def _say(status: "Status", row: "Row", what: str) -> None:
-    status.update(f"{row.id}: {row.about}: {what}")
+def _chosen(names: list[str]) -> "list[Row]":
+    from fairsched.reproduce import PAPERS, ROWS
+
+    for name in names:
+        if name not in ROWS and name not in PAPERS:
+            raise unknown("row or paper", name, [*PAPERS, *ROWS])
+    return [row for row in ROWS.values() if not names or row.id in names or row.paper in names]
+
+
+def _kept(path: Path | None) -> dict[str, dict[str, object]]:
+    """Return the entries of a file that an earlier run wrote; raises `ValueError` if it is something else."""
+    if path is None or not path.exists() or not path.read_bytes().strip():
+        return {}
+    try:
+        return {str(entry["id"]): entry for entry in json.loads(path.read_bytes())["rows"]}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path}: not a file of this command; another name keeps it") from None
+
+
+def text(result: "Result", width: int = 110) -> str:
+    """Return a row with its claims, as it is printed."""
+    row = result.row
+    lines = [f"{row.id}  {row.about}  [{result.verdict}]"]
+    seeds = f"{len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}"
+    about = (("paper", f"{row.paper}, {row.panel}"), ("runs", f"{row.platform.text}; {seeds}; {row.setting}"))
+    for name, words in (*about, *((("note", row.note),) if row.note else ())):
+        lines.append(fill(words, width, initial_indent=f"    {name:<6} ", subsequent_indent=" " * 11))
+    for each in result.judged:
+        words = f"{each.claim.about}: {shown(each.ours)}, printed {each.claim.printed}{control(each)}  [{each.verdict}]"
+        lines.append(fill(words, width, initial_indent="    claim  ", subsequent_indent=" " * 11))
+    return "\n".join(lines)
+
+
+def control(judged: "Judged") -> str:
+    """Return what the control gives, or nothing."""
+    if judged.claim.control is None or judged.without is None:
+        return ""
+    return f"; without the cause ({judged.claim.control.cause}) {shown(judged.without)}"
+
+
+def shown(found: "Interval") -> str:
+    """Return a mean and its interval in words."""
+    if found.low == found.high:
+        return f"{found.mean:.4g}"
+    return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g})"

@@ -1,25 +1,41 @@
-# written by hand
-"""Results of papers, each run again with our code: what the paper says, what comes out here, and why where it differs.
+"""Results of papers, each run again on its paper's terms: platform, composition, workload, metric, sweep and load.
 
-A row (`row.py`, read it first) is a figure of a paper with a band in which ours should lie.  Rows are grouped in files
-by paper or subject; `ROWS` holds all of them.
+A row (`row.py`, read it first) is a panel of a paper with what the paper claims in it; `runs.py` has the runs that rows
+are made of, `harness.py` runs rows over seeds and cores.  Rows stand in a file for each paper; `ROWS` holds all.
 """
 
 import re
 
-from fairsched.reproduce import aladdin, batchllm, d2lpm, dlpm, floods, larry, routers
-from fairsched.reproduce.row import Ours, Row, Say
+from fairsched.reproduce import batchllm
+from fairsched.reproduce.harness import Progress, Result, RowError, reproduce
+from fairsched.reproduce.row import PAPERS, Claim, Control, Interval, Judged, Paper, Platform, Row, Verdict
 
-__all__ = ["ROWS", "Ours", "Row", "Say"]
+__all__ = [
+    "PAPERS",
+    "ROWS",
+    "Claim",
+    "Control",
+    "Interval",
+    "Judged",
+    "Paper",
+    "Platform",
+    "Progress",
+    "Result",
+    "Row",
+    "RowError",
+    "Verdict",
+    "reproduce",
+]
+
+_FILES = (batchllm,)
 
 
-def _place(row: Row) -> tuple[int, str]:
-    """Ids are numbers, some with a letter."""
-    number, letter = re.fullmatch(r"(\d+)([a-z]?)", row.id).groups()  # type: ignore[union-attr]
-    return int(number), letter
+def _place(row: Row) -> tuple[int, int, str]:
+    """By paper in the order of the page, then by number: ids are numbers, some with letters."""
+    number, letter = re.fullmatch(r"(\d+)([a-z]*)", row.id).groups()  # type: ignore[union-attr]
+    return list(PAPERS).index(row.paper), int(number), letter
 
 
-_FILES = (aladdin, batchllm, d2lpm, dlpm, floods, larry, routers)
 _FOUND = (each for file in _FILES for each in vars(file).values() if isinstance(each, Row))
 ROWS: dict[str, Row] = {row.id: row for row in sorted(_FOUND, key=_place)}
-"""In the order of their ids."""
+"""By id, paper by paper."""

@@ -1,133 +1,265 @@
-"""A row: one result of a paper, how it is run again, and the verdict; and the runs that rows are made of."""
+"""A row: a panel of a paper, run again on the paper's terms, with the verdict on each thing that it claims.
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import Any, Literal
+A row's function takes a `Platform` and a seed and returns figures by name.  The harness calls it once for each seed;
+`Claim`s then judge the mean over the seeds and its confidence interval, by the same rules for every row:
+
+sign        the interval lies on the paper's side of "no effect";
+size        the mean lies in the printed range, or within 20 % of what is printed as one number;
+cause       a `Control` without the cause that the paper names leaves at most a quarter of the effect.
+
+A row holds if all of its claims do.  A row that misses stays, and its note says why and what was tried.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from math import log, sqrt
+from statistics import fmean, stdev
 
 import attrs
 
-from fairsched.engines.analysis import Run
-from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation import NOTHING, Cluster, Predictor, simulate
-from fairsched.engines.workloads import generate
+from fairsched.engines.simulation import Cluster
 from fairsched.model.latency import PRESETS
-from fairsched.model.request import Workload
 
-A10G, A100 = "llama-3.2-3b-a10g", "llama-3.1-8b-a100"
-"""The two workers of the DLPM paper's evaluation, as latency presets."""
+Curve = Mapping[float, float]
+"""A figure along the axis of a sweep, by the value on that axis."""
+Figures = Mapping[str, float | Curve]
+"""What one seed gives: figures by name.  Curves are drawn, and are not judged."""
 
-Tier = Literal["A", "B", "C"]
-"""A: exact arithmetic or queueing, comes out as printed.  B: a ratio or a sign with a calibrated cost model.  C: it
-depends on GPUs and kernels, and only its direction is looked at."""
+NEAR = 0.20
+"""A figure that a paper prints as one number is met within this share of it: machines are simulated here."""
+LEFT_AT_MOST = 0.25
+"""A cause is confirmed if a control without it leaves at most this share of the effect (of its logarithm for ratios)."""
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+"""Student's t at 97.5 %, by degrees of freedom from 1 on."""
+SEEDS_MAX = len(_T_95) + 1
 
-Say = Callable[[str], None]
-"""Called with what is being run now."""
+
+class Verdict(StrEnum):
+    """How a claim came out, from good to bad; a row's verdict is the worst of its claims'."""
+
+    HELD = "held"
+    """Sign and size are the paper's, and the control removes the effect."""
+    SIZE_DIFFERS = "size differs"
+    """The sign is the paper's and certain, the size is not."""
+    CAUSE_OPEN = "cause not confirmed"
+    """The effect is there, and stays without the cause that the paper names."""
+    MISSED = "missed"
+    """The sign is not the paper's, or not certain."""
 
 
 @attrs.frozen
-class Ours:
-    """What came out: in words with figures, whether it lies in the band, and every figure by name."""
+class Paper:
+    """A paper whose panels are rows."""
 
-    text: str
-    held: bool
-    figures: Mapping[str, object] = attrs.field(factory=dict)
+    key: str
+    title: str
+    where: str
+
+
+PAPERS = {
+    paper.key: paper
+    for paper in (
+        Paper("dlpm", "Locality-aware Fair Scheduling in LLM Serving (DLPM, D2LPM)", "Cao et al., 2025"),
+        Paper(
+            "preble", "Preble: Efficient Distributed Prompt Scheduling for LLM Serving", "Srivatsa et al., ICLR 2025"
+        ),
+        Paper("larry", "LARRY and SAL: engine queue and load balancer", "the LARRY and SAL paper"),
+        Paper("aladdin", "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving", "Nie et al., 2024"),
+        Paper("batchllm", "BatchLLM: Optimizing Large Batched LLM Inference", "Zheng et al., 2024"),
+        Paper("queueing", "Queueing theory: orders before M/M/n queues", "textbook results"),
+        Paper("fairsched", "Results of our own", "this project"),
+    )
+}
+"""The papers by key, in the order of the page."""
+
+
+@attrs.frozen
+class Platform:
+    """The machines of a panel: so many workers, each with a latency preset.
+
+    `kv_capacity_tokens` is the preset's unless it is given; `step_tokens` is the most tokens that a step computes, the
+    policy's default unless it is given.
+
+    >>> Platform("llama-3.1-8b-a100", workers=4).text
+    '4 x llama-3.1-8b-a100, 427,000 KV tokens each'
+    """
+
+    model: str
+    workers: int = 1
+    kv_capacity_tokens: int | None = None
+    step_tokens: int | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The simulated cluster."""
+        return Cluster(self.model, self.workers, self.kv_capacity_tokens)
+
+    @property
+    def text(self) -> str:
+        """The platform in words."""
+        if self == ARITHMETIC:
+            return "no machine: arithmetic"
+        capacity = self.kv_capacity_tokens or PRESETS[self.model].kv_capacity_tokens
+        steps = f", steps of {self.step_tokens:,} tokens" if self.step_tokens else ""
+        return f"{self.workers} x {self.model}, {capacity:,} KV tokens each{steps}"
+
+
+ARITHMETIC = Platform("none", workers=0)
+"""The platform of rows that simulate nothing."""
+
+
+@attrs.frozen
+class Control:
+    """The cause that a paper names for an effect, and the figure that is measured without it."""
+
+    cause: str
+    figure: str
+
+
+@attrs.frozen
+class Claim:
+    """One figure of a panel: what is printed, and the range in which ours must lie.
+
+    `low` and `high` are the printed range; a single printed number is both.  `neutral` is the figure where there is no
+    effect: 1 of a ratio, 0 of a difference, None where the claim has no sign.  `decimals` is for exact results: rounded
+    to so many, ours must be what is printed.
+    """
+
+    figure: str
+    about: str
+    printed: str
+    low: float
+    high: float
+    neutral: float | None = 1.0
+    control: Control | None = None
+    decimals: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ValueError(f"{self.figure}: the printed range {self.low:g} to {self.high:g} is empty")
+        if self.control is not None and self.neutral is None:
+            raise ValueError(f"{self.figure}: a control needs the value of no effect")
+
+
+@attrs.frozen
+class Interval:
+    """The mean over the seeds and its 95 % confidence interval (Student's t)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        """Return the interval of values, one for each seed; of a single value it is the value.
+
+        >>> found = Interval.of([1.0, 2.0, 3.0])
+        >>> f"{found.mean:.2f}, {found.low:.2f} to {found.high:.2f}"
+        '2.00, -0.48 to 4.48'
+        """
+        mean = fmean(values)
+        half = _T_95[len(values) - 2] * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+        return cls(mean, mean - half, mean + half)
+
+
+@attrs.frozen
+class Judged:
+    """A claim, what came out, and the verdict; `left` is the share of the effect that its control leaves."""
+
+    claim: Claim
+    ours: Interval
+    verdict: Verdict
+    without: Interval | None = None
+    left: float | None = None
 
 
 @attrs.frozen
 class Row:
-    """One result of a paper; `@partial(Row, ...)` before a function makes a row that is measured by it.
+    """A panel of a paper; `@partial(Row, ...)` before a function makes a row that is measured by it.
 
-    `source` is the paper with its figure or section, `paper` what it says, `band` what is looked for here.  `why` says
-    what differs from the paper's setting, and, where the band is known to be missed, for which reason.  `seconds` is
-    about how long it takes on one core.
+    `setting` says in words what the panel runs: composition, workload, metric, sweep and load.  `note` says where that
+    differs from the paper's and, of a miss, why it is one and what was tried.  `seconds` is about how long a seed takes
+    on one core.  Rows that are `quick` are those that continuous integration runs.  `axes` name the axes of the curves.
     """
 
-    measure: Callable[[Say], Ours]
+    measure: Callable[[Platform, int], Figures]
     id: str
     about: str
-    source: str
-    paper: str
-    band: str
-    why: str
-    seconds: int
-    tier: Tier = "B"
+    paper: str = attrs.field(validator=attrs.validators.in_(PAPERS))
+    panel: str
+    setting: str
+    claims: tuple[Claim, ...] = attrs.field(validator=attrs.validators.min_len(1))
+    seconds: float
+    platform: Platform = ARITHMETIC
+    note: str = ""
+    seeds: int = attrs.field(
+        default=5, validator=attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(SEEDS_MAX))
+    )
+    quick: bool = False
+    axes: tuple[str, str] | None = None
 
-    def to_json(self, ours: Ours) -> dict[str, object]:
-        """The row's entry of `fairsched reproduce --json`."""
-        return {
-            "id": self.id,
-            "about": self.about,
-            "source": self.source,
-            "paper": self.paper,
-            "ours": ours.text,
-            "band": self.band,
-            "tier": self.tier,
-            "held": ours.held,
-            "why": self.why,
-            "figures": dict(ours.figures),
-        }
+    def run(self, seed: int) -> Figures:
+        """Return the figures of one seed."""
+        return self.measure(self.platform, seed)
 
-
-# --- runs -------------------------------------------------------------------------------------------------------------
+    def judge(self, found: Sequence[Figures]) -> tuple[Judged, ...]:
+        """Return the verdict on each claim; raises `ValueError` for a figure that a seed did not give."""
+        return tuple(_judged(claim, found) for claim in self.claims)
 
 
-@cache
-def workload(
-    name: str, misbehave: str | None = None, *, workers: int = 1, latency: str = A10G, seed: int = 0, **params: Any
-) -> Workload:
-    """A generated workload, made once; a rate of `auto` is near what so many workers can do."""
-    specs = (WorkerSpec(PRESETS[latency]),) * workers
-    return generate(name, misbehave=misbehave, seed=seed, workers=specs, **params)
+def verdict(judged: Sequence[Judged]) -> Verdict:
+    """Return the worst of the verdicts."""
+    order = list(Verdict)
+    return max((each.verdict for each in judged), key=order.index)
 
 
-def run(
-    jobs: Workload,
-    policy: str,
-    router: str = "round-robin",
-    *,
-    workers: int = 1,
-    latency: str = A10G,
-    kv_capacity_tokens: int | None = None,
-    params: Mapping[str, object] = NOTHING,
-    routing: Mapping[str, object] = NOTHING,
-    predictor: Predictor | None = None,
-) -> Run:
-    """Return the figures of a simulated run, with parameters of the policy and of the router as on the command line."""
-    cluster = Cluster(latency, workers, kv_capacity_tokens)
-    return simulate(jobs, policy, router, cluster=cluster, params=params, router_params=routing, predictor=predictor)
+def interval(figure: str, found: Sequence[Figures]) -> Interval:
+    """Return the interval of a figure over the seeds; raises `ValueError` if a seed did not give it."""
+    values = []
+    for each in found:
+        value = each.get(figure)
+        if not isinstance(value, int | float):
+            raise ValueError(f"a seed gave no figure {figure!r}, only {', '.join(map(repr, each))}")
+        values.append(float(value))
+    return Interval.of(values)
 
 
-def rate(result: Run) -> float:
-    """Requests finished a second."""
-    return measured(result.measures.throughput_rps, "a throughput")
+def _judged(claim: Claim, found: Sequence[Figures]) -> Judged:
+    ours = interval(claim.figure, found)
+    without = left = None
+    if claim.control is not None:
+        without = interval(claim.control.figure, found)
+        left = _left(without.mean, ours.mean, claim.neutral)
+    if not _sign(claim, ours):
+        result = Verdict.MISSED
+    elif left is not None and left > LEFT_AT_MOST:
+        result = Verdict.CAUSE_OPEN
+    elif not _size(claim, ours.mean):
+        result = Verdict.SIZE_DIFFERS if claim.neutral is not None else Verdict.MISSED
+    else:
+        result = Verdict.HELD
+    return Judged(claim, ours, result, without, left)
 
 
-def p99_s(result: Run, clients: Iterable[str]) -> float:
-    """The worst of the clients' p99 program latency, in seconds."""
-    return max(measured(result.clients[name].program_latency_us.p99, "a p99") for name in clients) / 1e6
+def _sign(claim: Claim, ours: Interval) -> bool:
+    """Whether all of the interval is on the paper's side of no effect; a range that holds "no effect" has no side."""
+    neutral = claim.neutral
+    if neutral is None or claim.low <= neutral <= claim.high:
+        return True
+    return ours.low > neutral if claim.high > neutral else ours.high < neutral
 
 
-def well_behaved(jobs: Workload) -> list[str]:
-    """The clients that do nothing wrong."""
-    return [client.name for client in jobs.clients if client.name != "misbehaving"]
+def _size(claim: Claim, mean: float) -> bool:
+    if claim.decimals is not None:
+        return claim.low <= round(mean, claim.decimals) <= claim.high
+    near = NEAR * abs(claim.low) if claim.low == claim.high else 0.0
+    return claim.low - near <= mean <= claim.high + near
 
 
-def measured(value: float | None, what: str) -> float:
-    """The figure; raises `ValueError` if a run has none, since a row cannot be judged without it."""
-    if value is None:
-        raise ValueError(f"a run gave no {what}")
-    return value
-
-
-def falls(values: Iterable[float], noise: float = 0.0) -> bool:
-    """Whether no value is above one before it by more than the share `noise`.
-
-    >>> falls([3.0, 2.0, 2.01], noise=0.01), falls([3.0, 2.0, 2.5])
-    (True, False)
-    """
-    least = float("inf")
-    for value in values:
-        if value > least * (1 + noise):
-            return False
-        least = min(least, value)
-    return True
+def _left(without: float, with_cause: float, neutral: float | None) -> float:
+    """Return the share of the effect that is left without the cause; infinite where there is no effect."""
+    if neutral == 1.0 and min(without, with_cause) > 0:
+        effect, rest = log(with_cause), log(without)
+    else:
+        effect, rest = with_cause - (neutral or 0.0), without - (neutral or 0.0)
+    return rest / effect if effect else float("inf")
