@@ -55,14 +55,14 @@ _SOURCES = {
         "160 GB less 140 GB"
     ),
     "llama-3-70b-fp8-h100-tp2": (
-        "ours: llama-3-70b-h100-tp2 with weights in 8 bits, of which half the bytes are read and which are multiplied at "
-        "twice the rate (constants and terms a token halved), KV in 16 bits (context as it is); capacity from 327,680 "
-        "bytes a token and 90 % of 160 GB less 70 GB"
+        "ours: llama-3-70b-h100-tp2 with weights in 8 bits, of which half the bytes are read and which are multiplied "
+        "at twice the rate (constants and terms a token halved), KV in 16 bits (context as it is); capacity from "
+        "327,680 bytes a token and 90 % of 160 GB less 70 GB"
     ),
     "llama-3-70b-fp8-h100-tp4": (
         "ours: llama-3-70b-fp8-h100-tp2 by what DistServe's OPT-13B profile changes from tensor parallel 2 to 4: "
-        "constants 0.79, terms a token and a context token 0.55; capacity from 327,680 bytes a token and 90 % of 320 GB "
-        "less 70 GB"
+        "constants 0.79, terms a token and a context token 0.55; capacity from 327,680 bytes a token and 90 % of "
+        "320 GB less 70 GB"
     ),
     "mistral-7b-a6000": (
         "Preble's published regression for an A6000: (4.2 ms + 0.1084 ms a token) / 0.9, attention "

@@ -8,15 +8,17 @@ import re
 
 from fairsched.reproduce import batchllm
 from fairsched.reproduce.harness import Progress, Result, RowError, reproduce
-from fairsched.reproduce.row import PAPERS, Claim, Control, Interval, Judged, Paper, Platform, Row, Verdict
+from fairsched.reproduce.row import PAPERS, Claim, Control, Interval, Judged, Panel, Paper, Platform, Row, Verdict
 
 __all__ = [
+    "PANELS",
     "PAPERS",
     "ROWS",
     "Claim",
     "Control",
     "Interval",
     "Judged",
+    "Panel",
     "Paper",
     "Platform",
     "Progress",
@@ -27,7 +29,7 @@ __all__ = [
     "reproduce",
 ]
 
-_FILES = (batchllm,)
+_FILES = {"batchllm": batchllm}
 
 
 def _place(row: Row) -> tuple[int, int, str]:
@@ -36,6 +38,8 @@ def _place(row: Row) -> tuple[int, int, str]:
     return list(PAPERS).index(row.paper), int(number), letter
 
 
-_FOUND = (each for file in _FILES for each in vars(file).values() if isinstance(each, Row))
+_FOUND = (each for file in _FILES.values() for each in vars(file).values() if isinstance(each, Row))
 ROWS: dict[str, Row] = {row.id: row for row in sorted(_FOUND, key=_place)}
 """By id, paper by paper."""
+PANELS: dict[str, tuple[Panel, ...]] = {name: file.PANELS for name, file in _FILES.items()}
+"""All figures and tables of each paper's evaluation, by the paper's key."""

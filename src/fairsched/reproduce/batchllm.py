@@ -10,7 +10,7 @@ import numpy as np
 
 from fairsched.model.request import Prompt
 from fairsched.policies.offline import Grouping, groups_by, tree_of
-from fairsched.reproduce.row import Claim, Figures, Platform, Row
+from fairsched.reproduce.row import Claim, Figures, Panel, Platform, Row
 
 # --- exact ------------------------------------------------------------------------------------------------------------
 
@@ -89,3 +89,9 @@ def two_levels(on: Platform, seed: int) -> Figures:
         found[f"{setting} longest"] = _ratio(batch, "longest")
         found[f"{setting} all levels"] = 100 * tree.saved_tokens_max / tree.prompt_tokens
     return found
+
+
+PANELS = (
+    Panel("micro-benchmark", "what one level of sharing can save", rows=("1",)),
+    Panel("settings A and B", "what grouping saves on two levels", rows=("2",)),
+)

@@ -84,8 +84,9 @@ def reproduce(
     """Run rows and yield each as soon as all of its seeds have ended.
 
     `jobs` processes run at a time; with `ray`, the address of a Ray cluster on which fairsched is installed, its cores
-    run them ("auto": the cluster that this machine belongs to).  `seeds` are the most that a row runs.  Raises `RowError` if a row
-    fails, `ImportError` where Ray is asked for and not installed, and `ValueError` for numbers below one.
+    run them ("auto": the cluster that this machine belongs to).  `seeds` are the most that a row runs.  Raises
+    `RowError` if a row fails, `ImportError` where Ray is asked for and not installed, and `ValueError` for numbers
+    below one.
     """
     if jobs < 1 or (seeds is not None and seeds < 1):
         raise ValueError("jobs and seeds are at least 1")
@@ -103,21 +104,25 @@ def reproduce(
             yield Result(by_id[name], numbers[name], one_each, by_id[name].judge(one_each))
 
 
-def run_task(task: Task, rows: Mapping[str, Row] | None = None) -> Figures:
+def _seed(row: Row, seed: int) -> Figures:
     """Run one seed of a row; raises `RowError`, which names them, if that fails."""
-    if rows is None:
-        from fairsched.reproduce import ROWS as rows  # in a process of its own
+    try:
+        return row.run(seed)
+    except Exception as error:
+        raise RowError(f"row {row.id}, seed {seed}: {type(error).__name__}: {error}") from error
+
+
+def run_task(task: Task) -> Figures:
+    """Run a task in a process that knows the rows only by their ids."""
+    from fairsched.reproduce import ROWS
 
     name, seed = task
-    try:
-        return rows[name].run(seed)
-    except Exception as error:
-        raise RowError(f"row {name}, seed {seed}: {type(error).__name__}: {error}") from error
+    return _seed(ROWS[name], seed)
 
 
 def _here(tasks: Sequence[Task], rows: Mapping[str, Row]) -> Ended:
     for task in tasks:
-        yield task, run_task(task, rows)
+        yield task, _seed(rows[task[0]], task[1])
 
 
 def _on_processes(tasks: Sequence[Task], jobs: int) -> Ended:

@@ -28,7 +28,7 @@ Figures = Mapping[str, float | Curve]
 NEAR = 0.20
 """A figure that a paper prints as one number is met within this share of it: machines are simulated here."""
 LEFT_AT_MOST = 0.25
-"""A cause is confirmed if a control without it leaves at most this share of the effect (of its logarithm for ratios)."""
+"""A cause is confirmed if a control without it leaves at most this share of the effect (of its logarithm if a ratio)."""
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's t at 97.5 %, by degrees of freedom from 1 on."""
 SEEDS_MAX = len(_T_95) + 1
@@ -60,9 +60,7 @@ PAPERS = {
     paper.key: paper
     for paper in (
         Paper("dlpm", "Locality-aware Fair Scheduling in LLM Serving (DLPM, D2LPM)", "Cao et al., 2025"),
-        Paper(
-            "preble", "Preble: Efficient Distributed Prompt Scheduling for LLM Serving", "Srivatsa et al., ICLR 2025"
-        ),
+        Paper("preble", "Preble: Efficient Distributed Prompt Scheduling for LLM Serving", "Srivatsa, ICLR 2025"),
         Paper("larry", "LARRY and SAL: engine queue and load balancer", "the LARRY and SAL paper"),
         Paper("aladdin", "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving", "Nie et al., 2024"),
         Paper("batchllm", "BatchLLM: Optimizing Large Batched LLM Inference", "Zheng et al., 2024"),
@@ -205,6 +203,23 @@ class Row:
     def judge(self, found: Sequence[Figures]) -> tuple[Judged, ...]:
         """Return the verdict on each claim; raises `ValueError` for a figure that a seed did not give."""
         return tuple(_judged(claim, found) for claim in self.claims)
+
+
+@attrs.frozen
+class Panel:
+    """A figure or table of a paper, and what became of it: rows, or why simulated machines cannot show it, or open."""
+
+    name: str
+    about: str
+    rows: tuple[str, ...] = ()
+    impossible: str = ""
+
+    @property
+    def status(self) -> str:
+        """What became of it, in words."""
+        if self.rows:
+            return f"row{'s' * (len(self.rows) > 1)} {', '.join(self.rows)}"
+        return f"not reproducible on simulated hardware: {self.impossible}" if self.impossible else "open"
 
 
 def verdict(judged: Sequence[Judged]) -> Verdict:
