@@ -28,7 +28,7 @@ Figures = Mapping[str, float | Curve]
 NEAR = 0.20
 """A figure that a paper prints as one number is met within this share of it: machines are simulated here."""
 LEFT_AT_MOST = 0.25
-"""A cause is confirmed if a control without it leaves at most this share of the effect (of ratios: of the logarithm)."""
+"""A cause is confirmed if a control without it leaves at most this share of the effect (ratios: of its log)."""
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's t at 97.5 %, by degrees of freedom from 1 on."""
 SEEDS_MAX = len(_T_95) + 1
