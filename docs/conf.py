@@ -16,6 +16,7 @@ extensions = [
     "cards",
     "fields",
     "prometheus",
+    "results",
     "theorems",
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -30,6 +31,7 @@ html_theme = "furo"
 html_title = "fairsched"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["results.js"]
 html_copy_source = False
 html_show_sphinx = False
 

@@ -25,6 +25,7 @@ def add_reproduce(command: ArgumentParser) -> None:
     )
     command.add_argument("rows", nargs="*", metavar="ROW|PAPER", help="rows or papers to run (default: all)")
     command.add_argument("--list", action="store_true", help="list the rows and about how long each takes, run none")
+    command.add_argument("--panels", action="store_true", help="list the papers' panels and what became of each")
     command.add_argument("--quick", action="store_true", help="only the rows that continuous integration runs")
     command.add_argument("--seeds", type=int, metavar="N", help="run at most N seeds of a row (default: the row's)")
     where = command.add_mutually_exclusive_group()
@@ -38,11 +39,16 @@ def add_reproduce(command: ArgumentParser) -> None:
 
 def run_reproduce(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    from fairsched.reproduce import ROWS, Verdict, reproduce
+    from fairsched.reproduce import PANELS, ROWS, Verdict, reproduce
 
     rows = _chosen(arguments.rows)
     if arguments.quick:
         rows = [row for row in rows if row.quick]
+    if arguments.panels:
+        for paper in dict.fromkeys(row.paper for row in rows if row.paper in PANELS):
+            for panel in PANELS[paper]:
+                print(f"{paper}, {panel.name}: {panel.about} ({panel.status})")
+        return 0
     if arguments.list:
         for row in rows:
             quick = ", quick" if row.quick else ""

@@ -1,0 +1,223 @@
+"""The directive `results`: panels of papers with what came out, from `docs/results.json`, and a picture of each."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from markdown import escaped, formula, sentence, table
+
+from fairsched.engines.analysis.report import drawn, legend, line_style
+from fairsched.reproduce import PANELS, PAPERS, Verdict
+from fairsched.reproduce.row import Interval
+
+RECORDED = Path(__file__).parent.parent / "results.json"
+"""What `fairsched reproduce --json` wrote last."""
+BAND, OURS, WITHOUT = "#0a0002", "#0a0001", "#0a0009"
+WIDTH_IN, LINE_IN = 8.0, 0.24
+Entry = Mapping[str, Any]
+
+
+@cache
+def recorded() -> tuple[Entry, ...]:
+    """Return the rows as they were recorded."""
+    return tuple(json.loads(RECORDED.read_bytes())["rows"])
+
+
+def slug(verdict: str) -> str:
+    """Return a verdict as the name of a class."""
+    return verdict.replace(" ", "-")
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def shown(found: Mapping[str, float]) -> str:
+    """Return a mean and its interval."""
+    if found["low"] == found["high"]:
+        return f"{found['mean']:.4g}"
+    return f"{found['mean']:.3g} ({found['low']:.3g} to {found['high']:.3g})"
+
+
+def overview() -> str:
+    """Return how many rows hold, by paper."""
+    lines = []
+    for key, paper in PAPERS.items():
+        rows = [entry for entry in recorded() if entry["paper"] == key]
+        if rows:
+            counts = [sum(entry["verdict"] == verdict for entry in rows) for verdict in Verdict]
+            lines.append([f"[{escaped(paper.title)}](#results-{key})", escaped(paper.where), *map(str, counts)])
+    return table(["paper", "", *(str(verdict) for verdict in Verdict)], lines)
+
+
+def row_text(entry: Entry) -> str:
+    """Return a row: what it is, its claims, and its note."""
+    seeds = len(entry["seeds"])
+    facts = (
+        f"{escaped(entry['panel'])}. {formula(sentence(entry['platform']))} {formula(sentence(entry['setting']))} "
+        f"{seeds} seed{'s' * (seeds > 1)}."
+    )
+    claims = table(
+        ["claim", "printed", "ours (95 %)", "without the cause", ""],
+        [
+            [
+                escaped(claim["about"]),
+                escaped(claim["printed"]),
+                shown(claim),
+                _control(claim),
+                f"**{claim['verdict']}**" if claim["verdict"] != Verdict.HELD else "held",
+            ]
+            for claim in entry["claims"]
+        ],
+    )
+    note = f"\n{formula(sentence(entry['note']))}\n" if entry["note"] else ""
+    head = f"(result-{entry['id']})=\n**{entry['id']}. {escaped(entry['about'])}** — {entry['verdict']}"
+    return f"{head}\n\n{facts}\n\n{claims}\n{note}"
+
+
+def _control(claim: Entry) -> str:
+    control = claim["control"]
+    return f"{shown(control)}: {escaped(control['cause'])}" if control else ""
+
+
+def panels(key: str) -> str:
+    """Return all panels of a paper, and what became of each."""
+    return table(
+        ["panel", "what it shows", "here"],
+        [[escaped(each.name), escaped(each.about), _status(each.rows) or escaped(each.status)] for each in PANELS[key]],
+    )
+
+
+def _status(rows: Sequence[str]) -> str:
+    return ", ".join(f"[{name}](#result-{name})" for name in rows)
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def picture(entry: Entry) -> str:
+    """Return the picture of a row: its curves, and beside what is printed what came out."""
+    groups = [group for group in (_ratios(entry), _others(entry)) if group]
+    curves = _curves(entry)
+    heights = [2.6] * bool(curves) + [0.7 + LINE_IN * len(group) for group in groups]
+
+    def draw(figure: Any) -> None:
+        grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+        if curves:
+            _draw_curves(figure, grid[0], entry["axes"], curves)
+        for axes, group in zip(grid[bool(curves) :], groups, strict=True):
+            _draw_claims(axes, group)
+
+    plot = drawn(f"row-{entry['id']}", entry["about"], "", (WIDTH_IN, sum(heights)), draw)
+    return f'<div class="picture">{plot.svg}</div>'
+
+
+def _ratios(entry: Entry) -> list[Entry]:
+    return [claim for claim in entry["claims"] if claim["neutral"] == 1.0 and claim["low"] > 0]
+
+
+def _others(entry: Entry) -> list[Entry]:
+    return [claim for claim in entry["claims"] if claim not in _ratios(entry)]
+
+
+def _draw_claims(axes: Any, claims: Sequence[Entry]) -> None:
+    """A line for each claim: the printed range as a band, ours with its interval, and the control as a ring."""
+    for place, claim in enumerate(claims):
+        low, high = claim["range"]
+        axes.barh(place, max(high - low, 0), left=low, height=0.62, color=BAND, alpha=0.25, linewidth=0)
+        axes.plot([low, low], [place - 0.31, place + 0.31], color=BAND, linewidth=1.2)
+        axes.plot([high, high], [place - 0.31, place + 0.31], color=BAND, linewidth=1.2)
+        axes.plot([claim["low"], claim["high"]], [place, place], color=OURS)
+        axes.plot(claim["mean"], place, "o", color=OURS, markersize=5)
+        if claim["control"]:
+            axes.plot(claim["control"]["mean"], place, "o", color=WITHOUT, markersize=6, fillstyle="none")
+    axes.set_yticks(range(len(claims)), [claim["about"] for claim in claims])
+    axes.set_ylim(len(claims) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    if all(claim["neutral"] == 1.0 for claim in claims):
+        axes.set_xscale("log")
+        axes.axvline(1.0, color=WITHOUT, linewidth=0.8)
+    axes.xaxis.set_major_formatter("{x:g}")
+
+
+def _curves(entry: Entry) -> dict[str, dict[float, Interval]]:
+    """Return curves by name, with the interval over the seeds at each point that all seeds have."""
+    found: dict[str, dict[float, Interval]] = {}
+    for name, first in entry["figures"][0].items():
+        if isinstance(first, dict):
+            points = [key for key in first if all(key in seed[name] for seed in entry["figures"])]
+            found[name] = {
+                float(key): Interval.of([float(seed[name][key]) for seed in entry["figures"]])
+                for key in sorted(points, key=float)
+            }
+    return found
+
+
+def _draw_curves(figure: Any, axes: Any, names: Sequence[str], curves: Mapping[str, Mapping[float, Interval]]) -> None:
+    for place, points in enumerate(curves.values()):
+        style = line_style(place)
+        at = list(points)
+        axes.plot(at, [one.mean for one in points.values()], marker="o" * (len(at) < 20), markersize=3, **style)
+        axes.fill_between(
+            at,
+            [one.low for one in points.values()],
+            [one.high for one in points.values()],
+            color=style["color"],
+            alpha=0.15,
+            linewidth=0,
+        )
+    axes.set(xlabel=names[0], ylabel=names[1])
+    if _spread(at for points in curves.values() for at in points):
+        axes.set_xscale("log")
+    if _spread(one.mean for points in curves.values() for one in points.values()):
+        axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    legend(figure, axes, [(name, line_style(place)) for place, name in enumerate(curves)], 4)
+
+
+def _spread(values: Iterable[float]) -> bool:
+    """Whether values are positive and range over more than a factor of twenty."""
+    found = [value for value in values if isfinite(value)]
+    return bool(found) and min(found) > 0 and max(found) / min(found) > 20
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def _parts() -> Iterator[tuple[str, str, str]]:
+    """Yield classes, Markdown and HTML of the page's parts, in order."""
+    yield "", overview(), ""
+    for key, paper in PAPERS.items():
+        rows = [entry for entry in recorded() if entry["paper"] == key]
+        if not rows and key not in PANELS:
+            continue
+        yield f"result-paper paper-{key}", f"(results-{key})=\n**{escaped(paper.title)}**, {escaped(paper.where)}", ""
+        for entry in rows:
+            yield f"result paper-{key} verdict-{slug(entry['verdict'])}", row_text(entry), picture(entry)
+        if key in PANELS:
+            yield f"result-panels paper-{key}", f"All panels:\n\n{panels(key)}", ""
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directive and the page's script."""
+    from docutils.parsers.rst import Directive
+
+    class Results(Directive):
+        """Every recorded row, paper by paper."""
+
+        def run(self) -> list[nodes.Node]:
+            found: list[nodes.Node] = []
+            for classes, text, html in _parts():
+                holder = nodes.container(classes=classes.split())
+                self.state.nested_parse(text.splitlines(), self.content_offset, holder)
+                if html:
+                    holder += nodes.raw("", html, format="html")
+                found.append(holder)
+            return found
+
+    app.add_directive("results", Results)
+    return {"parallel_read_safe": True}
