@@ -1,9 +1,19 @@
 """What all tests share: budgets, and whose warnings are errors."""
 
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
 from fairsched.verify.conformance.strategies import FULL, REDUCED
+
+RAY_START_S = 120.0
+"""A Ray that has not started by then does not start."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,3 +37,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def full_budget(pytestconfig: pytest.Config) -> bool:
     """Whether a `nightly` check may take its full time, or must do with a reduced number of cases."""
     return bool(pytestconfig.getoption("--full-budget"))
+
+
+@pytest.fixture(scope="module")
+def ray_started() -> Iterator[None]:
+    """Ray on this machine alone, small, and gone afterwards.
+
+    Where Ray itself does not start (no shared memory, no sockets), nothing can be said about its workers.
+    """
+    ray = pytest.importorskip("ray")
+    begun = "import ray; ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False); ray.shutdown()"
+    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    try:
+        subprocess.run([sys.executable, "-c", begun], env=quiet, check=True, capture_output=True, timeout=RAY_START_S)
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"Ray does not start on this machine: {getattr(error, 'stderr', None) or error}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        root = Path(__file__).parents[1]
+        paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=80 << 20,
+            log_to_driver=False,
+            runtime_env={"env_vars": paths},
+        )
+        yield
+        ray.shutdown()

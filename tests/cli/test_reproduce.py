@@ -133,6 +133,14 @@ def test_processes_give_what_one_gives() -> None:
     assert by_jobs[0] == by_jobs[1]
 
 
+@pytest.mark.integration
+def test_a_ray_cluster_gives_what_one_process_gives(ray_started: None) -> None:
+    """The figures do not depend on where the seeds run."""
+    rows = [row for row in reproduce.ROWS.values() if row.quick][:2]
+    by_place = [{found.row.id: found.found for found in reproduce.reproduce(rows, ray=ray)} for ray in (None, "auto")]
+    assert by_place[0] == by_place[1]
+
+
 def test_seeds_are_at_most_the_rows_own() -> None:
     """Fewer seeds shorten a run; more than a row's are not invented."""
     row = _row("1", 1.7, 1.8, 1.9)

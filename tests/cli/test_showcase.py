@@ -109,7 +109,7 @@ def test_dlpm_is_nearly_as_fast_as_lpm_and_much_faster_than_vtc(model: str) -> N
     """Trees of thoughts, longer prefix, quantum 4,096, the KV capacity of each of the paper's machines: DLPM's
     throughput is at least 1.5 times VTC's and within 10 % of LPM's.
 
-    docs/explanation/results.md says where that ceases to hold.
+    docs/explanation/measured.md says where that ceases to hold.
     """
     lpm, vtc, dlpm = (trees(name, model).measures.throughput_rps for name in ("lpm", "vtc", "dlpm"))
     assert lpm is not None

@@ -1,13 +1,10 @@
 """Workers as Ray actors with a torch model: one is killed by SIGKILL, one comes, and nobody is lost or forgiven."""
 
 import os
-import secrets
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,34 +36,6 @@ DEADLINE_S = 120.0
 """A test that is not over by then hangs."""
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[None]:
-    """Ray on this machine alone, small, and gone afterwards.
-
-    Where Ray itself does not start (no shared memory, no sockets), nothing can be said about its workers.
-    """
-    begun = "import ray; ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False); ray.shutdown()"
-    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    try:
-        subprocess.run([sys.executable, "-c", begun], env=quiet, check=True, capture_output=True, timeout=DEADLINE_S)
-    except subprocess.SubprocessError as error:
-        pytest.skip(f"Ray does not start on this machine: {getattr(error, 'stderr', None) or error}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        root = Path(__file__).parents[3]
-        paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=80 << 20,
-            log_to_driver=False,
-            runtime_env={"env_vars": paths},
-        )
-        yield
-        ray.shutdown()
-
-
 def until(cluster: Cluster, over: Callable[[], bool]) -> None:
     """Serve until something is so; fails with what is under way when that takes too long."""
     deadline = time.monotonic() + DEADLINE_S
@@ -87,7 +56,7 @@ def asked(cluster: Cluster, count: int) -> list[Answer]:
 
 
 def test_one_of_three_actors_is_killed_and_each_request_ends_once(
-    started: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ray_started: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SIGKILL in the middle: each request ends once with the tokens of a plain pass over it alone, the debts of the
     dead worker are its successor's, the log replays to the same states, and `explain` tells of a request that moved.
