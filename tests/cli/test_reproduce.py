@@ -211,11 +211,17 @@ def test_rows_are_listed_without_being_run(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     "given",
-    [["no-row"], ["1", "--json", "no-folder/rows.json"], ["1", "--jobs", "0"], ["1", "--seeds", "0"]],
+    [
+        ["no-row"],
+        ["1", "--json", "no-folder/rows.json"],
+        ["1", "--jobs", "0"],
+        ["1", "--seeds", "0"],
+        ["1", "--ray", "127.0.0.1:1"],
+    ],
 )
 @pytest.mark.usefixtures("two_rows")
 def test_bad_input_is_one_line(given: list[str], refused: Refused) -> None:
-    """Rows and folders that are not there, and numbers below one, end with status 2 and one line."""
+    """Rows, folders and clusters that are not there, and numbers below one, end with status 2 and one line."""
     assert refused("reproduce", *given)
 
 

@@ -1,5 +1,6 @@
 """Run rows: each seed of each row is a task of its own, on the cores of this machine or of a Ray cluster."""
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -10,6 +11,8 @@ from fairsched.reproduce.row import Figures, Interval, Judged, Row, Verdict, ver
 
 Progress = Callable[[Row, int, int], None]
 """Called with a row of which a seed has just ended, how many tasks have ended, and how many there are."""
+CONNECT_S = 10.0
+"""A Ray cluster that does not answer in so many seconds is not there."""
 Task = tuple[str, int]
 """The id of a row, and a seed."""
 Ended = Iterator[tuple[Task, Figures]]
@@ -85,8 +88,8 @@ def reproduce(
 
     `jobs` processes run at a time; with `ray`, the address of a Ray cluster on which fairsched is installed, its cores
     run them ("auto": the cluster that this machine belongs to).  `seeds` are the most that a row runs.  Raises
-    `RowError` if a row fails, `ImportError` where Ray is asked for and not installed, and `ValueError` for numbers
-    below one.
+    `RowError` if a row fails, `ImportError` where Ray is asked for and not installed, `OSError` where the cluster does
+    not answer, and `ValueError` for numbers below one.
     """
     if jobs < 1 or (seeds is not None and seeds < 1):
         raise ValueError("jobs and seeds are at least 1")
@@ -140,6 +143,10 @@ def _on_processes(tasks: Sequence[Task], jobs: int) -> Ended:
 def _on_ray(tasks: Sequence[Task], address: str) -> Ended:
     import ray
 
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if separator:
+        # Ray itself would try for minutes.
+        socket.create_connection((host, int(port)), CONNECT_S).close()
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
     remote = ray.remote(run_task)
     started = {remote.remote(task): task for task in tasks}
