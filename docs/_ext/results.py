@@ -12,7 +12,7 @@ from markdown import escaped, formula, sentence, table
 
 from fairsched.engines.analysis.report import drawn, legend, line_style
 from fairsched.reproduce import PANELS, PAPERS, Verdict
-from fairsched.reproduce.row import Interval
+from fairsched.reproduce.row import NEAR, Interval
 
 RECORDED = Path(__file__).parent.parent / "results.json"
 """What `fairsched reproduce --json` wrote last."""
@@ -57,17 +57,18 @@ def row_text(entry: Entry) -> str:
     """Return a row: what it is, its claims, and its note."""
     seeds = len(entry["seeds"])
     facts = (
-        f"{escaped(entry['panel'])}. {formula(sentence(entry['platform']))} {formula(sentence(entry['setting']))} "
+        f"{sentence(escaped(entry['panel']))} {formula(sentence(entry['platform']))} {formula(sentence(entry['setting']))} "
         f"{seeds} seed{'s' * (seeds > 1)}."
     )
+    controls = any(claim["control"] for claim in entry["claims"])
     claims = table(
-        ["claim", "printed", "ours (95 %)", "without the cause", ""],
+        ["claim", "printed", "ours (95 %)", *["without the cause"] * controls, ""],
         [
             [
                 escaped(claim["about"]),
                 escaped(claim["printed"]),
                 shown(claim),
-                _control(claim),
+                *[_control(claim)] * controls,
                 f"**{claim['verdict']}**" if claim["verdict"] != Verdict.HELD else "held",
             ]
             for claim in entry["claims"]
@@ -127,7 +128,8 @@ def _draw_claims(axes: Any, claims: Sequence[Entry]) -> None:
     """A line for each claim: the printed range as a band, ours with its interval, and the control as a ring."""
     for place, claim in enumerate(claims):
         low, high = claim["range"]
-        axes.barh(place, max(high - low, 0), left=low, height=0.62, color=BAND, alpha=0.25, linewidth=0)
+        near = NEAR * abs(low) if low == high and not claim["exact"] else 0.0
+        axes.barh(place, high - low + 2 * near, left=low - near, height=0.62, color=BAND, alpha=0.25, linewidth=0)
         axes.plot([low, low], [place - 0.31, place + 0.31], color=BAND, linewidth=1.2)
         axes.plot([high, high], [place - 0.31, place + 0.31], color=BAND, linewidth=1.2)
         axes.plot([claim["low"], claim["high"]], [place, place], color=OURS)
@@ -137,6 +139,7 @@ def _draw_claims(axes: Any, claims: Sequence[Entry]) -> None:
     axes.set_yticks(range(len(claims)), [claim["about"] for claim in claims])
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
+    axes.margins(x=0.05)
     if all(claim["neutral"] == 1.0 for claim in claims):
         axes.set_xscale("log")
         axes.axvline(1.0, color=WITHOUT, linewidth=0.8)

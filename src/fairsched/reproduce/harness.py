@@ -63,6 +63,7 @@ def _claim_json(judged: Judged) -> dict[str, object]:
         "about": claim.about,
         "printed": claim.printed,
         "range": [claim.low, claim.high],
+        "exact": claim.decimals is not None,
         "neutral": claim.neutral,
         **_interval_json(judged.ours),
         "verdict": str(judged.verdict),
