@@ -56,10 +56,8 @@ def overview() -> str:
 def row_text(entry: Entry) -> str:
     """Return a row: what it is, its claims, and its note."""
     seeds = len(entry["seeds"])
-    facts = (
-        f"{sentence(escaped(entry['panel']))} {formula(sentence(entry['platform']))} {formula(sentence(entry['setting']))} "
-        f"{seeds} seed{'s' * (seeds > 1)}."
-    )
+    panel, platform, setting = (formula(sentence(entry[name])) for name in ("panel", "platform", "setting"))
+    facts = f"{panel} {platform} {setting} {seeds} seed{'s' * (seeds > 1)}."
     controls = any(claim["control"] for claim in entry["claims"])
     claims = table(
         ["claim", "printed", "ours (95 %)", *["without the cause"] * controls, ""],
