@@ -150,6 +150,8 @@ class Stealing(Router[StealingState[object]]):
 
 
 def _joins(state: StealingState[object], worker: int, client: int, request_id: int, size: int) -> StealingState[object]:
+    # The report that it left where it waited before may be lost.
+    state = _leaves(state, request_id, keeps=True)
     queue = state.queues.get((worker, client), SortedTuple())
     queues = state.queues.set((worker, client), queue.add(request_id))
     return StealingState(state.placed, queues, state.places.set(request_id, (worker, client, size)))

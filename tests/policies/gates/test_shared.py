@@ -1,5 +1,6 @@
 """One deficit for all workers: what is kept and what is given up, in runs of small clusters where every step counts."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -307,3 +308,22 @@ def test_two_routers_keep_weights_only_with_one_deficit(
     """Weights of 4:1 become 1:1 with a deficit in each router, as in Dynamo #15187, and stay 4:1 with one deficit."""
     assert admitted(gate, [[PREMIUM, REGULAR], [PREMIUM, REGULAR]], 325) == by_both
     assert admitted(gate, [[PREMIUM], [REGULAR]], 325) == by_its_own
+
+
+OPTIMISTIC = with_parameters(LOCAL_POLICIES["fcfs"], {"reserve": "optimistic"})
+"""Preempts where memory runs out."""
+
+
+@given(rows=jobs, lost=st.sets(st.integers(0, 29)))
+@settings(deadline=None)
+def test_lost_reports_leave_each_request_in_one_queue(rows: Rows, lost: set[int]) -> None:
+    """A router that steals survives a request that comes back without having been seen to leave."""
+    router = Stealing()
+    state = router.init()
+    events, _ = play(made(rows), OPTIMISTIC, router, 2)
+    for event in events:
+        if not (isinstance(event, Admitted) and event.request_id in lost):
+            state = router.observe(state, event)
+    queued = Counter(request_id for queue in state.queues.values() for request_id in queue)
+    assert set(queued.values()) <= {1}
+    assert set(queued) <= set(state.places)
