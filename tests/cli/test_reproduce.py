@@ -203,10 +203,10 @@ def test_rows_are_listed_without_being_run(capsys: pytest.CaptureFixture[str]) -
     """`--list` names every row and about how long it takes, and `--panels` what became of each panel."""
     assert main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed] == list(reproduce.ROWS)
+    assert [line.split()[0] for line in listed if line[:6].strip()] == list(reproduce.ROWS)
     assert main(["reproduce", "--panels"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == sum(map(len, reproduce.PANELS.values()))
+    assert len([line for line in listed if line[0] != " "]) == sum(map(len, reproduce.PANELS.values()))
 
 
 @pytest.mark.parametrize(

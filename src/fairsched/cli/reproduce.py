@@ -6,12 +6,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from fairsched.cli.output import as_json, progress_bar, writable
+from fairsched.cli.output import as_json, progress_bar, terminal, writable
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
     from fairsched.reproduce import Interval, Judged, Result, Row
 
+WIDTH_MAX = 110
 MISSED = 1
 """Exit status when a claim does not hold."""
 
@@ -47,13 +48,15 @@ def run_reproduce(arguments: Namespace) -> int:
     if arguments.panels:
         for paper in dict.fromkeys(row.paper for row in rows if row.paper in PANELS):
             for panel in PANELS[paper]:
-                print(f"{paper}, {panel.name}: {panel.about} ({panel.status})")
+                words = f"{paper}, {panel.name}: {panel.about} ({panel.status})"
+                print(fill(words, terminal().width, subsequent_indent="    "))
         return 0
     if arguments.list:
         for row in rows:
             quick = ", quick" if row.quick else ""
             took = f"{row.seeds} seeds of about {row.seconds:g} s{quick}"
-            print(f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})")
+            words = f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})"
+            print(fill(words, terminal().width, subsequent_indent=" " * 6))
         return 0
     writable(json=arguments.json)
     entries = _kept(arguments.json)
@@ -65,7 +68,7 @@ def run_reproduce(arguments: Namespace) -> int:
 
         found = reproduce(rows, jobs=arguments.jobs, ray=arguments.ray, seeds=arguments.seeds, progress=progress)
         for result in found:
-            print(text(result), flush=True)
+            print(text(result, min(terminal().width, WIDTH_MAX)), flush=True)
             held, count = held + (result.verdict is Verdict.HELD), count + 1
             if arguments.json is not None:
                 # After each row, so that an interrupted run keeps what it has.
@@ -95,8 +98,8 @@ def _kept(path: Path | None) -> dict[str, dict[str, object]]:
         raise ValueError(f"{path}: not a file of this command; another name keeps it") from None
 
 
-def text(result: "Result", width: int = 110) -> str:
-    """Return a row with its claims, as it is printed."""
+def text(result: "Result", width: int) -> str:
+    """Return a row with its claims, in lines of at most `width` characters."""
     row = result.row
     lines = [f"{row.id}  {row.about}  [{result.verdict}]"]
     seeds = f"{len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}"
