@@ -50,7 +50,7 @@ LAYERS = {
         | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.
-    "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "rich"}),
+    "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "ray", "rich"}),
     "src/fairsched/integrations": Layer(("fairsched",), VALUES | {"ray", "sglang"}),
 }
 

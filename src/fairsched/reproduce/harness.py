@@ -8,6 +8,7 @@ from multiprocessing import get_context
 import attrs
 
 from fairsched.reproduce.row import Figures, Interval, Judged, Row, Verdict, verdict
+from fairsched.reproduce.rows import ROWS
 
 Progress = Callable[[Row, int, int], None]
 """Called with a row of which a seed has just ended, how many tasks have ended, and how many there are."""
@@ -118,8 +119,6 @@ def _seed(row: Row, seed: int) -> Figures:
 
 def run_task(task: Task) -> Figures:
     """Run a task in a process that knows the rows only by their ids."""
-    from fairsched.reproduce import ROWS
-
     name, seed = task
     return _seed(ROWS[name], seed)
 

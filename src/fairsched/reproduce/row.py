@@ -64,6 +64,8 @@ PAPERS = {
         Paper("larry", "LARRY and SAL: engine queue and load balancer", "the LARRY and SAL paper"),
         Paper("aladdin", "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving", "Nie et al., 2024"),
         Paper("batchllm", "BatchLLM: Optimizing Large Batched LLM Inference", "Zheng et al., 2024"),
+        Paper("distserve", "DistServe: Disaggregating Prefill and Decoding for LLM Serving", "Zhong, OSDI 2024"),
+        Paper("splitwise", "Splitwise: Efficient Generative LLM Inference by Phase Splitting", "Patel, ISCA 2024"),
         Paper("queueing", "Queueing theory: orders before M/M/n queues", "textbook results"),
         Paper("fairsched", "Results of our own", "this project"),
     )
