@@ -14,13 +14,14 @@ are nanoseconds of work, L + M + P:
 Then three corrections.  **Rebalancing**: a worker with more than the threshold times the lightest load gets no request
 for its prefixes that costs less at the lightest, which gets it.  **Autoscaling**: when the mean wait of a prefix
 doubles from one half of H to the next, and is longer than computing the prefix takes, the lightest worker gets its next
-request, and holds it too from then on.  **Prefill-decode balancing**: what explores goes to the worker with the largest
-share of decoding in its work, if that is more than a threshold.
+request, and holds it too from then on; the subtrees of the prefix are split between the two by load.  **Prefill-decode
+balancing**: what explores goes to the worker with the largest share of decoding in its work, if that is more than a
+threshold.
 
 A worker that could not hold the request in all its memory is none of those mentioned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import add
 from typing import ClassVar, Literal
 
@@ -55,13 +56,15 @@ from fairsched.policies.routers.e2.choice import (
     exploits,
     lightest,
     rebalanced,
+    split,
 )
-from fairsched.policies.routers.e2.cost import Case, Prices
+from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
 from fairsched.policies.routers.e2.history import (
     NO_SUMS,
     NO_WAITS,
     History,
     Sent,
+    Sums,
     WaitsByPrefix,
     wait_gone,
     wait_restarted,
@@ -78,27 +81,29 @@ from fairsched.policies.routers.prefix_based import (
 from fairsched.policies.validators import not_negative, one_of, positive
 
 LoadMode = Literal["window", "outstanding"]
-Target = Literal["longest-prefix", "longest-node"]
 Switch = Literal["on", "off"]
-Why = Literal["exploit", "explore", "rebalance", "replicate", "decode-heavy"]
+Why = Literal["exploit", "explore", "rebalance", "replicate", "split", "decode-heavy"]
 
 
 class E2State(msgspec.Struct, frozen=True):
     """What the workers hold, what they were sent, and how long requests of each prefix waited.
 
-    `ends` has the node with which the prompt of each request of the window ended when it was sent.
+    `ends` has the node with which the prompt of each request of the window ended when it was sent.  `moves` has the
+    worker to which the next request through a node goes, since the subtree of that node was split off.
     """
 
     index: PrefixIndex
     history: History = History()
     waits: WaitsByPrefix = Map()
     ends: Map[int, int] = Map()
+    moves: Map[int, int] = Map()
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """The worker for a request, and why; it holds `cached_tokens` of the prompt.
 
-    The best worker holds `blocks` blocks, and `prefix` is the node where these end (the root: no worker holds any).
+    The best worker holds `blocks` blocks, and `prefix` is the node where these end (the root: no worker holds any).  A
+    copy of it `relieves` a worker; a subtree that moves is that of the node `moves`.
     """
 
     worker: int
@@ -106,6 +111,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int
     blocks: int
     prefix: int
+    relieves: int | None = None
+    moves: int = ROOT
 
 
 @attrs.frozen
@@ -119,6 +126,9 @@ class E2(Router[E2State]):
     state_type: ClassVar[type[E2State]] = E2State
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
     follows_decoding: ClassVar[bool] = False
+    decode_batch: ClassVar[int] = 32
+    """How many requests share a decode step."""
+    case_type: ClassVar[type[Case]] = Case
 
     window_us: int = attrs.field(default=180_000_000, validator=positive)
     """H."""
@@ -128,8 +138,6 @@ class E2(Router[E2State]):
     """A request exploits if more than this share of it is cached; 50: if less is missed than is cached."""
     load_knob_percent: int = attrs.field(default=0, validator=not_negative)
     """That share is so much larger where workers were idle through H, and so much smaller where they were busy."""
-    target: Target = attrs.field(default="longest-prefix", validator=one_of("longest-prefix", "longest-node"))
-    """Which workers to exploit: those with the longest prefix; as printed, those with the longest node of the path."""
     rebalancing: Rebalancing = attrs.field(default="per-source", validator=one_of("per-source", "heaviest", "off"))
     """Which workers give prefixes away: each heavy one, the heaviest alone as printed, or none."""
     threshold_percent: int = attrs.field(default=150, validator=positive)
@@ -140,8 +148,6 @@ class E2(Router[E2State]):
     """IMBALR: what explores goes to a worker with more than this share of decoding; from 100 on there is none."""
     prior_output_tokens: int = attrs.field(default=211, validator=positive)
     """Mean output of a worker of which no request of H has ended."""
-    decode_batch: int = attrs.field(default=32, validator=positive)
-    """How many requests share a decode step."""
     latency: LatencyModel | None = attrs.field(default=None, metadata={"text": False})
     """What prefill and decode cost; None: as `llama-3.1-8b-a100`."""
     prices: Prices = attrs.field(init=False, eq=False, repr=False)
@@ -164,6 +170,8 @@ class E2(Router[E2State]):
         state.history.check()
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
+        # Subtrees that move are not the whole tree; ids of nodes that are gone do not come back.
+        assert all(ROOT < node < state.index.next_id and worker >= 0 for node, worker in state.moves.items())
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -173,17 +181,18 @@ class E2(Router[E2State]):
                 return state
             case Cached() | Evicted():
                 index = followed(state.index, event, state.ends.get(event.owner, ROOT))
-                return E2State(index, state.history, state.waits, state.ends)
+                return E2State(index, state.history, state.waits, state.ends, state.moves)
             case Finished():
                 history = state.history.ended(event.request_id, event.output_tokens)
-                return E2State(state.index, history, state.waits, state.ends)
+                return E2State(state.index, history, state.waits, state.ends, state.moves)
             case Cancelled() | Rejected():
-                return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends)
+                return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends, state.moves)
             case Admitted():
                 return self._admitted(state, event)
             case WorkerLeft() | WorkerJoined():
                 history, gone = state.history.without(event.worker)
-                return _without(E2State(followed(state.index, event), history, state.waits, state.ends), gone)
+                moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
+                return _without(E2State(followed(state.index, event), history, state.waits, state.ends, moves), gone)
             case _:
                 return state
 
@@ -195,7 +204,7 @@ class E2(Router[E2State]):
         waits = state.waits
         if sent.prefix != ROOT:
             waits = waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
-        return E2State(state.index, state.history.admitted(sent), waits, state.ends)
+        return E2State(state.index, state.history.admitted(sent), waits, state.ends, state.moves)
 
     def _half(self, now_ns: int) -> int:
         return now_ns // (self.window_us * 500)
@@ -205,7 +214,7 @@ class E2(Router[E2State]):
     def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
         now_ns = max(view.now_ns, state.index.now_ns)
         history, gone = state.history.expired(now_ns - self.window_us * 1_000)
-        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, state.waits, state.ends)
+        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, state.waits, state.ends, state.moves)
         state = _without(state, gone)
         need = request.prompt.tokens + request.max_output_tokens
         workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
@@ -225,26 +234,30 @@ class E2(Router[E2State]):
         case = self.case(state, prompt, match, workers)
         target, why = self._target(case)
         blocks, prefix = _best_level(match, workers) if any(case.cached) else (0, ROOT)
+        relieves, moves = None, ROOT
         if why == "exploit":
+            home, node = _home(state, case)
             moved = self._rebalanced(case, target)
             if moved != target:
                 target, why = moved, "rebalance"
+            elif node != ROOT and case.cached[home] < case.cached[target] and self._rebalanced(case, home) == home:
+                target, why, moves = home, "split", node
             elif self._replicates(state, prefix, blocks * prompt.block_tokens):
                 light = lightest(case.loads)
                 if case.cached[light] < case.cached[target]:
-                    target, why = light, "replicate"
-        return Choice(workers[target].worker, why, case.cached[target], blocks, prefix)
+                    relieves, target, why = workers[target].worker, light, "replicate"
+        return Choice(workers[target].worker, why, case.cached[target], blocks, prefix, relieves, moves)
 
     def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
         """Loads and cached tokens of all workers.  O(workers)."""
         ids = [load.worker for load in workers]
         held = match.blocks_by_worker(ids[-1] + 1)
         cached = [cached_tokens(prompt, blocks) if (blocks := held[i]) else 0 for i in ids]
-        history, prior, decode = state.history, (self.prior_output_tokens, 1), self.prices.decode_ns
+        history, decode = state.history, self.prices.decode_ns
         windows = [history.sums.get(i, NO_SUMS) for i in ids]
         prefill_ns = [sums.prefill_ns for sums in windows]
         # A mean output is that of the requests of the window that ended, whichever requests are counted.
-        means = [(sums.output_tokens, sums.outputs) if sums.outputs else prior for sums in windows]
+        means = [self._mean_output(sums) for sums in windows]
         decode_ns = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(windows, means, strict=True)]
         if self.load_mode == "window":
             loads = list(map(add, prefill_ns, decode_ns))
@@ -252,7 +265,7 @@ class E2(Router[E2State]):
             opened = [history.open_sums.get(i, NO_SUMS) for i in ids]
             decoding = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(opened, means, strict=True)]
             loads = [sums.prefill_ns + decoded for sums, decoded in zip(opened, decoding, strict=True)]
-        return Case(state.index, prompt, match, workers, self.prices, cached, loads, prefill_ns, decode_ns)
+        return self.case_type(state.index, prompt, match, workers, self.prices, cached, loads, prefill_ns, decode_ns)
 
     def _target(self, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
@@ -260,27 +273,23 @@ class E2(Router[E2State]):
         if holders:
             return case.cheapest(holders), "exploit"
         decoding = decode_heaviest(case.prefill_ns, case.decode_ns, self.decode_share_percent)
-        # A worker that is too heavy for its own prefixes is not the place for others'.
-        if decoding is not None and self._rebalanced(case, decoding) == decoding:
+        if decoding is not None and self._takes_prefill(case, decoding):
             return decoding, "decode-heavy"
         return case.cheapest(range(len(case.workers))), "explore"
+
+    def _takes_prefill(self, case: Case, decoding: int) -> bool:
+        """Whether what explores may go to this decode-heavy worker: not if it is too heavy for its own prefixes."""
+        return self._rebalanced(case, decoding) == decoding
 
     def _rebalanced(self, case: Case, target: int) -> int:
         return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
     def _holders(self, case: Case) -> list[int]:
         """Return the workers to exploit; none if the request explores."""
-        prompt, percent = case.prompt, self._percent(case)
-        if self.target == "longest-prefix":
-            best = max(case.cached)
-            if not exploits(best, prompt.tokens, percent):
-                return []
-            return [i for i, cached in enumerate(case.cached) if cached == best]
-        # As printed: what the tree knows counts, whether or not a worker still holds it.
-        if not exploits(cached_tokens(prompt, case.match.blocks), prompt.tokens, percent):
+        best = max(case.cached)
+        if not exploits(best, case.prompt.tokens, self._percent(case)):
             return []
-        mask = _longest_node(case.index, case.match)
-        return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]
+        return [i for i, cached in enumerate(case.cached) if cached == best]
 
     def _percent(self, case: Case) -> int:
         """The share of a prompt that must be cached to exploit it, by how busy the workers were in the window."""
@@ -310,13 +319,51 @@ class E2(Router[E2State]):
         missed = prompt.tokens - choice.cached_tokens
         prefill_ns, number = self.prices.prefill_ns(missed, choice.cached_tokens), history.next_number
         sent = Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
+        moves = state.moves
+        if choice.relieves is not None:
+            waits, moves = wait_restarted(waits, choice.prefix), self._split(state, choice, choice.relieves)
+        elif choice.moves != ROOT:
+            moves = moves.delete(choice.moves)
         history = history.sent(sent)
-        if choice.why == "replicate":
-            waits = wait_restarted(waits, choice.prefix)
         if prefix != ROOT:
             waits = wait_sent(waits, prefix)
         index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
-        return E2State(index, history, waits, state.ends.set(request.id, node))
+        return E2State(index, history, waits, state.ends.set(request.id, node), moves)
+
+    def _split(self, state: E2State, choice: Choice, old: int) -> Map[int, int]:
+        """Which nodes move to which worker, now that the prefix of `old` gets a worker more.
+
+        Its subtrees are split by load, the largest first.  A subtree is what at least two requests of H used there, and
+        its load is L of these.  O(requests of H, and the nodes above them), only when a prefix gets a worker.
+        """
+        index, history, new = state.index, state.history, choice.worker
+        subtrees: dict[int, list[Sent]] = {}
+        for _, sent in sorted(history.window.items()):
+            path = _path(index, state.ends.get(sent.request_id, ROOT)) if sent.worker == old else ()
+            for node in path:
+                if index.nodes[node].parent == choice.prefix:
+                    subtrees.setdefault(node, []).append(sent)
+        sums = history.sums.get(old, NO_SUMS)
+        mean = self._mean_output(sums)
+        loads = {
+            node: sum(sent.prefill_ns for sent in sents)
+            + self.prices.decode_ns(len(sents), sum(sent.prompt_tokens for sent in sents), *mean)
+            for node, sents in subtrees.items()
+            if len(sents) > 1
+        }
+        order = sorted(loads, key=lambda node: (-loads[node], node))
+        keeps = self._load(sums) - sum(loads.values())
+        given = split([loads[node] for node in order], keeps, self._load(history.sums.get(new, NO_SUMS)))
+        known = {node: worker for node, worker in state.moves.items() if node in index.nodes}
+        return Map({**known, **{order[i]: new for i in given}})
+
+    def _mean_output(self, sums: Sums) -> tuple[int, int]:
+        """The tokens of how many outputs give the mean of a worker."""
+        return (sums.output_tokens, sums.outputs) if sums.outputs else (self.prior_output_tokens, 1)
+
+    def _load(self, sums: Sums) -> int:
+        """L of the window's requests of a worker."""
+        return sums.prefill_ns + self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self._mean_output(sums))
 
 
 def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
@@ -329,7 +376,26 @@ def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
             waits = wait_gone(waits, sent.prefix)
         if sent.request_id in ends:
             ends = ends.delete(sent.request_id)
-    return E2State(state.index, state.history, waits, ends)
+    return E2State(state.index, state.history, waits, ends, state.moves)
+
+
+def _path(index: PrefixIndex, node: int) -> Iterator[int]:
+    """Yield a node and all above it but the root; none if it is gone."""
+    while node != ROOT and node in index.nodes:
+        yield node
+        node = index.nodes[node].parent
+
+
+def _home(state: E2State, case: Case) -> tuple[int, int]:
+    """Return the position of the worker to which a subtree of the prompt was split off, and its node; the root if none
+    was.  O(nodes on the path)."""
+    if state.moves:
+        positions = {load.worker: i for i, load in enumerate(case.workers)}
+        for node in _path(case.index, case.match.node):
+            home = positions.get(state.moves.get(node, -1))
+            if home is not None:
+                return home, node
+    return 0, ROOT
 
 
 def _best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:
@@ -354,14 +420,26 @@ def _longest_node(index: PrefixIndex, match: Match) -> int:
 
 @attrs.frozen
 class E2Printed(E2):
-    """E2 with what we take for errors of the paper, for comparison.
+    """Algorithms 1 and 2 to the letter, for comparison.
 
-    It exploits the holders of the longest *node* of what the tree knows, and takes requests from the heaviest worker
-    only.
+    What the tree knows counts as cached, whether or not a worker still holds it; the holders of the longest *node* of
+    the path are exploited; what explores goes to the worker that decodes most, however heavy it is; only the heaviest
+    worker loses requests, whatever they cost elsewhere; a request decodes alone; and what an eviction loses is shared
+    by the requests of all workers.
     """
 
     name: ClassVar[str] = "e2-printed"
     theorems: ClassVar[tuple[Theorem, ...]] = ()
+    decode_batch: ClassVar[int] = 1
+    case_type: ClassVar[type[Case]] = PrintedCase
 
-    target: Target = attrs.field(default="longest-node", validator=one_of("longest-prefix", "longest-node"))
     rebalancing: Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))
+
+    def _holders(self, case: Case) -> list[int]:
+        if not exploits(cached_tokens(case.prompt, case.match.blocks), case.prompt.tokens, self._percent(case)):
+            return []
+        mask = _longest_node(case.index, case.match)
+        return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]
+
+    def _takes_prefill(self, case: Case, decoding: int) -> bool:
+        return True

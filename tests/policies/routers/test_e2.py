@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 
 from fairsched.model.events import Admitted, Cached, Cancelled, Event, Evicted, Finished, WorkerJoined, WorkerLeft
 from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.prefix_cache import PrefixIndex
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers.e2 import E2, E2Printed, E2State, rebalanced
+from fairsched.policies.routers.e2 import E2, E2Printed, E2State, rebalanced, split
 from fairsched.policies.routers.e2.cost import Case, Prices
 from fairsched.policies.routers.e2.router import Choice
 from tests.support.clusters import KEYS, Keys, request
 
 H_NS = 1_000
 MODEL = LatencyModel("test", "ours", 7, 3, 2_000, (DecodePiece(1, 40, 2, 5),), 1 << 20)
-PRICES = Prices.of(MODEL, 4)
-ROUTER = E2(window_us=1, latency=MODEL, decode_batch=4, prior_output_tokens=3, scaling="off", decode_share_percent=100)
+BATCH = E2.decode_batch
+PRICES = Prices.of(MODEL, BATCH)
+ROUTER = E2(window_us=1, latency=MODEL, prior_output_tokens=3, scaling="off", decode_share_percent=100)
 WORKERS = 3
 CAPACITY = 20
 
@@ -62,7 +64,7 @@ class Reference:
         outputs = [s.output_tokens for s in recent if s.output_tokens is not None] or [3]
         mean = Fraction(sum(outputs), len(outputs))
         counted = recent if mode == "window" else [s for s in there if s.open]
-        decoding = sum((Fraction(40 + 5 * 4, 4) + 2 * s.prompt_tokens for s in counted), Fraction(0)) * mean
+        decoding = sum((Fraction(40 + 5 * BATCH, BATCH) + 2 * s.prompt_tokens for s in counted), Fraction(0)) * mean
         return sum(s.prefill_ns for s in counted) + int(decoding)
 
 
@@ -155,7 +157,7 @@ def test_prices_are_the_latency_model_s() -> None:
 def test_a_model_that_was_given_stays() -> None:
     """The workers' model prices unless the router has one."""
     other = attrs.evolve(MODEL, prefill_token_ns=99)
-    assert E2().fitted(MODEL).prices == Prices.of(MODEL, 32)
+    assert E2().fitted(MODEL).prices == Prices.of(MODEL, BATCH)
     assert E2(latency=other).fitted(MODEL).latency is other
 
 
@@ -266,6 +268,50 @@ def test_a_prefix_whose_waits_double_gets_a_worker_more() -> None:
     router.check(state)
 
 
+def test_subtrees_of_a_prefix_that_gets_a_worker_are_split_by_load() -> None:
+    """Of subtrees that several requests used, half the load moves: each subtree once, with its next request."""
+    router = attrs.evolve(ROUTER, scaling="on", rebalancing="off", window_us=10)
+    head, state, now_ns, number = (1,) * 4, E2State(PrefixIndex.empty(10_000)), 0, 0
+
+    def sent(keys: Keys, wait_ns: int, state: E2State) -> tuple[int, E2State]:
+        nonlocal number
+        number += 1
+        dispatch, state = router.route(state, request(number, keys, now_ns), view(now_ns))
+        router.check(state)
+        admitted = Admitted(now_ns + wait_ns, dispatch.worker, number, 0, 1, len(keys), 2)
+        return dispatch.worker, router.observe(state, admitted)
+
+    # Worker 0 gets the head with four subtrees, of which one request in three each is of the first half of H.
+    for _ in range(3):
+        for tail in (2, 3, 4, 5):
+            worker, state = sent((*head, tail), 10, state)
+            assert worker == 0
+    for _ in range(2):
+        _, state = sent(head, 10, state)
+    now_ns = 5_000
+    _, state = sent(head, 4_999, state)
+    assert not state.moves
+    # The head gets worker 1, and of its four subtrees of equal load two move.
+    worker, state = sent(head, 0, state)
+    assert (worker, sorted(state.moves.values())) == (1, [1, 1])
+    places = [sent((*head, tail), 0, state) for tail in (2, 3, 4, 5)]
+    assert sorted(worker for worker, _ in places) == [0, 0, 1, 1]
+    moved = next(tail for tail, (worker, _) in zip((2, 3, 4, 5), places, strict=True) if worker == 1)
+    assert choice(router, state, (*head, moved)).why == "split"
+    _, state = sent((*head, moved), 0, state)
+    assert len(state.moves) == 1
+    # A worker that leaves gets nothing more.
+    assert not router.observe(state, WorkerLeft(now_ns, 1)).moves
+
+
+@given(st.lists(st.integers(0, 50), max_size=9), st.integers(0, 200), st.integers(0, 200))
+def test_a_split_is_as_even_as_its_largest_subtree(subtrees: list[int], keeps: int, gets: int) -> None:
+    """P-E2-7 for more subtrees than it is proved for."""
+    given_away = sum(subtrees[i] for i in split(subtrees, keeps, gets))
+    apart = abs(keeps + sum(subtrees) - given_away - (gets + given_away))
+    assert apart <= max([abs(keeps - gets) - sum(subtrees), *subtrees])
+
+
 def test_what_workers_hold_is_followed() -> None:
     """Evictions, workers that leave and come back, and prompts that were sent but never computed."""
     state = told((0, (1,) * 6), (1, (1,) * 6))
@@ -295,9 +341,7 @@ def test_blocks_of_another_size_share_nothing() -> None:
     ROUTER.check(ROUTER.observe(after, Evicted(0, 0, 1, odd.prompt, 0, 3)))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"threshold_percent": 0}, {"target": "x"}, {"rebalancing": "on"}, {"decode_batch": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"threshold_percent": 0}, {"load_mode": "x"}, {"rebalancing": "on"}])
 def test_values_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     """By name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from fairsched.model.prefix_cache import PrefixIndex
-from fairsched.model.request import Prompt
+from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import WorkerLoad
+from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import routers
 from fairsched.policies.routers import e2
 from fairsched.verify.logic import (
@@ -154,6 +154,40 @@ def _explored(count: int) -> int:
     return max(loads) - min(loads)
 
 
+# --- P-E2-7: splitting subtrees ---------------------------------------------------------------------------------------
+
+_SUBTREES = ("s0", "s1", "s2")
+
+
+@arithmetic(
+    e2.P_E2_7,
+    ("keeps", "gets", *_SUBTREES),
+    *at_least(0, "keeps", "gets", *_SUBTREES),
+    attained=lambda: (_split_apart([5, 5, 5], 0, 0), 5),
+)
+def splitting(w: SimpleNamespace, rule: Callable[..., list[int]] = e2.split) -> Shown:
+    """Three subtrees in any order, two workers."""
+    subtrees = [getattr(w, name) for name in _SUBTREES]
+    given = rule(subtrees, w.keeps, w.gets)
+    everything = w.s0 + w.s1 + w.s2
+    apart = w.keeps - w.gets
+    for i, load in enumerate(subtrees):
+        apart = apart - load if i in given else apart + load
+    near: Any = (apart <= w.s0) & (-apart <= w.s0)
+    for load in subtrees[1:]:
+        near = near | ((apart <= load) & (-apart <= load))
+    left = (apart <= w.keeps - w.gets - everything) & (-apart <= w.keeps - w.gets - everything)
+    right = (apart <= w.gets - w.keeps - everything) & (-apart <= w.gets - w.keeps - everything)
+    return {"apart by the largest, or by what is left": near | left | right}
+
+
+def _split_apart(subtrees: list[int], keeps: int, gets: int) -> int:
+    """How far the two loads are apart after a split."""
+    given = e2.split(subtrees, keeps, gets)
+    moved = sum(subtrees[i] for i in given)
+    return abs(keeps + sum(subtrees) - moved - (gets + moved))
+
+
 # --- P-E2-1 and P-E2-6: worlds ----------------------------------------------------------------------------------------
 
 WORKERS = 3
@@ -263,7 +297,7 @@ def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> Shown:
 
 def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     """About the router that ships."""
-    return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene())
+    return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene(), splitting())
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
@@ -311,6 +345,14 @@ def refutations() -> tuple[RefutedClaim, ...]:
             "The only worker that held a prompt evicted it; the tree still knows it, from the request of the window.",
             {"told": gone, "loads": [0, 0, 0], "prompt": [0, 1]},
         ),
+        RefutedClaim(
+            _spread(),
+            "e2-printed",
+            e2.P_E2_4.id,
+            "Of twenty requests that share nothing the first goes to worker 0, as all are idle; its work is decoding "
+            "then, so all the others follow.",
+            {"prompts": [1] * 20},
+        ),
     )
 
 
@@ -330,6 +372,24 @@ def _a_worker_holds(w: SimpleNamespace) -> Shown:
     return {"a worker holds what is matched": matched <= len(w.prompt) + 1 - min(missing(w))} if matched else {}
 
 
+def _spread(kind: type[routers.E2] = routers.E2Printed) -> SampledClaim:
+    """Requests of so many tokens that share nothing, and the loads that they leave."""
+
+    def shows(w: SimpleNamespace) -> Shown:
+        router = kind(scaling="off")
+        state, loads, most = router.init(), [0] * WORKERS, 0
+        for i, tokens in enumerate(w.prompts):
+            asked = Request(i, 0, 0, Prompt.from_keys([i], tokens=tokens + 1), 2)
+            dispatch, state = router.route(state, asked, ClusterView(0, tuple(workers())))
+            before, loads = loads, router.case(state, asked.prompt, state.index.match(asked.prompt), workers()).loads
+            most = max(most, loads[dispatch.worker] - before[dispatch.worker])
+        bound = router.threshold_percent * min(loads) + 100 * most
+        return {"every load is at most Th times the least and c": 100 * max(loads) <= bound}
+
+    prompts = st.lists(st.integers(1, 2_000), min_size=1, max_size=20)
+    return SampledClaim(e2.F_E2_5, st.fixed_dictionaries({"prompts": prompts}), shows)
+
+
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     any_holder = changed(routers.E2, "_holders", "if cached == best]", "if cached]")
@@ -344,6 +404,7 @@ def bugs() -> tuple[Bug, ...]:
             rebalancing(heavy=lambda load, least, percent: 100 * load > 2 * percent * least),
         ),
         Bug("the heaviest is the lightest", exploring(lambda bases, _extra, among: max(among, key=bases.__getitem__))),
+        Bug("every subtree moves", splitting(lambda subtrees, _keeps, _gets: [0, 1, 2])),
         Bug("the last leaf goes first", hygiene(type("Youngest", (PrefixIndex,), {"victims": _youngest_first}))),
     )
 
