@@ -23,6 +23,7 @@ from fairsched.policies.placement.aladdin.limits import (
     moved,
     norm_normalised,
     norm_printed,
+    one_step,
     peak_kv,
     peaks_slack,
     prefill_slack,
@@ -46,7 +47,8 @@ REFUSED = 3
 class Rules:
     """What a placement is held to: the worker's lines, the targets, theta and gamma in per cent, and which variants.
 
-    `checks` are the constraints that are looked at: a prefill worker has only (c), a decode worker (b) and (e).
+    `checks` are the constraints that are looked at: a prefill worker has only (c), a decode worker (b) and (e).  With
+    `step_tokens` the new prompts of a worker have to be computed in one step of so many tokens, as a part of (d).
     """
 
     performance: Performance
@@ -56,6 +58,7 @@ class Rules:
     norm: Norm
     reserve: Reserve
     checks: str = "bcde"
+    step_tokens: int | None = None
 
     def cost(self, sums: Sums) -> int:
         """The context of (b) for so many requests, in hundredths of a token."""
@@ -168,6 +171,8 @@ class PlacementBatch:
         fits: Bools = p.context_token_ns * context <= self.decode_room
         fits &= prefill_ns <= self.prefill_room
         fits &= self.computed <= wanted.deadline_ns - prefill_ns
+        if self.rules.step_tokens is not None and "d" in self.rules.checks:
+            fits &= one_step(self.rules.step_tokens, self.new_tokens, wanted.prompt_tokens)
         return fits
 
     def _room(

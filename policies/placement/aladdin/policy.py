@@ -38,9 +38,10 @@ from fairsched.policies.placement.aladdin.limits import (
     THEOREMS,
     context_cost,
     decode_slack,
+    least_saved,
     peak_kv,
     prefill_slack,
-    saved_rates,
+    saved_now,
 )
 from fairsched.policies.placement.aladdin.placement_batch import (
     FOREVER_NS,
@@ -100,7 +101,10 @@ class Aladdin(ClusterPolicy[AladdinState]):
     reserve: Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
     """(e) for requests that start at once and advance together, or with the peak of each reserved."""
     slack: Slack = attrs.field(default="earned", validator=one_of("ahead", "earned", "printed"))
-    """What (d) takes a running request to have saved; see `saved_from`."""
+    """What (d) takes a running request to have saved (`saved_from`); `printed` also leaves out requests that have no
+    first token yet, which any prefill before theirs is over would stall."""
+    step_tokens: int = attrs.field(default=2_048, validator=positive)
+    """How many tokens of prompts workers compute in one step: no more are placed together on one, but a prompt alone."""
     output: Output = attrs.field(default="predicted", validator=one_of("predicted", "generated"))
     """What (b) counts of an output: what is foreseen, or, as printed, what there is."""
     opens: Opens = attrs.field(default="checked", validator=one_of("checked", "unchecked"))
@@ -129,7 +133,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
 
     def rules(self, checks: str = "bcde") -> Rules:
         percents = self.theta_percent, self.gamma_percent
-        return Rules(self.lines, self.tpot_us * 1_000, *percents, self.norm, self.reserve, checks)
+        together = None if self.slack == "printed" else self.step_tokens
+        return Rules(self.lines, self.tpot_us * 1_000, *percents, self.norm, self.reserve, checks, together)
 
     @cached_property
     def tracker(self) -> PlacementTracker:
@@ -217,8 +222,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
 
     def _rows(self, state: AladdinState, loads: Sequence[WorkerLoad], now_ns: int, true: bool) -> list[Row]:
         """Return the workers as this heartbeat finds them; `true`: as they are, and not as the plan believed."""
-        per_iteration, per_ns = saved_rates(self.slack, self.theta_percent, self.tpot_us * 1_000)
-        passed, lines, residual = per_ns * now_ns, self.lines, self.slack != "printed"
+        rates, lines, as_mended = (self.theta_percent, self.tpot_us * 1_000), self.lines, self.slack != "printed"
         rows = []
         for load in loads:
             believed = state.workers.get(load.worker, EMPTY_WORKER)
@@ -226,9 +230,11 @@ class Aladdin(ClusterPolicy[AladdinState]):
             saved, begins_ns = FOREVER_NS, now_ns
             running = believed.saved.size
             if running:
-                saved = believed.saved.first()[0] + per_iteration * believed.clock - passed
-                if residual:
+                saved = saved_now(self.slack, *rates, believed.saved.first()[0], believed.clock, now_ns)
+                if as_mended:
                     begins_ns += lines.decode_ns(running, context // 100)
+            if as_mended:
+                saved = least_saved(saved, believed.total.batch - running)
             due = believed.deadlines.first()[0] if believed.deadlines.size else FOREVER_NS
             rows.append(Row(load.worker, load.kv_capacity_tokens, believed, batch, context, begins_ns, due, saved))
         return rows
