@@ -53,7 +53,7 @@ def test_sizes_that_nobody_timed_and_parameters(figures: Figures) -> None:
         ),
         ([*SLO, "--set", "aladdin=1"], "ROUTER.PARAM=VALUE"),
         ([*SLO, "--set", "sal.x=1"], "not among --routers"),
-        ([*SLO, "--set", "aladdin.slak=ahead"], "did you mean slack"),
+        ([*SLO, "--set", "aladdin.slak=printed"], "did you mean slack"),
         ([*SLO, "--attainment", "2"], "at most 1"),
         ([*SLO, "--predictor", "guess"], "predictor"),
         ([], "--slo"),

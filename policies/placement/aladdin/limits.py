@@ -153,35 +153,21 @@ def apart(source: Amount, target: Amount) -> Amount:
 # --- time that running requests have saved ------------------------------------------------------------------------
 
 
-def saved_rates(slack: str, theta_percent: Amount, tpot_ns: Amount) -> tuple[Amount, Amount]:
-    """By how much every request's saved time grows in an iteration, and shrinks in a nanosecond, in 10 ps."""
-    return theta_percent * tpot_ns, 100 if slack == "ahead" else theta_percent
-
-
-def saved_from(
-    slack: str, theta_percent: Amount, tpot_ns: Amount, start: Amount, first_ns: Amount, output_tokens: Amount
-) -> Amount:
-    """The part of a request's saved time that stays as it is, in 10 ps; `saved_rates` has the rest.
+def saved_from(slack: str, theta_percent: Amount, tpot_ns: Amount, start: Amount, first_ns: Amount) -> Amount:
+    """The part of a request's saved time that stays as it is, in 10 ps; `saved_now` adds the rest.
 
     At iteration k and time t, with n = k - `start` tokens produced since `first_ns`, theta and the target T:
 
         printed   theta (T n - (t - first))            what Aladdin's (d) says
         earned    theta (T (n - 1) - (t - first))      what its definition of time per token says
-        ahead     T (L - 1) - (t - first) - theta T (L - n)     what is left of L - 1 times T at the end of an output
-                                                       of L tokens, if the rest of it takes theta T a token, as by (b)
     """
-    if slack == "ahead":
-        return 100 * (tpot_ns * (output_tokens - 1) + first_ns) - theta_percent * tpot_ns * (output_tokens + start)
     skipped = start + 1 if slack == "earned" else start
     return theta_percent * (first_ns - tpot_ns * skipped)
 
 
-def saved_now(
-    slack: str, theta_percent: Amount, tpot_ns: Amount, kept: Amount, clock: Amount, now_ns: Amount
-) -> Amount:
+def saved_now(theta_percent: Amount, tpot_ns: Amount, kept: Amount, clock: Amount, now_ns: Amount) -> Amount:
     """What a request has saved, in 10 ps, of which `kept` (`saved_from`) stays as it is."""
-    per_iteration, per_ns = saved_rates(slack, theta_percent, tpot_ns)
-    return kept + per_iteration * clock - per_ns * now_ns
+    return kept + theta_percent * (tpot_ns * clock - now_ns)
 
 
 # --- theorems ---------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
     """How full a worker is: requests and context as parts of the most that (b) allows or, as printed, as they are."""
     reserve: Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
     """(e) for requests that start at once and advance together, or with the peak of each reserved."""
-    slack: Slack = attrs.field(default="earned", validator=one_of("ahead", "earned", "printed"))
+    slack: Slack = attrs.field(default="earned", validator=one_of("earned", "printed"))
     """What (d) takes a running request to have saved (`saved_from`); `printed` also leaves out requests that have no
     first token yet, which any prefill before theirs is over would stall."""
     step_tokens: int = attrs.field(default=2_048, validator=positive)
@@ -230,7 +230,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
             saved, begins_ns = FOREVER_NS, now_ns
             running = believed.saved.size
             if running:
-                saved = saved_now(self.slack, *rates, believed.saved.first()[0], believed.clock, now_ns)
+                saved = saved_now(*rates, believed.saved.first()[0], believed.clock, now_ns)
                 if as_mended:
                     begins_ns += lines.decode_ns(running, context // 100)
             if as_mended:
@@ -287,7 +287,7 @@ class AladdinPrinted(Aladdin):
     theorems: ClassVar[tuple[Theorem, ...]] = ()
 
     norm: Norm = attrs.field(default="printed", validator=one_of("normalised", "printed"))
-    slack: Slack = attrs.field(default="printed", validator=one_of("ahead", "earned", "printed"))
+    slack: Slack = attrs.field(default="printed", validator=one_of("earned", "printed"))
     output: Output = attrs.field(default="generated", validator=one_of("predicted", "generated"))
     opens: Opens = attrs.field(default="unchecked", validator=one_of("checked", "unchecked"))
     errors: Errors = attrs.field(default="rebalance", validator=one_of("follow", "rebalance", "ignore"))

@@ -169,8 +169,8 @@ def _last_moment() -> tuple[int, int]:
     p, target, tokens = Performance(1, 10, 0, 20, 60), 100, 12
     produced, passed, there = 1, 0, 1
     while produced < tokens:
-        kept = limits.saved_from("earned", 100, target, 0, 0, tokens)
-        saved = limits.saved_now("earned", 100, target, kept, produced, passed)
+        kept = limits.saved_from("earned", 100, target, 0, 0)
+        saved = limits.saved_now(100, target, kept, produced, passed)
         longest = saved // 100 - p.prefill_constant_ns
         if there == 1 and longest >= 50 and limits.stall_slack(p, longest, limits.least_saved(saved, 0)) >= 0:
             passed, there = passed + p.prefill_ns(longest), 2
@@ -227,8 +227,8 @@ def token_times_kept(
         "the iteration is within the target": w.took <= w.target,
         "an iteration keeps it in time": w.begun + w.took - w.first <= w.target * (w.clock - w.start),
     }
-    kept = limits.saved_from(slack, w.theta, w.target, w.start, w.first, 0)
-    saved = limits.saved_now(slack, w.theta, w.target, kept, w.clock, w.now)
+    kept = limits.saved_from(slack, w.theta, w.target, w.start, w.first)
+    saved = limits.saved_now(w.theta, w.target, kept, w.clock, w.now)
     new_tokens, all_saved = w.there + w.prompt, least(saved if saved <= w.others else w.others, w.waiting)
     if limits.stall_slack(p, new_tokens, all_saved) < 0:
         return shown
