@@ -176,7 +176,9 @@ _TIMED = st.lists(st.tuples(st.integers(0, 15_000), st.integers(1, 60), st.integ
 
 
 @settings(deadline=None, max_examples=150)
-@given(_TIMED, st.integers(1, 3), st.sampled_from((1, 20, 100)), st.sampled_from(("lock-step", "peaks")), st.integers(0, 5))
+@given(
+    _TIMED, st.integers(1, 3), st.sampled_from((1, 20, 100)), st.sampled_from(("lock-step", "peaks")), st.integers(0, 5)
+)
 def test_every_request_keeps_its_target_per_token(
     drawn: list[tuple[int, int, int]], workers: int, step_tokens: int, reserve: str, longer: int
 ) -> None:

@@ -196,8 +196,10 @@ def _last_moment() -> tuple[int, int]:
     Condition(lambda w: w.done <= w.foreseen, aladdin.PREDICTIONS_BOUND),
     Condition(lambda w: w.gamma == 100, aladdin.GAMMA_WHOLE),
     Condition(
-        lambda w: (w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3)
-        & (w.prefill == w.k1 * (w.there + w.prompt) + w.c1),
+        lambda w: (
+            (w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3)
+            & (w.prefill == w.k1 * (w.there + w.prompt) + w.c1)
+        ),
         aladdin.LINES_EXACT,
     ),
     relaxed=True,
