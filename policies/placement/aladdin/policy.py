@@ -104,7 +104,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
     """What (d) takes a running request to have saved (`saved_from`); `printed` also leaves out requests that have no
     first token yet, which any prefill before theirs is over would stall."""
     step_tokens: int = attrs.field(default=2_048, validator=positive)
-    """So many tokens of prompts workers compute in one step: no more are placed on one at a heartbeat, but one alone."""
+    """Tokens of prompts that a worker computes in one step; no more are placed there together, but one prompt alone."""
     output: Output = attrs.field(default="predicted", validator=one_of("predicted", "generated"))
     """What (b) counts of an output: what is foreseen, or, as printed, what there is."""
     opens: Opens = attrs.field(default="checked", validator=one_of("checked", "unchecked"))
