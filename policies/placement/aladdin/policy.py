@@ -37,7 +37,6 @@ from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilte
 from fairsched.policies.placement.aladdin.limits import (
     THEOREMS,
     context_cost,
-    decode_slack,
     least_saved,
     peak_kv,
     prefill_slack,
@@ -116,6 +115,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
     """Up to this prompt the line of prefill covers attention."""
     performance: Performance | None = attrs.field(default=None, metadata={"text": False})
     """The workers' lines; None: from their latency model."""
+    few: tuple[tuple[int, Performance], ...] = attrs.field(default=(), metadata={"text": False})
+    """Lines that are nearer for at most so many requests; from the latency model with those."""
 
     @property
     def decide_every_us(self) -> int:
@@ -125,7 +126,10 @@ class Aladdin(ClusterPolicy[AladdinState]):
         """With the workers' latency model, unless it has lines of its own."""
         if self.performance is not None:
             return self
-        return attrs.evolve(self, performance=Performance.of(latency, self.prompt_tokens_max))
+        longest = self.prompt_tokens_max
+        last = [piece.batch_min - 1 for piece in latency.decode[1:]]
+        few = tuple((most, Performance.of(latency, longest, most)) for most in last)
+        return attrs.evolve(self, performance=Performance.of(latency, longest), few=few)
 
     @property
     def lines(self) -> Performance:
@@ -134,7 +138,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
     def rules(self, checks: str = "bcde") -> Rules:
         percents = self.theta_percent, self.gamma_percent
         together = None if self.slack == "printed" else self.step_tokens
-        return Rules(self.lines, self.tpot_us * 1_000, *percents, self.norm, self.reserve, checks, together)
+        aims = self.tpot_us * 1_000, *percents
+        return Rules(self.lines, *aims, self.norm, self.reserve, checks, together, self.few)
 
     @cached_property
     def tracker(self) -> PlacementTracker:
@@ -216,7 +221,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
         """Flag requests that are placed in any case: they waited too long, or no worker could ever hold them."""
         p, context = self.lines, context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
         anyway: Bools = waited_ns > self.patience_us * 1_000
-        anyway |= decode_slack(p, self.theta_percent, self.tpot_us * 1_000, 1, context) < 0
+        anyway |= batch.rules.decode_slack(1, context) < 0
         anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
         return anyway
 
