@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from fairsched.engines.fleet import Change
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Admitted, Decoded, Finished, Prefilled
-from fairsched.model.latency import PRESETS, Performance
+from fairsched.model.latency import PRESETS, DecodePiece, Performance
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import FCFS
@@ -150,6 +151,19 @@ def test_lines_are_on_the_safe_side(name: str) -> None:
             assert latency.decode_ns(batch, context) <= p.decode_ns(batch, context)
             if p.context_max(batch, 10**9):
                 assert p.decode_ns(batch, p.context_max(batch, 10**9)) <= 10**9
+    for most, near in Aladdin().fitted(latency).few:
+        for batch in (1, most // 2, most):
+            assert latency.decode_ns(batch, 300 * batch) <= near.decode_ns(batch, 300 * batch)
+            assert near.decode_ns(batch, 300 * batch) <= p.decode_ns(batch, 300 * batch)
+
+
+def test_a_batch_is_held_to_the_lines_that_are_near_for_it() -> None:
+    """Under (b) of two pieces of decode, a worker of few requests is not charged what a large batch takes."""
+    two = attrs.evolve(UNIT, decode=(DecodePiece(1, 100, 1, 1), DecodePiece(5, 50, 1, 40)))
+    rules = Aladdin(tpot_us=1, theta_percent=100).fitted(two).rules()
+    assert [int(rules.decode_slack(batch, 0)) for batch in (1, 4, 5)] == [
+        100 * (1_000 - took) for took in (100 + 1, 100 + 4, 100 + 5 * 40)
+    ]
 
 
 STEP_NS = 400

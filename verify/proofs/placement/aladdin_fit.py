@@ -33,6 +33,7 @@ _HEARTBEATS = st.fixed_dictionaries(
         "capacity": st.integers(20, 120),
         "clock": st.just(5),
         "step_tokens": st.integers(10, 60),
+        "few": st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 5)),
         "workers": st.lists(_PRESENT, max_size=2),
         "coming": st.lists(st.builds(lambda r, due: (*r, due), _REQUEST, st.integers(0, 300)), max_size=4),
     }
@@ -40,13 +41,19 @@ _HEARTBEATS = st.fixed_dictionaries(
 
 
 @sampled(aladdin.P_ALD_1, _HEARTBEATS, drawn=400)
-def placements_hold(w: SimpleNamespace, kind: type[aladdin.PlacementBatch] = aladdin.PlacementBatch) -> Shown:
+def placements_hold(
+    w: SimpleNamespace,
+    kind: type[aladdin.PlacementBatch] = aladdin.PlacementBatch,
+    rules: type[aladdin.Rules] = aladdin.Rules,
+) -> Shown:
     """Workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
     k1, c1, k2, c2, c3 = w.lines
     p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
-    rules = aladdin.Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve, step_tokens=w.step_tokens)
-    rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
-    batch = kind(rules, rows)
+    few = ((w.few[0], Performance(k1, c1, k2, min(c2, w.few[1]), min(c3, w.few[2]))),)
+    aims = w.target, w.theta, w.gamma
+    held = rules(p, *aims, "normalised", w.reserve, step_tokens=w.step_tokens, few=few)
+    rows = [_row(held, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
+    batch = kind(held, rows)
     shown: dict[str, bool] = {}
     there = [[*map(tuple, each)] for each in (*w.workers, ())]
     for prompt, output, due in w.coming:
@@ -55,7 +62,7 @@ def placements_hold(w: SimpleNamespace, kind: type[aladdin.PlacementBatch] = ala
         if row is not None:
             batch.take(row, wanted)
             there[row].append((prompt, output, w.clock, due))
-            shown |= _kept(rules, w, there[row], rows[row].saved)
+            shown |= _kept(held, w, there[row], rows[row].saved)
     return shown
 
 
@@ -93,9 +100,10 @@ def _kept(rules: aladdin.Rules, w: SimpleNamespace, there: list[Any], saved: int
             sum(p.kv(prompt + k - start) for prompt, output, start in sizes if k <= start + output)
             for k in range(clock, clock + 40)
         ]
-    left = rules.theta_percent * (rules.tpot_ns - p.decode_constant_ns - p.request_ns * len(there))
+    lines = [p, *(near for most, near in rules.few if len(there) <= most)]
+    took = min(100 * (each.decode_constant_ns + each.request_ns * len(there)) for each in lines)
     return {
-        "(b)": p.context_token_ns * context <= left,
+        "(b)": rules.theta_percent * (100 * rules.tpot_ns - took) >= 100 * p.context_token_ns * context,
         "(c)": all(prefill <= each[3] for each in new),
         "(d)": 100 * prefill <= saved,
         "in one step": len(new) <= 1 or sum(each[0] for each in new) <= w.step_tokens,
@@ -172,10 +180,12 @@ def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     forgets = changed(aladdin.PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
     stepwise = changed(aladdin.PlacementBatch, "fitting", "if self.rules.step_tokens is not None and", "if False and")
+    near = changed(aladdin.Rules, "decode_slack", "np.where(batch <= most, ", "np.where(batch > 0, ")
     unlooked = changed(aladdin.PlacementBatch, "choose", "if self.has_memory(row, wanted):", "if True:")
     return (
         Bug("what was placed before in the heartbeat is not counted in (b)", placements_hold(forgets)),
         Bug("prompts of one heartbeat are computed in several steps", placements_hold(stepwise)),
+        Bug("lines for few requests are taken for any number", placements_hold(rules=near)),
         Bug("memory is not looked at", placements_hold(unlooked)),
         Bug("a worker for each", near_the_optimum(lambda rules, wanted, capacity: tuple(range(len(wanted))))),
     )
