@@ -10,6 +10,7 @@ too.  Outputs are foreseen by a classifier of ten buckets that is right three ti
 """
 
 from functools import lru_cache, partial
+from typing import Literal
 
 import attrs
 import numpy as np
@@ -247,7 +248,7 @@ def linear_in_rate(on: Platform, seed: int) -> Figures:
     return {"R^2": line(list(points.items())).r2, "Aladdin": points}
 
 
-_MODES = ("rebalance", "ignore")
+_MODES: tuple[Literal["rebalance", "ignore"], ...] = ("rebalance", "ignore")
 
 
 @partial(
