@@ -64,6 +64,8 @@ def fit(points: Sequence[Point], *, name: str, source: str, kv_capacity_tokens: 
             for start, constant in zip(starts, whole[_CONSTANTS:], strict=True)
         ),
         kv_capacity_tokens=kv_capacity_tokens,
+        # What is measured here is an engine on one device.
+        gpus=1,
     )
 
 

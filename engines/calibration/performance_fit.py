@@ -127,7 +127,7 @@ def scaled_latency(sizes: Mapping[int, LatencyModel], accelerators: int) -> Late
     name = f"{accelerators} GPUs by equation 5"
     if capacity < 1:
         raise ValueError(f"{name}: from {timed}, the weights leave no memory for KV")
-    return LatencyModel(name, timed, prefill_constant_ns, prefill_token_ns, 0, (piece,), capacity)
+    return LatencyModel(name, timed, prefill_constant_ns, prefill_token_ns, 0, (piece,), capacity, accelerators)
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Floats:

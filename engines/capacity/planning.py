@@ -5,7 +5,6 @@ Of the size with the most tokens a second and GPU ever more workers are simulate
 other routers, until enough requests keep their targets.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import mean
@@ -26,16 +25,17 @@ from fairsched.policies.registry import router_with
 
 BESIDE = ("join-shortest-queue", "power-of-two")
 """Routers that are compared with Aladdin unless others are named."""
-_GPUS = re.compile(r"-tp(\d+)$")
 
 
 @attrs.frozen
 class WorkerSize:
-    """A worker that may be bought: its name, what it is, and how many GPUs it has."""
+    """A worker that may be bought: its name, what it is, and how many GPUs it has; `assumed` where nothing says that
+    and it is counted as one."""
 
     name: str
     spec: WorkerSpec
     gpus: int
+    assumed: bool = False
 
 
 @attrs.frozen
@@ -67,6 +67,15 @@ class CapacityPlan:
         """The fewest workers under Aladdin's placement; None: not with as many as were allowed."""
         return self.placements["aladdin"].workers
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures has to know."""
+        assumed = [option.size.name for option in self.options if option.size.assumed]
+        return tuple(
+            f"{name} does not say how many GPUs a worker has, so it counts as one; {name}:GPUS says it."
+            for name in assumed
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fairsched plan --json`."""
         return {
@@ -78,6 +87,8 @@ class CapacityPlan:
             "size": self.chosen.size.name,
             "gpus_per_worker": self.chosen.size.gpus,
             "workers": self.workers,
+            "gpus": None if self.workers is None else self.workers * self.chosen.size.gpus,
+            "notes": list(self.notes),
             "sizes": [
                 {
                     "name": option.size.name,
@@ -108,11 +119,12 @@ def worker_sizes(
 ) -> list[WorkerSize]:
     """Return the sizes of latency models by name, `NAME` or `NAME:GPUS`, and of as many GPUs as `scaled_to` says.
 
-    A name in `-tpN` has N GPUs, others one, unless they say.  A scaled size was never timed: equation 5 gives its
-    latency model from the sizes named.  Raises `ValueError`.
+    A worker has as many GPUs as its latency model says, unless `:GPUS` says so; a model that says nothing counts as one
+    GPU (`WorkerSize.assumed`).  A scaled size was never timed: equation 5 gives its latency model from the sizes named.
+    Raises `ValueError`.
 
-    >>> [(size.name, size.gpus) for size in worker_sizes(["opt-13b-a100", "opt-13b-a100-tp4"], scaled_to=[2])]
-    [('opt-13b-a100', 1), ('opt-13b-a100-tp4', 4), ('2 GPUs by equation 5', 2)]
+    >>> [(size.name, size.gpus) for size in worker_sizes(["opt-13b-a100", "llama-2-70b-h100"], scaled_to=[2])]
+    [('opt-13b-a100', 1), ('llama-2-70b-h100', 8), ('2 GPUs by equation 5', 2)]
     """
     sizes = [_size(text, kv_capacity_tokens) for text in names]
     if not scaled_to:
@@ -136,11 +148,10 @@ def _size(text: str, kv_capacity_tokens: int | None) -> WorkerSize:
     if not colon or not gpus.isdecimal():
         name, gpus = text, ""
     latency = latency_model(name)
-    named = _GPUS.search(latency.name)
-    count = int(gpus) if gpus else int(named[1]) if named else 1
+    count = int(gpus) if gpus else latency.gpus or 1
     if count < 1:
         raise ValueError(f"--latency-model {text!r}: a worker has at least one GPU")
-    return WorkerSize(name, WorkerSpec(latency, kv_capacity_tokens), count)
+    return WorkerSize(name, WorkerSpec(latency, kv_capacity_tokens), count, not gpus and latency.gpus is None)
 
 
 def plan(

@@ -58,13 +58,15 @@ class _Coefficients(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """The document.  `engine` is None where the coefficients were written by hand."""
+    """The document.  `engine` is None where the coefficients were written by hand, `gpus` where no worker's GPUs were
+    counted, as in documents from before there was the key."""
 
     fairsched_preset: int
     name: Annotated[str, Meta(min_length=1)]
     source: str
     kv_capacity_tokens: Annotated[int, Meta(ge=2)]
     coefficients: _Coefficients
+    gpus: _Positive | None = None
     engine: EngineFacts | None = None
 
     def __post_init__(self) -> None:
@@ -78,13 +80,14 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     def latency(self) -> LatencyModel:
         """The model."""
         named = {"name": self.name, "source": self.source, "kv_capacity_tokens": self.kv_capacity_tokens}
+        named["gpus"] = self.gpus
         return msgspec.convert(msgspec.to_builtins(self.coefficients) | named, LatencyModel)
 
 
 def preset_document(latency: LatencyModel, engine: EngineFacts | None = None) -> PresetDocument:
     """The document of a model."""
     values: dict[str, Any] = attrs.asdict(latency)
-    named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens")}
+    named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens", "gpus")}
     coefficients = msgspec.convert(values, _Coefficients)
     return PresetDocument(SCHEMA, coefficients=coefficients, engine=engine, **named)
 

@@ -31,7 +31,10 @@ class DecodePiece:
 
 @attrs.frozen
 class LatencyModel:
-    """Step time of one worker.  All coefficients are non-negative integers; `source` says where they come from."""
+    """Step time of one worker.  All coefficients are non-negative integers; `source` says where they come from.
+
+    `gpus` is how many GPUs the worker has; None where that is not known.
+    """
 
     name: str
     source: str
@@ -40,6 +43,7 @@ class LatencyModel:
     prefill_attention_ps: int
     decode: tuple[DecodePiece, ...]
     kv_capacity_tokens: int
+    gpus: int | None = None
 
     def _piece(self, batch: int) -> DecodePiece:
         pieces = self.decode

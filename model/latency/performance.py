@@ -37,18 +37,20 @@ class Performance:
                 raise ValueError(f"{name} is not negative, but it is {value}")
 
     @classmethod
-    def of(cls, latency: LatencyModel, prompt_tokens: int = PROMPT_TOKENS) -> "Performance":
-        """Lines that no iteration of the model is above, for prompts of at most so many tokens, computed whole.
+    def of(cls, latency: LatencyModel, prompt_tokens: int = PROMPT_TOKENS, batch: int | None = None) -> "Performance":
+        """Lines that no iteration of the model is above, for prompts of at most so many tokens, computed whole, and for
+        at most `batch` requests that decode (None: any number).
 
         Attention grows with the square of a prompt; the line is its chord.  Of several pieces of decode each
-        coefficient is the largest.
+        coefficient is the largest, that of context of all pieces, whatever the batch.
         """
+        reached = [piece for piece in latency.decode if batch is None or piece.batch_min <= batch]
         return cls(
             prefill_token_ns=latency.prefill_token_ns - (-latency.prefill_attention_ps * prompt_tokens // 1000),
             prefill_constant_ns=latency.prefill_constant_ns,
             context_token_ns=max(piece.context_token_ns for piece in latency.decode),
-            request_ns=max(piece.request_ns for piece in latency.decode),
-            decode_constant_ns=max(piece.constant_ns for piece in latency.decode),
+            request_ns=max(piece.request_ns for piece in reached),
+            decode_constant_ns=max(piece.constant_ns for piece in reached),
         )
 
     def kv(self, tokens: int) -> int:

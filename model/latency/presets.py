@@ -6,25 +6,26 @@ weights, divided by the bytes of a token, unless the source says otherwise.
 
 from fairsched.model.latency.model import DecodePiece, LatencyModel
 
-# Tokens of KV, bytes of KV a token; prefill: ns, ns a token, ps of attention; decode pieces: smallest batch, ns, ns a
-# token of context, ns a request.
-_TABLE: dict[str, tuple[int, int, tuple[int, int, int], tuple[tuple[int, int, int, int], ...]]] = {
-    "llama-3.2-3b-a10g": (132_000, 114_688, (11_500_000, 62_600, 4_400), ((1, 12_600_000, 227, 24_600),)),
-    "llama-3.1-8b-a100": (427_000, 131_072, (11_100_000, 62_700, 4_400), ((1, 12_300_000, 100, 23_700),)),
-    "llama-3.1-8b-a100-40gb": (150_000, 131_072, (11_100_000, 62_700, 4_400), ((1, 12_300_000, 100, 23_700),)),
+# GPUs of a worker; tokens of KV, bytes of KV a token on each of its GPUs; prefill: ns, ns a token, ps of attention;
+# decode pieces: smallest batch, ns, ns a token of context, ns a request.
+_TABLE: dict[str, tuple[int, int, int, tuple[int, int, int], tuple[tuple[int, int, int, int], ...]]] = {
+    "llama-3.2-3b-a10g": (1, 132_000, 114_688, (11_500_000, 62_600, 4_400), ((1, 12_600_000, 227, 24_600),)),
+    "llama-3.1-8b-a100": (1, 427_000, 131_072, (11_100_000, 62_700, 4_400), ((1, 12_300_000, 100, 23_700),)),
+    "llama-3.1-8b-a100-40gb": (1, 150_000, 131_072, (11_100_000, 62_700, 4_400), ((1, 12_300_000, 100, 23_700),)),
     "opt-13b-a100": (
+        1,
         56_000,
         819_200,
         (18_100_000, 101_900, 7_120),
         ((1, 19_930_000, 627, 38_500), (95, 7_170_000, 580, 158_300)),
     ),
-    "opt-13b-a100-tp2": (144_000, 409_600, (14_740_000, 68_600, 2_450), ((1, 13_290_000, 341, 63_000),)),
-    "opt-13b-a100-tp4": (319_000, 204_800, (12_060_000, 38_100, 520), ((1, 10_260_000, 188, 32_700),)),
-    "llama-2-70b-h100": (1_330_000, 40_960, (48_800_000, 4_890, 19_100), ((1, 29_400_000, 611, 0),)),
-    "llama-3-70b-h100-tp2": (12_200, 163_840, (18_700_000, 79_900, 740), ((1, 18_700_000, 2_690, 79_900),)),
-    "llama-3-70b-fp8-h100-tp2": (225_000, 163_840, (9_350_000, 39_950, 740), ((1, 9_350_000, 2_690, 39_950),)),
-    "llama-3-70b-fp8-h100-tp4": (665_000, 81_920, (7_390_000, 21_970, 407), ((1, 7_390_000, 1_480, 21_970),)),
-    "mistral-7b-a6000": (219_000, 131_072, (4_667_000, 120_400, 2_200), ((1, 24_400_000, 207, 120_400),)),
+    "opt-13b-a100-tp2": (2, 144_000, 409_600, (14_740_000, 68_600, 2_450), ((1, 13_290_000, 341, 63_000),)),
+    "opt-13b-a100-tp4": (4, 319_000, 204_800, (12_060_000, 38_100, 520), ((1, 10_260_000, 188, 32_700),)),
+    "llama-2-70b-h100": (8, 1_330_000, 40_960, (48_800_000, 4_890, 19_100), ((1, 29_400_000, 611, 0),)),
+    "llama-3-70b-h100-tp2": (2, 12_200, 163_840, (18_700_000, 79_900, 740), ((1, 18_700_000, 2_690, 79_900),)),
+    "llama-3-70b-fp8-h100-tp2": (2, 225_000, 163_840, (9_350_000, 39_950, 740), ((1, 9_350_000, 2_690, 39_950),)),
+    "llama-3-70b-fp8-h100-tp4": (4, 665_000, 81_920, (7_390_000, 21_970, 407), ((1, 7_390_000, 1_480, 21_970),)),
+    "mistral-7b-a6000": (1, 219_000, 131_072, (4_667_000, 120_400, 2_200), ((1, 24_400_000, 207, 120_400),)),
 }
 
 _DISTSERVE = "DistServe's published A100 profile of OPT-13B (facts of its profile file), tensor parallel "
@@ -72,12 +73,12 @@ _SOURCES = {
 }
 
 PRESETS = {
-    name: LatencyModel(name, _SOURCES[name], *prefill, tuple(DecodePiece(*piece) for piece in decode), kv_tokens)
-    for name, (kv_tokens, _, prefill, decode) in _TABLE.items()
+    name: LatencyModel(name, _SOURCES[name], *prefill, tuple(DecodePiece(*piece) for piece in decode), kv_tokens, gpus)
+    for name, (gpus, kv_tokens, _, prefill, decode) in _TABLE.items()
 }
 """Presets by name."""
 
-KV_BYTES = {name: row[1] for name, row in _TABLE.items()}
+KV_BYTES = {name: row[2] for name, row in _TABLE.items()}
 """Bytes of KV a token on each accelerator of a preset's worker: of its keys and values in 16 bits, an equal share."""
 
 DEFAULT_PRESET = "llama-3.2-3b-a10g"

@@ -1,9 +1,11 @@
 """`fairsched plan`: an answer that is true of its runs, and one clear line for what is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from fairsched.model.latency import PRESETS, as_builtins
 from tests.cli.conftest import Figures, Refused
 
 WORKLOAD = ["--workload", "azure-chat:requests=60,rate=12,arrivals=poisson", "--latency-model", "opt-13b-a100"]
@@ -37,6 +39,26 @@ def test_sizes_that_nobody_timed_and_parameters(figures: Figures) -> None:
     assert set(said["placements"]) == {"aladdin", "aladdin-split"}
 
 
+def test_figures_are_for_one_gpu_of_a_worker(
+    figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker of eight GPUs counts as eight; a document that does not say how many counts as one, with a note; and
+    what is said on the command line goes before both."""
+    model = PRESETS["llama-2-70b-h100"]
+    old = as_builtins(model)
+    assert old.pop("gpus") == 8
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    names = ["llama-2-70b-h100", f"{tmp_path}/old.json", f"{tmp_path}/old.json:8"]
+    arguments = ["plan", "--workload", "azure-chat:requests=20", *SLO, "--routers", "round-robin"]
+    said = figures(*arguments, "--latency-model", ",".join(names))
+    rates = [each["tokens_per_s_per_gpu"] for each in said["sizes"]]
+    assert [each["gpus"] for each in said["sizes"]] == [8, 1, 8]
+    assert rates[0] == rates[2] == pytest.approx(rates[1] / 8)
+    assert [note for note in said["notes"] if "counts as one" in note] == said["notes"] != []
+    assert "does not say how many GPUs" in capsys.readouterr().out
+    assert said["gpus"] == said["workers"] * said["gpus_per_worker"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -53,7 +75,7 @@ def test_sizes_that_nobody_timed_and_parameters(figures: Figures) -> None:
         ),
         ([*SLO, "--set", "aladdin=1"], "ROUTER.PARAM=VALUE"),
         ([*SLO, "--set", "sal.x=1"], "not among --routers"),
-        ([*SLO, "--set", "aladdin.slak=ahead"], "did you mean slack"),
+        ([*SLO, "--set", "aladdin.slak=printed"], "did you mean slack"),
         ([*SLO, "--attainment", "2"], "at most 1"),
         ([*SLO, "--predictor", "guess"], "predictor"),
         ([], "--slo"),

@@ -49,6 +49,25 @@ def stall_slack(p: Performance, new_tokens: Amount, saved: Amount) -> Amount:
     return saved - 100 * p.prefill_ns(new_tokens)
 
 
+def least_saved(saved: Amount, waiting: Amount) -> Amount:
+    """What all requests of a worker have saved, in 10 ps: nothing while `waiting` of them have no first token.
+
+    `saved` is the least of those that have one.  A request that has just had its first token has saved nothing, so a
+    prompt that was let in before would stall it as soon as it begins.
+    """
+    if waiting > 0:
+        return 0 if saved >= 0 else saved
+    return saved
+
+
+def one_step(step_tokens: Amount, new_tokens: Amount, prompt_tokens: Amount) -> Amount:
+    """(d): whether a prompt is computed in one step with all new ones of the worker; a prompt alone always is.
+
+    In two steps the second would stall requests that have their first token from the first.
+    """
+    return (new_tokens == 0) | (new_tokens + prompt_tokens <= step_tokens)
+
+
 def peak_kv(p: Performance, prompt_tokens: Amount, output_tokens: Amount) -> Amount:
     """The most that a request ever holds (equation 1)."""
     return p.kv(prompt_tokens + output_tokens)
@@ -134,27 +153,21 @@ def apart(source: Amount, target: Amount) -> Amount:
 # --- time that running requests have saved ------------------------------------------------------------------------
 
 
-def saved_rates(slack: str, theta_percent: int, tpot_ns: int) -> tuple[int, int]:
-    """By how much every request's saved time grows in an iteration, and shrinks in a nanosecond, in 10 ps."""
-    return theta_percent * tpot_ns, 100 if slack == "ahead" else theta_percent
-
-
-def saved_from(
-    slack: str, theta_percent: Amount, tpot_ns: Amount, start: Amount, first_ns: Amount, output_tokens: Amount
-) -> Amount:
-    """The part of a request's saved time that stays as it is, in 10 ps; `saved_rates` has the rest.
+def saved_from(slack: str, theta_percent: Amount, tpot_ns: Amount, start: Amount, first_ns: Amount) -> Amount:
+    """The part of a request's saved time that stays as it is, in 10 ps; `saved_now` adds the rest.
 
     At iteration k and time t, with n = k - `start` tokens produced since `first_ns`, theta and the target T:
 
         printed   theta (T n - (t - first))            what Aladdin's (d) says
         earned    theta (T (n - 1) - (t - first))      what its definition of time per token says
-        ahead     T (L - 1) - (t - first) - theta T (L - n)     what is left of L - 1 times T at the end of an output
-                                                       of L tokens, if the rest of it takes theta T a token, as by (b)
     """
-    if slack == "ahead":
-        return 100 * (tpot_ns * (output_tokens - 1) + first_ns) - theta_percent * tpot_ns * (output_tokens + start)
     skipped = start + 1 if slack == "earned" else start
     return theta_percent * (first_ns - tpot_ns * skipped)
+
+
+def saved_now(theta_percent: Amount, tpot_ns: Amount, kept: Amount, clock: Amount, now_ns: Amount) -> Amount:
+    """What a request has saved, in 10 ps, of which `kept` (`saved_from`) stays as it is."""
+    return kept + theta_percent * (tpot_ns * clock - now_ns)
 
 
 # --- theorems ---------------------------------------------------------------------------------------------------------
@@ -168,6 +181,13 @@ LINES_EXACT = Assumption("LinesExact", "Iterations take what the worker's lines 
 GAMMA_WHOLE = Assumption("GammaWhole", "Of a foreseen output all is counted (gamma = 1).")
 EQUAL_OUTPUTS = Assumption("EqualOutputs", "All requests of a batch begin together and end together.")
 LINEAR_GROUPS = Assumption("LinearGroups", "Each group needs at most a + b rate workers, rounded up.")
+
+EAGER_STEPS = Assumption(
+    "EagerSteps", "A worker computes its new prompts as soon as the iteration under way ends, in one step if they fit."
+)
+PLACED_BY_RULE = Assumption(
+    "PlacedByRule", "All requests of the worker were placed where (b) to (e) hold, and none is computed again."
+)
 
 _HERE = "this library; Aladdin, section 4"
 
@@ -225,5 +245,13 @@ P_ALD_8 = Theorem(
     (LINEAR_GROUPS,),
     bound="slope rate + G (constant + 1 - 10^-6)",
 )
-THEOREMS = (P_ALD_1, P_ALD_2, P_ALD_3, P_ALD_4, P_ALD_5, P_ALD_6, P_ALD_7)
+P_ALD_9 = Theorem(
+    "P-ALD-9",
+    "every request that is placed by the rule keeps its target per token, for any number of requests: whenever "
+    "it has n tokens, at most n - 1 targets have passed since the first",
+    "this library; Aladdin states it of constraints (b) and (d)",
+    (PREDICTIONS_BOUND, LINES_EXACT, GAMMA_WHOLE, EAGER_STEPS, PLACED_BY_RULE),
+    bound="tpot_ns (n - 1)",
+)
+THEOREMS = (P_ALD_1, P_ALD_2, P_ALD_3, P_ALD_4, P_ALD_5, P_ALD_6, P_ALD_7, P_ALD_9)
 """Those of the placement itself; P-ALD-8 is the grouped scheduler's."""

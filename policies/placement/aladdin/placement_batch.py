@@ -23,6 +23,7 @@ from fairsched.policies.placement.aladdin.limits import (
     moved,
     norm_normalised,
     norm_printed,
+    one_step,
     peak_kv,
     peaks_slack,
     prefill_slack,
@@ -46,7 +47,9 @@ REFUSED = 3
 class Rules:
     """What a placement is held to: the worker's lines, the targets, theta and gamma in per cent, and which variants.
 
-    `checks` are the constraints that are looked at: a prefill worker has only (c), a decode worker (b) and (e).
+    `checks` are the constraints that are looked at: a prefill worker has only (c), a decode worker (b) and (e).  With
+    `step_tokens` the new prompts of a worker have to be computed in one step of so many tokens, as a part of (d).
+    `few` are lines for at most so many requests, with the same coefficient of context.
     """
 
     performance: Performance
@@ -56,6 +59,16 @@ class Rules:
     norm: Norm
     reserve: Reserve
     checks: str = "bcde"
+    step_tokens: int | None = None
+    few: tuple[tuple[int, Performance], ...] = ()
+
+    def decode_slack(self, batch: Amount, context: Amount) -> Amount:
+        """(b) by the lines, or by the nearer ones of `few` where there are no more requests than those are for."""
+        aims = self.theta_percent, self.tpot_ns
+        slack = decode_slack(self.performance, *aims, batch, context)
+        for most, lines in self.few:
+            slack = np.where(batch <= most, np.maximum(slack, decode_slack(lines, *aims, batch, context)), slack)
+        return slack
 
     def cost(self, sums: Sums) -> int:
         """The context of (b) for so many requests, in hundredths of a token."""
@@ -168,6 +181,8 @@ class PlacementBatch:
         fits: Bools = p.context_token_ns * context <= self.decode_room
         fits &= prefill_ns <= self.prefill_room
         fits &= self.computed <= wanted.deadline_ns - prefill_ns
+        if self.rules.step_tokens is not None and "d" in self.rules.checks:
+            fits &= one_step(self.rules.step_tokens, self.new_tokens, wanted.prompt_tokens)
         return fits
 
     def _room(
@@ -178,7 +193,7 @@ class PlacementBatch:
         For a row, or for columns of them.  (c) here is about those that are there already.
         """
         p, rules = self.performance, self.rules
-        decode = decode_slack(p, rules.theta_percent, rules.tpot_ns, batch + 1, context)
+        decode = rules.decode_slack(batch + 1, context)
         late = prefill_slack(p, new_tokens, begins, deadline)
         stalled = stall_slack(p, new_tokens, saved) // 100
         forever = 0 * batch + FOREVER_NS

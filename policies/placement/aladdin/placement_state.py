@@ -31,7 +31,7 @@ from fairsched.policies.placement.aladdin import worker as workers
 from fairsched.policies.placement.aladdin.limits import saved_from
 from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER, Believed, Member
 
-Slack = Literal["ahead", "earned", "printed"]
+Slack = Literal["earned", "printed"]
 _BITS = 5
 
 
@@ -224,7 +224,7 @@ class PlacementTracker:
 
     def saves(self, member: Member) -> int:
         """Return its rank among those that have saved time."""
-        begun = member.start or 0, member.first_ns, member.output_tokens
+        begun = member.start or 0, member.first_ns
         saved: int = saved_from(self.slack, self.theta_percent, self.tpot_ns, *begun)
         return saved
 

@@ -37,10 +37,10 @@ from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilte
 from fairsched.policies.placement.aladdin.limits import (
     THEOREMS,
     context_cost,
-    decode_slack,
+    least_saved,
     peak_kv,
     prefill_slack,
-    saved_rates,
+    saved_now,
 )
 from fairsched.policies.placement.aladdin.placement_batch import (
     FOREVER_NS,
@@ -99,8 +99,11 @@ class Aladdin(ClusterPolicy[AladdinState]):
     """How full a worker is: requests and context as parts of the most that (b) allows or, as printed, as they are."""
     reserve: Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
     """(e) for requests that start at once and advance together, or with the peak of each reserved."""
-    slack: Slack = attrs.field(default="earned", validator=one_of("ahead", "earned", "printed"))
-    """What (d) takes a running request to have saved; see `saved_from`."""
+    slack: Slack = attrs.field(default="earned", validator=one_of("earned", "printed"))
+    """What (d) takes a running request to have saved (`saved_from`); `printed` also leaves out requests that have no
+    first token yet, which any prefill before theirs is over would stall."""
+    step_tokens: int = attrs.field(default=2_048, validator=positive)
+    """Tokens of prompts that a worker computes in one step; no more are placed there together, but one prompt alone."""
     output: Output = attrs.field(default="predicted", validator=one_of("predicted", "generated"))
     """What (b) counts of an output: what is foreseen, or, as printed, what there is."""
     opens: Opens = attrs.field(default="checked", validator=one_of("checked", "unchecked"))
@@ -112,6 +115,8 @@ class Aladdin(ClusterPolicy[AladdinState]):
     """Up to this prompt the line of prefill covers attention."""
     performance: Performance | None = attrs.field(default=None, metadata={"text": False})
     """The workers' lines; None: from their latency model."""
+    few: tuple[tuple[int, Performance], ...] = attrs.field(default=(), metadata={"text": False})
+    """Lines that are nearer for at most so many requests; from the latency model with those."""
 
     @property
     def decide_every_us(self) -> int:
@@ -121,7 +126,10 @@ class Aladdin(ClusterPolicy[AladdinState]):
         """With the workers' latency model, unless it has lines of its own."""
         if self.performance is not None:
             return self
-        return attrs.evolve(self, performance=Performance.of(latency, self.prompt_tokens_max))
+        longest = self.prompt_tokens_max
+        last = [piece.batch_min - 1 for piece in latency.decode[1:]]
+        few = tuple((most, Performance.of(latency, longest, most)) for most in last)
+        return attrs.evolve(self, performance=Performance.of(latency, longest), few=few)
 
     @property
     def lines(self) -> Performance:
@@ -129,7 +137,9 @@ class Aladdin(ClusterPolicy[AladdinState]):
 
     def rules(self, checks: str = "bcde") -> Rules:
         percents = self.theta_percent, self.gamma_percent
-        return Rules(self.lines, self.tpot_us * 1_000, *percents, self.norm, self.reserve, checks)
+        together = None if self.slack == "printed" else self.step_tokens
+        aims = self.tpot_us * 1_000, *percents
+        return Rules(self.lines, *aims, self.norm, self.reserve, checks, together, self.few)
 
     @cached_property
     def tracker(self) -> PlacementTracker:
@@ -211,14 +221,13 @@ class Aladdin(ClusterPolicy[AladdinState]):
         """Flag requests that are placed in any case: they waited too long, or no worker could ever hold them."""
         p, context = self.lines, context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
         anyway: Bools = waited_ns > self.patience_us * 1_000
-        anyway |= decode_slack(p, self.theta_percent, self.tpot_us * 1_000, 1, context) < 0
+        anyway |= batch.rules.decode_slack(1, context) < 0
         anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
         return anyway
 
     def _rows(self, state: AladdinState, loads: Sequence[WorkerLoad], now_ns: int, true: bool) -> list[Row]:
         """Return the workers as this heartbeat finds them; `true`: as they are, and not as the plan believed."""
-        per_iteration, per_ns = saved_rates(self.slack, self.theta_percent, self.tpot_us * 1_000)
-        passed, lines, residual = per_ns * now_ns, self.lines, self.slack != "printed"
+        rates, lines, as_mended = (self.theta_percent, self.tpot_us * 1_000), self.lines, self.slack != "printed"
         rows = []
         for load in loads:
             believed = state.workers.get(load.worker, EMPTY_WORKER)
@@ -226,9 +235,11 @@ class Aladdin(ClusterPolicy[AladdinState]):
             saved, begins_ns = FOREVER_NS, now_ns
             running = believed.saved.size
             if running:
-                saved = believed.saved.first()[0] + per_iteration * believed.clock - passed
-                if residual:
+                saved = saved_now(*rates, believed.saved.first()[0], believed.clock, now_ns)
+                if as_mended:
                     begins_ns += lines.decode_ns(running, context // 100)
+            if as_mended:
+                saved = least_saved(saved, believed.total.batch - running)
             due = believed.deadlines.first()[0] if believed.deadlines.size else FOREVER_NS
             rows.append(Row(load.worker, load.kv_capacity_tokens, believed, batch, context, begins_ns, due, saved))
         return rows
@@ -281,7 +292,7 @@ class AladdinPrinted(Aladdin):
     theorems: ClassVar[tuple[Theorem, ...]] = ()
 
     norm: Norm = attrs.field(default="printed", validator=one_of("normalised", "printed"))
-    slack: Slack = attrs.field(default="printed", validator=one_of("ahead", "earned", "printed"))
+    slack: Slack = attrs.field(default="printed", validator=one_of("earned", "printed"))
     output: Output = attrs.field(default="generated", validator=one_of("predicted", "generated"))
     opens: Opens = attrs.field(default="unchecked", validator=one_of("checked", "unchecked"))
     errors: Errors = attrs.field(default="rebalance", validator=one_of("follow", "rebalance", "ignore"))

@@ -92,8 +92,8 @@ def add_plan(command: ArgumentParser) -> None:
         type=names,
         default=[DEFAULT_PRESET],
         metavar="NAME|FILE[:GPUS],...",
-        help=f"worker sizes to choose from: of {', '.join(PRESETS)}, or files of `fairsched calibrate`; a name in "
-        f"-tpN has N GPUs, others one, unless they say (default: {DEFAULT_PRESET})",
+        help=f"worker sizes to choose from: of {', '.join(PRESETS)}, or files of `fairsched calibrate`; a worker "
+        f"has as many GPUs as its model says, or GPUS (default: {DEFAULT_PRESET})",
     )
     command.add_argument(
         "--scaled-to",
@@ -245,6 +245,7 @@ def _show_plan(found: CapacityPlan, report: Path | None) -> None:
         f"{workload.name}, {len(workload.jobs):,} requests: {number} of {chosen.name} keep {slo_text(found.slo)} "
         f"for {share(found.attainment)} of the requests.",
         *workload.notes,
+        *found.notes,
         f"Outputs are foreseen by {found.predictor.title}; workers run {found.policy} with {found.batching}.",
     ]
     tables = [

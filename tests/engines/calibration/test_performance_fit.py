@@ -74,7 +74,7 @@ def test_a_size_that_was_timed_is_found_again() -> None:
     def made(n: int) -> LatencyModel:
         piece = DecodePiece(1, 8_000_000 // n + 3_000_000, 800 // n + 10, 40_000 // n + 2_000)
         return LatencyModel(
-            f"made-{n}", "made", 4_000_000 // n + 500_000, 80_000 // n + 900, 0, (piece,), 90_000 * n - 5
+            f"made-{n}", "made", 4_000_000 // n + 500_000, 80_000 // n + 900, 0, (piece,), 90_000 * n - 5, n
         )
 
     found = scaled_latency({1: made(1), 4: made(4)}, 2)

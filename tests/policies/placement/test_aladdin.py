@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from fairsched.engines.fleet import Change
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Admitted, Decoded, Finished, Prefilled
-from fairsched.model.latency import PRESETS, Performance
+from fairsched.model.latency import PRESETS, DecodePiece, Performance
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import FCFS
@@ -150,6 +151,71 @@ def test_lines_are_on_the_safe_side(name: str) -> None:
             assert latency.decode_ns(batch, context) <= p.decode_ns(batch, context)
             if p.context_max(batch, 10**9):
                 assert p.decode_ns(batch, p.context_max(batch, 10**9)) <= 10**9
+    for most, near in Aladdin().fitted(latency).few:
+        for batch in (1, most // 2, most):
+            assert latency.decode_ns(batch, 300 * batch) <= near.decode_ns(batch, 300 * batch)
+            assert near.decode_ns(batch, 300 * batch) <= p.decode_ns(batch, 300 * batch)
+
+
+def test_a_batch_is_held_to_the_lines_that_are_near_for_it() -> None:
+    """Under (b) of two pieces of decode, a worker of few requests is not charged what a large batch takes."""
+    two = attrs.evolve(UNIT, decode=(DecodePiece(1, 100, 1, 1), DecodePiece(5, 50, 1, 40)))
+    rules = Aladdin(tpot_us=1, theta_percent=100).fitted(two).rules()
+    assert [int(rules.decode_slack(batch, 0)) for batch in (1, 4, 5)] == [
+        100 * (1_000 - took) for took in (100 + 1, 100 + 4, 100 + 5 * 40)
+    ]
+
+
+STEP_NS = 400
+TIMED = latency_of(STEP_NS, prefill_token_ns=50, request_ns=20, context_token_ns=2, kv_capacity_tokens=250)
+"""With one request of few tokens a step takes under half of a target of 1,000 ns, and with 250 tokens nearly all."""
+_KEPT = {"tpot_us": 1, "ttft_us": 1_000, "gamma_percent": 100, "theta_percent": 100, "patience_us": 10**9}
+
+
+def _token_times(policy: Aladdin, jobs: list[Job], workers: int, step_tokens: int) -> dict[int, tuple[int, int]]:
+    """For each request, the time from its first token to its last, and how many tokens came in that time."""
+    local = FCFS(batching=BATCHINGS["eager-prefill"](max_batched_tokens=step_tokens, reserve="optimistic"))
+    workload = Workload("timed", tuple(jobs), (Client(0, "a"),))
+    first: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for event in simulate_events(workload, local, policy, TIMED, workers=workers):
+        if isinstance(event, Prefilled) and not event.remaining_tokens:
+            first[event.request_id] = event.time_ns
+        elif isinstance(event, Finished):
+            found[event.request_id] = event.time_ns - first[event.request_id], event.output_tokens - 1
+    return found
+
+
+_TIMED = st.lists(st.tuples(st.integers(0, 15_000), st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=20)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    _TIMED, st.integers(1, 3), st.sampled_from((1, 20, 100)), st.sampled_from(("lock-step", "peaks")), st.integers(0, 5)
+)
+def test_every_request_keeps_its_target_per_token(
+    drawn: list[tuple[int, int, int]], workers: int, step_tokens: int, reserve: str, longer: int
+) -> None:
+    """P-ALD-9 in whole runs: eager workers that do what their lines say, outputs no longer than foreseen."""
+    jobs = [
+        Job(Request(i, 0, at, Prompt(prompt), output + longer, predicted_output_tokens=output + longer), output)
+        for i, (at, prompt, output) in enumerate(sorted(drawn))
+    ]
+    policy = Aladdin(**_KEPT, heartbeat_us=1, reserve=reserve, step_tokens=step_tokens)  # type: ignore[arg-type]
+    times = _token_times(policy, jobs, workers, step_tokens)
+    assert len(times) == len(jobs)
+    assert {i: each for i, each in times.items() if each[0] > 1_000 * each[1]} == {}
+
+
+def test_the_printed_rule_lets_a_prefill_stall_a_request_without_a_first_token() -> None:
+    """The second prompt of two comes while the first is computed, and the first request misses its target for it."""
+    jobs = [Job(Request(i, 0, 900 * i, Prompt(40), 3, predicted_output_tokens=3), 3) for i in range(2)]
+    missed = {
+        slack: [i for i, (took, tokens) in _token_times(policy, jobs, 1, 100).items() if took > 1_000 * tokens]
+        for slack in ("earned", "printed")
+        for policy in [Aladdin(**_KEPT, heartbeat_us=1, slack=slack)]  # type: ignore[arg-type]
+    }
+    assert missed == {"earned": [], "printed": [0]}
 
 
 def test_split_phases_compute_here_and_decode_there() -> None:

@@ -99,7 +99,7 @@ def fits(batch: PlacementBatch, row: int, wanted: Wanted) -> bool:
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 12))
 VARIANTS: tuple[tuple[type[Aladdin], dict[str, Any]], ...] = (
     (Aladdin, {}),
-    (Aladdin, {"reserve": "peaks", "slack": "ahead"}),
+    (Aladdin, {"reserve": "peaks", "slack": "printed"}),
     (Aladdin, {"errors": "rebalance", "norm": "printed"}),
     (AladdinPrinted, {}),
     (AladdinSplit, {}),

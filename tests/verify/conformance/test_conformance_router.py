@@ -135,7 +135,7 @@ def test_battery_finds_bad_routers(bad: type[AnyRouter]) -> None:
 HOLDING = {name: policy for name, policy in CLUSTER_POLICIES.items() if not isinstance(policy, Router)}
 HOLDING_VARIANTS: dict[str, AnyClusterPolicy] = {
     "aladdin without patience": router_with(
-        HOLDING["aladdin"], {"patience_us": "0", "errors": "rebalance", "reserve": "peaks", "slack": "ahead"}
+        HOLDING["aladdin"], {"patience_us": "0", "errors": "rebalance", "reserve": "peaks", "slack": "printed"}
     ),
     "aladdin under tight targets": router_with(HOLDING["aladdin"], {"ttft_us": "1", "tpot_us": "13000"}),
 }

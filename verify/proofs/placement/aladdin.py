@@ -1,6 +1,6 @@
-"""Aladdin's arithmetic: P-ALD-2 to P-ALD-6 and P-ALD-8, the shipped functions on unknown integers.
+"""Aladdin's arithmetic: P-ALD-2 to P-ALD-6, P-ALD-8 and P-ALD-9, the shipped functions on unknown integers.
 
-Best fit itself is in `aladdin_fit_proofs`, what is false in `aladdin_refuted`.
+Best fit itself, and what is false, are in `aladdin_fit`.
 """
 
 from types import SimpleNamespace
@@ -158,6 +158,97 @@ def mean_iteration(w: SimpleNamespace, slack: Any = limits.decode_slack) -> Show
     return {"exactly": (w.n - 1) * said == 100 * ((w.n - 1) * w.target - took)}
 
 
+# --- time per token ---------------------------------------------------------------------------------------------------
+
+
+def _last_moment() -> tuple[int, int]:
+    """A request whose time the prefill of another one uses up, and whose further iterations take all of the target.
+
+    Returns the time that its outputs take after the first, and the target for them.
+    """
+    p, target, tokens = Performance(1, 10, 0, 20, 60), 100, 12
+    produced, passed, there = 1, 0, 1
+    while produced < tokens:
+        kept = limits.saved_from("earned", 100, target, 0, 0)
+        saved = limits.saved_now(100, target, kept, produced, passed)
+        longest = saved // 100 - p.prefill_constant_ns
+        if there == 1 and longest >= 50 and limits.stall_slack(p, longest, limits.least_saved(saved, 0)) >= 0:
+            passed, there = passed + p.prefill_ns(longest), 2
+        assert limits.decode_slack(p, 100, target, there, 0) >= 0
+        passed, produced = passed + p.decode_ns(there, 0), produced + 1
+    return passed, target * (tokens - 1)
+
+
+@arithmetic(
+    aladdin.P_ALD_9,
+    (
+        *("k1", "c1", "k2", "c2", "c3", "target", "theta", "gamma"),
+        *("batch", "prompts", "foreseen", "done", "took"),
+        *("start", "clock", "first", "now", "begun", "others", "waiting"),
+        *("step_tokens", "there", "prompt", "prefill"),
+    ),
+    *at_least(0, "k1", "k2", "c2", "c3", "prompts", "done", "foreseen", "waiting", "there", "step_tokens"),
+    *at_least(1, "c1", "batch", "theta", "prompt"),
+    Condition(lambda w: w.theta <= 100),
+    # It has been in time so far: when the iteration under way began, and it had a token for each tick since `start`.
+    Condition(lambda w: (w.clock > w.start) & (w.begun - w.first <= w.target * (w.clock - w.start - 1))),
+    Condition(lambda w: (w.begun <= w.now) & (w.now <= w.begun + w.took)),
+    Condition(lambda w: w.done <= w.foreseen, aladdin.PREDICTIONS_BOUND),
+    Condition(lambda w: w.gamma == 100, aladdin.GAMMA_WHOLE),
+    Condition(
+        lambda w: (
+            (w.took == w.k2 * (w.prompts + w.done) + w.c2 * w.batch + w.c3)
+            & (w.prefill == w.k1 * (w.there + w.prompt) + w.c1)
+        ),
+        aladdin.LINES_EXACT,
+    ),
+    relaxed=True,
+    attained=_last_moment,
+)
+def token_times_kept(
+    w: SimpleNamespace,
+    within: Any = limits.decode_slack,
+    least: Any = limits.least_saved,
+    together: Any = limits.one_step,
+    slack: str = "earned",
+) -> Shown:
+    """Any request of a worker; in the iteration under way one more comes to `there` tokens of new prompts.
+
+    `others` is the least that other requests have saved.  A request with its first token has n = 1 and no time has
+    passed, so all that follows is a step: an iteration, or one and the prefill after it.
+    """
+    p = _lines(w)
+    context = limits.context_cost(w.prompts, w.foreseen, w.gamma)
+    if within(p, w.theta, w.target, w.batch, context) < 0:
+        return {}
+    room, own = w.target - w.c3 - w.c2 * w.batch, w.target * (w.clock - w.start - 1) - (w.now - w.first)
+    shown = {
+        "context is at most what is counted": 100 * (w.prompts + w.done) <= context,
+        "so is its time": 100 * (w.k2 * (w.prompts + w.done)) <= w.k2 * context,
+        "theta takes no more than all": w.theta * room <= 100 * room,
+        "the iteration is within the target": w.took <= w.target,
+        "an iteration keeps it in time": w.begun + w.took - w.first <= w.target * (w.clock - w.start),
+    }
+    kept = limits.saved_from(slack, w.theta, w.target, w.start, w.first)
+    saved = limits.saved_now(w.theta, w.target, kept, w.clock, w.now)
+    new_tokens, all_saved = w.there + w.prompt, least(saved if saved <= w.others else w.others, w.waiting)
+    if limits.stall_slack(p, new_tokens, all_saved) < 0:
+        return shown
+    if not together(w.step_tokens, w.there, w.prompt):
+        return shown
+    return shown | {
+        "no request of an earlier heartbeat waits": w.waiting == 0,
+        "all prompts fit in a step": (w.there == 0) | (new_tokens <= w.step_tokens),
+        "what it has saved is its own": saved == w.theta * own,
+        "the least is not more": 100 * w.prefill <= w.theta * own,
+        "it has saved something": own >= 0,
+        "theta of it is no more than it": w.theta * own <= 100 * own,
+        "the prefill takes no more than that": w.prefill <= own,
+        "the prefill keeps it in time": w.begun + w.took + w.prefill - w.first <= w.target * (w.clock - w.start),
+        "so it does without an iteration": w.now + w.prefill - w.first <= w.target * (w.clock - w.start - 1),
+    }
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +299,7 @@ def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
         never_passed(),
         peaks_hold(),
         iterations_within(),
+        token_times_kept(),
         mean_iteration(),
         errors_kept(),
         groups_together(),
@@ -231,6 +323,12 @@ def bugs() -> tuple[Bug, ...]:
         Bug("only its own end is looked at", never_passed(_own_end_only)),
         Bug("half a peak is reserved", peaks_hold(lambda capacity, reserved, peak: 2 * (capacity - reserved) - peak)),
         Bug("the new request itself is not counted", iterations_within(_without_requests)),
+        Bug(
+            "requests without a first token are left out, as printed",
+            token_times_kept(least=lambda saved, waiting: saved),
+        ),
+        Bug("prompts of one heartbeat take two steps", token_times_kept(together=lambda *_: True)),
+        Bug("a request is granted a target for its first token, as printed", token_times_kept(slack="printed")),
         Bug("the new request itself is not counted", mean_iteration(_without_requests)),
         Bug("the target's error stays as it was", errors_kept(lambda source, target, size: (source - size, target))),
         Bug(

@@ -32,6 +32,8 @@ _HEARTBEATS = st.fixed_dictionaries(
         "reserve": st.sampled_from(("lock-step", "peaks")),
         "capacity": st.integers(20, 120),
         "clock": st.just(5),
+        "step_tokens": st.integers(10, 60),
+        "few": st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 5)),
         "workers": st.lists(_PRESENT, max_size=2),
         "coming": st.lists(st.builds(lambda r, due: (*r, due), _REQUEST, st.integers(0, 300)), max_size=4),
     }
@@ -39,13 +41,19 @@ _HEARTBEATS = st.fixed_dictionaries(
 
 
 @sampled(aladdin.P_ALD_1, _HEARTBEATS, drawn=400)
-def placements_hold(w: SimpleNamespace, kind: type[aladdin.PlacementBatch] = aladdin.PlacementBatch) -> Shown:
+def placements_hold(
+    w: SimpleNamespace,
+    kind: type[aladdin.PlacementBatch] = aladdin.PlacementBatch,
+    rules: type[aladdin.Rules] = aladdin.Rules,
+) -> Shown:
     """Workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
     k1, c1, k2, c2, c3 = w.lines
     p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
-    rules = aladdin.Rules(p, w.target, w.theta, w.gamma, "normalised", w.reserve)
-    rows = [_row(rules, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
-    batch = kind(rules, rows)
+    few = ((w.few[0], Performance(k1, c1, k2, min(c2, w.few[1]), min(c3, w.few[2]))),)
+    aims = w.target, w.theta, w.gamma
+    held = rules(p, *aims, "normalised", w.reserve, step_tokens=w.step_tokens, few=few)
+    rows = [_row(held, i, w.capacity, w.clock, there) for i, there in enumerate((*w.workers, ()))]
+    batch = kind(held, rows)
     shown: dict[str, bool] = {}
     there = [[*map(tuple, each)] for each in (*w.workers, ())]
     for prompt, output, due in w.coming:
@@ -54,7 +62,7 @@ def placements_hold(w: SimpleNamespace, kind: type[aladdin.PlacementBatch] = ala
         if row is not None:
             batch.take(row, wanted)
             there[row].append((prompt, output, w.clock, due))
-            shown |= _kept(rules, w, there[row], rows[row].saved)
+            shown |= _kept(held, w, there[row], rows[row].saved)
     return shown
 
 
@@ -92,11 +100,13 @@ def _kept(rules: aladdin.Rules, w: SimpleNamespace, there: list[Any], saved: int
             sum(p.kv(prompt + k - start) for prompt, output, start in sizes if k <= start + output)
             for k in range(clock, clock + 40)
         ]
-    left = rules.theta_percent * (rules.tpot_ns - p.decode_constant_ns - p.request_ns * len(there))
+    lines = [p, *(near for most, near in rules.few if len(there) <= most)]
+    took = min(100 * (each.decode_constant_ns + each.request_ns * len(there)) for each in lines)
     return {
-        "(b)": p.context_token_ns * context <= left,
+        "(b)": rules.theta_percent * (100 * rules.tpot_ns - took) >= 100 * p.context_token_ns * context,
         "(c)": all(prefill <= each[3] for each in new),
         "(d)": 100 * prefill <= saved,
+        "in one step": len(new) <= 1 or sum(each[0] for each in new) <= w.step_tokens,
         "(e)": max(held) <= w.capacity,
     }
 
@@ -169,9 +179,13 @@ def claims() -> tuple[SampledClaim, ...]:
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     forgets = changed(aladdin.PlacementBatch, "_change", "self.context[row] += count * cost", "pass")
+    stepwise = changed(aladdin.PlacementBatch, "fitting", "if self.rules.step_tokens is not None and", "if False and")
+    near = changed(aladdin.Rules, "decode_slack", "np.where(batch <= most, ", "np.where(batch > 0, ")
     unlooked = changed(aladdin.PlacementBatch, "choose", "if self.has_memory(row, wanted):", "if True:")
     return (
         Bug("what was placed before in the heartbeat is not counted in (b)", placements_hold(forgets)),
+        Bug("prompts of one heartbeat are computed in several steps", placements_hold(stepwise)),
+        Bug("lines for few requests are taken for any number", placements_hold(rules=near)),
         Bug("memory is not looked at", placements_hold(unlooked)),
         Bug("a worker for each", near_the_optimum(lambda rules, wanted, capacity: tuple(range(len(wanted))))),
     )
@@ -231,6 +245,22 @@ def _in_time_by_c(w: SimpleNamespace) -> Shown:
         return {}
     waited = w.heartbeat_ms * _MS - w.after_ns
     return {"the first token is in time": waited + p.prefill_ns(1) <= w.ttft_ms * _MS}
+
+
+def _keeps_time_per_token(w: SimpleNamespace, kind: type[placement.Aladdin] = placement.AladdinPrinted) -> Shown:
+    """One worker; a request comes, and at the next heartbeat another one, before the first has its first token."""
+    lines = Performance(1_000 * w.token_us, 0, 0, 0, 1_000 * w.decode_us)
+    policy = kind(ttft_us=1_000 * w.ttft_ms, tpot_us=1_000 * w.tpot_ms, performance=lines)
+    state, load = policy.init(), WorkerLoad(0, 0, 0, 0, 10**5, 10**5)
+    stalled_ns, first_ns = 0, lines.prefill_ns(w.prompts[0])
+    for i, now_ns in enumerate((0, w.heartbeat_ms * _MS)):
+        state = policy.observe(state, Arrived(now_ns, NOWHERE, Request(i, 0, now_ns, Prompt(w.prompts[i]), w.output)))
+        plan, state = policy.decide(state, ClusterView(now_ns, (load,)))
+        # What comes while the first prompt is computed is computed next.
+        if i and plan.dispatches and now_ns < first_ns:
+            stalled_ns = lines.prefill_ns(w.prompts[i])
+    took_ns = stalled_ns + (w.output - 1) * lines.decode_ns(2, 0)
+    return {"it keeps its target per token": took_ns <= (w.output - 1) * w.tpot_ms * _MS}
 
 
 def _moves_keep_limits(w: SimpleNamespace) -> Shown:
@@ -321,5 +351,18 @@ def refutations() -> tuple[RefutedClaim, ...]:
             variant="Algorithm 2 as printed, which moves the output alone",
             instead=aladdin.P_ALD_6.id,
             text="a request of 900 + 10 tokens goes where 50 more would be too many, since 10 are counted",
+        ),
+        refuted(
+            "F-ALD-7",
+            "no prefill that (d) lets in makes a request miss its target per token",
+            "Aladdin, constraint (d)",
+            _keeps_time_per_token,
+            {"prompts": [1_000, 1_000], "output": 10, "token_us": 100, "decode_us": 20_000, "heartbeat_ms": 50}
+            | {"ttft_ms": 400, "tpot_ms": 30},
+            variant="(d) as printed, which looks at requests that have a first token alone",
+            instead=aladdin.P_ALD_9.id,
+            text="a prompt is computed for 100 ms; 50 ms later the worker gets another one, since no request there has "
+            "a first token that it could stall; it stalls the first one for 100 ms, whose 9 further tokens take 280 "
+            "of 270 ms",
         ),
     )
