@@ -27,6 +27,11 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
     kv_tokens: int
     since: int = 0
 
+    @property
+    def prefix_was_cached(self) -> bool:
+        """Whether what it shares with a group was cached when it was let in."""
+        return self.entry.prefix_is_cached(self.entry.context_tokens - self.extend_tokens)
+
     def promoted_steps(self, steps: int) -> int | None:
         """For how many steps it has run since it was let in promoted, None if it was not."""
         return steps - self.since if self.entry.promoted else None
@@ -107,14 +112,17 @@ def steps_of(queue: Queue) -> int:
 
 
 def prefix_is_computed(order: Order, state: AnyLocalState, entry: QueuedRequest) -> bool:
-    """Whether the entry waits for a running prefill that computes the block it needs next.  O(prefills under way)."""
+    """Whether the entry waits for a running prefill that computes the block it needs next.  O(prefills under way).
+
+    One that shares a prefix with a group waits for no more than that.
+    """
     prompt = entry.request.prompt
     if not state.computing or not prompt.keys or not isinstance(order, FollowsCache) or not order.waits_for_prefix:
         return False
     matches = state.queue.extension(CacheMatches)
     assert matches is not None
     _, blocks = matches.stops[entry.request.id]
-    if blocks >= prompt.reusable_blocks:
+    if blocks >= prompt.reusable_blocks or entry.prefix_is_cached(blocks * prompt.block_tokens):
         return False
     prefix = prompt.keys[: (blocks + 1) * KEY_BYTES]
     return any(other.keys.startswith(prefix) for other in state.computing.values())
