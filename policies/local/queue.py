@@ -245,18 +245,23 @@ def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[
             prefix_tokens = cached[each.request.id]
         entries[each.request.id] = replace(each, place=place, prefix_tokens=prefix_tokens)
     queue = replace(queue, entries=entries.finish())
+    return ranked_anew(replace(queue, extensions=queue.extended(Grouped(queue.arrivals))), order, grouped)
+
+
+def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
+    """The queue with the score that the order gives to each request now.  O(n log n) for n waiting."""
+    matches = queue.extension(CacheMatches)
     scores: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
-    for each in waiting:
-        request_id = each.request.id
-        score = score_of(order.rank_queued(queue.entries[request_id], cached[request_id]), each.age)
+    for request_id, each in queue.entries.items():
+        cached = 0 if matches is None else matches.cached_tokens(each.request)
+        score = score_of(order.rank_queued(each, cached), each.age)
         scores[request_id] = score
         queues.setdefault(each.request.client if grouped else 0, []).append(score)
     anew = replace(
         queue,
         scores=Map(scores),
         queues=Map({group: SortedTuple.from_sorted(sorted(line)) for group, line in queues.items()}),
-        extensions=queue.extended(Grouped(queue.arrivals)),
     )
     return with_heads(anew, order, queues)
 
