@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from immutables import Map
-from msgspec.structs import replace
 
+from fairsched.model.events import Finished
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import StateError
 from fairsched.model.worker import WorkerState
@@ -69,8 +68,9 @@ def test_former_groups_are_made_anew() -> None:
     policy.check(restored)
     assert len(restored.queue.entries) == 7
     assert {queued.place for queued in restored.queue.entries.values()} == {NO_PLACE}
-    view = WorkerState(0, 30).view(0)
-    _, decided = policy.decide(replace(restored, flights=Map(), computing=Map()), view)
+    for request_id, flight in restored.flights.items():
+        restored = policy.observe(restored, Finished(0, 0, request_id, flight.entry.request.client, 3))
+    _, decided = policy.decide(restored, WorkerState(0, 30).view(0))
     policy.check(decided)
     assert NO_PLACE not in {queued.place for queued in decided.queue.entries.values()}
 
