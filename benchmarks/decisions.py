@@ -36,7 +36,7 @@ from fairsched.policies.catalog import (
 from fairsched.policies.gates import AnyGate, DeficitGate, HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.queue import regrouped
-from fairsched.policies.orders import ShortestRemaining
+from fairsched.policies.orders import QueuedRequest, ShortestRemaining
 from fairsched.policies.orders.abilities import Regroups
 
 TOOLS = 1_500
@@ -120,14 +120,18 @@ def preble() -> None:
     line(f"Preble admits {len(plan.admit)} of 10,000", us, beside)
 
 
+def _not_computed(queued: QueuedRequest) -> bool:
+    return False
+
+
 def batchllm(policy: ComposedPolicy) -> None:
     """Prefix groups at 10,000 waiting: making them, and a decision afterwards."""
     policy = attrs.evolve(policy, batching=Chunked(1 << 21, 32))
     state = loaded(policy, 10_000, 1_000)
     order, grouped = policy.order, policy.gate.grouped
     assert isinstance(order, Regroups)
-    line(f"{policy.name} groups 10,000", timed(lambda: regrouped(state.queue, order, grouped), 5))
-    state = msgspec.structs.replace(state, queue=regrouped(state.queue, order, grouped))
+    line(f"{policy.name} groups 10,000", timed(lambda: regrouped(state.queue, order, grouped, _not_computed), 5))
+    state = msgspec.structs.replace(state, queue=regrouped(state.queue, order, grouped, _not_computed))
     full = WorkerState(0, 132_000, promised=132_000).view(0)
     line("  decide, nothing fits", timed(lambda: policy.decide(state, full)))
     view = WorkerState(0, 10_000_000).view(0)

@@ -6,6 +6,7 @@ as they grow ("optimistic", with preemption by recompute) is the rule's `reserve
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import attrs
@@ -50,16 +51,42 @@ P_FC_1 = Theorem(
 )
 
 
-class Batch:
-    """A step being filled: `chunks` so far, whether running requests `decode`, and what is left of the budgets."""
+NO_REQUESTS: frozenset[int] = frozenset()
 
-    __slots__ = ("chunks", "decode", "seats", "tokens")
+
+class Batch:
+    """A step being filled: `chunks` so far, whether running requests `decode`, and what is left of the budgets.
+
+    `postponed` prefills are under way too, and go on when requests whose prefix is cached have entered (`resume`).
+    """
+
+    __slots__ = ("chunks", "decode", "postponed", "seats", "tokens")
 
     def __init__(self, chunks: list[tuple[int, int]], tokens: int, seats: int) -> None:
         self.chunks = chunks
         self.tokens = tokens
         self.seats = seats
         self.decode = True
+        self.postponed: Sequence[tuple[int, int]] = ()
+
+    def resume(self) -> None:
+        """Postponed prefills take what is left of the tokens.  O(those that do)."""
+        if self.postponed:
+            chunks, self.tokens = chunks_of(self.postponed, self.tokens)
+            self.chunks += chunks
+            self.postponed = ()
+
+
+def chunks_of(prefilling: Sequence[tuple[int, int]], tokens: int) -> tuple[list[tuple[int, int]], int]:
+    """Chunks of (request, remaining tokens) in order, as far as so many tokens go, and what is left of those."""
+    chunks = []
+    for request_id, remaining in prefilling:
+        if tokens <= 0:
+            break
+        chunk = min(remaining, tokens)
+        chunks.append((request_id, chunk))
+        tokens -= chunk
+    return chunks, tokens
 
 
 @attrs.frozen
@@ -68,6 +95,8 @@ class Batching(ABC):
 
     name: ClassVar[str]
     theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE, P_NP_1, P_FC_1)
+    prefixes_last: ClassVar[bool] = False
+    """Whether prefixes that others wait for go on after requests whose prefix is cached have entered."""
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
     """Budget of a step: tokens to prefill and requests to decode."""
@@ -77,8 +106,11 @@ class Batching(ABC):
     """Whether an admission reserves memory for its whole declared output, or outputs grow into free memory."""
 
     @abstractmethod
-    def open(self, view: WorkerView) -> Batch:
-        """Begin a step: continue what is under way.  O(requests that are prefilling)."""
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+        """Begin a step: continue what is under way.  O(requests that are prefilling).
+
+        With `prefixes_last`, of the requests that are prefilling `prefixes` have none cached yet.
+        """
 
     @abstractmethod
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
@@ -117,15 +149,8 @@ class Chunked(Batching):
 
     name: ClassVar[str] = "chunked"
 
-    def open(self, view: WorkerView) -> Batch:
-        tokens = self.max_batched_tokens - view.decoding
-        chunks = []
-        for request_id, remaining in view.prefilling:
-            if tokens <= 0:
-                break
-            chunk = min(remaining, tokens)
-            chunks.append((request_id, chunk))
-            tokens -= chunk
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+        chunks, tokens = chunks_of(view.prefilling, self.max_batched_tokens - view.decoding)
         return Batch(chunks, tokens, self.max_running - view.running)
 
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
@@ -142,7 +167,7 @@ class IterationLevel(Batching):
 
     name: ClassVar[str] = "iteration-level"
 
-    def open(self, view: WorkerView) -> Batch:
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         return Batch(list(view.prefilling), 0, self.max_running - view.running)
 
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
@@ -159,7 +184,7 @@ class EagerPrefill(Batching):
 
     name: ClassVar[str] = "eager-prefill"
 
-    def open(self, view: WorkerView) -> Batch:
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         batch = Batch(list(view.prefilling), self.max_batched_tokens, self.max_running - view.running)
         batch.decode = not batch.chunks
         return batch
@@ -186,7 +211,7 @@ class RequestLevel(IterationLevel):
     def vacate(self, batch: Batch) -> None:
         """No request enters before the batch is over."""
 
-    def open(self, view: WorkerView) -> Batch:
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         return Batch(list(view.prefilling), 0, 0 if view.running else self.max_running)
 
 
@@ -203,10 +228,11 @@ P_BL_4 = Theorem(
 class MemoryCentric(Chunked):
     """BatchLLM's rule: chunked prefill of as many requests as KV holds up to a threshold; they are not counted.
 
-    Source: BatchLLM, section on token batching.  Each step takes the decodes, then chunks of prompts
-    whose prefix is computed, then chunks of prefixes; which of those is next is for the order
-    (`policies.offline.batchllm`). The paper gives no threshold: here 90 % of the capacity.  What outputs come to is
-    reserved or, when they grow, taken out first; a request that needs more than the threshold runs alone.
+    Source: BatchLLM, section on token batching.  Each step takes the decodes, then chunks of prompts whose prefix is
+    cached, those under way first, then chunks of prefixes, again those under way first; which of them is next is for
+    the order (`policies.offline.batchllm`).  A prefix is computed as part of the first prompt of its group.  The paper
+    gives no threshold: here 90 % of the capacity.  What outputs come to is reserved or, when they grow, taken out
+    first; a request that needs more than the threshold runs alone.
     """
 
     name: ClassVar[str] = "memory-centric"
@@ -215,6 +241,17 @@ class MemoryCentric(Chunked):
     max_running: int = attrs.field(default=1_000_000, validator=positive)
     kv_threshold_percent: int = attrs.field(default=90, validator=percent)
     """How much of the KV capacity may be in use while more than one request runs."""
+    prefixes_last: ClassVar[bool] = True
+
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+        if not prefixes:
+            return super().open(view)
+        chunks, tokens = chunks_of(
+            [pair for pair in view.prefilling if pair[0] not in prefixes], self.max_batched_tokens - view.decoding
+        )
+        batch = Batch(chunks, tokens, self.max_running - view.running)
+        batch.postponed = [pair for pair in view.prefilling if pair[0] in prefixes]
+        return batch
 
     def withheld(self, kv_capacity_tokens: int) -> int:
         return kv_capacity_tokens * (100 - self.kv_threshold_percent) // 100

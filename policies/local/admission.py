@@ -15,10 +15,19 @@ from fairsched.policies.orders import QueuedRequest
 from fairsched.policies.orders.abilities import NO_MATCHES, CacheMatches, Columns, Matches, Ranking, RanksQueue, Swaps
 
 LOOKAHEAD = 64
-"""Without a gate, how many requests that wait for a prefix being computed are passed over in one decision."""
+"""Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for
+the next that enters."""
 
 DECODE_ONLY = StepPlan(valid_steps=None)
 """Nothing waits and nothing is being prefilled: decode until something happens."""
+
+
+def opened(policy: Composition, state: AnyLocalState, view: WorkerView) -> Batch:
+    """The batch of the next step, with what is under way.  O(requests that are prefilling)."""
+    if not policy.batching.prefixes_last or not view.prefilling:
+        return policy.batching.open(view)
+    prefixes = frozenset(i for i, _ in view.prefilling if not state.flights[i].prefix_was_cached)
+    return policy.batching.open(view, prefixes)
 
 
 class AdmissionPass:
@@ -67,6 +76,9 @@ class AdmissionPass:
             if group == NO_GROUP:
                 break
             entry = self._head(group)
+            if batch.postponed and (entry is None or not self._prefix_is_cached(entry)):
+                batch.resume()
+                continue
             if entry is not None and not self._capped(group, entry):
                 if not self._admit(entry):
                     break
@@ -117,6 +129,10 @@ class AdmissionPass:
             if not prefix_is_computed(self.order, self.state, entry):
                 return entry
         return None
+
+    def _prefix_is_cached(self, entry: QueuedRequest) -> bool:
+        matches = self.state.queue.extension(CacheMatches)
+        return matches is not None and entry.prefix_is_cached(matches.cached_tokens(entry.request))
 
     def _capped(self, group: int, entry: QueuedRequest) -> bool:
         return self.turn.capped(group, entry.context_tokens + entry.output_tokens_left)
@@ -188,6 +204,7 @@ class AdmissionPass:
 
 def step_plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int | None) -> StepPlan:
     """The plan of a filled batch; with chunks it holds for one step only."""
+    batch.resume()
     chunks = tuple(batch.chunks)
     return StepPlan((), admissions, chunks, batch.decode, 1 if chunks else valid_steps)
 
@@ -208,7 +225,7 @@ def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, fr
     order, gate, batching = policy.order, policy.gate, policy.batching
     entry = state.queue.entries[request_id]
     client = entry.request.client
-    batch = batching.open(view)
+    batch = opened(policy, state, view)
     admissions = AdmissionPass(policy, state, view, batch, free)
     turn = admissions.turn
     chosen = turn.choose(admissions.heads)

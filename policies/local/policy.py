@@ -7,6 +7,7 @@ theorem of a gate holds for any order.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -19,10 +20,10 @@ from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
-from fairsched.policies.batching import Batch, Batching, Chunked
+from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
 from fairsched.policies.gates import NO_LEDGER, AnyGate, Ledger, OpenGate, check_ledger, computed, evicted
 from fairsched.policies.guarantees import GateGuarantee
-from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, step_plan, wait_reason
+from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.queue import (
     Queue,
@@ -30,12 +31,21 @@ from fairsched.policies.local.queue import (
     after_insertion,
     after_steps,
     check_queue,
+    groups_due,
     join,
     leave,
     regrouped,
     with_groups,
 )
-from fairsched.policies.local.state import AnyLocalState, LocalState, document_of, enter, group_of, state_of
+from fairsched.policies.local.state import (
+    AnyLocalState,
+    LocalState,
+    document_of,
+    enter,
+    group_of,
+    prefix_is_computed,
+    state_of,
+)
 from fairsched.policies.local.swapping import swapping_step
 from fairsched.policies.orders import Order, QueuedRequest
 from fairsched.policies.orders.abilities import Promotes, Regroups, Swaps, preempts, waits_for_prefix
@@ -84,7 +94,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     @property
     def ignored(self) -> frozenset[type]:
-        """Decode steps matter to gates that charge and orders that promote, prefills to who groups or waits for them.
+        """Decode steps matter to gates that charge and orders that promote, prefills to orders that wait for them.
 
         Nothing is ignored where `observe` is another one.
         """
@@ -92,7 +102,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if type(self).observe is not ComposedPolicy.observe or type(self.gate) is not OpenGate:
             return frozenset()
         decoded = () if isinstance(order, Promotes) else (events.Decoded,)
-        prefilled = () if isinstance(order, Regroups) or waits_for_prefix(order) else (events.Prefilled,)
+        prefilled = () if waits_for_prefix(order) else (events.Prefilled,)
         return frozenset((*decoded, *prefilled))
 
     def init(self) -> AnyLocalState:
@@ -122,7 +132,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         optimistic = batching.reserve == "optimistic"
         if not waits and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
-        batch = batching.open(view)
+        batch = opened(self, state, view)
         free = self._free(view, batch)
         if free < 0 and optimistic:
             return self._preempt(state, view, batch, -free)
@@ -132,6 +142,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if not displaces and (not waits or not batching.first_chunk(batch, 1)):
             return step_plan(batch, (), growth_steps(view, batching) if optimistic else None), state
         plan, decided = AdmissionPass(self, state, view, batch, free).run()
+        if plan.admit and groups_due(state.queue, self.order):
+            regrouped = self._regrouped(state)
+            plan, decided = AdmissionPass(self, regrouped, view, opened(self, state, view), free).run()
+            return plan, decided if plan.admit else state
         if plan.admit or not displaces:
             return plan, decided
         return displaced(self, state, view, free) or (undisplaced(self, state, view, plan), state)
@@ -141,7 +155,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         free = view.kv_free_tokens - self.batching.withheld(view.kv_capacity_tokens)
         if self.batching.reserve == "static":
             return free
-        prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in batch.chunks)
+        chunks = batch.chunks + chunks_of(batch.postponed, batch.tokens)[0]
+        prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in chunks)
         return free - prefilled - (view.growing if batch.decode else 0)
 
     def _preempt(
@@ -149,6 +164,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     ) -> tuple[StepPlan, AnyLocalState]:
         """Take the youngest out, one by one, until this step's output fits; no request enters in such a step."""
         victims: list[int] = []
+        batch.resume()
         chunked = {request_id for request_id, _ in batch.chunks}
         for _, request_id in reversed(view.running_ranks):
             if short <= 0 or len(victims) == view.running - 1:
@@ -180,12 +196,20 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
     def _admitted(self, state: AnyLocalState, event: events.Admitted) -> AnyLocalState:
+        if groups_due(state.queue, self.order):
+            state = self._regrouped(state)
         turn = self.gate.begin(state.gate, state.queue.heads)
         turn.choose(state.queue.heads)
         entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
         state = enter(self, state, turn, entry, event.extend_tokens, cache, cut)
         return replace(state, gate=self.gate.after(state.gate, turn))
+
+    def _regrouped(self, state: AnyLocalState) -> AnyLocalState:
+        """The state with waiting requests grouped anew, as they are before a decision's first admission."""
+        assert isinstance(self.order, Regroups)
+        computed = partial(prefix_is_computed, self.order, state)
+        return replace(state, queue=regrouped(state.queue, self.order, self.gate.grouped, computed))
 
     def _settled(self, state: AnyLocalState, event: events.Settled) -> AnyLocalState:
         flight = state.flights[event.request_id]
@@ -197,15 +221,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return replace(state, gate=gate, flights=state.flights.set(event.request_id, settled))
 
     def _prefilled(self, state: AnyLocalState, event: events.Prefilled) -> AnyLocalState:
-        """The end of a step that computed a prompt is when those who wait may be ranked together."""
-        order, queue, computing = self.order, state.queue, state.computing
-        if isinstance(order, Regroups):
-            queue = regrouped(queue, order, self.gate.grouped)
-        if not event.remaining_tokens and event.request_id in computing:
-            computing = computing.delete(event.request_id)
-        elif queue is state.queue:
+        if event.remaining_tokens or event.request_id not in state.computing:
             return state
-        return replace(state, queue=queue, computing=computing)
+        return replace(state, computing=state.computing.delete(event.request_id))
 
     def _decoded(self, state: AnyLocalState, event: events.Decoded) -> AnyLocalState:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
@@ -236,7 +254,14 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def requeued(self, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
         """A running request waits again, at its old age, with `decoded` more tokens to recompute."""
         entry = state.flights[request_id].entry
-        entry = QueuedRequest(entry.request, entry.age, entry.generated_tokens + decoded, entry.position)
+        entry = QueuedRequest(
+            entry.request,
+            entry.age,
+            entry.generated_tokens + decoded,
+            entry.position,
+            place=entry.place,
+            prefix_tokens=entry.prefix_tokens,
+        )
         return self._join(self._out(state, request_id), entry)
 
     def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
@@ -314,7 +339,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
-        return wait_reason(self, state, view, self._free(view, self.batching.open(view)), request_id)
+        return wait_reason(self, state, view, self._free(view, opened(self, state, view)), request_id)
 
     def check(self, state: AnyLocalState) -> None:
         """Every invariant of the gate, the queue and the cache."""

@@ -9,7 +9,7 @@ What an order's abilities keep beside that is in `extensions`: they are told of 
 may choose another head of a group than its best request.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from fairsched.model.request import Prompt
 from fairsched.policies.orders import (
     AGE_BITS,
     AGE_MASK,
+    NO_PLACE,
     Order,
     QueuedRequest,
     QueueExtension,
@@ -71,10 +72,16 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
         return lines is not None and isinstance(order, LimitsBypass) and lines.due(order, group, self.entries, self.ids)
 
     def ranked(self, group: int) -> Iterator[QueuedRequest]:
-        """The group's requests from the best score down."""
-        queue = self.queues.get(group)
-        for score in reversed(queue) if queue is not None else ():
-            yield self.entries[self.ids[AGE_MASK - (score & AGE_MASK)]]
+        """The requests of a group that is not empty, from the best score down, and one for each prefix that is shared.
+
+        O(log n) each: of requests that share a prefix which is not cached only the oldest can be next.
+        """
+        queue = self.queues[group]
+        score: int | None = queue.last()
+        while score is not None:
+            queued = self.entries[self.ids[AGE_MASK - (score & AGE_MASK)]]
+            yield queued
+            score = queue.below(score if queued.place == NO_PLACE else score >> AGE_BITS << AGE_BITS)
 
     def extension(self, kind: type[Extension]) -> Extension | None:
         """What the ability of that kind keeps; None if the order has no such ability."""
@@ -207,34 +214,54 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
     return with_heads(queue, order, touched)
 
 
-def regrouped(queue: Queue, order: Regroups, grouped: bool) -> Queue:
-    """The queue in which each request has the rank that the order finds for all together; the same if that is not due.
+def groups_due(queue: Queue, order: Order) -> bool:
+    """Whether the order groups waiting requests, and says that it is time.  O(1)."""
+    if not isinstance(order, Regroups):
+        return False
+    kept = queue.extension(Grouped)
+    return kept is not None and order.regroups(len(queue.entries), queue.arrivals - kept.grouped)
+
+
+def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[QueuedRequest], bool]) -> Queue:
+    """The queue with waiting requests in new groups, but for those in a group whose prefix is cached or `computed` now.
 
     O(n log n) for n waiting, and what the order itself takes.
     """
-    kept = queue.extension(Grouped)
-    assert kept is not None
-    if not order.regroups(len(queue.entries), queue.arrivals - kept.grouped):
-        return queue
+    matches = queue.extension(CacheMatches)
     waiting = sorted(queue.entries.values(), key=lambda queued: queued.age)
-    together = order.ranks_together([queued.request for queued in waiting])
-    if together is None:
-        matches = queue.extension(CacheMatches)
-        cached = [0 if matches is None else matches.cached_tokens(queued.request) for queued in waiting]
-        ranks = [order.rank_queued(*each) for each in zip(waiting, cached, strict=True)]
-    else:
-        ranks = together.tolist()
+    cached = {each.request.id: 0 if matches is None else matches.cached_tokens(each.request) for each in waiting}
+    loose = [
+        each
+        for each in waiting
+        if each.place == NO_PLACE or not (each.prefix_is_cached(cached[each.request.id]) or computed(each))
+    ]
+    together = order.groups_together([each.request for each in loose])
+    alone = [NO_PLACE] * len(loose), [0] * len(loose)
+    places, prefixes = alone if together is None else (together[0].tolist(), together[1].tolist())
+    entries = queue.entries.mutate()
+    for each, place, prefix_tokens in zip(loose, places, prefixes, strict=True):
+        if place != NO_PLACE and not prefix_tokens:
+            # Alone in its group, it shares what is cached with requests that came before.
+            prefix_tokens = cached[each.request.id]
+        entries[each.request.id] = replace(each, place=place, prefix_tokens=prefix_tokens)
+    queue = replace(queue, entries=entries.finish())
+    return ranked_anew(replace(queue, extensions=queue.extended(Grouped(queue.arrivals))), order, grouped)
+
+
+def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
+    """The queue with the score that the order gives to each request now.  O(n log n) for n waiting."""
+    matches = queue.extension(CacheMatches)
     scores: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
-    for queued, rank in zip(waiting, ranks, strict=True):
-        score = score_of(rank, queued.age)
-        scores[queued.request.id] = score
-        queues.setdefault(queued.request.client if grouped else 0, []).append(score)
+    for request_id, each in queue.entries.items():
+        cached = 0 if matches is None else matches.cached_tokens(each.request)
+        score = score_of(order.rank_queued(each, cached), each.age)
+        scores[request_id] = score
+        queues.setdefault(each.request.client if grouped else 0, []).append(score)
     anew = replace(
         queue,
         scores=Map(scores),
         queues=Map({group: SortedTuple.from_sorted(sorted(line)) for group, line in queues.items()}),
-        extensions=queue.extended(Grouped(queue.arrivals)),
     )
     return with_heads(anew, order, queues)
 

@@ -11,9 +11,9 @@ from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
 from fairsched.policies.batching import Batching
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered
-from fairsched.policies.local.queue import Queue, after_insertion, leave, with_heads
-from fairsched.policies.orders import Order, QueuedRequest
-from fairsched.policies.orders.abilities import BypassLines, CacheMatches, FollowsCache, Promotes, Promotions
+from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
+from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest
+from fairsched.policies.orders.abilities import BypassLines, CacheMatches, FollowsCache, Promotes, Promotions, Regroups
 
 G = TypeVar("G")
 
@@ -26,6 +26,11 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
     extend_tokens: int
     kv_tokens: int
     since: int = 0
+
+    @property
+    def prefix_was_cached(self) -> bool:
+        """Whether what it shares with a group was cached when it was let in."""
+        return self.entry.prefix_is_cached(self.entry.context_tokens - self.extend_tokens)
 
     def promoted_steps(self, steps: int) -> int | None:
         """For how many steps it has run since it was let in promoted, None if it was not."""
@@ -107,14 +112,17 @@ def steps_of(queue: Queue) -> int:
 
 
 def prefix_is_computed(order: Order, state: AnyLocalState, entry: QueuedRequest) -> bool:
-    """Whether the entry waits for a running prefill that computes the block it needs next.  O(prefills under way)."""
+    """Whether the entry waits for a running prefill that computes the block it needs next.  O(prefills under way).
+
+    One that shares a prefix with a group waits for no more than that.
+    """
     prompt = entry.request.prompt
     if not state.computing or not prompt.keys or not isinstance(order, FollowsCache) or not order.waits_for_prefix:
         return False
     matches = state.queue.extension(CacheMatches)
     assert matches is not None
     _, blocks = matches.stops[entry.request.id]
-    if blocks >= prompt.reusable_blocks:
+    if blocks >= prompt.reusable_blocks or entry.prefix_is_cached(blocks * prompt.block_tokens):
         return False
     prefix = prompt.keys[: (blocks + 1) * KEY_BYTES]
     return any(other.keys.startswith(prefix) for other in state.computing.values())
@@ -156,6 +164,9 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
     queue = replace(queue, extensions=extensions)
     # The budget may be another one now.
     queue = with_heads(queue, order) if counted in wanted else queue
+    if isinstance(order, Regroups):
+        # A former version may have ranked otherwise.
+        queue = ranked_anew(queue, order, gate.grouped)
     ledger = (restored.ledger or NO_LEDGER) if gate.charging.splits else None
     return replace(restored, queue=queue, ledger=ledger)
 
@@ -176,7 +187,29 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}
     kept: dict[str, Any] = queue["extensions"]
+    entries, flights = _without_groups(queue.get("entries")), _without_groups(state.get("flights"), "entry")
+    if entries is not None or flights is not None:
+        kept = {**kept, "Grouped": {"grouped": 0}}
+        queue = {**queue, "entries": queue["entries"] if entries is None else entries}
+        state = {**state, "flights": state["flights"] if flights is None else flights}
     return {**document, "state": {**state, "queue": {**queue, "extensions": []}}}, kept
+
+
+def _without_groups(pairs: Any, within: str | None = None) -> list[Any] | None:
+    """Pairs of (request, its entry or a flight with that `within`) where entries say that they are in no group of a
+    prefix; None where they say in which already, and for what are no such pairs."""
+    if not isinstance(pairs, list) or not pairs:
+        return None
+    filled = []
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], dict):
+            return None
+        entry = pair[1] if within is None else pair[1].get(within)
+        if not isinstance(entry, dict) or "place" in entry:
+            return None
+        entry = {**entry, "place": NO_PLACE, "prefix_tokens": 0}
+        filled.append([pair[0], entry if within is None else {**pair[1], within: entry}])
+    return filled
 
 
 def _upgraded(state: dict[str, Any]) -> dict[str, Any]:

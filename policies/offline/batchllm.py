@@ -4,11 +4,12 @@ Paper: "BatchLLM: Optimizing Large Batched LLM Inference with Global Prefix Shar
 Batching".  Groups are exact here (`policies.offline.prefix_groups`), the paper's greedy ones by name; which group
 goes first is `group_places`, how much a step does is `MemoryCentric`'s.
 
-Rule.  Waiting requests are grouped together when an eighth of them, and one at least, came since the last time, and
-only if so many wait (`backlog_min`) and the groups save that share of their prompts (`saving_min_percent`).  Then
-groups go in their order, and each from its oldest; later requests go behind, the longest cached prefix first, and so
-do all requests where there are no groups.  Of several that share a prefix that is not cached, the first computes it and
-the others wait for it.
+Rule.  Before the first admission of a decision waiting requests are grouped, if an eighth of them, and one at least,
+came since the last time, and only if so many wait (`backlog_min`) and the groups save that share of their prompts
+(`saving_min_percent`).  Requests whose group's prefix is cached go first, and stay in their group; then groups go in
+their order, and each from its oldest; later requests go behind, the longest cached prefix first, and so do all requests
+where there are no groups.  Of several that share a prefix that is not cached, the first computes it and the others wait
+for it.
 
 Assumptions: none.  Theorems: P-BL-1 to 3 about groups, P-BL-4 about memory; to clients nothing, and a group that is
 always last waits for ever while others come: with a bypass budget D-request (`policies.orders.abilities.bypass`).
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
+import numpy as np
 
 from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
@@ -35,24 +37,27 @@ from fairsched.policies.offline.prefix_groups import (
     groups_by,
 )
 from fairsched.policies.offline.tree import tree_of
+from fairsched.policies.orders import NO_PLACE, QueuedRequest
 from fairsched.policies.orders.abilities import FollowsCache, LimitsBypass, Regroups, bypass_budget_field
 from fairsched.policies.validators import one_of, percent, positive
 
-ALONE_MAX = TOKENS_MAX // 2
+ALONE_MAX = 0
 """Ranks above this are of groups, the others of requests by what is cached of them."""
+NOT_CACHED_MAX = TOKENS_MAX // 2
+"""Ranks above this are of requests whose group's prefix is cached."""
 JOINED_SHARE = 8
 """Groups are made when one in so many came since."""
 
 
 @attrs.frozen
 class PrefixGroupOrder(FollowsCache, Regroups, LimitsBypass):
-    """Group by group; requests in no group by cached tokens, to within 2."""
+    """First requests whose group's prefix is cached, then group by group, then others by cached tokens."""
 
     name: ClassVar[str] = "prefix-groups"
     waits_for_prefix: ClassVar[bool] = True
 
     backlog_min: int = attrs.field(default=2, validator=positive)
-    """Groups are made only while at least so many requests wait."""
+    """Groups are made only while at least so many requests wait, without those in groups whose prefix is computed."""
     saving_min_percent: int = attrs.field(default=0, validator=percent)
     """Groups are made only if they save at least this share of the prompt tokens that wait."""
     grouping: Grouping = attrs.field(default="exact", validator=one_of(*GROUPINGS))
@@ -67,17 +72,18 @@ class PrefixGroupOrder(FollowsCache, Regroups, LimitsBypass):
         return (*(THEOREMS if self.grouping == "exact" else ()), *super().theorems)
 
     def rank(self, request: Request, cached_tokens: int) -> int:
-        return min(cached_tokens // 2, ALONE_MAX)
+        return cached_tokens - TOKENS_MAX
 
-    def renewed(self, before: int, rank: int) -> int:
-        """A place in a group stands until groups are made again."""
-        return before if before > ALONE_MAX else rank
+    def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
+        if queued.place == NO_PLACE:
+            return self.rank(queued.request, cached_tokens)
+        return (TOKENS_MAX if queued.prefix_is_cached(cached_tokens) else NOT_CACHED_MAX) - queued.place
 
     def regroups(self, waiting: int, joined: int) -> bool:
         return JOINED_SHARE * joined >= max(waiting, 1)
 
-    def ranks_together(self, requests: Sequence[Request]) -> Ints | None:
-        """Ranks by the places of groups.  O(n log n), and comparisons of prompts by memcmp."""
+    def groups_together(self, requests: Sequence[Request]) -> tuple[Ints, Ints] | None:
+        """The places and prefixes of groups.  O(n log n), and comparisons of prompts by memcmp."""
         if len(requests) < self.backlog_min:
             return None
         tree = tree_of([request.prompt for request in requests])
@@ -86,8 +92,7 @@ class PrefixGroupOrder(FollowsCache, Regroups, LimitsBypass):
             return None
         places = group_places(tree, groups, self.group_order, [_outputs(request) for request in requests])
         # More groups than there are ranks share the last one.
-        ranks: Ints = TOKENS_MAX - places.clip(max=ALONE_MAX - 1)[groups.group_of]
-        return ranks
+        return np.minimum(places, NOT_CACHED_MAX - 1)[groups.group_of], groups.prefix_tokens[groups.group_of]
 
 
 def _outputs(request: Request) -> int:

@@ -4,6 +4,7 @@ from fairsched.policies.orders.ageing import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOr
 from fairsched.policies.orders.base import (
     AGE_BITS,
     AGE_MASK,
+    NO_PLACE,
     NO_POSITION,
     Order,
     QueuedRequest,
@@ -26,7 +27,7 @@ from fairsched.policies.orders.plain import Arrival, DownstreamLevels, LongestPr
 from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
 
 __all__ = [
-    "AGE_BITS", "AGE_MASK", "NO_POSITION", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DFS_1", "P_FS_1", "P_LAR_1",
+    "AGE_BITS", "AGE_MASK", "NO_PLACE", "NO_POSITION", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DFS_1", "P_FS_1", "P_LAR_1",
     "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "Arrival",
     "DfsWeightOrder", "DownstreamLevels", "LarryOrder", "LarryPrintedOrder", "LongestPrefix", "Order",
     "PriorityGroups", "QueueExtension", "QueuedRequest", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining",

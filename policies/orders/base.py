@@ -37,6 +37,8 @@ def score_of(rank: int, age: int) -> int:
 
 NO_POSITION = -1
 """The position of a request where there is no bypass budget, or that has not joined yet."""
+NO_PLACE = -1
+"""The place of a request that is in no group of requests that share a prefix."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
@@ -44,7 +46,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
 
     `age` counts arrivals, and `generated_tokens` is what a preemption left to compute again.  The KV of the first
     `kv_tokens` of its context came with it.  `position` is its position in its group's line under a bypass budget.
-    Under an order that promotes, it waits `since` that step, and may be `promoted`.
+    Under an order that promotes, it waits `since` that step, and may be `promoted`.  Under one that groups requests, it
+    shares its first `prefix_tokens` with the group at that `place`.
     """
 
     request: Request
@@ -54,6 +57,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     kv_tokens: int = 0
     since: int = 0
     promoted: bool = False
+    place: int = NO_PLACE
+    prefix_tokens: int = 0
 
     @property
     def context_tokens(self) -> int:
@@ -64,6 +69,10 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     def output_tokens_left(self) -> int:
         """Most output tokens that it may still produce."""
         return self.request.max_output_tokens - self.generated_tokens
+
+    def prefix_is_cached(self, cached_tokens: int) -> bool:
+        """Whether it shares a prefix, and all of that is among so many cached tokens."""
+        return 0 < self.prefix_tokens <= cached_tokens
 
 
 Ability = TypeVar("Ability", bound="Order")

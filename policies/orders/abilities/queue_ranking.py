@@ -118,26 +118,26 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
 
 
 class Regroups(Order):
-    """An order that from time to time finds the ranks of all waiting requests together.
+    """An order that groups waiting requests that share a prefix, from time to time, and ranks groups.
 
-    It happens when an event says that a step computed part of a prompt, and only if the order says that it is due, so a
-    decision never waits for it, and no decision of a stretch of decode steps can change by it.
+    It happens before the first admission of a decision, and only if the order says that it is due.  A decision that
+    admits no request groups none, so no decision of a stretch of decode steps can change by it.
     """
 
     @abstractmethod
     def regroups(self, waiting: int, joined: int) -> bool:
-        """Whether all waiting requests are to be ranked together now, `joined` of them having come since.  O(1)."""
+        """Whether waiting requests are to be grouped now, `joined` requests having come since.  O(1)."""
 
     @abstractmethod
-    def ranks_together(self, requests: Sequence[Request]) -> Ints | None:
-        """The ranks of all waiting requests, found from all of them; None: each has its own."""
+    def groups_together(self, requests: Sequence[Request]) -> tuple[Ints, Ints] | None:
+        """The place of each request's group, and how many tokens that shares; None: no groups are to be made."""
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
         return (*super().extensions(), Grouped())
 
 
 class Grouped(QueueExtension[Regroups], frozen=True, gc=False):
-    """How many requests had come when those that wait were last ranked together."""
+    """How many requests had come when those that wait were last grouped."""
 
     grouped: int = 0
 

@@ -48,8 +48,8 @@ def ranks(play: Play) -> dict[int, int]:
 
 
 def test_groups_go_together_and_the_dense_ones_first() -> None:
-    """After the first step, which knows no groups, each family is served as a whole, the one with long prompts last."""
-    assert served(BatchLLM(batching=ONE), "cAbAbAbb") == "cbbbbAAA"
+    """From the first step on each family is served as a whole, the one with long prompts last."""
+    assert served(BatchLLM(batching=ONE), "cAbAbAbb") == "bbbbcAAA"
 
 
 def test_first_come_first_served_mixes_them() -> None:
@@ -59,17 +59,24 @@ def test_first_come_first_served_mixes_them() -> None:
 
 
 def test_groups_are_made_when_an_eighth_is_new() -> None:
-    """Of 16 who wait one more changes nothing, the second makes groups anew; nothing happens while nobody computes."""
+    """Groups are made with the first request that enters; of 16 that wait one more changes nothing, and with the second
+    groups are made anew, once a request enters."""
     play = Play(BatchLLM(batching=ONE), 4_000)
-    for number in range(17):
-        play.arrive(0, prompt(number % 2, 2, number), 30)
+    for number in range(18):
+        play.arrive(0, prompt(number % 2, 2, number), 3)
     assert max(ranks(play).values()) <= ALONE_MAX
     play.step()
-    assert len(ranks(play)) == 16
+    assert len(ranks(play)) == 17
     assert min(ranks(play).values()) > ALONE_MAX
-    late = play.arrive(0, prompt(0, 2, 17), 1)
-    play.step(40)
-    assert ranks(play).get(late, 0) <= ALONE_MAX
+    late = [play.arrive(0, prompt(5, 2, 20), 1)]
+    play.step(3)
+    assert len(ranks(play)) == 17
+    assert ranks(play)[late[0]] <= ALONE_MAX
+    late += [play.arrive(0, prompt(5, 2, number), 1) for number in (21, 22)]
+    play.step()
+    assert max(ranks(play)[i] for i in late) <= ALONE_MAX
+    play.step(2)
+    assert min(ranks(play)[i] for i in late) > ALONE_MAX
 
 
 def test_there_are_no_groups_where_nothing_is_shared() -> None:
@@ -87,34 +94,39 @@ def test_there_are_no_groups_where_nothing_is_shared() -> None:
 
 
 def test_ranks_fall_back_when_the_backlog_is_gone() -> None:
-    """With too few left for groups whoever waits is ranked by what is cached again."""
-    play = Play(BatchLLM(order=PrefixGroupOrder(backlog_min=4), batching=ONE), 200)
-    for number in range(6):
-        play.arrive(0, prompt(7, 2, number), 1)
-    play.step(4)
-    assert len(play.worker.queue) == 2
-    play.arrive(0, prompt(8, 2, 9), 1)
+    """With too few left for groups waiting requests are ranked by what is cached again, but for those whose group's
+    prefix is cached."""
+    play = Play(BatchLLM(order=PrefixGroupOrder(backlog_min=5), batching=ONE), 200)
+    for number, family in enumerate((7, 7, 7, 7, 8, 8)):
+        play.arrive(0, prompt(family, 2, number), 1)
+    play.step(2)
+    assert ALONE_MAX < ranks(play)[4] == ranks(play)[5] < ranks(play)[3]
+    late = play.arrive(0, prompt(9, 2, 9), 1)
     play.step()
-    assert max(ranks(play).values()) <= ALONE_MAX
+    assert sorted(ranks(play)) == [3, 4, 5, late]
+    assert max(ranks(play)[i] for i in (4, 5, late)) <= ALONE_MAX < ranks(play)[3]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=2, max_size=12), st.integers(0, 100))
 @settings(max_examples=60, deadline=None)
-def test_ranks_follow_the_groups(jobs: list[tuple[int, int]], saving: int) -> None:
-    """Ranks found together are equal exactly within a group, and a longer output goes first where lengths count."""
+def test_places_follow_the_groups(jobs: list[tuple[int, int]], saving: int) -> None:
+    """Places are equal exactly within a group, which shares what its family does."""
     requests = [Request(i, 0, 0, prompt(family, own, i), own) for i, (family, own) in enumerate(jobs)]
-    found = PrefixGroupOrder(saving_min_percent=saving, group_order="known_lengths").ranks_together(requests)
+    found = PrefixGroupOrder(saving_min_percent=saving, group_order="known_lengths").groups_together(requests)
     if found is None:
         assert saving > 0
         return
+    places, prefixes = found
     for i, (family, _) in enumerate(jobs):
+        assert prefixes[i] in (0, 10)
+        assert (prefixes[i] == 10) == (sum(family == other for other, _ in jobs) > 1)
         for j, (other, _) in enumerate(jobs):
-            assert (found[i] == found[j]) == (i == j or family == other)
+            assert (places[i] == places[j]) == (i == j or family == other)
 
 
 def test_prefixes_are_computed_once() -> None:
-    """On a worker that holds 3 of 20 families, groups save what they say, but for two begun in the very first step;
-    first come first served saves less than half of that."""
+    """On a worker that holds 3 of 20 families, groups save what they say; first come first served saves less than half
+    of that."""
     prompts = [Prompt.from_keys([i * 7 % 20] * 1_000 + [100 + i] * 100) for i in range(200)]
     jobs = tuple(Job(Request(i, 0, 0, each, 10), 10) for i, each in enumerate(prompts))
     saved = {}
@@ -126,7 +138,7 @@ def test_prefixes_are_computed_once() -> None:
         assert ratio is not None
         saved[policy.order.name] = round(ratio * sum(each.tokens for each in prompts))
     whole = exact_groups(tree_of(prompts)).saved_tokens
-    assert whole - 2 * 1_000 <= saved["prefix-groups"] <= whole
+    assert saved["prefix-groups"] == whole
     assert 2 * saved["arrival"] < whole
 
 
