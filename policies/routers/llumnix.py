@@ -1,7 +1,7 @@
 """Llumnix: requests go to the freest worker, and move from workers with little freeness to those with much.
 
-Paper: "Llumnix: Dynamic Scheduling for Large Language Model Serving" (OSDI'24), which was not available to us: rule and
-defaults are those reported of its released code.  There a worker's load is minus its freeness, in blocks of 16 tokens a
+Paper: "Llumnix: Dynamic Scheduling for Large Language Model Serving" (OSDI'24); rule and defaults are those of its
+released code, read in a snapshot of August 2025.  There a worker's load is minus its freeness, in blocks of 16 tokens a
 request, and workers of a load above -3 give requests away; here that is freeness below `migrate_out_tokens` = 48.
 Workers are paired, the least free with the most free and so on, and a pair moves one request if the gap between them
 shrinks and keeps its sign.  The released code compares loads with `>=` where `<` is meant, which orders nothing

@@ -23,10 +23,15 @@ logarithm of its rate wanders with this standard deviation, forgets itself over 
 from gap to gap by the last.  The gaps' coefficient of variation is then that of the trace, 1.09."""
 
 FUNCTIONS_MINUTE_SD, FUNCTIONS_SPIKE_SHARE, FUNCTIONS_SPIKE = 0.35, 0.1, 3.0
-"""Arrivals as of Azure's Functions traces, whose minutes differ and which have spikes; the figures are ours.  In each
-minute the rate is drawn anew, with this standard deviation of its logarithm, and in a tenth of all stretches of five
-seconds it is three times as high.  At 5 requests a second, counts a minute then have a coefficient of variation of
-about 0.4, counts a second a variance of 3 to 4 times their mean (Poisson: 1), and gaps one of 1.3."""
+"""A stand-in for the arrivals of Azure's Functions traces, whose minutes differ and which have spikes.  The figures are
+ours and fitted to nothing: the dataset of 2019 publishes counts a minute, that of 2021 ends and durations of single
+invocations, neither a measure of burstiness, and both are too large to come with this library.
+
+In each minute the rate is drawn anew, with this standard deviation of its logarithm, and in a tenth of all stretches of
+five seconds it is three times as high.  At 5 requests a second, counts a minute then have a coefficient of variation of
+about 0.4, counts a second a variance of 3 to 4 times their mean (Poisson: 1), and gaps one of 1.3.  Azure's 2023 traces
+of LLM inference lie on both sides: 0.22, 1.4 and 1.09 for conversations (5.5 requests a second), 1.04, 13 and 13 for
+code (2.6).  Times of a real trace, where it is at hand, are taken by `gaps=FILE`."""
 
 
 def arrivals_ns(

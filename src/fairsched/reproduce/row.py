@@ -17,6 +17,7 @@ from statistics import fmean, stdev
 
 import attrs
 
+from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import Cluster
 from fairsched.model.latency import PRESETS
 
@@ -78,7 +79,7 @@ class Platform:
     """The machines of a panel: so many workers, each with a latency preset.
 
     `kv_capacity_tokens` is the preset's unless it is given; `step_tokens` is the most tokens that a step computes, the
-    policy's default unless it is given.
+    policy's default unless it is given; `host_capacity_tokens` is host memory, for policies that swap KV there.
 
     >>> Platform("llama-3.1-8b-a100", workers=4).text
     '4 x llama-3.1-8b-a100, 427,000 KV tokens each'
@@ -88,11 +89,13 @@ class Platform:
     workers: int = 1
     kv_capacity_tokens: int | None = None
     step_tokens: int | None = None
+    host_capacity_tokens: int = 0
 
     @property
     def cluster(self) -> Cluster:
         """The simulated cluster."""
-        return Cluster(self.model, self.workers, self.kv_capacity_tokens)
+        spec = WorkerSpec(PRESETS[self.model], self.kv_capacity_tokens, self.host_capacity_tokens)
+        return Cluster(self.model, (spec,) * self.workers)
 
     @property
     def text(self) -> str:
@@ -101,7 +104,8 @@ class Platform:
             return "no machine: arithmetic"
         capacity = self.kv_capacity_tokens or PRESETS[self.model].kv_capacity_tokens
         steps = f", steps of {self.step_tokens:,} tokens" if self.step_tokens else ""
-        return f"{self.workers} x {self.model}, {capacity:,} KV tokens each{steps}"
+        host = f", host memory for {self.host_capacity_tokens:,} more" if self.host_capacity_tokens else ""
+        return f"{self.workers} x {self.model}, {capacity:,} KV tokens each{host}{steps}"
 
 
 ARITHMETIC = Platform("none", workers=0)

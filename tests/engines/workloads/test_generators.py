@@ -27,6 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "loogle": {"documents": 4, "sharers": 3, "clients": 3, "prompt_tokens": 2_000, "question_tokens": 90},
     "mixed": {"parts": "llm-judge+agent", "llm-judge.clients": 2, "llm-judge.articles": 2, "agent.tasks": 8},
     "azure-chat": {"requests": 60, "clients": 3},
+    "azure-code": {"requests": 60, "clients": 3},
     "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
     "split": {"duration_s": 2, "keys": 3, "others": 2},
     "ce1": {"steps": 10},

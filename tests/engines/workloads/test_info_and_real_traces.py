@@ -115,6 +115,15 @@ def test_azure_chat_has_the_traces_means_and_medians() -> None:
     assert np.median(outputs) == pytest.approx(129, rel=0.05)
 
 
+def test_azure_code_has_the_traces_means_and_medians() -> None:
+    """Over 20,000 requests means are within 5 % of the trace's 2,048 and 27.9, medians of 1,469 and 13."""
+    prompts, outputs = lengths_of(generate("azure-code", requests=20_000))
+    assert prompts.mean() == pytest.approx(2_048, rel=0.05)
+    assert outputs.mean() == pytest.approx(27.9, rel=0.05)
+    assert np.median(prompts) == pytest.approx(1_469, rel=0.05)
+    assert np.median(outputs) == 13
+
+
 def test_outputs_depend_on_prompts_as_in_the_trace() -> None:
     """Mean outputs of each quarter of the prompts are within 10 % of the trace's."""
     theirs = lengths_of(load_trace(real("azure-2023-conv.csv")))
