@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
     from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
+    from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
-    from fairsched.engines.capacity.tuning import Point, Tuning, tune
+    from fairsched.engines.capacity.tuning import Point, Tuning, fitting_to, tune
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Sizing", "Tuning", "attainment_plot", "fewest", "line",
-    "measured", "order_batch", "pareto_plot", "plan", "slo_text", "tune", "worker_sizes"
+    "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Quanta", "Sizing", "Traffic", "Tuning", "attainment_plot",
+    "fewest", "fitting", "fitting_to", "followed", "line", "measured", "order_batch", "pareto_plot", "plan",
+    "slo_text", "tune", "worker_sizes"
 ]  # fmt: skip
