@@ -91,8 +91,8 @@ class Quanta:
     @property
     def params(self) -> dict[str, object]:
         """The parameters of the local policy."""
-        cap = self.in_flight_cap_tokens
-        return {"quantum": self.quantum} | ({} if cap is None else {"in_flight_cap_tokens": cap})
+        cap: dict[str, object] = {"in_flight_cap_tokens": self.in_flight_cap_tokens}
+        return {"quantum": self.quantum, **(cap if self.in_flight_cap_tokens is not None else {})}
 
     @property
     def router_params(self) -> dict[str, object]:
