@@ -6,7 +6,8 @@ and each time it may have to compute its prefix of P tokens again.  So at most a
 work: with Q < P that may be all.  D2LPM's quantum Q_w does the same to the worker that a client's requests go to: a
 client without credit where its prefix is goes on elsewhere, computes it there, and evicts what others had there.
 
-**The rule.**  Prefixes of up to two default quanta are short, and need no more than the defaults.  For longer ones
+**The rule.**  Prefixes of up to two default quanta are short, and need no more than the defaults; nor does traffic of
+which half or less can come from a cache, since what is computed is new then.  Otherwise
 Q = 2P, so that a turn pays for a prefix and for as much again by requests that share it, and Q_w = 8P, since leaving a
 worker costs others as well, and Q_w is in no bound between clients (D2-5.1).  P is the upper quartile over clients of
 the prefix that a client uses again, so a quarter of the clients may send what they like and move nothing.  The gap's
@@ -41,12 +42,14 @@ CAP_SHARE = 4
 @attrs.frozen
 class Traffic:
     """What a deployment knows of its requests: how many, the prefix that its clients use again, and its longest
-    request with its output, in tokens."""
+    request with its output, in tokens; of how many prompt tokens a cache without end would have had how many."""
 
     requests: int
     clients: int
     prefix_tokens: int
     largest_tokens: int
+    prompt_tokens: int
+    reused_tokens: int
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> "Traffic":
@@ -67,7 +70,14 @@ class Traffic:
             clients=len(used),
             prefix_tokens=typical[-(-3 * len(typical) // 4) - 1] if typical else 0,
             largest_tokens=max((each.prompt.tokens + each.max_output_tokens for each in requests), default=0),
+            prompt_tokens=sum(prompt.tokens for prompt in prompts),
+            reused_tokens=sum(map(sum, used.values())),
         )
+
+    @property
+    def mostly_reused(self) -> bool:
+        """Whether more than half of the prompt tokens can come from a cache."""
+        return 2 * self.reused_tokens > self.prompt_tokens
 
 
 def _weighted_mean(tokens: list[int]) -> int:
@@ -104,6 +114,8 @@ class Quanta:
         prefix = f"Prefix: {traffic.prefix_tokens:,} tokens; what three clients in four use again is no longer."
         if traffic.prefix_tokens == 0:
             return ("No client uses a prefix again, as far as the trace names prefixes: the defaults fit.",)
+        if not traffic.mostly_reused:
+            return (prefix, "Half of the prompt tokens or more are new, whatever is cached: the defaults fit.")
         if not self.long_prefixes:
             return (prefix, f"That is at most {SHORT} default quanta: the defaults fit.")
         cap = self.in_flight_cap_tokens
@@ -124,14 +136,14 @@ def fitting(
 ) -> Quanta:
     """Return the quanta that fit the traffic on workers of so much memory, whose steps compute `step_tokens`.
 
-    >>> fitting(Traffic(requests=900, clients=8, prefix_tokens=24_000, largest_tokens=40_000), 132_000)
+    >>> fitting(Traffic(900, 8, 24_000, 40_000, prompt_tokens=21_600_000, reused_tokens=20_000_000), 132_000)
     Quanta(quantum=48000, router_quantum=192000, match_percent_min=50, in_flight_cap_tokens=40000, long_prefixes=True)
-    >>> fitting(Traffic(requests=900, clients=8, prefix_tokens=1_200, largest_tokens=40_000), 132_000)
+    >>> fitting(Traffic(900, 8, 1_200, 40_000, prompt_tokens=1_800_000, reused_tokens=1_000_000), 132_000)
     Quanta(quantum=4096, router_quantum=20000, match_percent_min=50, in_flight_cap_tokens=None, long_prefixes=False)
     """
     least, router = 2 * step_tokens, D2LPM()
     prefix = price(traffic.prefix_tokens, input_rate)
-    if prefix <= SHORT * least:
+    if prefix <= SHORT * least or not traffic.mostly_reused:
         return Quanta(least, router.quantum, router.match_percent_min, None)
     cap = max(traffic.largest_tokens, kv_capacity_tokens // CAP_SHARE)
     return Quanta(
@@ -146,7 +158,7 @@ def fitting(
 def followed(present: Quanta, wanted: Quanta) -> Quanta:
     """Return what to set where `present` is set and `wanted` would fit the traffic of today.
 
-    >>> small, large = (fitting(Traffic(9, 3, prefix, 50_000), 132_000) for prefix in (15_000, 20_000))
+    >>> small, large = (fitting(Traffic(9, 3, prefix, 50_000, 9, 9), 132_000) for prefix in (15_000, 20_000))
     >>> followed(small, large) == large, followed(large, small) == large
     (True, True)
     """

@@ -14,9 +14,10 @@ from fairsched.policies.local import ComposedPolicy
 MEMORY = 132_000
 PREFIXES = st.integers(0, 40_000)
 TRAFFIC = st.builds(
-    lambda prefix, more: Traffic(requests=10, clients=4, prefix_tokens=prefix, largest_tokens=prefix + more),
+    lambda prefix, more, reused: Traffic(10, 4, prefix, prefix + more, prompt_tokens=100, reused_tokens=reused),
     PREFIXES,
     st.integers(1, 30_000),
+    st.integers(0, 99),
 )
 
 
@@ -58,13 +59,13 @@ def test_the_prefix_is_what_a_client_uses_again(document: int, questions: int) -
 
 @given(TRAFFIC)
 def test_the_defaults_are_the_least(traffic: Traffic) -> None:
-    """Nothing is below its default, the cap admits every request, and prefixes up to two quanta change nothing."""
+    """Nothing is below its default, the cap admits every request, and short or rarely used prefixes change nothing."""
     fit = fitting(traffic, MEMORY)
-    least = fitting(Traffic(0, 0, 0, 0), MEMORY)
+    least = fitting(Traffic.of([]), MEMORY)
     assert fit.quantum >= least.quantum
     assert fit.router_quantum >= least.router_quantum
     assert fit.in_flight_cap_tokens is None or traffic.largest_tokens <= fit.in_flight_cap_tokens < MEMORY
-    assert (fit == least) == (traffic.prefix_tokens <= 2 * least.quantum)
+    assert (fit == least) == (traffic.prefix_tokens <= 2 * least.quantum or 2 * traffic.reused_tokens <= 100)
     # A turn pays for a prefix and as much again, or the prefix is short.
     assert not fit.long_prefixes or fit.quantum >= 2 * traffic.prefix_tokens
 
@@ -102,6 +103,6 @@ def test_what_is_set_follows_drift(hours: list[Traffic]) -> None:
 
 def test_a_rate_and_a_step_count() -> None:
     """Quanta are cost units, and short is what two quanta of the policy's own step are."""
-    traffic = Traffic(requests=9, clients=3, prefix_tokens=10_000, largest_tokens=12_000)
+    traffic = Traffic(9, 3, 10_000, 12_000, prompt_tokens=2, reused_tokens=2)
     assert fitting(traffic, MEMORY, input_rate=3).quantum == 3 * fitting(traffic, MEMORY).quantum == 60_000
     assert fitting(traffic, MEMORY, step_tokens=8_192) == Quanta(16_384, 20_000, 50, None)
