@@ -8,14 +8,15 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
     from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
+    from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
     from fairsched.engines.capacity.queueing import crossover, one_instance, two_shards, two_stages
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
-    from fairsched.engines.capacity.tuning import Point, Tuning, tune
+    from fairsched.engines.capacity.tuning import Point, Tuning, fitting_to, tune
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Sizing", "Tuning", "attainment_plot", "crossover", "fewest",
-    "line", "measured", "one_instance", "order_batch", "pareto_plot", "plan", "slo_text", "tune", "two_shards",
-    "two_stages", "worker_sizes"
+    "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Quanta", "Sizing", "Traffic", "Tuning", "attainment_plot",
+    "crossover", "fewest", "fitting", "fitting_to", "followed", "line", "measured", "one_instance", "order_batch",
+    "pareto_plot", "plan", "slo_text", "tune", "two_shards", "two_stages", "worker_sizes"
 ]  # fmt: skip

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary, run_charging, summary
 from fairsched.engines.analysis.audit import without_service
+from fairsched.engines.capacity.quantum import STEP_TOKENS, Quanta, Traffic, fitting
 from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, Simulator, limits_of
 from fairsched.model.events import Admitted, Arrived, Cancelled, Finished, Migrated, Rejected
 from fairsched.model.request import Workload
@@ -28,6 +29,7 @@ from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, bus
 from fairsched.policies.guarantees import wait_bound_cost
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
+from fairsched.policies.routers import D2LPM
 
 WaitOf = Literal["clients", "requests"]
 Require = Literal["measured", "proved"]
@@ -161,11 +163,11 @@ def tune(
 ) -> Tuning:
     """Return the quantum and the in-flight cap with the most throughput whose waits are at most `max_wait_ns` at p99.
 
-    `policy` has a deficit gate, and other parameters `params`.  Quanta are powers of two between `quanta`.  `wait_of`
-    says which waits count, `require` whether the wait must be proved as well as measured.  `rate` is how many cost
-    units a second a worker charges, by which a proved wait becomes a time (None: what the run's worker charged).  An
-    interrupt ends the search with what there is.  Raises `ValueError` for a policy without quantum and cap, quanta
-    that hold no power of two, or a workload that fits no worker.
+    `policy` has a deficit gate, and other parameters `params`; D2LPM has those that fit the workload.  Quanta are
+    powers of two between `quanta`.  `wait_of` says which waits count, `require` whether the wait must be proved as well
+    as measured.  `rate` is how many cost units a second a worker charges, by which a proved wait becomes a time (None:
+    what the run's worker charged).  An interrupt ends the search with what there is.  Raises `ValueError` for a policy
+    without quantum and cap, quanta that hold no power of two, or a workload that fits no worker.
 
     >>> from fairsched.engines.workloads import generate
     >>> found = tune(generate("demo", limit=20), 60 * 10**9, quanta=(1_024, 2_048))
@@ -176,12 +178,8 @@ def tune(
     for name in ("quantum", "in_flight_cap_tokens"):
         if name in params:
             raise ValueError(f"{name} is tuned: expected a parameter that is not tuned")
-    known = RunSpec.of(policy, router, params=params).policy
-    if not isinstance(known, ComposedPolicy) or not {"quantum", "in_flight_cap_tokens"} <= set(parameters(known)):
-        raise ValueError(
-            f"policy {policy!r} has no quantum and in-flight cap: choose one with a deficit gate, "
-            "as dlpm or fcfs+deficit"
-        )
+    fit = fitting_to(workload, cluster, policy, params)
+    routing = fit.router_params if router == D2LPM.name else {}
     if not (sizes := quanta_for(*quanta)):
         raise ValueError(f"--quanta: there is no power of two from {quanta[0]} to {quanta[1]}")
     needs = [job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs]
@@ -199,7 +197,8 @@ def tune(
             if progress is not None:
                 progress(title, ended, len(workload.jobs))
 
-        return simulated(workload, RunSpec.of(policy, router, params=chosen), cluster, wait_of, rate, step)
+        run = RunSpec.of(policy, router, params=chosen, router_params=routing)
+        return simulated(workload, run, cluster, wait_of, rate, step)
 
     found = search(measure, sizes, caps_for(cluster.capacity, max(needs, default=1)), max_wait_ns / 1e3)
     return attrs.evolve(
@@ -211,6 +210,32 @@ def tune(
         wait_of=wait_of,
         require=require,
         stated_rate=rate,
+    )
+
+
+def fitting_to(
+    workload: Workload, cluster: Cluster, policy: str = "dlpm", params: Mapping[str, object] = NOTHING
+) -> Quanta:
+    """Return the quanta that fit a workload under a policy with a deficit gate; nothing is simulated.
+
+    Raises `ValueError` for a policy without quantum and cap.
+
+    >>> from fairsched.engines.workloads import generate
+    >>> fitting_to(generate("long-context-qa", clients=2, documents=2), Cluster()).quantum > 40_000
+    True
+    """
+    known = RunSpec.of(policy, params=params).policy
+    if not isinstance(known, ComposedPolicy) or not {"quantum", "in_flight_cap_tokens"} <= set(parameters(known)):
+        raise ValueError(
+            f"policy {policy!r} has no quantum and in-flight cap: choose one with a deficit gate, "
+            "as dlpm or fcfs+deficit"
+        )
+    steps = parameters(known).get("max_batched_tokens")
+    return fitting(
+        Traffic.of(workload.jobs),
+        cluster.capacity,
+        step_tokens=steps if isinstance(steps, int) else STEP_TOKENS,
+        input_rate=known.gate.rates.input,
     )
 
 

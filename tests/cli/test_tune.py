@@ -24,6 +24,18 @@ def test_tune_says_which_quantum_and_cap(figures: Figures, tmp_path: Path, capsy
     assert "<svg" in (tmp_path / "index.html").read_text()
 
 
+def test_without_a_limit_it_says_what_fits_the_prompts(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
+    """Quanta of both policies with their reasons, from the prompts alone; they can be set as printed."""
+    said = figures("tune", "--workload", "long-context-qa", "--limit", "100")
+    prefix = said["traffic"]["prefix_tokens"]
+    assert said["params"]["quantum"] == 2 * prefix
+    assert said["router_params"]["quantum"] == 8 * prefix
+    shown = capsys.readouterr().out.replace("\n", " ")
+    assert f"quantum={2 * prefix},in_flight_cap_tokens={said['params']['in_flight_cap_tokens']}" in shown
+    assert f"Prefix: {prefix:,} tokens" in shown
+    assert figures("tune", "--workload", "azure-chat:requests=50")["params"] == {"quantum": 4096}
+
+
 def test_a_target_that_nothing_keeps_gets_the_nearest(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1, and the configuration that comes closest."""
     said = figures("tune", *SMALL, "--max-wait", "1ms", status=1)
@@ -50,7 +62,8 @@ def test_what_is_proved_is_required(figures: Figures, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "--max-wait"),
+        (["--require", "proved"], "--report and --require are about waits: give --max-wait"),
+        (["--policy", "vtc"], "has no quantum and in-flight cap: choose one with a deficit gate"),
         (["--max-wait", "soon"], "a length of time as 5s"),
         (["--max-wait", "5s", "--policy", "vtc"], "has no quantum and in-flight cap: choose one with a deficit gate"),
         (["--max-wait", "5s", "--policy", "dplm"], "did you mean dlpm"),

@@ -180,6 +180,14 @@ D_CHANGE = Theorem(
     _KEPT,
     bound="Q_max + U_i - 1, beside the credit that was cut",
 )
+D_CHANGE_GAP = Theorem(
+    "D-change-gap",
+    "f and g wait throughout, and their quanta, equal at each moment, were at most Q: |W_f - W_g| <= 2(Q + U - 1) + "
+    "the credit that changes cut from the one that got less; a quantum that grows cuts nothing",
+    "new: D-4.1 where the quantum follows the traffic",
+    _WAITS,
+    bound="(Q_max + U_f - 1) + (Q_max + U_g - 1) + the credit that was cut",
+)
 
 D_INT64 = Theorem(
     "D-int64",
@@ -248,6 +256,7 @@ D_EVICTION = Theorem(
 
 THEOREMS = (
     *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL),
-    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE, D_INT64),
+    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE),
+    *(D_CHANGE_GAP, D_INT64),
 )
 """Those about what ships, in the order of the report; D-printed and those of prefixes are about variants."""

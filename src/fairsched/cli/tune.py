@@ -1,9 +1,11 @@
-"""`fairsched tune`: a quantum and an in-flight cap with which no client waits too long."""
+"""`fairsched tune`: quanta that fit the traffic, or a quantum and a cap with which no client waits too long."""
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
+
+import attrs
 
 from fairsched.cli.arguments import (
     add_model_arguments,
@@ -16,19 +18,24 @@ from fairsched.cli.arguments import (
 )
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
 from fairsched.engines.analysis import count, plain_table, print_small, rate, share, time
-from fairsched.engines.capacity import Point, Tuning, tune
+from fairsched.engines.capacity import Point, Traffic, Tuning, fitting_to, tune
 from fairsched.engines.simulation import Cluster, latency_model
+from fairsched.model.request import Workload
 
 
 def add_tune(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
-        "Look for the quantum and the in-flight cap with the most throughput with which clients wait at most "
-        "--max-wait to be admitted (p99): what the simulator measures, and what is proved."
+        "Say which quanta, match threshold and in-flight cap fit the workload's prompts; with --max-wait, look for "
+        "the quantum and the cap with the most throughput with which clients wait at most that long to be admitted "
+        "(p99): what the simulator measures, and what is proved."
     )
     add_workload_arguments(command)
     command.add_argument(
-        "--max-wait", type=span_ns, required=True, metavar="TIME", help="the longest wait, as 5s or 500ms"
+        "--max-wait",
+        type=span_ns,
+        metavar="TIME",
+        help="the longest wait, as 5s or 500ms (default: nothing is simulated; the quanta that fit are printed)",
     )
     command.add_argument(
         "--wait-of",
@@ -88,6 +95,8 @@ def run_tune(arguments: Namespace) -> int:
     folders(report=arguments.report)
     cluster = Cluster(latency_model(arguments.latency_model), arguments.workers, arguments.kv_capacity_tokens)
     workload = workload_of(arguments, cluster.specs)
+    if arguments.max_wait is None:
+        return _show_fitting(arguments, workload, cluster)
     with progress_bar() as progress:
         tuning = tune(
             workload,
@@ -111,6 +120,36 @@ def run_tune(arguments: Namespace) -> int:
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _show_fitting(arguments: Namespace, workload: Workload, cluster: Cluster) -> int:
+    """Print what fits the workload, and why."""
+    if arguments.report is not None or arguments.require == "proved":
+        raise ValueError("--report and --require are about waits: give --max-wait")
+    traffic = Traffic.of(workload.jobs)
+    fit = fitting_to(workload, cluster, arguments.policy, dict(arguments.set))
+    policy = ",".join(f"{name}={value}" for name, value in fit.params.items())
+    router = ",".join(f"{name}={value}" for name, value in fit.router_params.items())
+    console = terminal()
+    for line in (
+        f"{workload.name}, {traffic.requests:,} requests of {traffic.clients:,} clients: {arguments.policy} {policy}; "
+        f"d2lpm {router}.",
+        *fit.reasons(traffic, cluster.capacity),
+        *workload.notes,
+    ):
+        console.print(line, highlight=False, markup=False)
+    write_figures(
+        arguments.json,
+        {
+            "workload": workload.name,
+            "policy": arguments.policy,
+            "kv_capacity_tokens": cluster.capacity,
+            "traffic": attrs.asdict(traffic),
+            "params": fit.params,
+            "router_params": fit.router_params,
+        },
+    )
+    return 0
 
 
 def _name(point: Point) -> str:

@@ -42,6 +42,8 @@ BUGS = [
     (deficit, "D-cap-holds", "refill_due", "o.none(in_credit(o, q, queued))", "(o.any(queued) | o.none(queued))"),
     (deficit, "D-change", "reconfigure", "o.minimum(q, quantum)", "q"),
     (deficit, "D-change", "reconfigure", "o.minimum(q, quantum)", "quantum"),
+    (deficit, "D-change-gap", "reconfigure", "o.minimum(q, quantum)", "o.maximum(q, quantum)"),
+    (deficit, "D-change-gap", "refill", "known & (q <= 0) & due", "known & (q <= 1) & due"),
     (deficit, "D-int64", "refill", "q + quantum", "q + quantum + quantum + quantum + quantum + quantum"),
     (counter, "V-4.9", "lift", "o.maximum(o.pick(c, p, 0), floor)", "o.pick(c, p, 0)"),
     (counter, "V-4.9", "choose", "argmin", "argmax"),

@@ -1,4 +1,4 @@
-"""What survives when weights and quanta change while the gates run: D-change and V-change.
+"""What survives when weights and quanta change while the gates run: D-change, D-change-gap and V-change.
 
 Quanta, and under the counter gate the unit of account, are fields here and change by an event.  Under the deficit gate
 credit above a smaller quantum is cut: `X` counts it, and the books balance beside it.  Under the counter gate a weight
@@ -9,9 +9,9 @@ more, so the invariant holds with U at the dearest price.
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import MEM_RESERVE, QUANTUM_POSITIVE
+from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, QUANTUM_POSITIVE
 from fairsched.policies.gates import V_CHANGE
-from fairsched.policies.gates.deficit import D_CHANGE
+from fairsched.policies.gates.deficit import D_CHANGE, D_CHANGE_GAP, gap_cost
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -28,13 +28,13 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import INVARIANT, gap_claim, gap_within
-from fairsched.verify.proofs.gates.deficit import waits
+from fairsched.verify.proofs.gates.deficit import both, waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
 
 
-def _quanta_change(kernel: Functions) -> Event:
+def _quanta_change(kernel: Functions, *needs: Need) -> Event:
     def configured(o: Algebra, w: World) -> Written:
         return {
             "q": kernel.reconfigure(o, w.q, w.now),
@@ -44,36 +44,42 @@ def _quanta_change(kernel: Functions) -> Event:
         }
 
     positive = Need(lambda o, w: w.now >= 1, QUANTUM_POSITIVE)
-    return Event("configured", configured, {"now": Kind.VECTOR}, (positive,), (kernel.reconfigure,))
+    return Event("configured", configured, {"now": Kind.VECTOR}, (positive, *needs), (kernel.reconfigure,))
+
+
+_STARTS = (
+    Clause("W = 0, P = 0, X = 0", lambda o, w: same(w.W, 0) & same(w.P, 0) & same(w.X, 0)),
+    Clause("q = q0", lambda o, w: same(w.q, w.q0)),
+)
+_BALANCE = (
+    Clause("1 - U <= q0 <= Q_max", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max)),
+    Clause("W + q + X = q0 + P", lambda o, w: same(w.W + w.q + w.X, w.q0 + w.P)),
+)
+_WITHIN = (
+    *deficit_proofs.RANGE,
+    Clause("R <= U", lambda o, w: w.R <= w.U),
+    Clause("1 <= Q <= Q_max", lambda o, w: (w.Q >= 1) & (w.Q_max >= w.Q)),
+)
+
+
+def _changing(fixed: System, change: Event) -> System:
+    """The gate in which quanta are a field and `change` sets them."""
+    vectors = dict.fromkeys(("Q", "Q_max", "X"), Kind.VECTOR)
+    return System(
+        "deficit gate, quanta change",
+        parameters={name: kind for name, kind in fixed.parameters.items() if name != "Q"},
+        laws=(Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
+        fields={**fixed.fields, **vectors},
+        events=(*fixed.events, change),
+    )
 
 
 def _deficit_claim(kernel: Functions) -> Claim:
-    fixed = deficit_proofs.deficit_system(kernel)
-    vectors = dict.fromkeys(("Q", "Q_max", "X"), Kind.VECTOR)
-    within = (
-        *deficit_proofs.RANGE,
-        Clause("R <= U", lambda o, w: w.R <= w.U),
-        Clause("1 <= Q <= Q_max", lambda o, w: (w.Q >= 1) & (w.Q_max >= w.Q)),
-    )
     return Claim(
         D_CHANGE,
-        System(
-            "deficit gate, quanta change",
-            parameters={name: kind for name, kind in fixed.parameters.items() if name != "Q"},
-            laws=(Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
-            fields={**fixed.fields, **vectors},
-            events=(*fixed.events, _quanta_change(kernel)),
-        ),
-        (
-            *within,
-            Clause("W = 0, P = 0, X = 0", lambda o, w: same(w.W, 0) & same(w.P, 0) & same(w.X, 0)),
-            Clause("q = q0", lambda o, w: same(w.q, w.q0)),
-        ),
-        (
-            *within,
-            Clause("1 - U <= q0 <= Q_max", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max)),
-            Clause("W + q + X = q0 + P", lambda o, w: same(w.W + w.q + w.X, w.q0 + w.P)),
-        ),
+        _changing(deficit_proofs.deficit_system(kernel), _quanta_change(kernel)),
+        (*_WITHIN, *_STARTS),
+        (*_WITHIN, *_BALANCE),
         (
             deficit_proofs.IN_RANGE,
             Clause("|P - X - W| <= Q_max + U - 1", _net),
@@ -81,9 +87,36 @@ def _deficit_claim(kernel: Functions) -> Claim:
     )
 
 
+def _gap_claim(kernel: Functions) -> Claim:
+    """Both wait, and have one quantum, whatever that is; they may have been cut differently."""
+    equal = (
+        Clause("Q_f = Q_g", lambda o, w: same(*both(o, w, "Q"))),
+        Clause("Q_max_f = Q_max_g", lambda o, w: same(*both(o, w, "Q_max"))),
+    )
+    same_now = Need(lambda o, w: same(*both(o, w, "now")), EQUAL_QUANTA)
+    return Claim(
+        D_CHANGE_GAP,
+        _changing(deficit_proofs.deficit_system(kernel, backlogged=("f", "g")), _quanta_change(kernel, same_now)),
+        (*_WITHIN, *equal, *_STARTS),
+        (
+            *(*_WITHIN, *equal, *_BALANCE),
+            Clause("X >= 0", lambda o, w: w.X >= 0),
+            Clause("P_f = P_g", deficit_proofs.same_credit),
+        ),
+        (Clause("W_g - W_f <= 2(Q_max + U - 1) + X_f, and the same of f", _gap_within),),
+    )
+
+
 def _net(o: Algebra, w: World) -> Term:
     net = w.P - w.X - w.W
     return (net <= w.Q_max + w.U - 1) & (-net <= w.Q_max + w.U - 1)
+
+
+def _gap_within(o: Algebra, w: World) -> Term:
+    (service_f, service_g), (cut_f, cut_g) = both(o, w, "W"), both(o, w, "X")
+    (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q_max"), both(o, w, "U")
+    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+    return (service_g - service_f <= bound + cut_f) & (service_f - service_g <= bound + cut_g)
 
 
 # --- counter gate ---------------------------------------------------------------------------------------------------
@@ -146,4 +179,4 @@ def _counter_claim(kernel: Functions) -> Claim:
 
 def claims(deficit_kernel: Functions = deficit, counter_kernel: Functions = counter) -> tuple[Claim, ...]:
     """The claims about the kernel functions of both gates."""
-    return (_deficit_claim(deficit_kernel), _counter_claim(counter_kernel))
+    return (_deficit_claim(deficit_kernel), _gap_claim(deficit_kernel), _counter_claim(counter_kernel))

@@ -99,8 +99,21 @@ def _capped() -> Witness:
 
 def _changed() -> Witness:
     """D-change: the run of D-A.1 after quanta were set while it runs."""
-    set_quanta = ("configured", {"now": EVEN})
-    witness = _witness("D-change", (set_quanta, *_BOTH, *GAP[:4]), RANGE_BOUND, measure=_net)
+    return _of_any_quanta(_witness("D-change", (_sets(EVEN), *_BOTH, *GAP[:4]), RANGE_BOUND, measure=_net))
+
+
+def _cut() -> Witness:
+    """D-change-gap: the run of D-4.1; then g's credit is cut from 4 to 1, and it is as far behind once more."""
+    again: Script = (_sets((1, 1)), _sets(EVEN), (G, 5), REFILL, REFILL, (F, 3, 5))
+    return _of_any_quanta(_witness("D-change-gap", (_sets(EVEN), *_BOTH, *GAP, *again), GAP_BOUND + QUANTUM - 1))
+
+
+def _sets(quanta: tuple[int, int]) -> RunStep:
+    return ("configured", {"now": quanta})
+
+
+def _of_any_quanta(witness: Witness) -> Witness:
+    """The same where quanta are no parameter."""
     return attrs.evolve(witness, parameters={name: v for name, v in witness.parameters.items() if name != "Q"})
 
 
@@ -166,4 +179,5 @@ def witnesses() -> tuple[Witness, ...]:
         ),
         _capped(),
         _changed(),
+        _cut(),
     )
