@@ -191,7 +191,8 @@ class D2LPM(Router[D2LPMState]):
 
     def _topped_up(self, d: Ints, here: Bools, quantum: Ints) -> Ints:
         """The deficits after the refill that is due."""
-        return refill_rounds(NUMPY, d, here, quantum)
+        after: Ints = refill_rounds(NUMPY, d, here, quantum)
+        return after
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -309,4 +310,5 @@ class D2LPMPrinted(D2LPM):
     """A cached part of less than this share of the prompt counts as none."""
 
     def _topped_up(self, d: Ints, here: Bools, quantum: Ints) -> Ints:
-        return refill(NUMPY, d, here, quantum)
+        after: Ints = refill(NUMPY, d, here, quantum)
+        return after

@@ -4,6 +4,7 @@ from functools import partial
 
 import attrs
 
+from fairsched.engines.analysis import Run
 from fairsched.reproduce.dlpm.systems import (
     CELLS,
     DLPM,
@@ -219,7 +220,7 @@ def _grown(on: Platform, seed: int) -> dict[System, dict[float, Outcome]]:
 )
 def workers(on: Platform, seed: int) -> Figures:
     """Each system with more and more workers."""
-    found = {
+    found: dict[str, dict[float, float]] = {
         system: {count: each.throughput_rps for count, each in one.items()} for system, one in _grown(on, seed).items()
     }
     alone = [
@@ -255,7 +256,9 @@ def workers(on: Platform, seed: int) -> Figures:
 )
 def workers_evenness(on: Platform, seed: int) -> Figures:
     """Each system's index with more and more workers."""
-    found = {system: {count: each.jain for count, each in one.items()} for system, one in _grown(on, seed).items()}
+    found: dict[str, dict[float, float]] = {
+        system: {count: each.jain for count, each in one.items()} for system, one in _grown(on, seed).items()
+    }
     ours = found["d2lpm"]
     return {
         **found,
@@ -361,8 +364,8 @@ def monopoly(on: Platform, seed: int) -> Figures:
     return found
 
 
-def _mean_s(found: object) -> float:
-    return measured(found.measures.program_latency_us.mean, "mean") / 1e6  # type: ignore[attr-defined]
+def _mean_s(found: Run) -> float:
+    return measured(found.measures.program_latency_us.mean, "mean") / 1e6
 
 
 # --- a central scheduler ----------------------------------------------------------------------------------------------
@@ -382,9 +385,9 @@ JUDGED = 4
     paper="dlpm",
     panel="motivation, centralised DLPM",
     platform=ABLATIONS,
-    setting="trees of thoughts with a client of longer questions (S2), 8 a worker, half of them each second, before 1, "
-    f"4 and 8 workers; centralised DLPM (Q = {QUANTUM:,}) before FCFS workers, D2LPM + DLPM with Q = Q_w = {QUANTUM:,}; "
-    "a worker waits before each step, 100 us for the way and 20 us for each waiting request, one worker after the other",
+    setting="trees of thoughts with a client of longer questions (S2), 8 a worker and 4 a second, before 1, 4 "
+    f"and 8 workers; centralised DLPM (Q = {QUANTUM:,}) before FCFS workers, D2LPM + DLPM with Q = Q_w = {QUANTUM:,}; "
+    "a worker waits before each step, 100 us for the way and 20 us for each waiting request, one after the other",
     claims=(
         Claim(
             "4 workers",

@@ -90,7 +90,8 @@ class Seen:
         """Return a client's mean time to the first token by the window in which requests came."""
         windows: dict[float, list[float]] = {}
         for at, wait in self.waits[name]:
-            windows.setdefault(_window(at), []).append(wait)
+            if at < SECONDS:
+                windows.setdefault(_window(at), []).append(wait)
         return {start: float(np.mean(windows[start])) for start in sorted(windows)}
 
 
