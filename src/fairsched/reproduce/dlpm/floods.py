@@ -99,9 +99,13 @@ def _window(at_s: float) -> float:
     return float(at_s // WINDOW_S * WINDOW_S)
 
 
-@lru_cache(maxsize=64)
 def seen(system: System, on: Platform, seed: int, *, flood: bool = True) -> Seen:
     """Return what a run of the chats shows; the two rows share it where they run in one process."""
+    return _seen(system, on, seed, flood)
+
+
+@lru_cache(maxsize=64)
+def _seen(system: System, on: Platform, seed: int, flood: bool) -> Seen:
     jobs = chats(seed, flood=flood)
     arrived: dict[int, tuple[str, float, int]] = {}
     found = Seen()

@@ -124,9 +124,13 @@ class Outcome:
     p99_s: float
 
 
-@lru_cache(maxsize=1_024)
 def outcome(name: str, system: System, on: Platform, seed: int, *, sharing: bool = True) -> Outcome:
     """Return what came of a cell; rows that look at the same cell share the run where they run in one process."""
+    return _outcome(name, system, on, seed, sharing)
+
+
+@lru_cache(maxsize=1_024)
+def _outcome(name: str, system: System, on: Platform, seed: int, sharing: bool) -> Outcome:
     jobs = loaded(CELLS[name], on, seed)
     found = under(system, jobs if sharing else unshared(jobs), on)
     measures = [found.clients[client] for client in well_behaved(jobs)]
