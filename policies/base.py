@@ -26,7 +26,7 @@ from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_res
 from fairsched.model.request import Client, Request
 from fairsched.model.serialization import from_json, to_json
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.model.view import ClusterView, WorkerView
+from fairsched.model.view import ClusterView, WorkerLoad, WorkerView
 
 State = TypeVar("State")
 
@@ -250,6 +250,21 @@ class ClusterPolicy(Policy[State]):
     def informed(self, requests: Sequence[Request], workers: int) -> Self:
         """This policy with what only an oracle knows: all requests that will come, and how many workers there are."""
         return self
+
+
+@runtime_checkable
+class AnswersWorkers(Protocol):
+    """A cluster policy that every worker asks before each of its steps, and waits for.
+
+    It answers one worker after the other, in the order in which their questions come; question and answer travel.
+    """
+
+    @property
+    def round_trip_ns(self) -> int:
+        """How long question and answer travel, together."""
+
+    def answer_ns(self, state: Any, load: WorkerLoad) -> int:
+        """How long it works on the answer to a worker with this load."""
 
 
 class Router(ClusterPolicy[State]):

@@ -31,7 +31,7 @@ ROUTERS: dict[str, AnyRouter] = {
         *(routers.RoundRobin(), routers.PerClientRoundRobin(), routers.Random(), routers.PowerOfTwo()),
         *(routers.JoinShortestQueue(), routers.Freeness(), routers.Llumnix(), routers.SAL(), routers.SALPrinted()),
         *(routers.E2(), routers.E2Printed(), routers.LongestPrefixRouter(), routers.OraclePartition()),
-        *(routers.D2LPM(), routers.Stealing()),
+        *(routers.D2LPM(), routers.D2LPMPrinted(), routers.Stealing()),
     )
 }
 """Routers by name, with their defaults."""

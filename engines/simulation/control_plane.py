@@ -7,6 +7,8 @@ reported load.
 
 Membership is known more reliably, since a closed connection is noticed: that a worker joined, drains or left arrives
 `delay_us` later and is never lost.  What happens to a request that is at no worker is known at once.
+
+Workers of a policy that `AnswersWorkers` ask it before each step, and compute nothing until the answer is back.
 """
 
 import random
@@ -22,7 +24,7 @@ from fairsched.model.events import NOWHERE, Decoded, Event, WorkerDraining, Work
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.base import AnyClusterPolicy, Router
+from fairsched.policies.base import AnswersWorkers, AnyClusterPolicy, Router
 
 _MEMBERSHIP = frozenset({WorkerJoined, WorkerDraining, WorkerLeft})
 
@@ -74,6 +76,7 @@ class ControlPlane:
         self.follows_decoding = observes and policy.follows_decoding
         self.reports_lost = 0
         self.asked = False
+        self._free_ns = 0
         self._loop = loop
         self._random = random.Random(None if reports is None else reports.seed)
         self._loads: dict[int, WorkerLoad] = {}
@@ -169,6 +172,14 @@ class ControlPlane:
         dispatch: Dispatch
         dispatch, self.state = self.policy.route(self.state, request, view)
         return dispatch
+
+    def answered_ns(self, worker: SimulatedWorker) -> int:
+        """Return when the answer to a question that a worker asks now is back; those who asked before go first."""
+        policy, now_ns = self.policy, self._loop.now_ns
+        assert isinstance(policy, AnswersWorkers)
+        there_ns = now_ns + policy.round_trip_ns // 2
+        self._free_ns = max(self._free_ns, there_ns) + policy.answer_ns(self.state, worker.load(now_ns))
+        return self._free_ns + policy.round_trip_ns - policy.round_trip_ns // 2
 
     def decide(self, view: ClusterView) -> ClusterPlan:
         """Return which requests are dispatched and which migrate."""

@@ -146,6 +146,7 @@ class WorkerPool:
 
     `on_end` is called for each request that ends (and whether it finished), `on_step` after a step of a worker that
     requests are to leave, and `on_idle` when a worker has decided to do nothing.  `joining` counts workers to come.
+    Where workers ask before each step, `answered_ns` says when a question of now is answered.
 
     The `credit` that the workers' policies share, if any, is checked out by one of them at a time, so that policies
     stay pure although the charges of one worker decide what another may do.
@@ -166,6 +167,7 @@ class WorkerPool:
         self.on_end: Callable[[int, bool], None] = lambda request_id, finished: None
         self.on_step: Callable[[SimulatedWorker], None] = lambda worker: None
         self.on_idle: Callable[[SimulatedWorker], None] = lambda worker: None
+        self.answered_ns: Callable[[SimulatedWorker], int] | None = None
         self._loop = loop
         self._agenda = loop.agenda
         self._listeners = tuple(listeners)
@@ -215,7 +217,11 @@ class WorkerPool:
         self.apply(worker, transitions.finish(worker.state, worker.plan, worker.steps, self._loop.now_ns))
         if worker.leaving or worker.moving:
             self.on_step(worker)
-        self.decide(worker)
+        if self.answered_ns is None:
+            self.decide(worker)
+        else:
+            worker.stop()
+            self.wake(worker)
 
     def interrupt(self, worker: SimulatedWorker) -> None:
         """Settle the finished steps of a leap, since something is about to reach the worker in the middle of it."""
@@ -239,10 +245,11 @@ class WorkerPool:
             self.decide(worker)
 
     def wake(self, worker: SimulatedWorker) -> None:
-        """Let an idle worker decide after everything else that happens now."""
+        """Let an idle worker decide after everything else that happens now, or when its question is answered."""
         if worker.plan is None and not worker.waking:
             worker.waking = True
-            self._loop.at(self._loop.now_ns, WORKER_WAKES, worker.state.worker)
+            at_ns = self._loop.now_ns if self.answered_ns is None else self.answered_ns(worker)
+            self._loop.at(at_ns, WORKER_WAKES, worker.state.worker)
 
     def _commit(self, worker: SimulatedWorker, credit: Any) -> None:
         """Keep the shared credit that a worker's policy made; idle workers with queues decide again if it changed."""

@@ -23,7 +23,7 @@ from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Workload
-from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
+from fairsched.policies.base import AnswersWorkers, AnyClusterPolicy, AnyLocalPolicy
 
 FRUITLESS_MAX = 1_000
 """A policy is asked so often in a row while nothing else can happen; then the requests that it holds are rejected."""
@@ -73,7 +73,10 @@ class Simulator:
         listeners: list[Callable[[list[Event]], object]] = [self.control.happened] if self.control.learns else []
         if on_events is not None:
             listeners.append(on_events)
-        self.pool = WorkerPool(self.loop, policy, specs, listeners, leap)
+        asks = isinstance(self.router, AnswersWorkers)
+        self.pool = WorkerPool(self.loop, policy, specs, listeners, leap and not asks)
+        if asks:
+            self.pool.answered_ns = self.control.answered_ns
         self.pool.joining = len(joins)
         self.pool.on_idle = self._idles
         self._calls = CallGraph(workload.jobs)

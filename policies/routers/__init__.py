@@ -1,7 +1,7 @@
 """Routers: which worker serves a request. Read `load_based` first; `e2` and `d2lpm` have folders of their own."""
 
 from fairsched.policies.routers.central import CentralDLPM
-from fairsched.policies.routers.d2lpm import D2LPM
+from fairsched.policies.routers.d2lpm import D2LPM, D2LPMPrinted
 from fairsched.policies.routers.e2 import E2, E2Printed
 from fairsched.policies.routers.llumnix import P_LL_1, P_LL_2, SIZE_WITHIN, Llumnix
 from fairsched.policies.routers.load_based import (
@@ -48,7 +48,7 @@ __all__ = [
     "D2LPM", "E2", "MEASURES", "NOBODY_LEAVES", "NOBODY_PREEMPTED", "NOBODY_WAITED", "NO_BUSIER", "ONE_ROUTER",
     "OUTPUTS_RESERVED", "P_JSQ_1", "P_JSQ_TOKENS", "P_LL_1", "P_LL_2", "P_P2C_1", "P_RR_1", "P_SAL_1",
     "P_SAL_1_PRINTED", "P_SAL_2", "P_SAL_2_PRINTED", "P_SAL_3", "P_SAL_LEAST", "P_SAL_TIES", "REPORTS_FRESH", "SAL",
-    "SIZE_WITHIN", "CentralDLPM", "ClientTurnState", "DrawState", "E2Printed", "Estimate", "Freeness",
+    "SIZE_WITHIN", "CentralDLPM", "ClientTurnState", "D2LPMPrinted", "DrawState", "E2Printed", "Estimate", "Freeness",
     "JoinShortestQueue", "Llumnix", "LongestPrefixRouter", "NoRouterState", "OraclePartition", "PerClientRoundRobin",
     "PowerOfTwo", "Random", "RoundRobin", "SALPrinted", "SALState", "Stealing", "TurnState"
 ]  # fmt: skip

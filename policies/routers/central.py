@@ -3,12 +3,11 @@
 Paper: "Locality-aware Fair Scheduling in LLM Serving" names it to say why it is not used: a central scheduler
 needs a report from a worker before each decision, and the worker waits for the answer.  Workers run FCFS behind it.
 
-Model of that price: scheduler and workers exchange messages in rounds of `sync_us`, one round trip.  In a round each
-worker says how much memory is free, the scheduler decides for all of them, and what it decided is at the workers when
-the round is over; the next round begins then.  So room that opens in a worker stays empty for one to two round trips,
-the time until the round it falls into ends, and the round after.  A decision knows only what was said when its round
-began, beside what the scheduler itself has sent.  With `sync_us` = 0 every decision is at once: what no real scheduler
-could do, and what the others are compared with.
+Model of that price (`AnswersWorkers`): before each step a worker says how much memory is free, and computes nothing
+until the scheduler has answered.  Question and answer travel for `round_trip_us`.  The scheduler is one process that
+answers one worker after the other: where the worker has room it looks at the waiting requests, `look_ns` for each.  So
+a step waits longer with a longer queue, and with more workers that ask meanwhile.  With both at 0 every decision is at
+once: what no real scheduler could do, and what the others are compared with.
 
 The rule is DLPM's with the workers in place of one: of the waiting requests whose client has credit the one with the
 longest cached prefix anywhere goes next, to the worker that holds most of it among those with room for it; if none has
@@ -18,6 +17,7 @@ all.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import ClassVar
 
 import attrs
@@ -55,6 +55,9 @@ from fairsched.policies.validators import not_negative, positive
 NO_HEADS: Ints = np.zeros(0, np.int64)
 """A deficit gate does not read heads when a client joins or is settled."""
 _AGE_BITS = 32
+ROUND_TRIP_US = 100
+LOOK_NS = 20_000
+"""Both measured by `benchmarks/central.py` on one machine, and rounded; its network is added to the round trip."""
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
@@ -69,14 +72,13 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 class CentralState(msgspec.Struct, frozen=True):
     """The gate's state, the index of what workers cache, waiting requests by client (the oldest first), what was
-    sent, the memory that is kept free for that by worker, and what is on its way until the round ends."""
+    sent, and the memory that is kept free for that by worker."""
 
     gate: DeficitState
     index: PrefixIndex
     waiting: Map[int, tuple[Request, ...]] = Map()
     sent: Map[int, Sent] = Map()
     kept_free: Map[int, int] = Map()
-    on_the_way: tuple[Dispatch, ...] = ()
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -96,12 +98,15 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 class Room:
     """What the workers have left while a decision is made: KV tokens and places."""
 
-    def __init__(self, view: ClusterView, kept_free: Map[int, int], on_the_way: Counter[int], places: int) -> None:
-        self.loads = {load.worker: load for load in view.workers}
+    def __init__(self, loads: Iterable[WorkerLoad], kept_free: Map[int, int], places: int) -> None:
+        self.loads = {load.worker: load for load in loads}
         self.tokens = {w: load.kv_free_tokens - kept_free.get(w, 0) for w, load in self.loads.items()}
-        self.places = {
-            w: places - load.running_requests - load.waiting_requests - on_the_way[w] for w, load in self.loads.items()
-        }
+        self.places = {w: places - load.running_requests - load.waiting_requests for w, load in self.loads.items()}
+
+    @property
+    def any(self) -> bool:
+        """Whether a worker has a place and a free token."""
+        return any(self.places[w] > 0 < self.tokens[w] for w in self.places)
 
     def best(self, head: Head, match_percent_min: int) -> tuple[int, int] | None:
         """The worker with room for the request that holds most of it, then with most room, and how much it caches.
@@ -127,7 +132,7 @@ class Room:
 
 @attrs.frozen
 class CentralDLPM(ClusterPolicy[CentralState]):
-    """Longest prefix among clients with credit, in one queue before all workers, which costs a round trip.
+    """Longest prefix among clients with credit, in one queue before all workers, for whose answers workers wait.
 
     Of each client the `lookahead` oldest requests are looked at.  O(clients x lookahead) matches for a decision if a
     worker has a place, and O(workers + lookahead) for each request that it sends.
@@ -136,8 +141,10 @@ class CentralDLPM(ClusterPolicy[CentralState]):
     name: ClassVar[str] = "dlpm-central"
     state_type: ClassVar[type[CentralState]] = CentralState
 
-    sync_us: int = attrs.field(default=10_000, validator=not_negative)
-    """A round trip between scheduler and workers."""
+    round_trip_us: int = attrs.field(default=ROUND_TRIP_US, validator=not_negative)
+    """How long a worker's question and the answer travel, together."""
+    look_ns: int = attrs.field(default=LOOK_NS, validator=not_negative)
+    """How long the scheduler takes for each waiting request that it looks at, in nanoseconds."""
     quantum: int = attrs.field(default=4096, validator=positive)
     """Credit of one refill for weight 1, in cost units."""
     input_rate: int = attrs.field(default=Rates().input, validator=positive)
@@ -157,8 +164,19 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return DeficitGate(Rates(self.input_rate, self.output_rate), self.quantum)
 
     @property
-    def decide_every_us(self) -> int | None:
-        return self.sync_us or None
+    def round_trip_ns(self) -> int:
+        """How long question and answer travel, together."""
+        return self.round_trip_us * 1_000
+
+    def answer_ns(self, state: CentralState, load: WorkerLoad) -> int:
+        """How long the scheduler works on a worker's question: it looks at what waits, if that worker has room."""
+        if not Room((load,), state.kept_free, self.max_running).any:
+            return 0
+        return self.look_ns * self.looked_at(state)
+
+    def looked_at(self, state: CentralState) -> int:
+        """How many waiting requests a pass looks at."""
+        return sum(min(len(queue), self.lookahead) for queue in state.waiting.values())
 
     def init(self) -> CentralState:
         # Nothing is counted in a window, so any will do.
@@ -167,27 +185,10 @@ class CentralDLPM(ClusterPolicy[CentralState]):
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def decide(self, state: CentralState, view: ClusterView) -> tuple[ClusterPlan, CentralState]:
-        """What was decided a round ago is at the workers now, and what is decided now will be in a round."""
-        serving = {load.worker for load in view.workers}
-        there = []
-        for dispatch in state.on_the_way:
-            if dispatch.worker in serving:
-                there.append(dispatch)
-            else:
-                state = self._queued(state, dispatch.request_id)
-        state = replace(state, on_the_way=())
-        decided, state = self._decided(state, view, Counter(each.worker for each in there))
-        if not self.sync_us:
-            return ClusterPlan(decided), state
-        return ClusterPlan(tuple(there)), replace(state, on_the_way=decided)
-
-    def _decided(
-        self, state: CentralState, view: ClusterView, there: Counter[int]
-    ) -> tuple[tuple[Dispatch, ...], CentralState]:
         """DLPM's pass over the waiting requests, with all workers' room."""
-        room = Room(view, state.kept_free, there, self.max_running)
-        if not state.waiting or not any(room.places[w] > 0 < room.tokens[w] for w in room.places):
-            return (), state
+        room = Room(view.workers, state.kept_free, self.max_running)
+        if not state.waiting or not room.any:
+            return ClusterPlan(), state
         found = {client: self._head(state, requests) for client, requests in sorted(state.waiting.items())}
         scores = np.full(len(state.gate.q), NO_SCORE, np.int64)
         for client, head in found.items():
@@ -209,7 +210,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
                 found[client] = self._head(state, rest)
                 scores[client] = found[client].score
             dispatches.append(Dispatch(head.request.id, sent.worker))
-        return tuple(dispatches), replace(state, gate=self.gate.after(state.gate, turn))
+        return ClusterPlan(tuple(dispatches)), replace(state, gate=self.gate.after(state.gate, turn))
 
     def _head(self, state: CentralState, requests: tuple[Request, ...]) -> Head:
         """Of the oldest, the one of which most is cached somewhere."""
@@ -217,7 +218,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return max(heads, key=lambda head: head.score)
 
     def _sent(self, state: CentralState, request: Request, worker: int, cached: int, room: Room) -> CentralState:
-        """The state in which the request is on its way."""
+        """The state in which the request was sent."""
         extend = request.prompt.tokens - cached
         kept = extend + request.max_output_tokens
         load = room.take(worker, kept)
@@ -263,13 +264,6 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         gate = self.gate.joined(state.gate, request.client, NO_HEADS, bool(queue))
         return replace(state, gate=gate, waiting=state.waiting.set(request.client, (*queue, request)))
 
-    def _queued(self, state: CentralState, request_id: int) -> CentralState:
-        """A request on its way comes back: its worker takes no requests any more."""
-        request = state.sent[request_id].request
-        state = self._gone(state, request_id, request.client)
-        queue = (*state.waiting.get(request.client, ()), request)
-        return replace(state, waiting=state.waiting.set(request.client, tuple(sorted(queue, key=lambda each: each.id))))
-
     def _admitted(self, state: CentralState, event: Admitted) -> CentralState:
         """What was kept free is taken, and what was computed otherwise than planned is charged, or all of it if it is
         computed again."""
@@ -290,17 +284,12 @@ class CentralDLPM(ClusterPolicy[CentralState]):
             return state if left is None else _unqueued(state, left)
         if sent.kv_tokens:
             state = self._settled(_released(state, sent), client, -sent.extend_tokens)
-        on_the_way = tuple(each for each in state.on_the_way if each.request_id != request_id)
-        return replace(state, sent=state.sent.delete(request_id), on_the_way=on_the_way)
+        return replace(state, sent=state.sent.delete(request_id))
 
     def _without(self, state: CentralState, event: WorkerLeft | WorkerJoined) -> CentralState:
-        """What was on its way there comes back; what was there comes again by itself."""
-        on_the_way = {each.request_id for each in state.on_the_way if each.worker == event.worker}
+        """What was sent there comes again by itself."""
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == event.worker):
-            if request_id in on_the_way:
-                state = self._queued(state, request_id)
-            else:
-                state = self._gone(state, request_id, state.sent[request_id].request.client)
+            state = self._gone(state, request_id, state.sent[request_id].request.client)
         return replace(state, index=followed(state.index, event))
 
     def check(self, state: CentralState) -> None:
@@ -310,8 +299,6 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         waiting = [request.id for queue in state.waiting.values() for request in queue]
         assert all(state.waiting.values())
         assert len(waiting) == len(set(waiting) - set(state.sent))
-        # What is on its way was sent, and is not there yet.
-        assert all(state.sent[each.request_id].kv_tokens for each in state.on_the_way)
         # Memory is kept free for exactly what was sent and has not entered.
         kept = Counter[int]()
         for sent in state.sent.values():

@@ -22,7 +22,7 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.algebra import NUMPY
+from fairsched.model.algebra import NO_GROUP, NUMPY, Bools, Ints
 from fairsched.model.events import (
     Cached,
     Cancelled,
@@ -49,6 +49,7 @@ from fairsched.policies.routers.d2lpm.credit import (
     Sparse,
     charge,
     choose,
+    refill,
     refill_due,
     refill_rounds,
     refund,
@@ -182,10 +183,16 @@ class D2LPM(Router[D2LPMState]):
             if holds.any():
                 break
         if refill_due(NUMPY, dense, here):
-            dense = refill_rounds(NUMPY, dense, here, np.full(len(workers), default, np.int64))
+            dense = self._topped_up(dense, here, np.full(len(workers), default, np.int64))
             topped_up = dense.tolist()
             d = d.with_entries((load.worker, topped_up[i]) for i, load in enumerate(workers))
-        return workers[choose(NUMPY, dense, here, holds, queue)], d
+        chosen = choose(NUMPY, dense, here, holds, queue)
+        return workers[chosen if chosen != NO_GROUP else int(queue.argmin())], d
+
+    def _topped_up(self, d: Ints, here: Bools, quantum: Ints) -> Ints:
+        """The deficits after the refill that is due."""
+        after: Ints = refill_rounds(NUMPY, d, here, quantum)
+        return after
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -286,3 +293,22 @@ class D2LPM(Router[D2LPMState]):
         assert len(state.idle) == sum(not account.under_way for account in state.accounts.values())
         assert len(state.idle) <= self.idle_clients_max
         assert all(state.oldest <= stamp < state.next_stamp for stamp in state.idle)
+
+
+@attrs.frozen
+class D2LPMPrinted(D2LPM):
+    """D2LPM as the paper has it (reconstructed), for comparison: any match counts, and a refill adds one quantum.
+
+    One quantum may leave a client without credit at any worker.  The paper does not say where its request goes then;
+    here it goes to the shortest queue of all.
+    """
+
+    name: ClassVar[str] = "d2lpm-printed"
+    theorems: ClassVar[tuple[Theorem, ...]] = ()
+
+    match_percent_min: int = attrs.field(default=0, validator=not_negative)
+    """A cached part of less than this share of the prompt counts as none."""
+
+    def _topped_up(self, d: Ints, here: Bools, quantum: Ints) -> Ints:
+        after: Ints = refill(NUMPY, d, here, quantum)
+        return after

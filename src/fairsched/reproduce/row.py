@@ -3,7 +3,8 @@
 A row's function takes a `Platform` and a seed and returns figures by name.  The harness calls it once for each seed;
 `Claim`s then judge the mean over the seeds and its confidence interval, by the same rules for every row:
 
-sign        the interval lies on the paper's side of "no effect";
+sign        the interval lies on the paper's side of "no effect", or, where the printed range begins there, not wholly
+            on the other side;
 size        the mean lies in the printed range, or within 20 % of what is printed as one number;
 cause       a `Control` without the cause that the paper names leaves at most a quarter of the effect.
 
@@ -263,10 +264,19 @@ def _judged(claim: Claim, found: Sequence[Figures]) -> Judged:
 
 
 def _sign(claim: Claim, ours: Interval) -> bool:
-    """Whether all of the interval is on the paper's side of no effect; a range that holds "no effect" has no side."""
+    """Whether all of the interval is on the paper's side of no effect, or, of a range that begins there, some of it.
+
+    A range with "no effect" inside has no side.
+
+    >>> up_to_two = Claim("ratio", "a ratio", "up to 2", 1, 2)
+    >>> _sign(up_to_two, Interval(0.95, 0.8, 1.1)), _sign(up_to_two, Interval(0.8, 0.7, 0.9))
+    (True, False)
+    """
     neutral = claim.neutral
-    if neutral is None or claim.low <= neutral <= claim.high:
+    if neutral is None or claim.low < neutral < claim.high:
         return True
+    if neutral in (claim.low, claim.high):
+        return ours.high >= neutral if neutral == claim.low else ours.low <= neutral
     return ours.low > neutral if claim.high > neutral else ours.high < neutral
 
 

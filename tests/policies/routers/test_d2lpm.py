@@ -1,5 +1,7 @@
-"""D2LPM against its rule written out over a full table, and what its state keeps."""
+"""D2LPM against its rule written out over a full table, what its state keeps, and the printed algorithm by hand."""
 
+from collections import Counter
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from fairsched.model.algebra import EXACT, NUMPY, ExactVector
 from fairsched.model.events import Cached, Cancelled, ClientConfigured, Evicted, Finished, Rejected, WorkerLeft
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView
-from fairsched.policies.routers import D2LPM
+from fairsched.policies.routers import D2LPM, D2LPMPrinted
 from fairsched.policies.routers.d2lpm import credit as kernel
 from fairsched.policies.routers.d2lpm.credit import SPARSE, Sparse
 from fairsched.policies.routers.d2lpm.router import D2LPMState
@@ -216,3 +218,117 @@ def test_sparse_vectors_are_vectors(entries: list[int], p: int, x: int, default:
         assert [changed[i] for i in range(len(entries))] == list(getattr(EXACT, word)(full, p, x))
         assert default not in changed.entries.values()
     assert SPARSE.pick(sparse, p, 0) == entries[p]
+
+
+# --- as printed -------------------------------------------------------------------------------------------------------
+
+
+class PseudoCode:
+    """D2LPM as the paper has it (reconstructed), by hand: lists and dicts, nothing of the library.
+
+    A node of the tree is `{"workers": set, "children": {token: node}}`; `credit[client][worker]` begins at 0.
+    """
+
+    def __init__(self, workers: int, quantum: int, extend_cost: int, output_cost: int) -> None:
+        self.workers, self.quantum = workers, quantum
+        self.extend_cost, self.output_cost = extend_cost, output_cost
+        self.tree: dict[str, Any] = {"workers": set(), "children": {}}
+        self.credit: dict[int, list[int]] = {}
+
+    def arrives(self, client: int, tokens: list[int], queues: list[int]) -> int:
+        """Dispatch a request of which the last token is shared with no other."""
+        path = self._path(tokens)
+        matched = [sum(worker in node["workers"] for node in path) for worker in range(self.workers)]
+        credit = self.credit.setdefault(client, [0] * self.workers)
+        if all(each <= 0 for each in credit):
+            for worker in range(self.workers):
+                credit[worker] += self.quantum
+        candidates = [w for w in range(self.workers) if matched[w] == max(matched) and credit[w] > 0]
+        if not candidates:
+            candidates = [w for w in range(self.workers) if credit[w] > 0]
+        if not candidates:  # the paper does not say
+            candidates = list(range(self.workers))
+        chosen = candidates[0]
+        for worker in candidates:
+            if queues[worker] < queues[chosen]:
+                chosen = worker
+        credit[chosen] -= self.extend_cost * (len(tokens) + 1 - matched[chosen])
+        node = self.tree
+        for token in tokens:
+            node = node["children"].setdefault(token, {"workers": set(), "children": {}})
+            node["workers"].add(chosen)
+        return chosen
+
+    def finishes(self, client: int, worker: int, output_tokens: int) -> None:
+        self.credit[client][worker] -= self.output_cost * output_tokens
+
+    def evicts(self, worker: int, tokens: list[int], keep: int) -> None:
+        """The worker has dropped what follows the first `keep` of these tokens."""
+        path = self._path(tokens[: keep + 1])
+        below = path[keep:]
+        while below:
+            node = below.pop()
+            node["workers"].discard(worker)
+            below += node["children"].values()
+
+    def _path(self, tokens: list[int]) -> list[dict[str, Any]]:
+        found, node = [], self.tree
+        for token in tokens:
+            if token not in node["children"]:
+                break
+            node = node["children"][token]
+            found.append(node)
+        return found
+
+
+STATES, A_WORLD = 10_000, 40
+
+
+def test_the_printed_algorithm_step_by_step() -> None:
+    """In 10,000 drawn states `d2lpm-printed` and the paper's pseudo-code by hand choose the same worker, and agree on
+    every deficit after each arrival, end and eviction.  Every branch is taken many times."""
+    random, branches = Random(14), Counter[str]()
+    for _ in range(STATES // A_WORLD):
+        workers, quantum = random.randint(1, 5), random.randint(1, 25)
+        input_rate, output_rate = random.randint(1, 2), random.randint(1, 3)
+        router = D2LPMPrinted(quantum=quantum, input_rate=input_rate, output_rate=output_rate)
+        paper = PseudoCode(workers, quantum, input_rate, output_rate)
+        state, under_way = router.init(), list[tuple[int, int, int]]()
+        for i in range(A_WORLD):
+            client, tokens = random.randrange(3), random.choices((0, 1), k=random.randrange(6))
+            queues = [random.randrange(4) for _ in range(workers)]
+            before = list(paper.credit.get(client, [0] * workers))
+            dispatch, state = router.route(state, request(i, tokens, client=client), view_of(*queues))
+            assert dispatch.worker == paper.arrives(client, tokens, queues)
+            under_way.append((i, client, dispatch.worker))
+            branches["no refill" if max(before) > 0 else "enough" if max(before) + quantum > 0 else "too little"] += 1
+            branches["with credit" if before[dispatch.worker] > 0 else "without"] += 1
+            if random.random() < 0.6:
+                ended, owner, worker = under_way.pop(random.randrange(len(under_way)))
+                output = random.randint(1, 12)
+                paper.finishes(owner, worker, output)
+                state = router.observe(state, Finished(0, worker, ended, owner, output))
+            if random.random() < 0.3:
+                worker, gone = random.randrange(workers), random.choices((0, 1), k=random.randint(1, 4))
+                keep = random.randrange(len(gone))
+                paper.evicts(worker, gone, keep)
+                state = router.observe(state, Evicted(0, worker, 0, Prompt.from_keys(gone), keep, 1))
+            for one, credit in paper.credit.items():
+                assert [state.accounts[one].deficits.get(w, quantum) for w in range(workers)] == credit
+    assert sum(branches[each] for each in ("no refill", "enough", "too little")) == STATES
+    assert min(branches.values()) > 100
+
+
+def test_one_quantum_may_be_too_little() -> None:
+    """Owing more than a quantum everywhere, the client goes to the shortest queue as printed, and to credit as shipped.
+
+    Its requests end with outputs that cost eight quanta.
+    """
+    for router, paid in ((D2LPMPrinted(quantum=2), False), (D2LPM(quantum=2), True)):
+        state = router.init()
+        for i, queues in enumerate(((0, 1), (1, 0))):
+            dispatch, state = router.route(state, request(i), view_of(*queues))
+            state = router.observe(state, Finished(0, dispatch.worker, i, 0, 8 + i))
+        _, state = router.route(state, request(2, client=0), view_of(0, 0))
+        credit = [state.accounts[0].deficits.get(worker, router.quantum) for worker in (0, 1)]
+        assert (max(credit) >= 0) == paid

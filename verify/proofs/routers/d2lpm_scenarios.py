@@ -21,7 +21,7 @@ from fairsched.policies.base import AnyRouter
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
-from fairsched.policies.routers import D2LPM, PerClientRoundRobin
+from fairsched.policies.routers import D2LPM, D2LPMPrinted, PerClientRoundRobin
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import RefutedClaim, Shown, refuted
 
@@ -179,6 +179,29 @@ def cd3(ticks: int) -> World:
     return _world(0, ticks, *ALTERNATING)
 
 
+# --- CD4: one quantum may not be enough -------------------------------------------------------------------------------
+
+
+def _goes_where_it_has_credit(w: SimpleNamespace) -> Shown:
+    """Requests of one client come one by one, each to the emptier of two workers, and end with these outputs."""
+    router = D2LPMPrinted(quantum=w.quantum)
+    state, in_credit = router.init(), True
+    for i, output in enumerate([*w.outputs, 0]):
+        loads = tuple(WorkerState(worker, 1 << 20).load() for worker in range(WORKERS))
+        queues = tuple(msgspec.structs.replace(load, waiting_requests=abs(load.worker - i) % WORKERS) for load in loads)
+        request = Request(i, F, i, Prompt.from_keys([-1 - i]), 1)
+        dispatch, state = router.route(state, request, ClusterView(i, queues))
+        charged = state.sent[i].extend_tokens * router.input_rate
+        in_credit &= state.accounts[F].deficits.get(dispatch.worker, w.quantum) + charged > 0
+        if output:
+            state = router.observe(state, Finished(i, dispatch.worker, i, F, output))
+    return {"a request goes where its client has credit": in_credit}
+
+
+CD4 = {"quantum": 2, "outputs": [4, 4]}
+"""Two outputs of 4 tokens, one at each worker, cost four quanta each; the third request comes after one refill."""
+
+
 def refutations() -> tuple[RefutedClaim, ...]:
     """Each with the smallest of its worlds that was looked at."""
     as_printed = "requests are placed when they come and stay, as printed and as shipped"
@@ -224,6 +247,17 @@ def refutations() -> tuple[RefutedClaim, ...]:
             variant="requests go round by their number",
             instead="D2-5.1",
             text="outputs of 9 and 1 in turn: f waits at worker 0 only, and all of worker 1 is g's",
+        ),
+        refuted(
+            "CD4",
+            "after a refill of one quantum a request goes to a worker where its client has credit",
+            "D2LPM's rule (reconstructed)",
+            _goes_where_it_has_credit,
+            CD4,
+            variant="a refill adds one quantum, as printed: `d2lpm-printed`",
+            instead="D2-gate",
+            text="Q_w = 2 and a debt of 7 at both workers: after the refill the client owes 5 at both, and no worker "
+            "is left to choose",
         ),
         refuted(
             "D2-A.5",
