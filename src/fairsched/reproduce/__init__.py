@@ -6,7 +6,7 @@ are made of, `harness.py` runs rows over seeds and cores.  Rows stand in a file 
 
 import re
 
-from fairsched.reproduce import batchllm
+from fairsched.reproduce import batchllm, preble
 from fairsched.reproduce.harness import Progress, Result, RowError, reproduce
 from fairsched.reproduce.row import PAPERS, Claim, Control, Interval, Judged, Panel, Paper, Platform, Row, Verdict
 
@@ -29,7 +29,7 @@ __all__ = [
     "reproduce",
 ]
 
-_FILES = {"batchllm": batchllm}
+_FILES = {"batchllm": batchllm, "preble": preble}
 
 
 def _place(row: Row) -> tuple[int, int, str]:
