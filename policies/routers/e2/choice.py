@@ -82,6 +82,13 @@ F_E2_3 = Theorem(
     (COST_AT_MOST, THRESHOLD_AT_LEAST_ONE, NOTHING_EXPIRES, STARTS_WITHIN),
 )
 F_E2_4 = Theorem("F-E2-4", "What the global tree matches of a prompt, some worker holds", OURS, scope=Scope.TESTED)
+F_E2_5 = Theorem(
+    "F-E2-5",
+    "Where what explores goes to the worker that decodes most, every load is at most Th times the least and c",
+    OURS,
+    (COST_AT_MOST, THRESHOLD_AT_LEAST_ONE, NOTHING_EXPIRES, STARTS_WITHIN),
+    scope=Scope.TESTED,
+)
 
 
 Rebalancing = Literal["per-source", "heaviest", "off"]

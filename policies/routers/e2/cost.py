@@ -22,9 +22,9 @@ class Prices:
     """What work costs E2, in integer nanoseconds: the prefill of some tokens, and the decoding of outputs.
 
     Preble prices work by regressions over profiles of one request at a time.  Here the workers' own latency model
-    serves, which is such a regression.  The batch shares a decode step, so an output token is charged the step's share
-    of one of `decode_batch` requests.  The paper's figure is a request that decodes alone, `decode_batch` = 1: it makes
-    a worker of short prompts look busier than it is, since the constant is paid once a step and not once a request.
+    serves, which is such a regression.  With `decode_batch` = 1 a request decodes alone, as printed, which makes a
+    worker of short prompts look busier than it is: a batch shares its steps.  So `E2` charges an output token the share
+    of one of 32 requests in a step.
 
     Coefficients: a prefill of n tokens after x takes constant + token n + attention n (x + n) / 1000 (rounded down),
     an output token of each of b = `decode_batch` requests `step_ns` + b `context_ns` times its context, divided by b.
@@ -61,7 +61,7 @@ class Prices:
 
 
 class Case(msgspec.Struct, frozen=True, gc=False):
-    """One request before the workers that can hold it, which are named by position, in ascending order of ids.
+    """A request before the workers that can hold it, which are named by position, in ascending order of ids.
 
     Of each: the tokens that it has `cached` of the prompt, its load L, and the work of its window, by kind.
     """
@@ -82,7 +82,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return self.prices.prefill_ns(self.prompt.tokens - cached, cached)
 
     def eviction(self, i: int) -> int:
-        """M at a position: each part that it would evict, by the share of the window's requests there that hit it.
+        """M at a position: each part that it would evict, by the share of the window's requests that hit it.
 
         O(v log v) for v parts.
         """
@@ -95,9 +95,13 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         spared = next((level.node for level in self.match.levels if level.workers >> worker & 1), ROOT)
         prefill_ns, total = self.prices.prefill_ns, 0
         for victim in index.victims(worker, needed, (spared,)):
-            if victim.hits:
-                total += prefill_ns(victim.tokens, victim.context_tokens) * victim.hits
-        return total // max(index.hits(worker), 1)
+            if hits := self.hits(worker, victim.node):
+                total += prefill_ns(victim.tokens, victim.context_tokens) * hits
+        return total // max(self.hits(worker, ROOT), 1)
+
+    def hits(self, worker: int, node: int) -> int:
+        """The window's requests on the worker through a node; through the root: all of them."""
+        return self.index.hits(worker, node)
 
     def cost(self, i: int) -> int:
         """L + M + P at a position."""
@@ -110,3 +114,11 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         cold = self.prices.prefill_ns(self.prompt.tokens, 0)
         bases = [load + (self.prefill(i) if self.cached[i] else cold) for i, load in enumerate(self.loads)]
         return cheapest(bases, self.eviction, among)
+
+
+class PrintedCase(Case, frozen=True, gc=False):
+    """The same with algorithm 2's shares: of the requests of all workers, those that hit a part anywhere."""
+
+    def hits(self, worker: int, node: int) -> int:
+        """The window's requests through a node, on whatever worker."""
+        return sum(self.index.nodes[node].hits.values())

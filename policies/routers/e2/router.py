@@ -56,7 +56,7 @@ from fairsched.policies.routers.e2.choice import (
     lightest,
     rebalanced,
 )
-from fairsched.policies.routers.e2.cost import Case, Prices
+from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
 from fairsched.policies.routers.e2.history import (
     NO_SUMS,
     NO_WAITS,
@@ -78,7 +78,6 @@ from fairsched.policies.routers.prefix_based import (
 from fairsched.policies.validators import not_negative, one_of, positive
 
 LoadMode = Literal["window", "outstanding"]
-Target = Literal["longest-prefix", "longest-node"]
 Switch = Literal["on", "off"]
 Why = Literal["exploit", "explore", "rebalance", "replicate", "decode-heavy"]
 
@@ -119,6 +118,9 @@ class E2(Router[E2State]):
     state_type: ClassVar[type[E2State]] = E2State
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
     follows_decoding: ClassVar[bool] = False
+    decode_batch: ClassVar[int] = 32
+    """How many requests share a decode step."""
+    case_type: ClassVar[type[Case]] = Case
 
     window_us: int = attrs.field(default=180_000_000, validator=positive)
     """H."""
@@ -128,8 +130,6 @@ class E2(Router[E2State]):
     """A request exploits if more than this share of it is cached; 50: if less is missed than is cached."""
     load_knob_percent: int = attrs.field(default=0, validator=not_negative)
     """That share is so much larger where workers were idle through H, and so much smaller where they were busy."""
-    target: Target = attrs.field(default="longest-prefix", validator=one_of("longest-prefix", "longest-node"))
-    """Which workers to exploit: those with the longest prefix; as printed, those with the longest node of the path."""
     rebalancing: Rebalancing = attrs.field(default="per-source", validator=one_of("per-source", "heaviest", "off"))
     """Which workers give prefixes away: each heavy one, the heaviest alone as printed, or none."""
     threshold_percent: int = attrs.field(default=150, validator=positive)
@@ -140,8 +140,6 @@ class E2(Router[E2State]):
     """IMBALR: what explores goes to a worker with more than this share of decoding; from 100 on there is none."""
     prior_output_tokens: int = attrs.field(default=211, validator=positive)
     """Mean output of a worker of which no request of H has ended."""
-    decode_batch: int = attrs.field(default=32, validator=positive)
-    """How many requests share a decode step."""
     latency: LatencyModel | None = attrs.field(default=None, metadata={"text": False})
     """What prefill and decode cost; None: as `llama-3.1-8b-a100`."""
     prices: Prices = attrs.field(init=False, eq=False, repr=False)
@@ -252,7 +250,7 @@ class E2(Router[E2State]):
             opened = [history.open_sums.get(i, NO_SUMS) for i in ids]
             decoding = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(opened, means, strict=True)]
             loads = [sums.prefill_ns + decoded for sums, decoded in zip(opened, decoding, strict=True)]
-        return Case(state.index, prompt, match, workers, self.prices, cached, loads, prefill_ns, decode_ns)
+        return self.case_type(state.index, prompt, match, workers, self.prices, cached, loads, prefill_ns, decode_ns)
 
     def _target(self, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
@@ -260,27 +258,23 @@ class E2(Router[E2State]):
         if holders:
             return case.cheapest(holders), "exploit"
         decoding = decode_heaviest(case.prefill_ns, case.decode_ns, self.decode_share_percent)
-        # A worker that is too heavy for its own prefixes is not the place for others'.
-        if decoding is not None and self._rebalanced(case, decoding) == decoding:
+        if decoding is not None and self._takes_prefill(case, decoding):
             return decoding, "decode-heavy"
         return case.cheapest(range(len(case.workers))), "explore"
+
+    def _takes_prefill(self, case: Case, decoding: int) -> bool:
+        """Whether what explores may go to this decode-heavy worker: not if it is too heavy for its own prefixes."""
+        return self._rebalanced(case, decoding) == decoding
 
     def _rebalanced(self, case: Case, target: int) -> int:
         return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
     def _holders(self, case: Case) -> list[int]:
         """Return the workers to exploit; none if the request explores."""
-        prompt, percent = case.prompt, self._percent(case)
-        if self.target == "longest-prefix":
-            best = max(case.cached)
-            if not exploits(best, prompt.tokens, percent):
-                return []
-            return [i for i, cached in enumerate(case.cached) if cached == best]
-        # As printed: what the tree knows counts, whether or not a worker still holds it.
-        if not exploits(cached_tokens(prompt, case.match.blocks), prompt.tokens, percent):
+        best = max(case.cached)
+        if not exploits(best, case.prompt.tokens, self._percent(case)):
             return []
-        mask = _longest_node(case.index, case.match)
-        return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]
+        return [i for i, cached in enumerate(case.cached) if cached == best]
 
     def _percent(self, case: Case) -> int:
         """The share of a prompt that must be cached to exploit it, by how busy the workers were in the window."""
@@ -354,14 +348,26 @@ def _longest_node(index: PrefixIndex, match: Match) -> int:
 
 @attrs.frozen
 class E2Printed(E2):
-    """E2 with what we take for errors of the paper, for comparison.
+    """Algorithms 1 and 2 to the letter, for comparison.
 
-    It exploits the holders of the longest *node* of what the tree knows, and takes requests from the heaviest worker
-    only.
+    What the tree knows counts as cached, whether or not a worker still holds it; the holders of the longest *node* of
+    the path are exploited; what explores goes to the worker that decodes most, however heavy it is; only the heaviest
+    worker loses requests, whatever they cost elsewhere; a request decodes alone; and what an eviction loses is shared
+    by the requests of all workers.
     """
 
     name: ClassVar[str] = "e2-printed"
     theorems: ClassVar[tuple[Theorem, ...]] = ()
+    decode_batch: ClassVar[int] = 1
+    case_type: ClassVar[type[Case]] = PrintedCase
 
-    target: Target = attrs.field(default="longest-node", validator=one_of("longest-prefix", "longest-node"))
     rebalancing: Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))
+
+    def _holders(self, case: Case) -> list[int]:
+        if not exploits(cached_tokens(case.prompt, case.match.blocks), case.prompt.tokens, self._percent(case)):
+            return []
+        mask = _longest_node(case.index, case.match)
+        return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]
+
+    def _takes_prefill(self, case: Case, decoding: int) -> bool:
+        return True

@@ -23,8 +23,9 @@ from tests.support.clusters import KEYS, Keys, request
 
 H_NS = 1_000
 MODEL = LatencyModel("test", "ours", 7, 3, 2_000, (DecodePiece(1, 40, 2, 5),), 1 << 20)
-PRICES = Prices.of(MODEL, 4)
-ROUTER = E2(window_us=1, latency=MODEL, decode_batch=4, prior_output_tokens=3, scaling="off", decode_share_percent=100)
+BATCH = E2.decode_batch
+PRICES = Prices.of(MODEL, BATCH)
+ROUTER = E2(window_us=1, latency=MODEL, prior_output_tokens=3, scaling="off", decode_share_percent=100)
 WORKERS = 3
 CAPACITY = 20
 
@@ -62,7 +63,7 @@ class Reference:
         outputs = [s.output_tokens for s in recent if s.output_tokens is not None] or [3]
         mean = Fraction(sum(outputs), len(outputs))
         counted = recent if mode == "window" else [s for s in there if s.open]
-        decoding = sum((Fraction(40 + 5 * 4, 4) + 2 * s.prompt_tokens for s in counted), Fraction(0)) * mean
+        decoding = sum((Fraction(40 + 5 * BATCH, BATCH) + 2 * s.prompt_tokens for s in counted), Fraction(0)) * mean
         return sum(s.prefill_ns for s in counted) + int(decoding)
 
 
@@ -155,7 +156,7 @@ def test_prices_are_the_latency_model_s() -> None:
 def test_a_model_that_was_given_stays() -> None:
     """The workers' model prices unless the router has one."""
     other = attrs.evolve(MODEL, prefill_token_ns=99)
-    assert E2().fitted(MODEL).prices == Prices.of(MODEL, 32)
+    assert E2().fitted(MODEL).prices == Prices.of(MODEL, BATCH)
     assert E2(latency=other).fitted(MODEL).latency is other
 
 
@@ -295,9 +296,7 @@ def test_blocks_of_another_size_share_nothing() -> None:
     ROUTER.check(ROUTER.observe(after, Evicted(0, 0, 1, odd.prompt, 0, 3)))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"threshold_percent": 0}, {"target": "x"}, {"rebalancing": "on"}, {"decode_batch": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"threshold_percent": 0}, {"load_mode": "x"}, {"rebalancing": "on"}])
 def test_values_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     """By name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

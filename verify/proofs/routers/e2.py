@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from fairsched.model.prefix_cache import PrefixIndex
-from fairsched.model.request import Prompt
+from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import WorkerLoad
+from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import routers
 from fairsched.policies.routers import e2
 from fairsched.verify.logic import (
@@ -311,6 +311,14 @@ def refutations() -> tuple[RefutedClaim, ...]:
             "The only worker that held a prompt evicted it; the tree still knows it, from the request of the window.",
             {"told": gone, "loads": [0, 0, 0], "prompt": [0, 1]},
         ),
+        RefutedClaim(
+            _spread(),
+            "e2-printed",
+            e2.P_E2_4.id,
+            "Of twenty requests that share nothing the first goes to worker 0, as all are idle; its work is decoding "
+            "then, so all the others follow.",
+            {"prompts": [1] * 20},
+        ),
     )
 
 
@@ -328,6 +336,24 @@ def _a_worker_holds(w: SimpleNamespace) -> Shown:
     """What the tree matches, which is what the printed test counts, against what any worker holds."""
     matched = index_of(w.told).match(prompt_of(w.prompt)).blocks
     return {"a worker holds what is matched": matched <= len(w.prompt) + 1 - min(missing(w))} if matched else {}
+
+
+def _spread(kind: type[routers.E2] = routers.E2Printed) -> SampledClaim:
+    """Requests of so many tokens that share nothing, and the loads that they leave."""
+
+    def shows(w: SimpleNamespace) -> Shown:
+        router = kind(scaling="off")
+        state, loads, most = router.init(), [0] * WORKERS, 0
+        for i, tokens in enumerate(w.prompts):
+            asked = Request(i, 0, 0, Prompt.from_keys([i], tokens=tokens + 1), 2)
+            dispatch, state = router.route(state, asked, ClusterView(0, tuple(workers())))
+            before, loads = loads, router.case(state, asked.prompt, state.index.match(asked.prompt), workers()).loads
+            most = max(most, loads[dispatch.worker] - before[dispatch.worker])
+        bound = router.threshold_percent * min(loads) + 100 * most
+        return {"every load is at most Th times the least and c": 100 * max(loads) <= bound}
+
+    prompts = st.lists(st.integers(1, 2_000), min_size=1, max_size=20)
+    return SampledClaim(e2.F_E2_5, st.fixed_dictionaries({"prompts": prompts}), shows)
 
 
 def bugs() -> tuple[Bug, ...]:
