@@ -235,7 +235,7 @@ def programming(
     *,
     seed: int = 0,
     problems: Annotated[Number, msgspec.Meta(description="problems")] = 250,
-    samples: Annotated[Number, msgspec.Meta(description="programs asked for in parallel for each problem")] = 11,
+    samples: Annotated[Number, msgspec.Meta(description="programs asked for in parallel for each problem")] = 10,
     sent: Annotated[
         Literal["together", "apart"], msgspec.Meta(description="samples of a problem come at once, or on their own")
     ] = "together",
@@ -249,13 +249,15 @@ def programming(
     problem_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 1_656,
     output_tokens: Annotated[Size, msgspec.Meta(description="mean length of a program")] = 190,
     output_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 343,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest program, where all are cut")] = LONGEST_PROGRAM,
+    max_output_tokens: Annotated[
+        Size, msgspec.Meta(description="longest program, where all are cut")
+    ] = LONGEST_PROGRAM,
 ) -> Workload:
     """Return programs that are sampled: a demonstration that all share, a problem, and parallel samples of one prompt.
 
     `problems * samples` requests (the paper's appendix A.3).  A problem longer than the demonstration is the key
     portion of its samples; all others have the demonstration as theirs, hence the table's deviation of the sharers,
-    which needs as many problems as APPS has: 5,000.  The paper gives neither the demonstration's length nor the number
+    which takes 4,000 problems (APPS has 10,000).  The paper gives neither the demonstration's length nor the number
     of samples: ours give the table's mean of the sharers, key portion and shared part together.  The paper's published
     code sends the samples in random order and cuts them at 512 tokens (`sent=apart,max_output_tokens=512`).
     """

@@ -3,8 +3,8 @@
 Source: Srivatsa et al., "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR'25): its text and its
 published code, which says what the text leaves open.  Preble is E2 before workers with its local scheduler; the
 baseline sends requests round robin to workers with SGLang's longest prefix match.  Rates are those of the paper's
-axes, in requests a second.  There are as many tools, tasks, videos,
-documents and problems as in the code, each asked about equally often and throughout.
+axes, in requests a second.  There are as many tools, tasks, videos, documents and problems as in the code, each asked
+about equally often and throughout.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ ROBIN, PREBLE = ("lpm", "round-robin"), ("preble", "e2")
 """The baseline and Preble, each a policy at the workers and a router."""
 OPTIMISTIC: Mapping[str, object] = {"reserve": "optimistic"}
 """SGLang and Preble keep no memory for outputs to come."""
-RUN_S, WARM_S, STEADY = 240, 80, "steady"
+RUN_S, WARM_S, STEADY = 120, 40, "steady"
 """Seconds in which a run's requests come; the first are not counted, since the paper measures when a run is stable."""
 A6000 = "mistral-7b-a6000"
 TWO, FOUR = Platform(A6000, 2), Platform(A6000, 4)
@@ -172,9 +172,7 @@ _sweep_row = partial(
     platform=TWO,
     axes=("requests/s", "mean latency in s"),
 )
-IN_RUNS = "the rates of the paper's axis, Poisson arrivals for 240 s, of which the first 80 are not counted; "
-    "the rates of the paper's axis, arriving by a Poisson process for 240 s, of which the first 80 are not counted; "
-)
+IN_RUNS = "rates of the paper's axis, Poisson arrivals for 120 s, of which the first 40 are not counted; "
 
 TOOLBENCH = _sweep_row(
     partial(_sweep, "toolbench"),
@@ -299,7 +297,7 @@ NO_SHARING = "prompts share prefixes"
     panel="Fig. 4",
     platform=FOUR,
     setting="four of five requests call one of 400 tools, the others ask about one of 200 videos; arrivals fitted to "
-    "Azure's conversations, at the 8.1 requests/s of its two traces; 240 s, of which the first 80 are not counted",
+    "Azure's conversations, at the 8.1 requests/s of its two traces; 120 s, of which the first 40 are not counted",
     claims=tuple(
         Claim(what, about, f"{size:g} times", size, size, 1.0, Control(NO_SHARING, f"{what}, nothing shared"))
         for what, about, size in (
@@ -408,7 +406,7 @@ def _ablation(jobs: Workload, on: Platform, seed: int) -> Figures:
     panel="Fig. 5",
     platform=FOUR,
     setting="round robin, then E2, rebalancing with autoscaling, prefill-decode balancing and priority groups, one by "
-    "one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 240 s, of which the first 80 are not counted",
+    "one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 120 s, of which the first 40 are not counted",
     claims=_steps(),
     seconds=30,
 )
@@ -433,12 +431,12 @@ def ablation(on: Platform, seed: int) -> Figures:
 )
 def few_tools(on: Platform, seed: int) -> Figures:
     """Latency before each step over that after it, where one tool is a worker's share of the load."""
-    jobs = workload("toolbench", on=on, seed=seed, documents=60, requests=10_000, zipf=1.1)
+    jobs = workload("toolbench", on=on, seed=seed, documents=60, requests=4_000, zipf=1.1)
     return _ablation(jobs, on, seed)
 
 
 WINDOWS_S = (60, 180, 600)
-LONG_S = 2_400
+LONG_S = 1_950
 
 
 @partial(
@@ -448,8 +446,8 @@ LONG_S = 2_400
     paper="preble",
     panel="text, window H",
     platform=TWO,
-    setting="Preble with H of 60, 180 and 600 s; questions about videos at 2 requests/s for 2,400 s, of which the "
-    "first 600 are not counted; of 480 videos 40 are asked about at a time, so popularity moves on within a window",
+    setting="Preble with H of 60, 180 and 600 s; questions about videos at 2 requests/s for 1,950 s, of which the "
+    "first 600 are not counted; of 400 videos 40 are asked about at a time, so popularity moves on within a window",
     claims=tuple(
         Claim(f"{what} {window}", f"{what} latency, H = {window} s over H = 180 s", "no effect", 0.9, 1.1, neutral=None)
         for window in (60, 600)
@@ -462,7 +460,7 @@ LONG_S = 2_400
 def window(on: Platform, seed: int) -> Figures:
     """Latency by window, over that at 180 s."""
     rps = 2
-    jobs = workload("video-qa", on=on, seed=seed, rate=rps, documents=480, requests=rps * LONG_S, live=40, zipf=0)
+    jobs = workload("video-qa", on=on, seed=seed, rate=rps, documents=400, requests=rps * LONG_S, live=40, zipf=0)
     found = {one: _run(jobs, on, PREBLE, 600, window_us=one * 1_000_000) for one in WINDOWS_S}
     ratios = {
         f"{what} {one}": latency(found[one]) / latency(found[180]) for one in (60, 600) for what, latency in LATENCIES
