@@ -23,23 +23,25 @@ ROBIN, PREBLE = ("lpm", "round-robin"), ("preble", "e2")
 """The baseline and Preble, each a policy at the workers and a router."""
 OPTIMISTIC: Mapping[str, object] = {"reserve": "optimistic"}
 """SGLang and Preble keep no memory for outputs to come."""
-RUN_S, WARM_S, STEADY = 120, 40, "steady"
-"""Seconds in which a run's requests come; the first are not counted, since the paper measures when a run is stable."""
+STEADY = "steady"
+"""The requests of a run that are counted: all but those of its first third, since the paper measures stable runs."""
+SHORT_S, LONG_S = 120, 300
+"""Seconds in which requests come: tools and steps, of which many come in a second, and all else (as in the code)."""
 A6000 = "mistral-7b-a6000"
 TWO, FOUR = Platform(A6000, 2), Platform(A6000, 4)
 H100 = Platform("llama-3-70b-fp8-h100-tp4", 2)
 
-Made = Callable[[Platform, int, float, float], Workload]
-"""A workload for a platform, a seed, a rate, and so many seconds of it."""
+Made = Callable[[Platform, int, float], Workload]
+"""A workload for a platform, a seed and a rate."""
 
 
 # --- workloads --------------------------------------------------------------------------------------------------------
 
 
-def _asked(name: str, documents: int) -> Made:
-    """Questions about so many documents for each worker."""
+def _asked(name: str, documents: int, seconds: int) -> Made:
+    """Questions about so many documents for each worker, over so many seconds."""
 
-    def made(on: Platform, seed: int, rps: float, seconds: float) -> Workload:
+    def made(on: Platform, seed: int, rps: float) -> Workload:
         about = documents * on.workers
         requests = max(round(rps * seconds), about)
         return workload(name, on=on, seed=seed, rate=rps, documents=about, requests=requests, live=None, zipf=0)
@@ -47,27 +49,27 @@ def _asked(name: str, documents: int) -> Made:
     return made
 
 
-def _agent(on: Platform, seed: int, rps: float, seconds: float) -> Workload:
+def _agent(on: Platform, seed: int, rps: float) -> Workload:
     """100 open tasks for each worker, whose steps come at the rate together."""
     tasks = 100 * on.workers
-    steps = max(round(rps * seconds / tasks), 2)
+    steps = round(rps * SHORT_S / tasks)
     return workload("agent", on=on, seed=seed, rate=rps * steps, tasks=tasks, steps=steps, think_s=tasks / rps)
 
 
-def _programming(on: Platform, seed: int, rps: float, seconds: float) -> Workload:
+def _programming(on: Platform, seed: int, rps: float) -> Workload:
     """80 problems for each worker, whose samples come in random order and are cut at 512 tokens."""
     problems = 80 * on.workers
-    samples = max(round(rps * seconds / problems), 1)
+    samples = round(rps * LONG_S / problems)
     chosen: dict[str, Any] = {"problems": problems, "samples": samples, "sent": "apart", "max_output_tokens": 512}
     return workload("programming", on=on, seed=seed, rate=rps, **chosen)
 
 
 WORKLOADS: dict[str, Made] = {
-    "toolbench": _asked("toolbench", 100),
+    "toolbench": _asked("toolbench", 100, SHORT_S),
     "agent": _agent,
     "programming": _programming,
-    "video-qa": _asked("video-qa", 50),
-    "loogle": _asked("loogle", 12),
+    "video-qa": _asked("video-qa", 50, LONG_S),
+    "loogle": _asked("loogle", 12, LONG_S),
 }
 """The five; facts of the code: 200 tools, 200 tasks, 160 problems, 100 videos or 24 documents for two GPUs."""
 RATES: dict[str, tuple[float, ...]] = {
@@ -89,28 +91,27 @@ def unshared(jobs: Workload, seed: int) -> Workload:
     return replace(jobs, jobs=tuple(made))
 
 
-def steady(jobs: Workload, warm_s: int = WARM_S) -> Workload:
-    """Return the workload with two clients, by whether a request is due before or after the caches have filled.
+def steady(jobs: Workload) -> Workload:
+    """Return the workload with two clients, by whether a request is due in the first third of its requests.
 
     The systems here know no clients; their figures leave out the first.  A call is due when it would come if the calls
     before it took no time.
     """
     due: dict[int, int] = {}
-    made = []
     for job in jobs.jobs:
         due[job.request.id] = job.think_ns + max((due[one] for one in job.after), default=job.request.arrival_ns)
-        client = int(due[job.request.id] >= warm_s * 1e9)
-        made.append(replace(job, request=replace(job.request, client=client)))
+    begun = sorted(due.values())[len(due) // 3]
+    made = [replace(job, request=replace(job.request, client=int(due[job.request.id] >= begun))) for job in jobs.jobs]
     return replace(jobs, jobs=tuple(made), clients=(Client(0, "first"), Client(1, STEADY)))
 
 
 # --- latencies --------------------------------------------------------------------------------------------------------
 
 
-def _run(jobs: Workload, on: Platform, system: tuple[str, str], warm_s: int = WARM_S, **routing: object) -> Measures:
+def _run(jobs: Workload, on: Platform, system: tuple[str, str], **routing: object) -> Measures:
     """Return the figures of the requests that come when the caches have filled."""
     policy, router = system
-    return run(steady(jobs, warm_s), policy, router, on=on, params=OPTIMISTIC, routing=routing).clients[STEADY]
+    return run(steady(jobs), policy, router, on=on, params=OPTIMISTIC, routing=routing).clients[STEADY]
 
 
 def _mean_s(found: Measures) -> float:
@@ -157,7 +158,7 @@ def _sweep(name: str, on: Platform, seed: int) -> Figures:
     figures: dict[str, float | Mapping[float, float]] = {}
     curves: dict[str, dict[float, float]] = {"round robin": {}, "Preble": {}}
     for rps in RATES[name]:
-        jobs = WORKLOADS[name](on, seed, rps, RUN_S)
+        jobs = WORKLOADS[name](on, seed, rps)
         robin, ours = _run(jobs, on, ROBIN), _run(jobs, on, PREBLE)
         curves["round robin"][rps], curves["Preble"][rps] = _mean_s(robin), _mean_s(ours)
         figures |= {f"{what} at {rps:g}": latency(robin) / latency(ours) for what, latency in LATENCIES}
@@ -172,7 +173,8 @@ _sweep_row = partial(
     platform=TWO,
     axes=("requests/s", "mean latency in s"),
 )
-IN_RUNS = "rates of the paper's axis, Poisson arrivals for 120 s, of which the first 40 are not counted; "
+COUNTED = "of which the first third is not counted"
+IN_RUNS = f"rates of the paper's axis, Poisson arrivals for 120 s, {COUNTED}; "
 
 TOOLBENCH = _sweep_row(
     partial(_sweep, "toolbench"),
@@ -199,7 +201,7 @@ PROGRAMS = _sweep_row(
     id="29d",
     about="Preble against round robin: programs",
     panel="Fig. 3, programming, 2 A6000",
-    setting="as row 29, with 160 problems whose samples come in random order and are cut at 512 tokens",
+    setting="as row 29, with 160 problems for 300 s, whose samples come in random order and are cut at 512 tokens",
     claims=_cells("programming", RATES["programming"]),
     seconds=5,
 )
@@ -208,7 +210,7 @@ VIDEOS = _sweep_row(
     id="29e",
     about="Preble against round robin: videos",
     panel="Fig. 3, video QA, 2 A6000",
-    setting="as row 29, with 100 videos, all asked about throughout",
+    setting="as row 29, with 100 videos for 300 s, all asked about throughout",
     claims=_cells("video-qa", RATES["video-qa"]),
     seconds=6,
 )
@@ -217,7 +219,7 @@ DOCUMENTS = _sweep_row(
     id="29f",
     about="Preble against round robin: long documents",
     panel="Fig. 3, LooGLE, 2 A6000",
-    setting="as row 29, with 24 documents, all asked about throughout",
+    setting="as row 29, with 24 documents for 300 s, all asked about throughout",
     claims=_cells("loogle", RATES["loogle"]),
     seconds=2,
 )
@@ -256,9 +258,9 @@ def four_gpus(on: Platform, seed: int) -> Figures:
     figures: dict[str, float] = {}
     for name, made in WORKLOADS.items():
         rps = RATES[name][-1]
-        jobs = made(on, seed, 2 * rps, RUN_S)
+        jobs = made(on, seed, 2 * rps)
         robin, ours = _run(jobs, on, ROBIN), _run(jobs, on, PREBLE)
-        half = _run(made(TWO, seed, rps, RUN_S), TWO, PREBLE)
+        half = _run(made(TWO, seed, rps), TWO, PREBLE)
         figures |= {f"{name} {what}": latency(robin) / latency(ours) for what, latency in LATENCIES}
         figures[f"{name} scaled"] = _mean_s(ours) / _mean_s(half)
     return figures
@@ -279,7 +281,7 @@ def eight_h100(on: Platform, seed: int) -> Figures:
     """Ratios on two workers of four H100."""
     figures: dict[str, float] = {}
     for name, rps in RATES_H100.items():
-        found = _ratios(WORKLOADS[name](on, seed, rps, RUN_S), on)
+        found = _ratios(WORKLOADS[name](on, seed, rps), on)
         figures |= {f"{name} {what}": ratio for what, ratio in found.items()}
     return figures
 
@@ -297,7 +299,7 @@ NO_SHARING = "prompts share prefixes"
     panel="Fig. 4",
     platform=FOUR,
     setting="four of five requests call one of 400 tools, the others ask about one of 200 videos; arrivals fitted to "
-    "Azure's conversations, at the 8.1 requests/s of its two traces; 120 s, of which the first 40 are not counted",
+    "Azure's conversations, at the 8.1 requests/s of its two traces; 300 s, of which the first third is not counted",
     claims=tuple(
         Claim(what, about, f"{size:g} times", size, size, 1.0, Control(NO_SHARING, f"{what}, nothing shared"))
         for what, about, size in (
@@ -313,7 +315,7 @@ NO_SHARING = "prompts share prefixes"
 )
 def azure(on: Platform, seed: int) -> Figures:
     """Four latencies of round robin over Preble's, with and without shared prefixes."""
-    requests = round(AZURE_RPS * RUN_S)
+    requests = round(AZURE_RPS * LONG_S)
     params: dict[str, Any] = {
         "toolbench.documents": 400,
         "toolbench.requests": requests * 4 // 5,
@@ -357,7 +359,7 @@ def against_vllm(on: Platform, seed: int) -> Figures:
     return {
         f"{what} at {rps:g}": ratio
         for rps in RATES["video-qa"]
-        for what, ratio in _ratios(WORKLOADS["video-qa"](on, seed, rps, RUN_S), on, ("fcfs", "round-robin")).items()
+        for what, ratio in _ratios(WORKLOADS["video-qa"](on, seed, rps), on, ("fcfs", "round-robin")).items()
     }
 
 
@@ -375,7 +377,7 @@ BETTER = 14.5
 """No step is worth more than the whole is said to be."""
 
 
-def _steps() -> tuple[Claim, ...]:
+def _steps(*, controlled: bool) -> tuple[Claim, ...]:
     claims = []
     for step, _, _ in STEPS[1:]:
         for what, _ in LATENCIES:
@@ -383,19 +385,17 @@ def _steps() -> tuple[Claim, ...]:
             if step == "priority groups" and what == "mean":
                 claims.append(Claim(figure, about, "no change", 1, 1, neutral=None))
             else:
-                control = Control(NO_SHARING, f"{figure}, nothing shared") if step == "E2" else None
+                control = Control(NO_SHARING, f"{figure}, nothing shared") if controlled and step == "E2" else None
                 claims.append(Claim(figure, about, "lower", 1.001, BETTER, 1.0, control))
     return tuple(claims)
 
 
-def _ablation(jobs: Workload, on: Platform, seed: int) -> Figures:
+def _ablation(jobs: Workload, on: Platform) -> dict[str, float]:
     figures: dict[str, float] = {}
     found = [_run(jobs, on, system, **routing) for _, system, routing in STEPS]
     for step, before, after in zip(STEPS[1:], found[:-1], found[1:], strict=True):
         figures |= {f"{step[0]} {what}": latency(before) / latency(after) for what, latency in LATENCIES}
-    alone = unshared(jobs, seed)
-    robin, e2 = (_run(alone, on, system, **routing) for _, system, routing in STEPS[:2])
-    return figures | {f"E2 {what}, nothing shared": latency(robin) / latency(e2) for what, latency in LATENCIES}
+    return figures
 
 
 @partial(
@@ -406,15 +406,18 @@ def _ablation(jobs: Workload, on: Platform, seed: int) -> Figures:
     panel="Fig. 5",
     platform=FOUR,
     setting="round robin, then E2, rebalancing with autoscaling, prefill-decode balancing and priority groups, one by "
-    "one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 120 s, of which the first 40 are not counted",
-    claims=_steps(),
+    "one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 90 s, of which the first third is not counted",
+    claims=_steps(controlled=True),
     seconds=30,
 )
 def ablation(on: Platform, seed: int) -> Figures:
     """Latency before each step over that after it."""
     rps = 36
-    jobs = workload("toolbench", on=on, seed=seed, rate=rps, documents=640, requests=rps * RUN_S, zipf=1.1)
-    return _ablation(jobs, on, seed)
+    jobs = workload("toolbench", on=on, seed=seed, rate=rps, documents=640, requests=rps * 90, zipf=1.1)
+    alone = unshared(jobs, seed)
+    robin, e2 = (_run(alone, on, system, **routing) for _, system, routing in STEPS[:2])
+    control = {f"E2 {what}, nothing shared": latency(robin) / latency(e2) for what, latency in LATENCIES}
+    return _ablation(jobs, on) | control
 
 
 @partial(
@@ -426,17 +429,16 @@ def ablation(on: Platform, seed: int) -> Figures:
     platform=FOUR,
     setting="as row 30, with 60 tools, whose busiest has a quarter of all requests, at 90 % of the estimated "
     "saturation of each seed's workload",
-    claims=_steps(),
+    claims=_steps(controlled=False),
     seconds=35,
 )
 def few_tools(on: Platform, seed: int) -> Figures:
     """Latency before each step over that after it, where one tool is a worker's share of the load."""
     jobs = workload("toolbench", on=on, seed=seed, documents=60, requests=4_000, zipf=1.1)
-    return _ablation(jobs, on, seed)
+    return _ablation(jobs, on)
 
 
 WINDOWS_S = (60, 180, 600)
-LONG_S = 1_950
 
 
 @partial(
@@ -446,8 +448,8 @@ LONG_S = 1_950
     paper="preble",
     panel="text, window H",
     platform=TWO,
-    setting="Preble with H of 60, 180 and 600 s; questions about videos at 2 requests/s for 1,950 s, of which the "
-    "first 600 are not counted; of 400 videos 40 are asked about at a time, so popularity moves on within a window",
+    setting="Preble with H of 60, 180 and 600 s; questions about long documents at 0.8 requests/s for 2,100 s, of "
+    "which the first third is not counted; of 96 documents 12 are asked about at a time, so popularity moves on",
     claims=tuple(
         Claim(f"{what} {window}", f"{what} latency, H = {window} s over H = 180 s", "no effect", 0.9, 1.1, neutral=None)
         for window in (60, 600)
@@ -459,9 +461,8 @@ LONG_S = 1_950
 )
 def window(on: Platform, seed: int) -> Figures:
     """Latency by window, over that at 180 s."""
-    rps = 2
-    jobs = workload("video-qa", on=on, seed=seed, rate=rps, documents=400, requests=rps * LONG_S, live=40, zipf=0)
-    found = {one: _run(jobs, on, PREBLE, 600, window_us=one * 1_000_000) for one in WINDOWS_S}
+    jobs = workload("loogle", on=on, seed=seed, rate=0.8, documents=96, requests=1_680, live=12, zipf=0)
+    found = {one: _run(jobs, on, PREBLE, window_us=one * 1_000_000) for one in WINDOWS_S}
     ratios = {
         f"{what} {one}": latency(found[one]) / latency(found[180]) for one in (60, 600) for what, latency in LATENCIES
     }
