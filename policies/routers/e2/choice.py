@@ -64,7 +64,16 @@ P_E2_6 = Theorem(
     scope=Scope.TESTED,
 )
 
-THEOREMS = (P_E2_1, P_E2_2, P_E2_3, P_E2_4, P_E2_5, P_E2_6)
+P_E2_7 = Theorem(
+    "P-E2-7",
+    "Splitting up to 3 subtrees leaves the two loads apart by the largest subtree at most, or by their difference "
+    "without the subtrees less all of these",
+    OURS,
+    bound="max(largest, |keeps - gets| - all)",
+    scope=Scope.BOUNDED,
+)
+
+THEOREMS = (P_E2_1, P_E2_2, P_E2_3, P_E2_4, P_E2_5, P_E2_6, P_E2_7)
 
 # --- what is false of the rule as printed -----------------------------------------------------------------------------
 
@@ -145,6 +154,22 @@ def rebalanced(target: int, loads: Sequence[int], percent: int, rule: Rebalancin
     if rule == "heaviest":
         return light if target == max(range(len(loads)), key=loads.__getitem__) else target
     return light if cost(light) < cost(target) else target
+
+
+def split(subtrees: Sequence[int], keeps: int, gets: int) -> list[int]:
+    """Return which of a prefix's subtrees go to its new worker: each in turn goes to the worker with less, the old one
+    of equals.
+
+    Without these subtrees the old one has the load `keeps` and the new one `gets`.  O(subtrees).
+    """
+    given = []
+    for i, load in enumerate(subtrees):
+        if gets < keeps:
+            given.append(i)
+            gets += load
+        else:
+            keeps += load
+    return given
 
 
 def decode_heaviest(prefill_ns: Sequence[int], decode_ns: Sequence[int], percent: int) -> int | None:

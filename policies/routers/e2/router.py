@@ -14,13 +14,14 @@ are nanoseconds of work, L + M + P:
 Then three corrections.  **Rebalancing**: a worker with more than the threshold times the lightest load gets no request
 for its prefixes that costs less at the lightest, which gets it.  **Autoscaling**: when the mean wait of a prefix
 doubles from one half of H to the next, and is longer than computing the prefix takes, the lightest worker gets its next
-request, and holds it too from then on.  **Prefill-decode balancing**: what explores goes to the worker with the largest
-share of decoding in its work, if that is more than a threshold.
+request, and holds it too from then on; the subtrees of the prefix are split between the two by load.  **Prefill-decode
+balancing**: what explores goes to the worker with the largest share of decoding in its work, if that is more than a
+threshold.
 
 A worker that could not hold the request in all its memory is none of those mentioned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import add
 from typing import ClassVar, Literal
 
@@ -55,6 +56,7 @@ from fairsched.policies.routers.e2.choice import (
     exploits,
     lightest,
     rebalanced,
+    split,
 )
 from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
 from fairsched.policies.routers.e2.history import (
@@ -62,6 +64,7 @@ from fairsched.policies.routers.e2.history import (
     NO_WAITS,
     History,
     Sent,
+    Sums,
     WaitsByPrefix,
     wait_gone,
     wait_restarted,
@@ -79,25 +82,28 @@ from fairsched.policies.validators import not_negative, one_of, positive
 
 LoadMode = Literal["window", "outstanding"]
 Switch = Literal["on", "off"]
-Why = Literal["exploit", "explore", "rebalance", "replicate", "decode-heavy"]
+Why = Literal["exploit", "explore", "rebalance", "replicate", "split", "decode-heavy"]
 
 
 class E2State(msgspec.Struct, frozen=True):
     """What the workers hold, what they were sent, and how long requests of each prefix waited.
 
-    `ends` has the node with which the prompt of each request of the window ended when it was sent.
+    `ends` has the node with which the prompt of each request of the window ended when it was sent.  `moves` has the
+    worker to which the next request through a node goes, since the subtree of that node was split off.
     """
 
     index: PrefixIndex
     history: History = History()
     waits: WaitsByPrefix = Map()
     ends: Map[int, int] = Map()
+    moves: Map[int, int] = Map()
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """The worker for a request, and why; it holds `cached_tokens` of the prompt.
 
-    The best worker holds `blocks` blocks, and `prefix` is the node where these end (the root: no worker holds any).
+    The best worker holds `blocks` blocks, and `prefix` is the node where these end (the root: no worker holds any).  A
+    copy of it `relieves` a worker; a subtree that moves is that of the node `moves`.
     """
 
     worker: int
@@ -105,6 +111,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int
     blocks: int
     prefix: int
+    relieves: int | None = None
+    moves: int = ROOT
 
 
 @attrs.frozen
@@ -162,6 +170,8 @@ class E2(Router[E2State]):
         state.history.check()
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
+        # Subtrees that move are not the whole tree; ids of nodes that are gone do not come back.
+        assert all(ROOT < node < state.index.next_id and worker >= 0 for node, worker in state.moves.items())
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -171,17 +181,18 @@ class E2(Router[E2State]):
                 return state
             case Cached() | Evicted():
                 index = followed(state.index, event, state.ends.get(event.owner, ROOT))
-                return E2State(index, state.history, state.waits, state.ends)
+                return E2State(index, state.history, state.waits, state.ends, state.moves)
             case Finished():
                 history = state.history.ended(event.request_id, event.output_tokens)
-                return E2State(state.index, history, state.waits, state.ends)
+                return E2State(state.index, history, state.waits, state.ends, state.moves)
             case Cancelled() | Rejected():
-                return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends)
+                return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends, state.moves)
             case Admitted():
                 return self._admitted(state, event)
             case WorkerLeft() | WorkerJoined():
                 history, gone = state.history.without(event.worker)
-                return _without(E2State(followed(state.index, event), history, state.waits, state.ends), gone)
+                moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
+                return _without(E2State(followed(state.index, event), history, state.waits, state.ends, moves), gone)
             case _:
                 return state
 
@@ -193,7 +204,7 @@ class E2(Router[E2State]):
         waits = state.waits
         if sent.prefix != ROOT:
             waits = waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
-        return E2State(state.index, state.history.admitted(sent), waits, state.ends)
+        return E2State(state.index, state.history.admitted(sent), waits, state.ends, state.moves)
 
     def _half(self, now_ns: int) -> int:
         return now_ns // (self.window_us * 500)
@@ -203,7 +214,7 @@ class E2(Router[E2State]):
     def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
         now_ns = max(view.now_ns, state.index.now_ns)
         history, gone = state.history.expired(now_ns - self.window_us * 1_000)
-        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, state.waits, state.ends)
+        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, state.waits, state.ends, state.moves)
         state = _without(state, gone)
         need = request.prompt.tokens + request.max_output_tokens
         workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
@@ -223,26 +234,30 @@ class E2(Router[E2State]):
         case = self.case(state, prompt, match, workers)
         target, why = self._target(case)
         blocks, prefix = _best_level(match, workers) if any(case.cached) else (0, ROOT)
+        relieves, moves = None, ROOT
         if why == "exploit":
+            home, node = _home(state, case)
             moved = self._rebalanced(case, target)
             if moved != target:
                 target, why = moved, "rebalance"
+            elif node != ROOT and case.cached[home] < case.cached[target] and self._rebalanced(case, home) == home:
+                target, why, moves = home, "split", node
             elif self._replicates(state, prefix, blocks * prompt.block_tokens):
                 light = lightest(case.loads)
                 if case.cached[light] < case.cached[target]:
-                    target, why = light, "replicate"
-        return Choice(workers[target].worker, why, case.cached[target], blocks, prefix)
+                    relieves, target, why = workers[target].worker, light, "replicate"
+        return Choice(workers[target].worker, why, case.cached[target], blocks, prefix, relieves, moves)
 
     def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
         """Loads and cached tokens of all workers.  O(workers)."""
         ids = [load.worker for load in workers]
         held = match.blocks_by_worker(ids[-1] + 1)
         cached = [cached_tokens(prompt, blocks) if (blocks := held[i]) else 0 for i in ids]
-        history, prior, decode = state.history, (self.prior_output_tokens, 1), self.prices.decode_ns
+        history, decode = state.history, self.prices.decode_ns
         windows = [history.sums.get(i, NO_SUMS) for i in ids]
         prefill_ns = [sums.prefill_ns for sums in windows]
         # A mean output is that of the requests of the window that ended, whichever requests are counted.
-        means = [(sums.output_tokens, sums.outputs) if sums.outputs else prior for sums in windows]
+        means = [self._mean_output(sums) for sums in windows]
         decode_ns = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(windows, means, strict=True)]
         if self.load_mode == "window":
             loads = list(map(add, prefill_ns, decode_ns))
@@ -304,13 +319,51 @@ class E2(Router[E2State]):
         missed = prompt.tokens - choice.cached_tokens
         prefill_ns, number = self.prices.prefill_ns(missed, choice.cached_tokens), history.next_number
         sent = Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
+        moves = state.moves
+        if choice.relieves is not None:
+            waits, moves = wait_restarted(waits, choice.prefix), self._split(state, choice, choice.relieves)
+        elif choice.moves != ROOT:
+            moves = moves.delete(choice.moves)
         history = history.sent(sent)
-        if choice.why == "replicate":
-            waits = wait_restarted(waits, choice.prefix)
         if prefix != ROOT:
             waits = wait_sent(waits, prefix)
         index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
-        return E2State(index, history, waits, state.ends.set(request.id, node))
+        return E2State(index, history, waits, state.ends.set(request.id, node), moves)
+
+    def _split(self, state: E2State, choice: Choice, old: int) -> Map[int, int]:
+        """Which nodes move to which worker, now that the prefix of `old` gets a worker more.
+
+        Its subtrees are split by load, the largest first.  A subtree is what at least two requests of H used there, and
+        its load is L of these.  O(requests of H, and the nodes above them), only when a prefix gets a worker.
+        """
+        index, history, new = state.index, state.history, choice.worker
+        subtrees: dict[int, list[Sent]] = {}
+        for _, sent in sorted(history.window.items()):
+            path = _path(index, state.ends.get(sent.request_id, ROOT)) if sent.worker == old else ()
+            for node in path:
+                if index.nodes[node].parent == choice.prefix:
+                    subtrees.setdefault(node, []).append(sent)
+        sums = history.sums.get(old, NO_SUMS)
+        mean = self._mean_output(sums)
+        loads = {
+            node: sum(sent.prefill_ns for sent in sents)
+            + self.prices.decode_ns(len(sents), sum(sent.prompt_tokens for sent in sents), *mean)
+            for node, sents in subtrees.items()
+            if len(sents) > 1
+        }
+        order = sorted(loads, key=lambda node: (-loads[node], node))
+        keeps = self._load(sums) - sum(loads.values())
+        given = split([loads[node] for node in order], keeps, self._load(history.sums.get(new, NO_SUMS)))
+        known = {node: worker for node, worker in state.moves.items() if node in index.nodes}
+        return Map({**known, **{order[i]: new for i in given}})
+
+    def _mean_output(self, sums: Sums) -> tuple[int, int]:
+        """The tokens of how many outputs give the mean of a worker."""
+        return (sums.output_tokens, sums.outputs) if sums.outputs else (self.prior_output_tokens, 1)
+
+    def _load(self, sums: Sums) -> int:
+        """L of the window's requests of a worker."""
+        return sums.prefill_ns + self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self._mean_output(sums))
 
 
 def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
@@ -323,7 +376,26 @@ def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
             waits = wait_gone(waits, sent.prefix)
         if sent.request_id in ends:
             ends = ends.delete(sent.request_id)
-    return E2State(state.index, state.history, waits, ends)
+    return E2State(state.index, state.history, waits, ends, state.moves)
+
+
+def _path(index: PrefixIndex, node: int) -> Iterator[int]:
+    """Yield a node and all above it but the root; none if it is gone."""
+    while node != ROOT and node in index.nodes:
+        yield node
+        node = index.nodes[node].parent
+
+
+def _home(state: E2State, case: Case) -> tuple[int, int]:
+    """Return the position of the worker to which a subtree of the prompt was split off, and its node; the root if none
+    was.  O(nodes on the path)."""
+    if state.moves:
+        positions = {load.worker: i for i, load in enumerate(case.workers)}
+        for node in _path(case.index, case.match.node):
+            home = positions.get(state.moves.get(node, -1))
+            if home is not None:
+                return home, node
+    return 0, ROOT
 
 
 def _best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:

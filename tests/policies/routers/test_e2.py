@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fairsched.model.events import Admitted, Cached, Cancelled, Event, Evicted, Finished, WorkerJoined, WorkerLeft
 from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.prefix_cache import PrefixIndex
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers.e2 import E2, E2Printed, E2State, rebalanced
+from fairsched.policies.routers.e2 import E2, E2Printed, E2State, rebalanced, split
 from fairsched.policies.routers.e2.cost import Case, Prices
 from fairsched.policies.routers.e2.router import Choice
 from tests.support.clusters import KEYS, Keys, request
@@ -265,6 +266,50 @@ def test_a_prefix_whose_waits_double_gets_a_worker_more() -> None:
     assert dispatch.worker == 0
     assert choice(router, state, (1,) * 8).why == "exploit"
     router.check(state)
+
+
+def test_subtrees_of_a_prefix_that_gets_a_worker_are_split_by_load() -> None:
+    """Of subtrees that several requests used, half the load moves: each subtree once, with its next request."""
+    router = attrs.evolve(ROUTER, scaling="on", rebalancing="off", window_us=10)
+    head, state, now_ns, number = (1,) * 4, E2State(PrefixIndex.empty(10_000)), 0, 0
+
+    def sent(keys: Keys, wait_ns: int, state: E2State) -> tuple[int, E2State]:
+        nonlocal number
+        number += 1
+        dispatch, state = router.route(state, request(number, keys, now_ns), view(now_ns))
+        router.check(state)
+        admitted = Admitted(now_ns + wait_ns, dispatch.worker, number, 0, 1, len(keys), 2)
+        return dispatch.worker, router.observe(state, admitted)
+
+    # Worker 0 gets the head with four subtrees, of which one request in three each is of the first half of H.
+    for _ in range(3):
+        for tail in (2, 3, 4, 5):
+            worker, state = sent((*head, tail), 10, state)
+            assert worker == 0
+    for _ in range(2):
+        _, state = sent(head, 10, state)
+    now_ns = 5_000
+    _, state = sent(head, 4_999, state)
+    assert not state.moves
+    # The head gets worker 1, and of its four subtrees of equal load two move.
+    worker, state = sent(head, 0, state)
+    assert (worker, sorted(state.moves.values())) == (1, [1, 1])
+    places = [sent((*head, tail), 0, state) for tail in (2, 3, 4, 5)]
+    assert sorted(worker for worker, _ in places) == [0, 0, 1, 1]
+    moved = next(tail for tail, (worker, _) in zip((2, 3, 4, 5), places, strict=True) if worker == 1)
+    assert choice(router, state, (*head, moved)).why == "split"
+    _, state = sent((*head, moved), 0, state)
+    assert len(state.moves) == 1
+    # A worker that leaves gets nothing more.
+    assert not router.observe(state, WorkerLeft(now_ns, 1)).moves
+
+
+@given(st.lists(st.integers(0, 50), max_size=9), st.integers(0, 200), st.integers(0, 200))
+def test_a_split_is_as_even_as_its_largest_subtree(subtrees: list[int], keeps: int, gets: int) -> None:
+    """P-E2-7 for more subtrees than it is proved for."""
+    given_away = sum(subtrees[i] for i in split(subtrees, keeps, gets))
+    apart = abs(keeps + sum(subtrees) - given_away - (gets + given_away))
+    assert apart <= max([abs(keeps - gets) - sum(subtrees), *subtrees])
 
 
 def test_what_workers_hold_is_followed() -> None:

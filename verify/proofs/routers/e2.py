@@ -154,6 +154,40 @@ def _explored(count: int) -> int:
     return max(loads) - min(loads)
 
 
+# --- P-E2-7: splitting subtrees ---------------------------------------------------------------------------------------
+
+_SUBTREES = ("s0", "s1", "s2")
+
+
+@arithmetic(
+    e2.P_E2_7,
+    ("keeps", "gets", *_SUBTREES),
+    *at_least(0, "keeps", "gets", *_SUBTREES),
+    attained=lambda: (_split_apart([5, 5, 5], 0, 0), 5),
+)
+def splitting(w: SimpleNamespace, rule: Callable[..., list[int]] = e2.split) -> Shown:
+    """Three subtrees in any order, two workers."""
+    subtrees = [getattr(w, name) for name in _SUBTREES]
+    given = rule(subtrees, w.keeps, w.gets)
+    everything = w.s0 + w.s1 + w.s2
+    apart = w.keeps - w.gets
+    for i, load in enumerate(subtrees):
+        apart = apart - load if i in given else apart + load
+    near: Any = (apart <= w.s0) & (-apart <= w.s0)
+    for load in subtrees[1:]:
+        near = near | ((apart <= load) & (-apart <= load))
+    left = (apart <= w.keeps - w.gets - everything) & (-apart <= w.keeps - w.gets - everything)
+    right = (apart <= w.gets - w.keeps - everything) & (-apart <= w.gets - w.keeps - everything)
+    return {"apart by the largest, or by what is left": near | left | right}
+
+
+def _split_apart(subtrees: list[int], keeps: int, gets: int) -> int:
+    """How far the two loads are apart after a split."""
+    given = e2.split(subtrees, keeps, gets)
+    moved = sum(subtrees[i] for i in given)
+    return abs(keeps + sum(subtrees) - moved - (gets + moved))
+
+
 # --- P-E2-1 and P-E2-6: worlds ----------------------------------------------------------------------------------------
 
 WORKERS = 3
@@ -263,7 +297,7 @@ def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> Shown:
 
 def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
     """About the router that ships."""
-    return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene())
+    return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene(), splitting())
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
@@ -370,6 +404,7 @@ def bugs() -> tuple[Bug, ...]:
             rebalancing(heavy=lambda load, least, percent: 100 * load > 2 * percent * least),
         ),
         Bug("the heaviest is the lightest", exploring(lambda bases, _extra, among: max(among, key=bases.__getitem__))),
+        Bug("every subtree moves", splitting(lambda subtrees, _keeps, _gets: [0, 1, 2])),
         Bug("the last leaf goes first", hygiene(type("Youngest", (PrefixIndex,), {"victims": _youngest_first}))),
     )
 
