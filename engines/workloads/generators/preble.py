@@ -1,18 +1,22 @@
 """Preble's data sets: `toolbench`, `video-qa` and `loogle` (questions about documents), `agent` and `programming`.
 
-Source: Preble (Srivatsa et al., ICLR'25), Table 1, which gives for each data set the mean and standard deviation of
-prompts, the mean of outputs, the share of prompt tokens that earlier prompts had (an infinite cache), and how many
-requests share a key portion: the tool's instructions, the video, the document, the task's description, the problem.
+Source: Preble (Srivatsa et al., ICLR'25), Table 1, which gives the mean (standard deviation) of prompts, outputs, the
+share of prompt tokens that earlier prompts had (an infinite cache), the part of a prompt that is its key portion, and
+how many requests share a key portion: the tool's instructions, the video, the document, the task's description with its
+demonstration, the problem or the demonstration before it.
 
-             prompt tokens    output   shared   sharers   mean question (ours, from the rest of the row)
-toolbench    1,835 (742)          43     85 %        39   230
-video-qa     9,865 (5,976)         4     88 %       8.6    33
-loogle      23,474 (6,105)        16     91 %        18   849
-agent        2,285 (471)          16     97 %        48
-programming  3,871 (1,656)       190     97 %       126
+             prompt tokens    output      shared   key portion   sharers       mean question (ours, from the rest)
+toolbench    1,835 (742)       43 (16)     85 %     76 %          39 (64)      230
+video-qa     9,865 (5,976)      4 (1.5)    88 %     99 %          8.6 (2)      33
+loogle      23,474 (6,105)     16 (9.9)    91 %     94 %          18 (8.6)     849
+agent        2,285 (471)       16 (13)     97 %     76 %          48 (8)
+programming  3,871 (1,656)    190 (343)    97 %     78 %          126 (2,157)
 
-Ours, where the paper gives no figure: system prompts and headers, spreads of all but prompts, numbers of documents,
-tasks and problems, and clients, which have the tasks and problems in turn.
+The table is of the whole data sets.  The paper's runs draw some documents of each, as many requests as come in about
+five minutes (facts of its published code), and ask about all of them throughout: `live=null`.
+
+Ours, where the paper gives no figure: system prompts and headers, spreads of questions, numbers of documents, tasks and
+problems, and clients, which have the tasks and problems in turn.
 """
 
 from functools import partial
@@ -21,7 +25,6 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.generators.dlpm import Few, tree
 from fairsched.engines.workloads.sampling import (
     EMPTY_TEXT,
     Arrivals,
@@ -35,6 +38,7 @@ from fairsched.engines.workloads.sampling import (
     RequestRate,
     Size,
     Timing,
+    apportioned,
     client_names,
     lengths,
     spread_lengths,
@@ -47,7 +51,12 @@ from fairsched.model.request import Workload
 QUESTION_CV = 0.2
 """Spread of questions' lengths, relative to their mean (ours)."""
 
+LONGEST_PROGRAM = 4_096
+"""Tokens of the longest program (ours)."""
+
 Exponent = Annotated[float, msgspec.Meta(ge=0, le=5)]
+Pause = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+Spread = Annotated[float, msgspec.Meta(gt=0, le=10)]
 
 
 def questions(
@@ -59,7 +68,13 @@ def questions(
     requests: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] | None, msgspec.Meta(description="requests in all")
     ] = None,
-    zipf: Annotated[Exponent, msgspec.Meta(description="exponent of the documents' popularity, 0 for equal")] = 0.0,
+    zipf: Annotated[
+        Exponent | None, msgspec.Meta(description="exponent of the documents' popularity, 0 for equal, null: by spread")
+    ] = None,
+    sharers_cv: Annotated[
+        Spread,
+        msgspec.Meta(description="relative spread of the requests about each, where zipf is null"),
+    ],
     live: Annotated[
         Number | None, msgspec.Meta(description="documents that are asked about at any one time, null for all")
     ] = None,
@@ -76,13 +91,15 @@ def questions(
     prompt_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of prompts' lengths")],
     question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a question")],
     output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an output")],
+    output_cv: Annotated[Spread, msgspec.Meta(description="spread of outputs' lengths, relative to their mean")],
     max_output_tokens: Annotated[Size, msgspec.Meta(description="longest output")],
 ) -> Workload:
     """Return many questions about each of some documents; `documents * sharers` unless `requests` says otherwise.
 
     A prompt is a system prompt that all share, the document, and a question of its own.  What is shared is all that
     is not new, the question and the document's first time, so the table's share fixes the question's length.
-    Popularity follows Zipf's law, with Preble's 1.1 for tools (its ablation) and 0 for videos and documents.
+    The requests about a document are log-normal with the table's spread, or follow Zipf's law: `zipf=1.1` is Preble's
+    ablation, `zipf=0` asks equally about all.
 
     Ours: tools belong to all clients, a video or document to the client that asks about it.  So is `live`: a video or
     document is asked about for a while, and at any time (but the beginning and the end) 32 videos of 315 k tokens or 12
@@ -90,8 +107,13 @@ def questions(
     do.  If all were always asked about, no cluster of a few workers would keep anything.
     """
     rng, tokens = streams(seed, 0)
-    counts = zipf_counts(requests or max(round(documents * sharers), documents), documents, zipf)
-    total = sum(counts)
+    total = requests or max(round(documents * sharers), documents)
+    if zipf is None:
+        scale = max(round(total / documents * 1_000), 1)
+        shares = spread_lengths(rng, [1] * documents, mean=scale, sd=scale * sharers_cv, high=total * 1_000)
+        counts = apportioned(total, np.array(shares, dtype=np.float64))
+    else:
+        counts = zipf_counts(total, documents, zipf)
     asks = lengths(rng, total, mean=question_tokens, cv=QUESTION_CV)
     system = EMPTY_TEXT.then(tokens.fresh(system_tokens))
     document_sd = max(prompt_sd_tokens**2 - (QUESTION_CV * question_tokens) ** 2, 1.0) ** 0.5
@@ -100,7 +122,7 @@ def questions(
     least = max(system_tokens + 32, 2 * question_tokens - system_tokens)
     sizes = spread_lengths(rng, counts, mean=document_mean, sd=document_sd, low=least)
     texts = [system.then(tokens.fresh(size)) for size in sizes]
-    answers = lengths(rng, total, mean=output_tokens, cv=0.4, high=max_output_tokens)
+    answers = lengths(rng, total, mean=output_tokens, cv=output_cv, high=max_output_tokens)
     asked = np.repeat(np.arange(documents), counts)
     # When it is asked about: anywhere, or within the stretch in which `live` documents before it began.
     places = rng.uniform(size=total) if live is None else asked + rng.uniform(0, live, size=total)
@@ -120,13 +142,14 @@ toolbench = partial(
     "toolbench",
     documents=60,
     sharers=39.0,
-    zipf=1.1,
+    sharers_cv=64 / 39,
     owners="everybody",
     system_tokens=160,
     prompt_tokens=1_835,
     prompt_sd_tokens=742,
     question_tokens=230,
     output_tokens=43,
+    output_cv=16 / 43,
     max_output_tokens=256,
 )
 
@@ -135,11 +158,13 @@ video_qa = partial(
     "video-qa",
     documents=200,
     sharers=8.6,
+    sharers_cv=2 / 8.6,
     live=32,
     prompt_tokens=9_865,
     prompt_sd_tokens=5_976,
     question_tokens=33,
     output_tokens=4,
+    output_cv=1.5 / 4,
     max_output_tokens=16,
 )
 
@@ -148,11 +173,13 @@ loogle = partial(
     "loogle",
     documents=64,
     sharers=18.0,
+    sharers_cv=8.6 / 18,
     live=12,
     prompt_tokens=23_474,
     prompt_sd_tokens=6_105,
     question_tokens=849,
     output_tokens=16,
+    output_cv=9.9 / 16,
     max_output_tokens=64,
 )
 
@@ -167,17 +194,21 @@ def agent(
     arrivals: Arrivals = "poisson",
     cv: GapSpread = 2.0,
     gaps: Gaps = None,
-    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that all tasks share")] = 128,
-    task_tokens: Annotated[Size, msgspec.Meta(description="mean length of a task's description")] = 1_430,
-    task_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 120,
-    observation_tokens: Annotated[Size, msgspec.Meta(description="mean length of what is observed after a step")] = 14,
+    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that all tasks share")] = 16,
+    task_tokens: Annotated[Size, msgspec.Meta(description="mean length of a task with its demonstration")] = 1_737,
+    task_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 324,
+    observation_tokens: Annotated[Size, msgspec.Meta(description="mean length of what is observed after a step")] = 6,
     output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an action")] = 16,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest action")] = 64,
+    output_cv: Annotated[Spread, msgspec.Meta(description="spread of actions' lengths, relative to their mean")] = 0.85,
+    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest action")] = 128,
+    think_s: Annotated[Pause, msgspec.Meta(description="mean time before the next step, exponential")] = 0.0,
 ) -> Workload:
     """Return an embodied agent's tasks: each step repeats the whole history and adds an action and what was observed.
 
-    About `tasks * steps` requests.  A task has 48 steps, and the spread of lengths is the growth from step to step: 30
-    tokens, of which 16 are the step's output.  A step is sent when the one before it has finished.
+    About `tasks * steps` requests.  A task has 48 steps; a step adds 22 tokens, of which 16 are its output, and the
+    rest of the spread of prompts is that of the tasks.  A step is sent when the one before it has finished and the
+    environment has answered, which takes `think_s` on average.  The paper's runs have all tasks open throughout: with
+    N tasks, `rate` at R times the steps and `think_s` at N / R, R requests a second come from N open tasks.
     """
     rng, tokens = streams(seed, 0)
     counts = spread_lengths(rng, [1] * tasks, mean=steps, sd=steps / 6)
@@ -185,12 +216,15 @@ def agent(
     system = EMPTY_TEXT.then(tokens.fresh(system_tokens))
     programs: list[Program] = []
     for number, (count, size) in enumerate(zip(counts, sizes, strict=True)):
-        actions = lengths(rng, count, mean=output_tokens, cv=0.4, high=max_output_tokens)
+        actions = lengths(rng, count, mean=output_tokens, cv=output_cv, high=max_output_tokens)
+        thought_ns = np.rint(rng.exponential(think_s * 1e9, size=count)).astype(np.int64).tolist()
         seen = lengths(rng, count, mean=observation_tokens, cv=0.4)
         history = system.then(tokens.fresh(size))
         calls: list[Call] = []
         for step in range(count):
-            calls.append(Call(history.prompt(), actions[step], (step - 1,) if step else ()))
+            calls.append(
+                Call(history.prompt(), actions[step], (step - 1,) if step else (), thought_ns[step] if step else 0)
+            )
             history = history.then(tokens.fresh(actions[step] + seen[step]))
         programs.append(Program(number % clients, 0, calls, session=f"task-{number}"))
     timed = Timing(rate, arrivals, cv, gaps).of(rng, programs)
@@ -200,36 +234,52 @@ def agent(
 def programming(
     *,
     seed: int = 0,
-    problems: Annotated[Number, msgspec.Meta(description="problems")] = 24,
-    height: Annotated[Few, msgspec.Meta(description="levels of a problem's tree")] = 6,
-    branches: Annotated[Few, msgspec.Meta(description="attempts at each node")] = 2,
+    problems: Annotated[Number, msgspec.Meta(description="problems")] = 250,
+    samples: Annotated[Number, msgspec.Meta(description="programs asked for in parallel for each problem")] = 10,
+    sent: Annotated[
+        Literal["together", "apart"], msgspec.Meta(description="samples of a problem come at once, or on their own")
+    ] = "together",
     clients: Clients = 8,
     rate: RequestRate = "auto",
     arrivals: Arrivals = "poisson",
     cv: GapSpread = 2.0,
     gaps: Gaps = None,
-    header_tokens: Annotated[Size, msgspec.Meta(description="header that all problems share")] = 256,
-    problem_tokens: Annotated[Size, msgspec.Meta(description="mean length of a problem's statement")] = 2_796,
-    problem_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 1_638,
-    instruction_tokens: Annotated[Size, msgspec.Meta(description="instruction between two levels")] = 10,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an attempt")] = 190,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest attempt")] = 1_024,
+    demonstration_tokens: Annotated[Size, msgspec.Meta(description="worked examples before every problem")] = 2_752,
+    problem_tokens: Annotated[Size, msgspec.Meta(description="mean length of a problem")] = 1_119,
+    problem_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 1_656,
+    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of a program")] = 190,
+    output_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 343,
+    max_output_tokens: Annotated[
+        Size, msgspec.Meta(description="longest program, where all are cut")
+    ] = LONGEST_PROGRAM,
 ) -> Workload:
-    """Return programs that are searched for as trees of partial solutions, each asked for after its parent.
+    """Return programs that are sampled: a demonstration that all share, a problem, and parallel samples of one prompt.
 
-    `problems` trees of `branches + ... + branches^height` requests.  We take a problem's 126 requests to be a tree of
-    two attempts at each node, six levels deep: 2 + 4 + ... + 64.  Siblings ask the same prompt, so only every other
-    request brings new tokens, its parent's output.
+    `problems * samples` requests (the paper's appendix A.3).  A problem longer than the demonstration is the key
+    portion of its samples; all others have the demonstration as theirs, hence the table's deviation of the sharers,
+    which takes 4,000 problems (APPS has 10,000).  The paper gives neither the demonstration's length nor the number
+    of samples: ours give the table's mean of the sharers, key portion and shared part together.  The paper's published
+    code sends the samples in random order and cuts them at 512 tokens (`sent=apart,max_output_tokens=512`).
     """
     rng, tokens = streams(seed, 0)
-    header = EMPTY_TEXT.then(tokens.fresh(header_tokens))
-    instructions = [tokens.fresh(instruction_tokens) for _ in range(height)]
-    attempts = sum(branches**level for level in range(1, height + 1))
-    sizes = spread_lengths(rng, [1] * problems, mean=problem_tokens, sd=problem_sd_tokens, low=header_tokens + 32)
-    programs: list[Program] = []
-    for number, size in enumerate(sizes):
-        outputs = lengths(rng, attempts, mean=output_tokens, cv=0.5, high=max_output_tokens)
-        root = header.then(tokens.fresh(size), instructions[0])
-        programs.append(Program(number % clients, 0, tree(root, instructions, branches, outputs, tokens)))
+    demonstration = EMPTY_TEXT.then(tokens.fresh(demonstration_tokens))
+    sizes = spread_lengths(
+        rng, [1] * problems, mean=problem_tokens, sd=problem_sd_tokens, low=32, high=16 * demonstration_tokens
+    )
+    written = spread_lengths(
+        rng, [1] * (problems * samples), mean=output_tokens, sd=output_sd_tokens, high=LONGEST_PROGRAM
+    )
+    outputs = [min(output, max_output_tokens) for output in written]
+    prompts = [demonstration.then(tokens.fresh(size)).prompt() for size in sizes]
+    if sent == "together":
+        programs = [
+            Program(n % clients, 0, [Call(prompt, output) for output in outputs[n * samples : (n + 1) * samples]])
+            for n, prompt in enumerate(prompts)
+        ]
+    else:
+        drawn = rng.permutation(np.repeat(np.arange(problems), samples)).tolist()
+        programs = [
+            Program(n % clients, 0, (Call(prompts[n], output),)) for n, output in zip(drawn, outputs, strict=True)
+        ]
     timed = Timing(rate, arrivals, cv, gaps).of(rng, programs)
     return workload_of("programming", timed, client_names(clients), max_output_tokens)

@@ -9,6 +9,7 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.workloads.sampling.auto_rate import ONE_WORKER, AutoRate, saturation
     from fairsched.engines.workloads.sampling.distributions import (
+        apportioned,
         arrivals_ns,
         lengths,
         spread_lengths,
@@ -42,7 +43,7 @@ else:
 
 __all__ = [
     "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Call", "Clients", "GapSpread", "Gaps", "Misbehave",
-    "Number", "Program", "Rate", "RequestRate", "Size", "Text", "Timing", "TokenSource", "Tokens", "arrivals_ns",
-    "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio", "saturation", "scaled_ns",
-    "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"
+    "Number", "Program", "Rate", "RequestRate", "Size", "Text", "Timing", "TokenSource", "Tokens", "apportioned",
+    "arrivals_ns", "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio",
+    "saturation", "scaled_ns", "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"
 ]  # fmt: skip

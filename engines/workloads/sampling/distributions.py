@@ -34,6 +34,10 @@ of LLM inference lie on both sides: 0.22, 1.4 and 1.09 for conversations (5.5 re
 code (2.6).  Times of a real trace, where it is at hand, are taken by `gaps=FILE`."""
 
 
+_FITS = 30
+"""How often lengths that are cut at both ends are stretched again."""
+
+
 def arrivals_ns(
     rng: np.random.Generator, process: ArrivalProcess, *, rate: float, count: int, cv: float = 1.0
 ) -> list[int]:
@@ -115,12 +119,20 @@ def lengths(
 def zipf_counts(total: int, documents: int, exponent: float) -> list[int]:
     """`total` requests over `documents`, the k-th in proportion to 1 / k^exponent (0: equal shares), none left out.
 
-    Largest remainders over the requests that are left when each has one.  Raises `WorkloadError` on fewer requests
-    than documents.
+    Raises `WorkloadError` on fewer requests than documents.
     """
+    return apportioned(total, np.arange(1, documents + 1, dtype=np.float64) ** -exponent)
+
+
+def apportioned(total: int, shares: npt.NDArray[np.float64]) -> list[int]:
+    """`total` requests in proportion to `shares`, none left out.
+
+    Largest remainders over the requests that are left when each has one.  Raises `WorkloadError` on fewer requests
+    than shares.
+    """
+    documents = len(shares)
     if total < documents:
         raise WorkloadError(f"{total:,} requests cannot be about {documents:,} documents: each needs at least one")
-    shares = np.arange(1, documents + 1, dtype=np.float64) ** -exponent
     ideal = np.maximum(shares / shares.sum() * total, 1.0) - 1
     ideal *= (total - documents) / (ideal.sum() or 1.0)
     counts = np.floor(ideal).astype(np.int64)
@@ -131,19 +143,22 @@ def zipf_counts(total: int, documents: int, exponent: float) -> list[int]:
 
 
 def spread_lengths(
-    rng: np.random.Generator, counts: Sequence[int], *, mean: float, sd: float, low: int = 1
+    rng: np.random.Generator, counts: Sequence[int], *, mean: float, sd: float, low: int = 1, high: int | None = None
 ) -> list[int]:
     """A length for each document, such that over requests (`counts[i]` of document i) they have this mean and spread.
 
     Log-normal quantiles in random order, moved and stretched to fit, then cut at `low`.  Random lengths of a few dozen
     documents would miss the mean and spread by chance; here the seed decides only which document gets which length.
+    With `high` they are cut at both ends, and moved and stretched again until they fit.
     """
     number = len(counts)
     cv = sd / mean
     spread = NormalDist(0, float(np.sqrt(np.log1p(cv**2))))
-    shape = np.exp([spread.inv_cdf((place + 0.5) / number) for place in range(number)])
+    shape = mean * np.exp([spread.inv_cdf((place + 0.5) / number) for place in range(number)])
     shape = shape[rng.permutation(number)]
-    centre = np.average(shape, weights=counts)
-    width = np.sqrt(np.average((shape - centre) ** 2, weights=counts)) or 1.0
-    sizes: list[int] = np.maximum(np.rint(mean + (shape - centre) * (sd / width)), low).astype(np.int64).tolist()
+    for _ in range(1 if high is None else _FITS):
+        centre = np.average(shape, weights=counts)
+        width = np.sqrt(np.average((shape - centre) ** 2, weights=counts)) or 1.0
+        shape = np.clip(np.rint(mean + (shape - centre) * (sd / width)), low, high)
+    sizes: list[int] = shape.astype(np.int64).tolist()
     return sizes

@@ -22,7 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "multi-turn": {"clients": 3, "sessions": 12},
     "toolbench": {"documents": 4, "sharers": 9, "clients": 2},
     "agent": {"tasks": 4, "steps": 6, "clients": 3},
-    "programming": {"problems": 3, "height": 3, "clients": 2, "problem_tokens": 700},
+    "programming": {"problems": 3, "samples": 4, "clients": 2, "problem_tokens": 700},
     "video-qa": {"documents": 4, "sharers": 3, "clients": 3, "prompt_tokens": 900, "prompt_sd_tokens": 100},
     "loogle": {"documents": 4, "sharers": 3, "clients": 3, "prompt_tokens": 2_000, "question_tokens": 90},
     "mixed": {"parts": "llm-judge+agent", "llm-judge.clients": 2, "llm-judge.articles": 2, "agent.tasks": 8},

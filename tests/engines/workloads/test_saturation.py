@@ -16,7 +16,9 @@ from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 PRESET = PRESETS["llama-3.2-3b-a10g"]
 
 
-@pytest.mark.parametrize(("name", "params"), [("toolbench", {}), ("programming", {"problems": 8})])
+@pytest.mark.parametrize(
+    ("name", "params"), [("toolbench", {}), ("programming", {"problems": 80, "max_output_tokens": 512})]
+)
 def test_an_overloaded_worker_does_about_what_is_estimated(name: str, params: dict[str, int]) -> None:
     """At three times the estimate one worker's throughput is within 25 % of it (memory beyond measure but for batches).
 
