@@ -2,10 +2,20 @@
 
 import re
 
-from fairsched.reproduce import batchllm, distserve, splitwise
+from fairsched.reproduce import aladdin, batchllm, distserve, dlpm, larry, ours, preble, queueing, splitwise
 from fairsched.reproduce.row import PAPERS, Panel, Row
 
-_FILES = {"batchllm": batchllm, "distserve": distserve, "splitwise": splitwise}
+_FILES = {
+    "dlpm": dlpm,
+    "preble": preble,
+    "larry": larry,
+    "aladdin": aladdin,
+    "batchllm": batchllm,
+    "distserve": distserve,
+    "splitwise": splitwise,
+    "queueing": queueing,
+    "fairsched": ours,
+}
 
 
 def _place(row: Row) -> tuple[int, int, str]:
