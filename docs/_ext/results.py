@@ -123,13 +123,17 @@ def _others(entry: Entry) -> list[Entry]:
 
 
 def _draw_claims(axes: Any, claims: Sequence[Entry]) -> None:
-    """A line for each claim: the printed range as a band, ours with its interval, and the control as a ring."""
+    """A line for each claim: the printed range as a band (open if it has no end), ours with its interval, the control as
+    a ring."""
+    most = max(max(claim["high"], claim["range"][0]) for claim in claims)
     for place, claim in enumerate(claims):
-        low, high = claim["range"]
+        low, last = claim["range"]
+        high = max(1.2 * most, low) if last is None else last
         near = NEAR * abs(low) if low == high and not claim["exact"] else 0.0
         axes.barh(place, high - low + 2 * near, left=low - near, height=0.62, color=BAND, alpha=0.25, linewidth=0)
         axes.plot([low, low], [place - 0.31, place + 0.31], color=BAND, linewidth=1.2)
-        axes.plot([high, high], [place - 0.31, place + 0.31], color=BAND, linewidth=1.2)
+        if last is not None:
+            axes.plot([high, high], [place - 0.31, place + 0.31], color=BAND, linewidth=1.2)
         axes.plot([claim["low"], claim["high"]], [place, place], color=OURS)
         axes.plot(claim["mean"], place, "o", color=OURS, markersize=5)
         if claim["control"]:

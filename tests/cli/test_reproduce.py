@@ -261,7 +261,7 @@ def test_every_row_is_recorded_as_it_stands() -> None:
         assert entry["seeds"] == list(range(row.seeds))
         assert (entry["platform"], entry["setting"], entry["note"]) == (row.platform.text, row.setting, row.note)
         claims = [(each["about"], each["printed"], each["range"]) for each in entry["claims"]]
-        assert claims == [(each.about, each.printed, [each.low, each.high]) for each in row.claims]
+        assert claims == [(each.about, each.printed, list(each.range_json)) for each in row.claims]
 
 
 @pytest.mark.nightly

@@ -63,7 +63,7 @@ def _claim_json(judged: Judged) -> dict[str, object]:
         "figure": claim.figure,
         "about": claim.about,
         "printed": claim.printed,
-        "range": [claim.low, claim.high],
+        "range": claim.range_json,
         "exact": claim.decimals is not None,
         "neutral": claim.neutral,
         **_interval_json(judged.ours),

@@ -13,7 +13,7 @@ A row holds if all of its claims do.  A row that misses stays, and its note says
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from math import log, sqrt
+from math import inf, log, sqrt
 from statistics import fmean, stdev
 
 import attrs
@@ -125,7 +125,7 @@ class Control:
 class Claim:
     """One figure of a panel: what is printed, and the range in which ours must lie.
 
-    `low` and `high` are the printed range; a single printed number is both.  `neutral` is the figure where there is no
+    `low` and `high` are the printed range, `high` infinite where none is printed; a single printed number is both.  `neutral` is the figure where there is no
     effect: 1 of a ratio, 0 of a difference, None where the claim has no sign.  `decimals` is for exact results: rounded
     to so many, ours must be what is printed.
     """
@@ -138,6 +138,11 @@ class Claim:
     neutral: float | None = 1.0
     control: Control | None = None
     decimals: int | None = None
+
+    @property
+    def range_json(self) -> tuple[float, float | None]:
+        """The range as it is written; JSON has no infinity."""
+        return self.low, None if self.high == inf else self.high
 
     def __attrs_post_init__(self) -> None:
         if not self.low <= self.high:
