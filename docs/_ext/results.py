@@ -123,8 +123,8 @@ def _others(entry: Entry) -> list[Entry]:
 
 
 def _draw_claims(axes: Any, claims: Sequence[Entry]) -> None:
-    """A line for each claim: the printed range as a band (open if it has no end), ours with its interval, the control as
-    a ring."""
+    """A line for each claim: the printed range as a band, which may be open, ours with its interval, the control as a
+    ring."""
     most = max(max(claim["high"], claim["range"][0]) for claim in claims)
     for place, claim in enumerate(claims):
         low, last = claim["range"]

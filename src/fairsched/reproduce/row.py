@@ -125,9 +125,9 @@ class Control:
 class Claim:
     """One figure of a panel: what is printed, and the range in which ours must lie.
 
-    `low` and `high` are the printed range, `high` infinite where none is printed; a single printed number is both.  `neutral` is the figure where there is no
-    effect: 1 of a ratio, 0 of a difference, None where the claim has no sign.  `decimals` is for exact results: rounded
-    to so many, ours must be what is printed.
+    `low` and `high` are the printed range, `high` infinite where none is printed; a single printed number is both.
+    `neutral` is the figure where there is no effect: 1 of a ratio, 0 of a difference, None where the claim has no sign.
+    `decimals` is for exact results: rounded to so many, ours must be what is printed.
     """
 
     figure: str
