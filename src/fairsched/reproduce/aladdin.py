@@ -2,7 +2,8 @@
 
 Source: "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving", sections 3, 4 and 6.  Its machines serve
 Llama-2; 13B on one A100 is here OPT-13B on one A100 (DistServe's profile), which has the same size, layers and KV.
-Targets for 13B are 600 ms to the first token and 30 ms a token (its Table 2), for all requests (P100).
+Targets for 13B are 600 ms to the first token and 30 ms a token, for all requests (P100); we take them to be those of
+its Table 2, whose text we could not read again.
 
 ShareGPT is not at hand: lengths are log-normal with the means that the vLLM paper prints of it, 161 and 338 tokens; the
 coefficients of variation, 1.5 and 1, are ours, prompts are cut at 1,024 tokens (as vLLM's benchmark does) and outputs
@@ -40,7 +41,8 @@ SPAN_S = 30
 LOCAL = FCFS(batching=EagerPrefill(max_batched_tokens=2_048, max_running=256, reserve="optimistic"))
 """The engine of the paper: new prompts first, whole, and outputs grow into free memory."""
 JSQ, P2C = "join-shortest-queue", "power-of-two"
-WORKERS_MAX = 128
+WORKERS_MAX = 64
+"""A router that does not keep all targets with so many counts as if it did."""
 
 
 @lru_cache(maxsize=2)
@@ -93,9 +95,9 @@ def _workers(
     """The fewest workers with which every request keeps its targets."""
     measure = measured(jobs, _spec(router, Bucketed(seed=seed)), Cluster(model))
     found = fewest(measure, 1.0, at_least=at_least, at_most=WORKERS_MAX).workers
-    if found is None:
-        raise ValueError(f"{router} does not keep all targets with {WORKERS_MAX} workers")
-    return found
+    if found is None and isinstance(router, Aladdin):
+        raise ValueError(f"Aladdin does not keep all targets with {WORKERS_MAX} workers")
+    return found or WORKERS_MAX
 
 
 @lru_cache(maxsize=16)
@@ -138,6 +140,11 @@ _ALIKE = "requests differ, and JSQ counts them as equal"
         ),
     ),
     axes=("requests a second", "GPUs"),
+    note="missed. A prompt of 161 tokens stalls others for 35 ms only, and routers that count requests come out nearly "
+    "even, so that there is little for lengths to save, and theta 0.9 keeps a tenth of (b) free. Four GPUs a worker "
+    "are no waste on DistServe's A100 with NVLink: a step takes half as long, and the weights are held once; the "
+    "paper's A100 are on PCIe, of which we have no profile. Tried: lines that are near for the batch, with which "
+    "Aladdin's decode workers (row 18b, seed 0) went from nine to seven, and longer prompts (row 18a)",
     seconds=45,
 )
 def fewer_gpus(on: Platform, seed: int) -> Figures:
@@ -170,7 +177,8 @@ def fewer_gpus(on: Platform, seed: int) -> Figures:
     panel="evaluation, simulation at high demand",
     platform=ON_A100,
     setting="10 requests a second, 600 requests with the lengths of Azure's conversation trace (prompts of 1,155 "
-    "tokens on average); as row 18, but for 2 s to the first token, since the longest prompts alone take 0.9 s",
+    "tokens on average); as row 18, but for 2 s to the first token, since the longest prompts alone take 0.9 s; a "
+    "router that does not keep all targets with 64 workers counts as if it did",
     claims=(
         Claim("JSQ", "fewer GPUs than JSQ", "40 %", 0.4, 0.4, 0.0, Control(_ALIKE, "alike JSQ")),
         Claim("P2C", "fewer GPUs than P2C", "fewer", 0.0, 1.0, neutral=0.0),
@@ -207,6 +215,9 @@ def fewer_gpus_azure(on: Platform, seed: int) -> Figures:
         Claim("JSQ", "fewer decode GPUs than JSQ", "60 %", 0.6, 0.6, 0.0, Control(_ALIKE, "alike JSQ")),
         Claim("P2C", "fewer decode GPUs than P2C", "49 %", 0.49, 0.49, neutral=0.0),
     ),
+    note="missed: Aladdin takes about as many workers as routers do. A worker decodes some forty requests, whose "
+    "contexts average out, so that equal counts are nearly equal times, and theta 0.9 costs as much as placing by "
+    "length saves. The hand-over of KV is left out; the paper's split phases have it",
     seconds=12,
 )
 def fewer_decode_gpus(on: Platform, seed: int) -> Figures:
@@ -226,7 +237,7 @@ def fewer_decode_gpus(on: Platform, seed: int) -> Figures:
     return found
 
 
-_LINE = (10, 20, 30, 40, 50)
+_LINE = (10, 20, 30, 40)
 
 
 @partial(
@@ -236,7 +247,7 @@ _LINE = (10, 20, 30, 40, 50)
     paper="aladdin",
     panel="section 4.4, equation 7",
     platform=ON_A100,
-    setting=f"10 to 50 requests a second with lengths as of ShareGPT; {_SETTING}",
+    setting=f"10, 20, 30 and 40 requests a second with lengths as of ShareGPT; {_SETTING}",
     claims=(Claim("R^2", "R squared of the line", "a line; we ask for 0.97", 0.97, 1.0, neutral=None),),
     note="the paper prints no figure for how near the line is; 0.97 is ours",
     axes=("requests a second", "workers"),
@@ -268,6 +279,9 @@ _MODES: tuple[Literal["rebalance", "ignore"], ...] = ("rebalance", "ignore")
             for ms, control in ((50, None), (200, Control("predictions are wrong", "200 ms, oracle")))
         ),
     ),
+    note="missed: with heartbeats of 50 ms one or two requests come at a time, so that few could move, and with 200 ms "
+    "moves change nothing either; the paper has no ablation. A plan that follows what is seen (our default) needs no "
+    "moves. That moves keep the sum of errors is P-ALD-6",
     seconds=12,
 )
 def rebalancing(on: Platform, seed: int) -> Figures:
