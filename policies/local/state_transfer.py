@@ -64,7 +64,7 @@ from fairsched.policies.gates import (
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.queue import Queue, join, leave, with_groups
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
-from fairsched.policies.orders import NO_POSITION
+from fairsched.policies.orders import NO_PLACE, NO_POSITION
 from fairsched.policies.orders.abilities import BypassLines, Line, Promotions, waits_for_prefix
 from fairsched.policies.vectors import grown
 
@@ -268,6 +268,8 @@ def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tu
     if anew:
         entries += [flight.entry for flight in flights.values()]
         entries = [replace(entry, position=NO_POSITION) for entry in entries]
+    # The new order makes groups of its own, if any.
+    entries = [replace(entry, place=NO_PLACE, prefix_tokens=0) for entry in entries]
     # Ages tell requests apart that are there; where there are none, they begin anew, and so do the lines.
     queue = Queue(arrivals=before.arrivals if entries or not anew else 0, extensions=extensions)
     if lines is not None and counts and not anew:
@@ -280,6 +282,7 @@ def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tu
         queue = join(queue, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
     for request_id, flight in state.flights.items():
         entry = queue.entries[request_id] if anew else flight.entry
+        entry = replace(entry, place=NO_PLACE, prefix_tokens=0)
         flight = replace(flight, entry=entry, since=flight.since - forgotten)
         flights = flights.set(request_id, flight)
         if anew:

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from fairsched.model.pricing import Rates
+from fairsched.model.request import Prompt
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import BATCHINGS, Chunked
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, KernelGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import MigrationError, migrate
-from fairsched.policies.orders import LongestPrefix, ShortestPrompt
+from fairsched.policies.orders import NO_PLACE, LongestPrefix, ShortestPrompt
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance.local import PolicyMachine, World
 from tests.support.policy_play import Play
@@ -204,6 +205,19 @@ def test_the_queue_is_ranked_anew_and_ages_stay() -> None:
     assert play.admitted() == [0]
     play.step(40)
     assert sorted(play.finished()) == [0, 1, 2, 3]
+
+
+def test_groups_of_a_former_order_are_forgotten() -> None:
+    """A policy that ranks by what is cached takes over from groups: no request, waiting or running, is in one."""
+    play = Play(attrs.evolve(LOCAL_POLICIES["batchllm"], batching=Chunked(max_running=1)), 200)
+    for number in range(4):
+        play.arrive(0, Prompt.from_keys([7] * 10 + [number]))
+    play.step()
+    assert {entry.place for entry in play.state.queue.entries.values()} == {0}
+    state = swapped(play, attrs.evolve(LOCAL_POLICIES["lpm"], batching=Chunked(max_running=1)))
+    entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
+    assert [(entry.place, entry.prefix_tokens) for entry in entries] == [(NO_PLACE, 0)] * 4
+    play.policy.check(state)
 
 
 class Own(KernelGate):
