@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from fairsched.engines.workloads.sharing import shared_blocks
+from fairsched.engines.workloads import shared_blocks
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import Job
 from fairsched.policies.routers import D2LPM
