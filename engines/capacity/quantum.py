@@ -3,17 +3,18 @@
 **What is at stake.**  A client that runs out of credit waits while others are served, and what it had in the cache may
 be evicted meanwhile.  With a quantum Q a client runs out at most (W - 1) / Q + 1 times while it is served W (D-price),
 and each time it may have to compute its prefix of P tokens again.  So at most about P/Q of what it is charged is such
-work: with Q < P that may be all.  D2LPM's quantum Q_w does the same to the worker that a client's requests go to: a
-client without credit where its prefix is goes on elsewhere, computes it there, and evicts what others had there.
+work (an argument that no solver has seen): with Q < P that may be all.  D2LPM's quantum Q_w does the same to the worker
+that a client's requests go to: a client without credit where its prefix is goes on elsewhere, computes it there, and
+evicts what others had there.
 
 **The rule.**  Prefixes of up to two default quanta are short, and need no more than the defaults; nor does traffic of
-which half or less can come from a cache, since what is computed is new then.  Otherwise
-Q = 2P, so that a turn pays for a prefix and for as much again by requests that share it, and Q_w = 8P, since leaving a
-worker costs others as well, and Q_w is in no bound between clients (D2-5.1).  P is the upper quartile over clients of
-the prefix that a client uses again, so a quarter of the clients may send what they like and move nothing.  The gap's
-bound 2(Q + U - 1) pays for the larger Q with a cap on each client's tokens in flight, which lowers U from that of the
-whole memory.  The factors were found by experiment, and so was it that matches of less than half a prompt are better
-ignored (docs/how-to/tune.md).
+which half or less can come from a cache, since most of what is computed is new.  Otherwise Q = 2P, so that a turn pays
+for a prefix and for as much again by requests that share it, and Q_w = 8P, since leaving a worker costs others as well,
+and Q_w is in no bound between clients (D2-5.1).  P is the upper quartile over clients of the prefix that a client uses
+again, so a quarter of the clients may send what they like and cannot raise it.  The gap's bound 2(Q + U - 1) pays for
+the larger Q with a cap on each client's tokens in flight, which lowers U from that of the whole memory.  The factors
+were found by experiment, and so was it that matches of less than half a prompt are better ignored
+(docs/how-to/tune.md).
 
 **Drift.**  `followed` says when to change what is set: a larger quantum at once, since it cuts no credit and the gap's
 bound is that of the largest (D-change-gap); a smaller one only when half would do, since what is cut adds to the gap.
@@ -24,7 +25,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from fairsched.engines.workloads.sharing import shared_blocks
+from fairsched.engines.workloads import shared_blocks
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import Job
 from fairsched.policies.routers import D2LPM

@@ -10,6 +10,8 @@ from fairsched.engines.simulation import Cluster, RunSpec, limits_of
 from fairsched.engines.workloads import TokenSource, generate, prompt_of
 from fairsched.model.request import Job, Request
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.routers import D2LPM
+from tests.support.clusters import request, view_of
 
 MEMORY = 132_000
 PREFIXES = st.integers(0, 40_000)
@@ -106,3 +108,12 @@ def test_a_rate_and_a_step_count() -> None:
     traffic = Traffic(9, 3, 10_000, 12_000, prompt_tokens=2, reused_tokens=2)
     assert fitting(traffic, MEMORY, input_rate=3).quantum == 3 * fitting(traffic, MEMORY).quantum == 60_000
     assert fitting(traffic, MEMORY, step_tokens=8_192) == Quanta(16_384, 20_000, 50, None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6)), max_size=12), st.integers(1, 30), st.integers(0, 200))
+def test_a_router_goes_on_with_a_larger_quantum(sent: list[tuple[int, int]], quantum: int, more: int) -> None:
+    """Its state is one of the larger quantum, whatever was sent before."""
+    router, state = D2LPM(quantum=quantum), D2LPM(quantum=quantum).init()
+    for i, (client, keys) in enumerate(sent):
+        _, state = router.route(state, request(i, range(keys), client=client), view_of(0, 0, 0))
+    attrs.evolve(router, quantum=quantum + more).check(state)
