@@ -333,15 +333,20 @@ class E2(Router[E2State]):
     def _split(self, state: E2State, choice: Choice, old: int) -> Map[int, int]:
         """Which nodes move to which worker, now that the prefix of `old` gets a worker more.
 
-        Its subtrees are split by load, the largest first.  A subtree is what at least two requests of H used there, and
-        its load is L of these.  O(requests of H, and the nodes above them), only when a prefix gets a worker.
+        The subtrees below what the new worker held nothing of are split by load, the largest first.  A subtree is what
+        at least two requests of H used at `old`, and its load is L of these.  O(requests of H, and the nodes above
+        them), only when a prefix gets a worker.
         """
         index, history, new = state.index, state.history, choice.worker
+        copied = ROOT
+        for node in _path(index, choice.prefix):
+            if not index.nodes[node].held >> new & 1:
+                copied = node
         subtrees: dict[int, list[Sent]] = {}
         for _, sent in sorted(history.window.items()):
             path = _path(index, state.ends.get(sent.request_id, ROOT)) if sent.worker == old else ()
             for node in path:
-                if index.nodes[node].parent == choice.prefix:
+                if index.nodes[node].parent == copied:
                     subtrees.setdefault(node, []).append(sent)
         sums = history.sums.get(old, NO_SUMS)
         mean = self._mean_output(sums)
