@@ -63,8 +63,8 @@ def _ablation(jobs: Workload, on: Platform) -> dict[str, float]:
     setting="round robin, then E2, rebalancing with autoscaling, prefill-decode balancing and priority groups, one by "
     "one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 90 s, of which the first third is not counted",
     claims=_steps(controlled=True),
-    note="E2 alone spreads 640 tools evenly, so rebalancing and prefill-decode balancing find next to nothing to "
-    "mend. Earlier runs, with 60 tools, had E2 alone behind round robin (row 30b): the number of tools decides, which "
+    note="E2 alone spreads 640 tools evenly, so rebalancing and prefill-decode balancing find next to nothing to mend. "
+    "Earlier runs of 10,000 requests about 60 tools had E2 alone behind round robin: the number of tools decides, which "
     "the paper's text does not give",
     seconds=30,
 )
@@ -88,8 +88,9 @@ def ablation(on: Platform, seed: int) -> Figures:
     setting="as row 30, with 60 tools, whose busiest has a quarter of all requests, at 90 % of the estimated "
     "saturation of each seed's workload",
     claims=_steps(controlled=False),
-    note="each of few tools is placed once, by the load of the first requests, fits into memory and never moves: E2's "
-    "rule as printed leaves the busiest tool's worker behind, and rebalancing mends it",
+    note="runs of a minute, in which E2 alone is not yet behind round robin, as it is in runs of 10,000 requests: each "
+    "of few tools is placed once, by the load of the first requests, fits into memory and never moves, so seeds differ "
+    "by where the busiest tools fall, and rebalancing is worth much or nothing. Its control is that of row 30",
     seconds=35,
 )
 def few_tools(on: Platform, seed: int) -> Figures:
