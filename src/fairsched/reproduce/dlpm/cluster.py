@@ -416,7 +416,7 @@ JUDGED = 4
     "is for, and what its scheduler takes for a request, is not known to us. Waiting is not what costs here: with free "
     "answers about as much is lost, and ten times our time for a request changes little, since some hundred requests "
     "wait and a step takes tens of milliseconds",
-    seconds=12,
+    seconds=20,
     axes=("time for a waiting request in us", "throughput over D2LPM's"),
 )
 def central(on: Platform, seed: int) -> Figures:

@@ -162,8 +162,8 @@ def _spared(name: str) -> Claim:
         Claim("vtc longest", "VTC: the longest that 2 or 3 wait, in s", "up to 80 s", 80, 80, neutral=None),
     ),
     note="generated chats of three turns with the arena's mean lengths; how much clients flood is ours, and so is the "
-    "length of the longest wait. Innocent clients send so little that a p99 is their longest wait, so ratios differ much "
-    "between seeds; row 39b has sums",
+    "length of the longest wait. Innocent clients send so little that a p99 is their longest wait, so ratios differ "
+    "much between seeds; row 39b has sums",
     seconds=8,
     axes=("time of arrival in s", "mean time to the first token in s"),
 )
