@@ -64,8 +64,8 @@ def _ablation(jobs: Workload, on: Platform) -> dict[str, float]:
     "one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 90 s, of which the first third is not counted",
     claims=_steps(controlled=True),
     note="E2 alone spreads 640 tools evenly, so rebalancing and prefill-decode balancing find next to nothing to mend. "
-    "Earlier runs of 10,000 requests about 60 tools had E2 alone behind round robin: the number of tools decides, which "
-    "the paper's text does not give",
+    "Earlier runs of 10,000 requests about 60 tools had E2 alone behind round robin: the number of tools decides, "
+    "which the text does not give",
     seconds=30,
 )
 def ablation(on: Platform, seed: int) -> Figures:
