@@ -119,6 +119,7 @@ DOCUMENTS = _sweep_row(
     setting="as row 29, with 24 documents for 300 s, all asked about throughout",
     claims=_cells("loogle", RATES["loogle"]),
     seconds=2,
+    quick=True,
 )
 
 
