@@ -44,7 +44,8 @@ DISPLACING = ("LTR", "FastServe")
 CLOSE = ("FCFS", "TRAIL", "TRAIL+")
 """What controls and the sweep run: the next best of these is at most as good as that of all."""
 STAND_IN = (
-    "Arrivals are a stand-in of ours for Azure's Functions trace, fitted to nothing; what saturation is, is ours too."
+    "Arrivals are a stand-in of ours for Azure's Functions trace, fitted to nothing.  Saturation is ours too: what a "
+    "worker serves of the seed's first 2,000 requests, which come at once, in order of arrival."
 )
 
 

@@ -84,7 +84,7 @@ def _sal_claims(loads: Sequence[float]) -> tuple[Claim, ...]:
 
 _SAL_SETTING = (
     "SAL, P2C and Random before engines with LARRY's order (alpha 1); {} lengths, Functions-like arrivals "
-    "stretched to shares of the saturation of each seed's requests, {:,} an engine{}; reports every 100 ms"
+    "stretched to shares of each seed's saturation, {:,} requests an engine{}; reports every 100 ms"
 )
 _FEWER = f" (the control's {FEWER:,})"
 
