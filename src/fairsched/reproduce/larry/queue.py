@@ -77,7 +77,7 @@ _SETTING = (
     "Preemptions: an admission asks for its prompt's memory only, as in the paper, and chats outgrow it.  "
     + STAND_IN
     + _CONTROL,
-    seconds=14,
+    seconds=8,
 )
 def chat_8b(on: Platform, seed: int) -> Figures:
     """Chat on the A100."""
@@ -93,9 +93,9 @@ def chat_8b(on: Platform, seed: int) -> Figures:
     platform=A100,
     setting=_SETTING.format("code", 1_500),
     claims=_AT_SATURATION,
-    note="Code has prompts of a few tokens (5 % are below 75), and LARRY sends these first; normalised by the prompt, the "
-    "p95 gains more than printed.  " + STAND_IN + _CONTROL,
-    seconds=6,
+    note="Code has prompts of a few tokens (5 % are below 75), and LARRY sends these first; normalised by the prompt, "
+    "the p95 gains more than printed.  " + STAND_IN + _CONTROL,
+    seconds=4,
 )
 def code_8b(on: Platform, seed: int) -> Figures:
     """Code on the A100."""
@@ -114,7 +114,7 @@ def code_8b(on: Platform, seed: int) -> Figures:
     note="No gain is certain: p50 gains hardly anything over the next best, and in the p95s the seeds differ.  "
     + STAND_IN
     + _CONTROL,
-    seconds=8,
+    seconds=6,
 )
 def chat_70b(on: Platform, seed: int) -> Figures:
     """Chat on two H100."""
@@ -133,7 +133,7 @@ def chat_70b(on: Platform, seed: int) -> Figures:
     note="The p50 gains less than printed; in the p95s the seeds differ too much for a certain sign.  "
     + STAND_IN
     + _CONTROL,
-    seconds=6,
+    seconds=5,
 )
 def code_70b(on: Platform, seed: int) -> Figures:
     """Code on two H100."""
@@ -192,7 +192,7 @@ def capacity(p95_s: Mapping[float, float], limit_s: float) -> float:
     ),
     note="The limits are ours, and a capacity below 0.3 counts as 0.3.  At 0.9 the p95 gains in the mean, but not "
     "certainly.  " + STAND_IN,
-    seconds=12,
+    seconds=7,
     axes=("share of saturation", "p95 of TTFT in s"),
 )
 def serving_capacity(on: Platform, seed: int) -> Figures:
@@ -233,7 +233,7 @@ _TTFT = {
     note="The paper prints the sum of queue length x memory and alpha x wait, largest first, which sends large prompts "
     "first; its text and its results mean the difference.  The sum has a lower p50 than FCFS, and a higher mean.  "
     + STAND_IN,
-    seconds=2,
+    seconds=1,
 )
 def as_printed(on: Platform, seed: int) -> Figures:
     """The sum instead of the difference."""
@@ -270,7 +270,7 @@ _SIZES = "prompts differ (every prompt as long as the mean one)"
     ),
     note="The paper states no unit of alpha; in shares of the capacity its three alphas are order of arrival.  Ratios "
     "to alpha 1 differ by seed so much that their intervals hold 1.  " + STAND_IN,
-    seconds=8,
+    seconds=6,
     axes=("alpha in blocks a second", "TTFT in s"),
 )
 def alphas(on: Platform, seed: int) -> Figures:
