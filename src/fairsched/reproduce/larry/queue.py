@@ -269,8 +269,8 @@ _SIZES = "prompts differ (every prompt as long as the mean one)"
         more("p99, 100,000 over 1,000", "p99 of TTFT, alpha 100,000 over 1,000: very large alphas raise the tail"),
     ),
     note="The paper states no unit of alpha; in shares of the capacity its three alphas are order of arrival.  Ratios "
-    "to alpha 1 differ by seed so much that their intervals hold 1.  The p99 at alpha 100,000 is below that at 1,000 in "
-    "every seed.  " + STAND_IN,
+    "to alpha 1 differ by seed so much that their intervals hold 1.  The p99 at alpha 100,000 is below that at "
+    "1,000 in every seed.  " + STAND_IN,
     seconds=6,
     axes=("alpha in blocks a second", "TTFT in s"),
 )

@@ -117,8 +117,8 @@ def sal_4(on: Platform, seed: int) -> Figures:
     platform=Platform(A100.model, 8, step_tokens=STEP_TOKENS),
     setting=_SAL_SETTING.format("chat", EACH, _FEWER),
     claims=_sal_claims(NEAR),
-    note="SAL gains over P2C at the p95, less than printed, and not with equal requests.  The paper's loads are not known "
-    "to us; row 23 has a lower one, too.  " + STAND_IN,
+    note="SAL gains over P2C at the p95, less than printed, and not with equal requests.  The paper's loads are not "
+    "known to us; row 23 has a lower one, too.  " + STAND_IN,
     seconds=22,
 )
 def sal_8(on: Platform, seed: int) -> Figures:
@@ -135,8 +135,8 @@ def sal_8(on: Platform, seed: int) -> Figures:
     platform=Platform(A100.model, 4, step_tokens=STEP_TOKENS),
     setting=_SAL_SETTING.format("code", EACH, _FEWER),
     claims=_sal_claims(NEAR),
-    note="At p50 P2C and Random are better than SAL in every seed.  The paper's loads are not known to us; row 23 has a "
-    "lower one, too.  " + STAND_IN,
+    note="At p50 P2C and Random are better than SAL in every seed.  The paper's loads are not known to us; row 23 has "
+    "a lower one, too.  " + STAND_IN,
     seconds=10,
 )
 def sal_code(on: Platform, seed: int) -> Figures:
