@@ -215,6 +215,7 @@ def setup(app: Any) -> dict[str, bool]:
         """Every recorded row, paper by paper."""
 
         def run(self) -> list[nodes.Node]:
+            self.state.document.settings.env.note_dependency(str(RECORDED))
             found: list[nodes.Node] = []
             for classes, text, html in _parts():
                 holder = nodes.container(classes=classes.split())
