@@ -33,8 +33,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def package_files() -> set[str]:
     """Every file a distribution must hold, as a path inside it."""
     ours = ROOT / "src" / "fairsched"
-    folders = (ours, *(ours / name for name in ("cli", "reproduce", "integrations")))
-    files = [path for folder in folders for path in folder.glob("*.py")]
+    files = [*ours.glob("*.py")]
+    files += [path for name in ("cli", "reproduce", "integrations") for path in (ours / name).rglob("*.py")]
     own = [path.relative_to(ROOT / "src") for path in files]
     layers = [Path("fairsched", path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
     return {path.as_posix() for path in [*own, *layers]} | {"fairsched/moved.txt", "fairsched/py.typed"}
