@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import isfinite
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from docutils import nodes
@@ -18,6 +19,8 @@ RECORDED = Path(__file__).parent.parent / "results.json"
 """What `fairsched reproduce --json` wrote last."""
 BAND, OURS, WITHOUT = "#0a0002", "#0a0001", "#0a0009"
 WIDTH_IN, LINE_IN = 8.0, 0.24
+BANDS_MAX = 6
+"""Of more curves the intervals are not drawn: they would lie over each other."""
 Entry = Mapping[str, Any]
 
 
@@ -138,7 +141,7 @@ def _draw_claims(axes: Any, claims: Sequence[Entry]) -> None:
         axes.plot(claim["mean"], place, "o", color=OURS, markersize=5)
         if claim["control"]:
             axes.plot(claim["control"]["mean"], place, "o", color=WITHOUT, markersize=6, fillstyle="none")
-    axes.set_yticks(range(len(claims)), [claim["about"] for claim in claims])
+    axes.set_yticks(range(len(claims)), [fill(claim["about"], 44) for claim in claims])
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.05)
@@ -166,19 +169,16 @@ def _draw_curves(figure: Any, axes: Any, names: Sequence[str], curves: Mapping[s
         style = line_style(place)
         at = list(points)
         axes.plot(at, [one.mean for one in points.values()], marker="o" * (len(at) < 20), markersize=3, **style)
-        axes.fill_between(
-            at,
-            [one.low for one in points.values()],
-            [one.high for one in points.values()],
-            color=style["color"],
-            alpha=0.15,
-            linewidth=0,
-        )
-    axes.set(xlabel=names[0], ylabel=names[1])
+        if len(curves) <= BANDS_MAX:
+            low, high = [one.low for one in points.values()], [one.high for one in points.values()]
+            axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axes.set(xlabel=names[0], ylabel=fill(names[1], 30))
     if _spread(at for points in curves.values() for at in points):
         axes.set_xscale("log")
-    if _spread(one.mean for points in curves.values() for one in points.values()):
-        axes.set_yscale("log")
+    means = [one.mean for points in curves.values() for one in points.values()]
+    if _spread(means):
+        # Intervals that reach zero end at the picture's edge.
+        axes.set(yscale="log", ylim=(0.7 * min(means), None))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
     legend(figure, axes, [(name, line_style(place)) for place, name in enumerate(curves)], 4)
