@@ -18,7 +18,7 @@ from fairsched.reproduce.row import NEAR, Interval
 RECORDED = Path(__file__).parent.parent / "results.json"
 """What `fairsched reproduce --json` wrote last."""
 BAND, OURS, WITHOUT = "#0a0002", "#0a0001", "#0a0009"
-WIDTH_IN, LINE_IN = 8.0, 0.24
+WIDTH_IN, LINE_IN = 8.0, 0.32
 BANDS_MAX = 6
 """Of more curves the intervals are not drawn: they would lie over each other."""
 Entry = Mapping[str, Any]
