@@ -1,16 +1,15 @@
 """What all tests share: budgets, and whose warnings are errors."""
 
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from fairsched.verify.conformance.strategies import FULL, REDUCED
+from tests.support.ray_here import ray_here
 
 RAY_START_S = 120.0
 """A Ray that has not started by then does not start."""
@@ -45,24 +44,12 @@ def ray_started() -> Iterator[None]:
 
     Where Ray itself does not start (no shared memory, no sockets), nothing can be said about its workers.
     """
-    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray")
     begun = "import ray; ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False); ray.shutdown()"
     quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         subprocess.run([sys.executable, "-c", begun], env=quiet, check=True, capture_output=True, timeout=RAY_START_S)
     except subprocess.SubprocessError as error:
         pytest.skip(f"Ray does not start on this machine: {getattr(error, 'stderr', None) or error}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        root = Path(__file__).parents[1]
-        paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=80 << 20,
-            log_to_driver=False,
-            runtime_env={"env_vars": paths},
-        )
+    with ray_here():
         yield
-        ray.shutdown()

@@ -40,9 +40,7 @@ def slug(verdict: str) -> str:
 
 def shown(found: Mapping[str, float]) -> str:
     """Return a mean and its interval."""
-    if found["low"] == found["high"]:
-        return f"{found['mean']:.4g}"
-    return f"{found['mean']:.3g} ({found['low']:.3g} to {found['high']:.3g})"
+    return Interval(found["mean"], found["low"], found["high"]).text
 
 
 def overview() -> str:

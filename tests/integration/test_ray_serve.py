@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import os
-import secrets
 import signal
 import time
 import urllib.request
@@ -20,6 +19,7 @@ serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed", ex
 from fairsched.engines.adapters.ray_serve.actor import actor_name, found  # noqa: E402
 from fairsched.integrations.ray_serve import configure, request_router_config, status  # noqa: E402
 from tests.integration.ray_serve_parts import TOKENS, Caller, Replica, Web  # noqa: E402
+from tests.support.ray_here import ray_here  # noqa: E402
 
 pytestmark = pytest.mark.integration
 
@@ -30,22 +30,10 @@ SECONDS = 60.0
 @pytest.fixture(scope="module", autouse=True)
 def started() -> Iterator[None]:
     """Ray and Serve on this machine alone, and gone afterwards."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        root = Path(__file__).parents[2]
-        paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=80 << 20,
-            log_to_driver=False,
-            runtime_env={"env_vars": paths},
-        )
+    with ray_here():
         serve.start(http_options={"host": "127.0.0.1", "port": 18642})
         yield
         serve.shutdown()
-        ray.shutdown()
 
 
 def deployed(name: str, replicas: int, ongoing: int, seconds: float, **settings: Any) -> Any:

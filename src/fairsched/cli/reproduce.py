@@ -10,7 +10,7 @@ from fairsched.cli.output import as_json, progress_bar, terminal, writable
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
-    from fairsched.reproduce import Interval, Judged, Result, Row
+    from fairsched.reproduce import Judged, Result, Row
 
 WIDTH_MAX = 110
 MISSED = 1
@@ -107,7 +107,7 @@ def text(result: "Result", width: int) -> str:
     for name, words in (*about, *((("note", row.note),) if row.note else ())):
         lines.append(fill(words, width, initial_indent=f"    {name:<6} ", subsequent_indent=" " * 11))
     for each in result.judged:
-        words = f"{each.claim.about}: {shown(each.ours)}, printed {each.claim.printed}{control(each)}  [{each.verdict}]"
+        words = f"{each.claim.about}: {each.ours.text}, printed {each.claim.printed}{control(each)}  [{each.verdict}]"
         lines.append(fill(words, width, initial_indent="    claim  ", subsequent_indent=" " * 11))
     return "\n".join(lines)
 
@@ -116,11 +116,4 @@ def control(judged: "Judged") -> str:
     """Return what the control gives, or nothing."""
     if judged.claim.control is None or judged.without is None:
         return ""
-    return f"; without the cause ({judged.claim.control.cause}) {shown(judged.without)}"
-
-
-def shown(found: "Interval") -> str:
-    """Return a mean and its interval in words."""
-    if found.low == found.high:
-        return f"{found.mean:.4g}"
-    return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g})"
+    return f"; without the cause ({judged.claim.control.cause}) {judged.without.text}"

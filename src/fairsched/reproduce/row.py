@@ -13,7 +13,7 @@ A row holds if all of its claims do.  A row that misses stays, and its note says
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from math import inf, log, sqrt
+from math import inf, log, nextafter, sqrt
 from statistics import fmean, stdev
 
 import attrs
@@ -151,6 +151,21 @@ class Claim:
             raise ValueError(f"{self.figure}: a control needs the value of no effect")
 
 
+def more(figure: str, about: str, printed: str = "more", control: Control | None = None) -> Claim:
+    """Return a claim of which only the sign is printed: a ratio above 1."""
+    return Claim(figure, about, printed, nextafter(1, inf), inf, control=control)
+
+
+def fewer(figure: str, about: str, printed: str, control: Control | None = None) -> Claim:
+    """Return a claim of which only the sign is printed: a ratio below 1."""
+    return Claim(figure, about, printed, 0, nextafter(1, 0), control=control)
+
+
+def above_zero(figure: str, about: str, printed: str, control: Control | None = None) -> Claim:
+    """Return a claim of which only the sign is printed: a difference above 0."""
+    return Claim(figure, about, printed, nextafter(0, inf), inf, neutral=0.0, control=control)
+
+
 @attrs.frozen
 class Interval:
     """The mean over the seeds and its 95 % confidence interval (Student's t)."""
@@ -163,13 +178,19 @@ class Interval:
     def of(cls, values: Sequence[float]) -> "Interval":
         """Return the interval of values, one for each seed; of a single value it is the value.
 
-        >>> found = Interval.of([1.0, 2.0, 3.0])
-        >>> f"{found.mean:.2f}, {found.low:.2f} to {found.high:.2f}"
-        '2.00, -0.48 to 4.48'
+        >>> Interval.of([1.0, 2.0, 3.0]).text, Interval.of([2.0]).text
+        ('2 (-0.484 to 4.48)', '2')
         """
         mean = fmean(values)
         half = _T_95[len(values) - 2] * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
         return cls(mean, mean - half, mean + half)
+
+    @property
+    def text(self) -> str:
+        """The mean with its interval, if that is more than a point."""
+        if self.low == self.high:
+            return f"{self.mean:.4g}"
+        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
 
 
 @attrs.frozen

@@ -1,9 +1,8 @@
 """The runs that rows are made of: a workload, a run on a platform, and the figures that papers print."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -77,16 +76,6 @@ def _batches(policy: str | AnyLocalPolicy) -> bool:
 def rate(result: Run) -> float:
     """Return the requests finished a second."""
     return measured(result.measures.throughput_rps, "a throughput")
-
-
-def mean(values: Iterable[float | None]) -> float:
-    """Return the mean of values that are all there."""
-    return fmean(measured(value, "one of the values of a mean") for value in values)
-
-
-def p99_s(result: Run, clients: Sequence[str]) -> float:
-    """Return the worst of the clients' p99 program latency, in seconds."""
-    return max(measured(result.clients[name].program_latency_us.p99, "a p99") for name in clients) / 1e6
 
 
 def well_behaved(jobs: Workload) -> list[str]:

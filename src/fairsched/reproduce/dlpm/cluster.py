@@ -14,14 +14,12 @@ from fairsched.reproduce.dlpm.systems import (
     SYSTEMS,
     Outcome,
     System,
-    above_zero,
     cells_of,
-    more,
     outcome,
     under,
     unshared,
 )
-from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row
+from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row, above_zero, more
 from fairsched.reproduce.runs import A10G, A100, measured, rate, run, workload
 
 FOUR = Platform(A100, workers=4)

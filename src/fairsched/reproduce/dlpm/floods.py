@@ -16,8 +16,8 @@ from fairsched.model.events import Arrived, Decoded, Event, Prefilled
 from fairsched.model.latency import PRESETS
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client, Job, Workload
-from fairsched.reproduce.dlpm.systems import DLPM, QUANTUM, SYSTEMS, System, more
-from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row
+from fairsched.reproduce.dlpm.systems import DLPM, QUANTUM, SYSTEMS, System
+from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row, more
 from fairsched.reproduce.runs import A10G
 
 TWO = Platform(A10G, workers=2)

@@ -10,12 +10,9 @@ from fairsched.reproduce.dlpm.systems import (
     DLPM,
     NO_SHARING,
     QUANTUM,
-    above_zero,
-    fewer,
-    more,
     unshared,
 )
-from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row
+from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row, above_zero, fewer, more
 from fairsched.reproduce.runs import A10G, measured, rate, run, workload
 
 ONE = Platform(A10G)

@@ -1,11 +1,10 @@
-"""What the rows of the DLPM paper have in common: its systems, its quanta, sign claims, and prompts that share nothing.
+"""What the rows of the DLPM paper have in common: its systems, its quanta, cells, and prompts that share nothing.
 
 Quanta are the same in all rows that do not sweep them, Q = Q_w = 20,000: where the paper's sweep of Q_w, 2,000 to
 40,000, has flattened.
 """
 
 from functools import lru_cache
-from math import inf, nextafter
 from typing import Any, Literal
 
 import attrs
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.analysis import Run
 from fairsched.model.request import Prompt, Workload
-from fairsched.reproduce.row import Claim, Control, Platform
+from fairsched.reproduce.row import Platform
 from fairsched.reproduce.runs import measured, rate, run, well_behaved, workload
 
 QUANTUM = 20_000
@@ -41,21 +40,6 @@ def unshared(jobs: Workload) -> Workload:
     """Return the same requests with prompts of the same lengths that share nothing."""
     alone = (replace(job, request=replace(job.request, prompt=Prompt(job.request.prompt.tokens))) for job in jobs.jobs)
     return replace(jobs, jobs=tuple(alone))
-
-
-def more(figure: str, about: str, printed: str, control: Control | None = None) -> Claim:
-    """Return a claim of which only the sign is printed: a ratio above 1."""
-    return Claim(figure, about, printed, nextafter(1, inf), inf, control=control)
-
-
-def fewer(figure: str, about: str, printed: str, control: Control | None = None) -> Claim:
-    """Return a claim of which only the sign is printed: a ratio below 1."""
-    return Claim(figure, about, printed, 0, nextafter(1, 0), control=control)
-
-
-def above_zero(figure: str, about: str, printed: str, control: Control | None = None) -> Claim:
-    """Return a claim of which only the sign is printed: a difference above 0."""
-    return Claim(figure, about, printed, nextafter(0, inf), inf, neutral=0.0, control=control)
 
 
 # --- cells of the evaluation ------------------------------------------------------------------------------------------

@@ -5,20 +5,20 @@ machines, baselines and what load is; `queue` has LARRY's rows, `routers` SAL's.
 """
 
 from fairsched.reproduce.larry.queue import (
+    CHAT_8B,
+    CHAT_70B,
+    CODE_8B,
+    CODE_70B,
     alphas,
     as_printed,
-    chat_8b,
-    chat_70b,
-    code_8b,
-    code_70b,
     serving_capacity,
 )
-from fairsched.reproduce.larry.routers import sal_4, sal_8, sal_70b, sal_code, sal_printed
+from fairsched.reproduce.larry.routers import SAL_4, SAL_8, SAL_70B, SAL_CODE, sal_printed
 from fairsched.reproduce.row import Panel
 
 __all__ = [
-    "PANELS", "alphas", "as_printed", "chat_8b", "chat_70b", "code_8b", "code_70b", "sal_4", "sal_8", "sal_70b",
-    "sal_code", "sal_printed", "serving_capacity"
+    "CHAT_8B", "CHAT_70B", "CODE_8B", "CODE_70B", "PANELS", "SAL_4", "SAL_8", "SAL_70B", "SAL_CODE", "alphas",
+    "as_printed", "sal_printed", "serving_capacity"
 ]  # fmt: skip
 
 PANELS = (

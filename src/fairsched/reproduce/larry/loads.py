@@ -6,14 +6,13 @@ are a share of it: "at saturation" is 1.0, and 0.9 is what the library calls nea
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, nextafter
 
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import Measures
 from fairsched.engines.simulation import NOTHING, Bucketed, Oracle, Predictor
 from fairsched.model.request import Prompt, Workload
-from fairsched.reproduce.row import Claim, Control, Platform
+from fairsched.reproduce.row import Platform
 from fairsched.reproduce.runs import at_rate, measured, run, workload
 
 CHAT, CODE = "azure-chat", "azure-code"
@@ -47,11 +46,6 @@ STAND_IN = (
     "Arrivals are a stand-in of ours for Azure's Functions trace, fitted to nothing.  Saturation is ours too: what a "
     "worker serves of the seed's first 2,000 requests, which come at once, in order of arrival."
 )
-
-
-def more(figure: str, about: str, printed: str = "more", control: Control | None = None) -> Claim:
-    """Return the claim that a ratio is above 1; by how much is not printed."""
-    return Claim(figure, about, printed, nextafter(1, inf), inf, control=control)
 
 
 def same(jobs: Workload) -> Workload:

@@ -22,9 +22,8 @@ from fairsched.reproduce.larry.loads import (
     gains,
     larry,
     loaded,
-    more,
 )
-from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row
+from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row, more
 from fairsched.reproduce.runs import measured
 
 AT = (1.0,)
@@ -64,80 +63,62 @@ _SETTING = (
 )
 
 
-@partial(
-    Row,
-    id="21",
-    about="LARRY at saturation, chat, 8B",
-    paper="larry",
-    panel="evaluation, TTFT and normalised TTFT",
-    platform=A100,
-    setting=_SETTING.format("chat", 2_000),
-    claims=_AT_SATURATION,
-    note="With the rate matched, too, seeds differ in how much LARRY gains; row 21e has loads below saturation.  "
-    "Preemptions: an admission asks for its prompt's memory only, as in the paper, and chats outgrow it.  "
-    + STAND_IN
-    + _CONTROL,
+def _saturated(id: str, about: str, panel: str, on: Platform, name: str, note: str, seconds: float) -> Row:
+    """The row of LARRY at saturation on a platform, with requests of these lengths."""
+    words, requests = ("code", 1_500) if name == CODE else ("chat", 2_000)
+    return Row(
+        partial(_against_baselines, name, requests),
+        id=id,
+        about=f"LARRY at saturation, {about}",
+        paper="larry",
+        panel=f"evaluation, {panel}",
+        platform=on,
+        setting=_SETTING.format(words, requests),
+        claims=_AT_SATURATION,
+        note=note + STAND_IN + _CONTROL,
+        seconds=seconds,
+    )
+
+
+_CHAT_PANEL, _CODE_PANEL = "TTFT and normalised TTFT", "code workload"
+CHAT_8B = _saturated(
+    "21",
+    "chat, 8B",
+    _CHAT_PANEL,
+    A100,
+    CHAT,
+    "With the rate matched, too, seeds differ in how much LARRY gains; row 21e has loads below saturation.  "
+    "Preemptions: an admission asks for its prompt's memory only, as in the paper, and chats outgrow it.  ",
     seconds=8,
 )
-def chat_8b(on: Platform, seed: int) -> Figures:
-    """Chat on the A100."""
-    return _against_baselines(CHAT, 2_000, on, seed)
-
-
-@partial(
-    Row,
-    id="21b",
-    about="LARRY at saturation, code, 8B",
-    paper="larry",
-    panel="evaluation, code workload",
-    platform=A100,
-    setting=_SETTING.format("code", 1_500),
-    claims=_AT_SATURATION,
-    note="Code has prompts of a few tokens (5 % are below 75), and LARRY sends these first; normalised by the prompt, "
-    "the p95 gains more than printed.  " + STAND_IN + _CONTROL,
+CODE_8B = _saturated(
+    "21b",
+    "code, 8B",
+    _CODE_PANEL,
+    A100,
+    CODE,
+    "Code has prompts of a few tokens (5 % are below 75), and LARRY sends these first; normalised by the prompt, "
+    "the p95 gains more than printed.  ",
     seconds=4,
 )
-def code_8b(on: Platform, seed: int) -> Figures:
-    """Code on the A100."""
-    return _against_baselines(CODE, 1_500, on, seed)
-
-
-@partial(
-    Row,
-    id="21c",
-    about="LARRY at saturation, chat, 70B",
-    paper="larry",
-    panel="evaluation, TTFT and normalised TTFT",
-    platform=H100,
-    setting=_SETTING.format("chat", 2_000),
-    claims=_AT_SATURATION,
-    note="No gain is certain: p50 gains hardly anything over the next best, and in the p95s the seeds differ.  "
-    + STAND_IN
-    + _CONTROL,
+CHAT_70B = _saturated(
+    "21c",
+    "chat, 70B",
+    _CHAT_PANEL,
+    H100,
+    CHAT,
+    "No gain is certain: p50 gains hardly anything over the next best, and in the p95s the seeds differ.  ",
     seconds=6,
 )
-def chat_70b(on: Platform, seed: int) -> Figures:
-    """Chat on two H100."""
-    return _against_baselines(CHAT, 2_000, on, seed)
-
-
-@partial(
-    Row,
-    id="21d",
-    about="LARRY at saturation, code, 70B",
-    paper="larry",
-    panel="evaluation, code workload",
-    platform=H100,
-    setting=_SETTING.format("code", 1_500),
-    claims=_AT_SATURATION,
-    note="The p50 gains less than printed; in the p95s the seeds differ too much for a certain sign.  "
-    + STAND_IN
-    + _CONTROL,
+CODE_70B = _saturated(
+    "21d",
+    "code, 70B",
+    _CODE_PANEL,
+    H100,
+    CODE,
+    "The p50 gains less than printed; in the p95s the seeds differ too much for a certain sign.  ",
     seconds=5,
 )
-def code_70b(on: Platform, seed: int) -> Figures:
-    """Code on two H100."""
-    return _against_baselines(CODE, 1_500, on, seed)
 
 
 LOADS = (0.3, 0.7, 0.8, 0.9, 1.0)

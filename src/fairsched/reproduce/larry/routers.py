@@ -15,9 +15,8 @@ from fairsched.reproduce.larry.loads import (
     STEP_TOKENS,
     equal_requests,
     loaded,
-    more,
 )
-from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row
+from fairsched.reproduce.row import Claim, Control, Figures, Platform, Row, more
 from fairsched.reproduce.runs import measured, run
 
 NEAR, BELOW_AND_NEAR = (0.9,), (0.7, 0.9)
@@ -89,77 +88,66 @@ _SAL_SETTING = (
 _FEWER = f" (the control's {FEWER:,})"
 
 
-@partial(
-    Row,
-    id="23",
-    about="SAL on 4 engines, chat",
-    paper="larry",
-    panel="evaluation of SAL, 4 servers",
-    platform=Platform(A100.model, 4, step_tokens=STEP_TOKENS),
-    setting=_SAL_SETTING.format("chat", EACH, _FEWER),
-    claims=_sal_claims(BELOW_AND_NEAR),
-    note="At 0.7 of saturation SAL gains over both at p50 and over Random at the p95; P2C's p95 is SAL's.  At 0.9 no "
-    "difference of p50 or p95 is certain.  Times of generation hardly differ.  The paper's loads are not known to us.  "
-    + STAND_IN,
+def _sal_row(id: str, about: str, panel: str, model: str, engines: int, name: str, note: str, seconds: float) -> Row:
+    """The row of SAL on so many engines, with requests of these lengths; row 23 alone has a load below the others'."""
+    loads = BELOW_AND_NEAR if id == "23" else NEAR
+    return Row(
+        partial(_balanced, name, loads),
+        id=id,
+        about=about,
+        paper="larry",
+        panel=f"evaluation of SAL, {panel}",
+        platform=Platform(model, engines, step_tokens=STEP_TOKENS),
+        setting=_SAL_SETTING.format("code" if name == CODE else "chat", EACH, _FEWER),
+        claims=_sal_claims(loads),
+        note=note + STAND_IN,
+        seconds=seconds,
+    )
+
+
+_LOADS_UNKNOWN = "The paper's loads are not known to us; row 23 has a lower one, too.  "
+SAL_4 = _sal_row(
+    "23",
+    "SAL on 4 engines, chat",
+    "4 servers",
+    A100.model,
+    4,
+    CHAT,
+    "At 0.7 of saturation SAL gains over both at p50 and over Random at the p95; P2C's p95 is SAL's.  At 0.9 no "
+    "difference of p50 or p95 is certain.  Times of generation hardly differ.  The paper's loads are not known to "
+    "us.  ",
     seconds=19,
 )
-def sal_4(on: Platform, seed: int) -> Figures:
-    """Four engines."""
-    return _balanced(CHAT, BELOW_AND_NEAR, on, seed)
-
-
-@partial(
-    Row,
-    id="23b",
-    about="SAL on 8 engines, chat",
-    paper="larry",
-    panel="evaluation of SAL, 8 servers",
-    platform=Platform(A100.model, 8, step_tokens=STEP_TOKENS),
-    setting=_SAL_SETTING.format("chat", EACH, _FEWER),
-    claims=_sal_claims(NEAR),
-    note="SAL gains over P2C at the p95, less than printed, and not with equal requests.  The paper's loads are not "
-    "known to us; row 23 has a lower one, too.  " + STAND_IN,
+SAL_8 = _sal_row(
+    "23b",
+    "SAL on 8 engines, chat",
+    "8 servers",
+    A100.model,
+    8,
+    CHAT,
+    f"SAL gains over P2C at the p95, less than printed, and not with equal requests.  {_LOADS_UNKNOWN}",
     seconds=22,
 )
-def sal_8(on: Platform, seed: int) -> Figures:
-    """Eight engines."""
-    return _balanced(CHAT, NEAR, on, seed)
-
-
-@partial(
-    Row,
-    id="23c",
-    about="SAL on 4 engines, code",
-    paper="larry",
-    panel="evaluation of SAL, code workload",
-    platform=Platform(A100.model, 4, step_tokens=STEP_TOKENS),
-    setting=_SAL_SETTING.format("code", EACH, _FEWER),
-    claims=_sal_claims(NEAR),
-    note="At p50 P2C and Random are better than SAL in every seed.  The paper's loads are not known to us; row 23 has "
-    "a lower one, too.  " + STAND_IN,
+SAL_CODE = _sal_row(
+    "23c",
+    "SAL on 4 engines, code",
+    "code workload",
+    A100.model,
+    4,
+    CODE,
+    f"At p50 P2C and Random are better than SAL in every seed.  {_LOADS_UNKNOWN}",
     seconds=10,
 )
-def sal_code(on: Platform, seed: int) -> Figures:
-    """Four engines, code."""
-    return _balanced(CODE, NEAR, on, seed)
-
-
-@partial(
-    Row,
-    id="23d",
-    about="SAL on 70B, TP4 x DP2",
-    paper="larry",
-    panel="evaluation of SAL, 70B on 8 H100",
-    platform=Platform("llama-3-70b-fp8-h100-tp4", 2, step_tokens=STEP_TOKENS),
-    setting=_SAL_SETTING.format("chat", EACH, _FEWER),
-    claims=_sal_claims(NEAR),
-    note="Of two engines P2C draws both, so it is join-shortest-queue.  "
-    "The paper's loads are not known to us; row 23 has a lower one, too.  " + STAND_IN,
+SAL_70B = _sal_row(
+    "23d",
+    "SAL on 70B, TP4 x DP2",
+    "70B on 8 H100",
+    "llama-3-70b-fp8-h100-tp4",
+    2,
+    CHAT,
+    f"Of two engines P2C draws both, so it is join-shortest-queue.  {_LOADS_UNKNOWN}",
     seconds=6,
 )
-def sal_70b(on: Platform, seed: int) -> Figures:
-    """Two engines of four H100 each."""
-    return _balanced(CHAT, NEAR, on, seed)
 
 
 @partial(
