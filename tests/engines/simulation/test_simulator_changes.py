@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import explain, replay
-from fairsched.engines.analysis.explainer import ExplainError
+from fairsched.engines.analysis.explained import ExplainError
 from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, Restart, WorkerSpec
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.engines.simulation import Reports, Simulator, simulate_events
