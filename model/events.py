@@ -158,19 +158,6 @@ class TransferFailed(_OfRequest, frozen=True):
     target: int
 
 
-class TransferStarted(_OfRequest, frozen=True):
-    """The KV of `kv_tokens` tokens of a request that left goes to worker `target`, which has reserved room for it."""
-
-    target: int
-    kv_tokens: int
-
-
-class TransferFailed(_OfRequest, frozen=True):
-    """The link, or an end of it, failed before the KV was at worker `target`."""
-
-    target: int
-
-
 class Rejected(_OfRequest, frozen=True):
     """The request will never be served; `reason` says why, with numbers."""
 

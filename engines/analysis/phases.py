@@ -38,7 +38,7 @@ Phase = Literal["prefill_queue", "prefill", "transfer_wait", "transfer", "decode
 PHASES: tuple[Phase, ...] = ("prefill_queue", "prefill", "transfer_wait", "transfer", "decode_queue", "decode")
 """In the order in which a request passes through them."""
 
-_WAITS, _RUNS, _STAGED, _SENT, _OVER = range(5)
+_WAITS, _RUNS, _STAGED, _SENT, _OVER, _FAILED = range(6)
 _STATES: dict[type[Event], int] = {
     Arrived: _WAITS,
     Admitted: _RUNS,
@@ -46,18 +46,20 @@ _STATES: dict[type[Event], int] = {
     Preempted: _WAITS,
     Migrated: _STAGED,
     TransferStarted: _SENT,
-    TransferFailed: _STAGED,
+    TransferFailed: _FAILED,
     Finished: _OVER,
     Cancelled: _OVER,
     Rejected: _OVER,
 }
 """What a request does after its event."""
-_PHASE_OF = np.array([[0, 1, 2, 3, -1], [4, 5, 2, 3, -1]], dtype=np.int64)
+_PHASE_OF = np.array([[0, 1, 2, 3, -1, 2], [4, 5, 2, 3, -1, 2]], dtype=np.int64)
 """By whether the first token is out, and by state."""
 
 
-def begins_phase(event: Event) -> bool:
-    """Whether the request of this event may be in another phase after it."""
+def begins_phase(event: Event, phase: Phase | None) -> bool:
+    """Whether the request of this event, in that phase, may be in another one after it."""
+    if isinstance(event, TransferFailed):
+        return phase == "transfer"
     return type(event) in _STATES and not (isinstance(event, Prefilled) and event.remaining_tokens)
 
 
@@ -86,6 +88,10 @@ def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
     rows, position, time_ns, state = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.lexsort((position, rows))
     rows, position, time_ns, state = rows[order], position[order], time_ns[order], state[order]
+    # A transfer may be called off before it begins: then its request is where it was.
+    begun = np.append(False, (rows[1:] == rows[:-1]) & (state[:-1] == _SENT))[: len(rows)]
+    kept = (state != _FAILED) | begun
+    rows, position, time_ns, state = rows[kept], position[kept], time_ns[kept], state[kept]
     first = np.full(count, np.iinfo(np.int64).max)
     prefilled = trace[Prefilled]
     done = prefilled["remaining_tokens"] == 0

@@ -37,7 +37,7 @@ class Way:
 
     def saw(self, event: Event) -> None:
         """The next event of the request."""
-        if begins_phase(event):
+        if begins_phase(event, self._phase):
             if self._phase is not None:
                 self.phases[self._phase] += event.time_ns - self._since_ns
             ends_prefill = isinstance(event, Prefilled) and not self._has_first
