@@ -256,9 +256,9 @@ class WorkerPool:
                 self.on_hand_over(worker, request_id, self._loop.now_ns - began_ns, tokens)
 
     def _makes_room(self, worker: SimulatedWorker) -> bool:
-        """Drop the KV that came with the youngest waiting request if memory keeps an idle worker from admitting any."""
+        """Drop the KV that came with the youngest waiting request if memory keeps a worker from computing anything."""
         landed = worker.state.transit.landed
-        if not landed or worker.state.in_flight or self._sharing is not None:
+        if not landed or self._sharing is not None:
             return False
         youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
         worker.state = transitions.drop_landed(worker.state, youngest)
