@@ -256,6 +256,9 @@ class Transfers:
         if move.waiting is not None:
             return move.waiting.kv_tokens
         state = move.source.state
+        staged = state.transit.outgoing.get(move.request_id)
+        if staged is not None:
+            return staged.kv_tokens
         waiting = state.queue.get(move.request_id)
         return (state.running[move.request_id].waiting if waiting is None else waiting).context_tokens
 
@@ -401,6 +404,10 @@ class Transfers:
             # Memory that is kept for a prefill may be what that prefill waits for.
             if move.reserved and move.waiting is None:
                 self._fail(move)
+                return True
+        for worker in self._pool.workers:
+            if self._pool.drop_landed(worker):
+                self._pool.wake(worker)
                 return True
         return False
 
