@@ -155,6 +155,9 @@ def _follow(log: LogReader, workers: Sequence[LogReplayer]) -> str | None:
         for _, event in log:
             if event.worker >= 0:
                 workers[event.worker].feed(event)
+            for number, worker in enumerate(workers):
+                if number != event.worker:
+                    worker.hears(event)
         if log.footer is not None:
             for worker in workers:
                 worker.end()

@@ -265,11 +265,9 @@ class WorkerPool:
 
         The request is computed again.
         """
-        landed = worker.state.transit.landed
-        if not landed:
+        if not worker.state.transit.landed:
             return False
-        youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
-        worker.state = transitions.drop_landed(worker.state, youngest)
+        worker.state = transitions.drop_landed(worker.state, transitions.youngest_landed(worker.state))
         return True
 
     def interrupt(self, worker: SimulatedWorker) -> None:

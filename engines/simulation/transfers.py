@@ -421,7 +421,8 @@ class Transfers:
     def let_go(self, worker: SimulatedWorker) -> None:
         """After a step, let the migrating requests depart, and begin transfers for which there is room now."""
         for request_id, plan in worker.moving.items():
-            if self._places.home.get(request_id) is worker and not self._places.over(request_id):
+            here = self._places.home.get(request_id) is worker and not self._places.over(request_id)
+            if here and (not plan.with_kv or self._can_reach(plan)):
                 self._depart(worker, plan)
             else:
                 self._places.counts["refused"] += 1

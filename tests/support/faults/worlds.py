@@ -198,7 +198,11 @@ def fault_world(seed: int) -> FaultWorld:
         jobs=jobs,
         faults=tuple(faults),
         link=FaultLink(
-            rng.choice((0, 1, 10, 40)), rng.choice((0, 0, 7)), rng.choice((1, 4)), rng.choice((0, 3)), rng.random() < 0.5
+            token_ns=rng.choice((0, 1, 10, 40)),
+            latency_ns=rng.choice((0, 0, 7)),
+            layers=rng.choice((1, 4)),
+            sync_ns=rng.choice((0, 3)),
+            contended=rng.random() < 0.5,
         ),
         router=FaultRouter(
             rng.choice(("drifter", "drifter", "harbour")),
@@ -298,6 +302,8 @@ class Watch:
                 kept = state.promised + state.cache.tree.protected_tokens
                 assert kept <= state.capacity, f"worker {state.worker} promised {kept} of {state.capacity} tokens"
                 self._checked[state.worker] = state
+            if worker.phase == "absent":
+                assert state == worker.spec.empty(state.worker), f"worker {state.worker} is gone and has requests or KV"
         if changed:
             check_custody([worker.state for worker in self.simulator.workers])
 
@@ -309,10 +315,11 @@ class Watch:
         for worker in self.simulator.workers:
             state = worker.state
             self.simulator.pool.policy.check(worker.policy_state)
-            assert not (state.queue or state.running), f"worker {state.worker} still has requests"
-            assert not (state.used or state.promised), f"worker {state.worker} keeps {state.promised} tokens"
+            left = len(state.queue) + len(state.running)
+            assert not left, f"worker {state.worker} still has {left} requests"
+            kept = state.used + state.promised + state.host.used_tokens
+            assert not kept, f"worker {state.worker} keeps {state.promised} tokens, {state.host.used_tokens} on its host"
             assert not state.cache.pins, f"worker {state.worker} keeps pins"
-            assert not state.host.used_tokens, f"worker {state.worker} keeps {state.host.used_tokens} tokens on its host"
 
 
 def check_custody(states: Sequence[WorkerState]) -> None:
@@ -336,7 +343,7 @@ def check_custody(states: Sequence[WorkerState]) -> None:
             # Memory is kept before the prefill only for a request that leaves after it.
             state = states[at[request_id]]
             waiting = state.queue.get(request_id) or state.running[request_id].waiting
-            assert waiting.prefill_only, f"worker {target} keeps memory for request {request_id}, which goes on elsewhere"
+            assert waiting.prefill_only, f"worker {target} keeps memory for request {request_id}, which stays elsewhere"
 
 
 def check_world(world: FaultWorld) -> Watch:
@@ -427,7 +434,7 @@ def main(arguments: Sequence[str]) -> int:
     count = int(arguments[0]) if arguments else 1_000
     first = int(arguments[1]) if len(arguments) > 1 else 0
     folder = Path(arguments[2]) if len(arguments) > 2 else None
-    started, seen, entries = time.perf_counter(), Counter[str](), 0
+    started, seen = time.perf_counter(), Counter[str]()
     for seed in range(first, first + count):
         why = fails(fault_world(seed))
         if why is None:
