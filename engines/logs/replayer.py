@@ -332,8 +332,7 @@ class WorkerReplica(Replica):
         state, request, time_ns = self.state, event.request, event.time_ns
         output_tokens, generated = self._jobs[request.id].output_tokens, event.generated_tokens
         if request.id in state.transit.incoming and event.kv_tokens:
-            known = (output_tokens, time_ns, generated, event.kv_tokens)
-            self._ran(event, transitions.receive(state, request, *known))
+            self._with_room(lambda: self._received(event, output_tokens))
             return
         if request.id in state.transit.outgoing:
             if event.kv_tokens:
@@ -346,6 +345,12 @@ class WorkerReplica(Replica):
             # A log of before transfers reserved memory: the KV takes its place with the admission.
             waiting = replace(self.state.queue[request.id], kv_tokens=event.kv_tokens)
             self.state = replace(self.state, queue=self.state.queue.set(request.id, waiting))
+
+    def _received(self, event: Arrived, output_tokens: int) -> WorkerState:
+        known = (output_tokens, event.time_ns, event.generated_tokens, event.kv_tokens)
+        state, told = transitions.receive(self.state, event.request, *known)
+        self._expect(event, told[0])
+        return state
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
