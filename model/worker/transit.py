@@ -123,14 +123,15 @@ def receive(
     generated_tokens: int,
     kv_tokens: int,
     under_way: int = 0,
+    prefill_only: bool = False,
 ) -> Step:
     """The KV of a request has come: it waits here and keeps what was reserved for it.
 
-    A step under way will compute `under_way` tokens.
+    A step under way will compute `under_way` tokens.  With `prefill_only` it leaves with the next token out.
     """
     transit = state.transit
     promised = transit.incoming[request.id]
-    waiting = Waiting(request, output_tokens, generated_tokens, kv_tokens)
+    waiting = Waiting(request, output_tokens, generated_tokens, kv_tokens, prefill_only)
     events: list[Event] = []
     short = kv_tokens + under_way - state.room
     if short > 0:
