@@ -304,6 +304,7 @@ class WorkerPool:
         if losses != worker.losses:
             return
         plan, events = worker.pipeline.popleft()
+        self.interrupt(worker)
         self.publish(worker, [replace(event, time_ns=self._loop.now_ns) for event in events])
         self._hand_over(worker, plan, events)
         self.on_step(worker)

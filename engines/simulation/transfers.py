@@ -122,6 +122,10 @@ class Transfers:
             return False
         if worker.state.worker != plan.source or plan.target == plan.source:
             return False
+        if request_id not in worker.state.queue and request_id not in worker.state.running:
+            # Its first token is in the pipeline; where that is all, it is over then.
+            if not plan.with_kv or request_id not in worker.state.transit.outgoing:
+                return False
         state = worker.state
         if not any(request_id in place for place in (state.queue, state.running, state.transit.outgoing)):
             return False  # its only token is about to come
@@ -430,11 +434,13 @@ class Transfers:
 
     def let_go(self, worker: SimulatedWorker) -> None:
         """After a step, let the migrating requests depart, and begin transfers for which there is room now."""
-        for request_id, plan in worker.moving.items():
+        moving = worker.moving if worker.plan is None else {}
+        for request_id, plan in moving.items():
             here = self._places.home.get(request_id) is worker and not self._places.over(request_id)
+            here = here and (request_id in worker.state.queue or request_id in worker.state.running)
             if here and (not plan.with_kv or self._can_reach(plan)):
                 self._depart(worker, plan)
             else:
                 self._places.counts["refused"] += 1
-        worker.moving.clear()
+        moving.clear()
         self._serve(worker.state.worker)

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,10 +72,12 @@ class FaultWorker(msgspec.Struct, frozen=True):
     role: Role = "both"
     slow: bool = False
     host: int = 0
+    stages: int = 1
 
     def spec(self) -> WorkerSpec:
         """Its kind."""
-        return WorkerSpec(SLOW if self.slow else LATENCY, self.capacity, self.host, role=self.role)
+        latency = attrs.evolve(SLOW if self.slow else LATENCY, stages=self.stages)
+        return WorkerSpec(latency, self.capacity, self.host, role=self.role)
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -182,7 +184,8 @@ def fault_world(seed: int) -> FaultWorld:
     roles: list[Role] = [rng.choice(("prefill", "decode", "both")) for _ in range(count)]
     sizes = rng.choice(((20,), (30, 40), (40,), (25, 60), (200,)))
     host = rng.choice((0, 0, 0, 30))
-    workers = tuple(FaultWorker(rng.choice(sizes), role, rng.random() < 0.2, host) for role in roles)
+    stages = rng.choice((1, 1, 1, 3))
+    workers = tuple(FaultWorker(rng.choice(sizes), role, rng.random() < 0.2, host, stages) for role in roles)
     jobs = tuple(_job(rng, i) for i in range(rng.randint(1, 12)))
     joins = rng.choice((0, 0, 0, 1))
     kinds: list[Literal["crash", "restart", "drain", "link-down"]] = ["crash", "restart", "drain", "link-down"]
@@ -305,7 +308,9 @@ class Watch:
             if worker.phase == "absent":
                 assert state == worker.spec.empty(state.worker), f"worker {state.worker} is gone and has requests or KV"
         if changed:
-            check_custody([worker.state for worker in self.simulator.workers])
+            last = [(worker, events) for worker in self.simulator.workers for _, events in worker.pipeline]
+            made = {e.request_id: worker.state.worker for worker, events in last for e in events if isinstance(e, Finished)}
+            check_custody([worker.state for worker in self.simulator.workers], made)
 
     def over(self) -> None:
         """At the end every request has ended once, and all memory is free."""
@@ -322,9 +327,12 @@ class Watch:
             assert not state.cache.pins, f"worker {state.worker} keeps pins"
 
 
-def check_custody(states: Sequence[WorkerState]) -> None:
-    """No request is at two workers, no KV is in two memories but a transfer's target's, and that is one."""
-    at: dict[int, int] = {}
+def check_custody(states: Sequence[WorkerState], made: Mapping[int, int]) -> None:
+    """No request is at two workers, no KV is in two memories but a transfer's target's, and that is one.
+
+    `made` are the requests whose only token is in the pipeline of a worker.
+    """
+    at = dict(made)
     staged: dict[int, int] = {}
     targets: dict[int, int] = {}
     for state in states:
@@ -339,7 +347,7 @@ def check_custody(states: Sequence[WorkerState]) -> None:
     for request_id, target in targets.items():
         assert request_id in at, f"worker {target} keeps memory for request {request_id}, which no worker has"
         assert at[request_id] != target, f"worker {target} keeps memory for request {request_id} of its own"
-        if request_id not in staged:
+        if request_id not in staged and request_id not in made:
             # Memory is kept before the prefill only for a request that leaves after it.
             state = states[at[request_id]]
             waiting = state.queue.get(request_id) or state.running[request_id].waiting
@@ -393,7 +401,7 @@ def _simpler(world: FaultWorld) -> Iterator[FaultWorld]:
     for key in world.params:
         yield replace(world, params={other: value for other, value in world.params.items() if other != key})
     for i, worker in enumerate(world.workers):
-        for plain in (replace(worker, slow=False), replace(worker, host=0), replace(worker, role="both")):
+        for plain in (replace(worker, slow=False), replace(worker, host=0), replace(worker, role="both", stages=1)):
             if plain != worker:
                 yield replace(world, workers=(*world.workers[:i], plain, *world.workers[i + 1 :]))
     if not world.leap:
