@@ -277,16 +277,16 @@ class WorkerPool:
         worker = self.workers[number]
         if run != worker.run or worker.plan is None:
             return
-        plan = worker.plan
-        done = transitions.finish(worker.state, plan, worker.steps, self._loop.now_ns)
-        if worker.tokens_ns:
+        plan, steps, tokens_ns = worker.plan, worker.steps, worker.tokens_ns
+        worker.stop()
+        done = transitions.finish(worker.state, plan, steps, self._loop.now_ns)
+        if tokens_ns:
             worker.state, events = done
             tokens: list[Event] = [event for event in events if isinstance(event, _TOKENS)]
             self.publish(worker, [event for event in events if not isinstance(event, _TOKENS)])
             if tokens:
                 worker.pipeline.append((plan, tokens))
-                self._loop.at(worker.tokens_ns, TOKENS_COME, number, worker.losses)
-            worker.tokens_ns = 0
+                self._loop.at(tokens_ns, TOKENS_COME, number, worker.losses)
         else:
             self.apply(worker, done)
             if worker.hands_over:
@@ -296,7 +296,6 @@ class WorkerPool:
         if self.answered_ns is None:
             self.decide(worker)
         else:
-            worker.stop()
             self.wake(worker)
 
     def tokens_come(self, number: int, losses: int) -> None:
@@ -319,9 +318,17 @@ class WorkerPool:
                 self.on_hand_over(worker, request_id, prefill_ns, dict(plan.chunks)[request_id])
 
     def _makes_room(self, worker: SimulatedWorker) -> bool:
-        """Drop the KV that came with the youngest waiting request if memory keeps an idle worker from admitting any."""
+        """Drop the KV that came with the youngest waiting request if memory keeps a worker from computing anything."""
+        # Where nothing runs and credit is shared, what is waited for may be credit.
+        return (bool(worker.state.in_flight) or self._sharing is None) and self.drop_landed(worker)
+
+    def drop_landed(self, worker: SimulatedWorker) -> bool:
+        """Drop the KV that came with the youngest waiting request of an idle worker, and return whether there was any.
+
+        The request is computed again.
+        """
         landed = worker.state.transit.landed
-        if not landed or worker.state.in_flight or self._sharing is not None:
+        if not landed:
             return False
         youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
         worker.state = transitions.drop_landed(worker.state, youngest)

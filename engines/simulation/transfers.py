@@ -166,7 +166,8 @@ class Transfers:
         """Let a request leave batch or queue; its KV stays until it is sent, if it is to be."""
         request_id, state, now_ns = plan.request_id, worker.state, self._loop.now_ns
         waiting = state.queue.get(request_id)
-        kv = request_id in state.transit.landed if waiting else transitions.kv_tokens(state, request_id) > 0
+        landed = request_id in state.transit.landed or state.host.kept(request_id) > 0
+        kv = landed if waiting else transitions.kv_tokens(state, request_id) > 0
         self._places.counts["migrated"] += 1
         self._moved_ns[request_id] = now_ns
         if plan.with_kv and kv and not self._never_linked(plan):
@@ -269,7 +270,8 @@ class Transfers:
         """Tokens of KV that are sent, or will be."""
         if move.waiting is not None:
             return move.waiting.kv_tokens
-        return self._known(move.source, move.request_id).context_tokens
+        staged = move.source.state.transit.outgoing.get(move.request_id)
+        return self._known(move.source, move.request_id).context_tokens if staged is None else staged.kv_tokens
 
     def _start(self, move: Move) -> None:
         """Send the KV of a staged request to where memory is reserved for it."""
@@ -286,6 +288,7 @@ class Transfers:
         move.run, move.sending = self._runs, True
         client, kv = move.waiting.request.client, move.waiting.kv_tokens
         started = TransferStarted(now_ns, plan.source, move.request_id, client, plan.target, kv, move.reserved)
+        self._pool.settle(move.source)
         self._pool.publish(move.source, [started])
         self._loop.at(start_ns + took_ns, REQUEST_LANDS, move.request_id, move.run)
 
@@ -320,6 +323,7 @@ class Transfers:
             client = move.client
         else:
             move.plan, client = None, move.waiting.request.client
+        self._pool.settle(move.source)
         self._pool.publish(move.source, [TransferFailed(now_ns, plan.source, move.request_id, client, plan.target)])
 
     def _give_back(self, move: Move) -> None:
@@ -374,11 +378,13 @@ class Transfers:
         for move in [self._moves[i] for i in sorted(self._moves)]:
             if move.plan is None or number not in (move.plan.source, move.plan.target):
                 continue
-            if until_ns is None and move.waiting is not None:
-                self._give_back(move)
-                self._leave_kv(move, move.plan.target)
-            elif move.reserved:
+            target, gone = move.plan.target, until_ns is None and move.waiting is not None
+            if move.reserved:
                 self._fail(move)
+            elif gone:
+                self._give_back(move)
+            if gone:
+                self._leave_kv(move, target)
 
     def link_is_back(self, number: int) -> None:
         """Begin what waited for a worker's link."""
@@ -405,6 +411,15 @@ class Transfers:
                 self._give_back(move)
                 self._leave_kv(move, move.plan.target)
             return True
+        for move in [self._moves[i] for i in sorted(self._moves)]:
+            # Memory that is kept for a prefill may be what that prefill waits for.
+            if move.reserved and move.waiting is None:
+                self._fail(move)
+                return True
+        for worker in self._pool.workers:
+            if self._pool.drop_landed(worker):
+                self._pool.wake(worker)
+                return True
         return False
 
     # --- after steps ------------------------------------------------------------------------------------------------
