@@ -170,7 +170,8 @@ class Transfers:
         """Let a request leave batch or queue; its KV stays until it is sent, if it is to be."""
         request_id, state, now_ns = plan.request_id, worker.state, self._loop.now_ns
         waiting = state.queue.get(request_id)
-        kv = request_id in state.transit.landed if waiting else transitions.kv_tokens(state, request_id) > 0
+        landed = request_id in state.transit.landed or state.host.kept(request_id) > 0
+        kv = landed if waiting else transitions.kv_tokens(state, request_id) > 0
         self._places.counts["migrated"] += 1
         self._moved_ns[request_id] = now_ns
         if plan.with_kv and kv and not self._never_linked(plan):
