@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -308,9 +308,7 @@ class Watch:
             if worker.phase == "absent":
                 assert state == worker.spec.empty(state.worker), f"worker {state.worker} is gone and has requests or KV"
         if changed:
-            last = [(worker, events) for worker in self.simulator.workers for _, events in worker.pipeline]
-            made = {e.request_id: worker.state.worker for worker, events in last for e in events if isinstance(e, Finished)}
-            check_custody([worker.state for worker in self.simulator.workers], made)
+            check_custody([worker.state for worker in self.simulator.workers])
 
     def over(self) -> None:
         """At the end every request has ended once, and all memory is free."""
@@ -327,12 +325,9 @@ class Watch:
             assert not state.cache.pins, f"worker {state.worker} keeps pins"
 
 
-def check_custody(states: Sequence[WorkerState], made: Mapping[int, int]) -> None:
-    """No request is at two workers, no KV is in two memories but a transfer's target's, and that is one.
-
-    `made` are the requests whose only token is in the pipeline of a worker.
-    """
-    at = dict(made)
+def check_custody(states: Sequence[WorkerState]) -> None:
+    """No request is at two workers, no KV is in two memories but a transfer's target's, and that is one."""
+    at: dict[int, int] = {}
     staged: dict[int, int] = {}
     targets: dict[int, int] = {}
     for state in states:
@@ -347,7 +342,7 @@ def check_custody(states: Sequence[WorkerState], made: Mapping[int, int]) -> Non
     for request_id, target in targets.items():
         assert request_id in at, f"worker {target} keeps memory for request {request_id}, which no worker has"
         assert at[request_id] != target, f"worker {target} keeps memory for request {request_id} of its own"
-        if request_id not in staged and request_id not in made:
+        if request_id not in staged:
             # Memory is kept before the prefill only for a request that leaves after it.
             state = states[at[request_id]]
             waiting = state.queue.get(request_id) or state.running[request_id].waiting
