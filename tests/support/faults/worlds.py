@@ -212,11 +212,11 @@ def fault_world(seed: int) -> FaultWorld:
             rng.randrange(1 << 30),
             rng.choice((0, 2, 4, 16)),
             rng.choice((0, 3, 8)),
-            rng.choice((None, None, 1)),
+            rng.choice((None, None, None, None, None, None, None, 1)),
         ),
         policy=name,
         params=_params(rng, name),
-        reports=None if rng.random() < 0.75 else (rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((0.0, 0.4)), 1),
+        reports=None if rng.random() < 0.9 else (rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((0.0, 0.4)), 1),
         leap=rng.random() < 0.8,
     )
 
