@@ -321,7 +321,9 @@ class Watch:
             left = len(state.queue) + len(state.running)
             assert not left, f"worker {state.worker} still has {left} requests"
             kept = state.used + state.promised + state.host.used_tokens
-            assert not kept, f"worker {state.worker} keeps {state.promised} tokens, {state.host.used_tokens} on its host"
+            assert not kept, (
+                f"worker {state.worker} keeps {state.promised} tokens, {state.host.used_tokens} on its host"
+            )
             assert not state.cache.pins, f"worker {state.worker} keeps pins"
 
 
@@ -385,34 +387,28 @@ def _simpler(world: FaultWorld) -> Iterator[FaultWorld]:
         yield replace(world, faults=(*world.faults[:i], *world.faults[i + 1 :]))
     if len(world.workers) > 1 and all(fault.worker < len(world.workers) - 1 for fault in world.faults):
         yield replace(world, workers=world.workers[:-1])
-    if world.reports is not None:
-        yield replace(world, reports=None)
-    for name in ("latency_ns", "sync_ns", "contended"):
-        if getattr(world.link, name):
-            yield replace(world, link=replace(world.link, **{name: 0 if name != "contended" else False}))
-    if world.policy != "fcfs":
-        known = parameters(LOCAL_POLICIES["fcfs"])
-        yield replace(world, policy="fcfs", params={key: v for key, v in world.params.items() if key in known})
-    for key in world.params:
-        yield replace(world, params={other: value for other, value in world.params.items() if other != key})
+    plain = {"reports": None, "policy": "fcfs", "params": {}, "leap": True, "link": FaultLink(world.link.token_ns)}
+    for name, value in plain.items():
+        if getattr(world, name) != value:
+            yield replace(world, **{name: value})
     for i, worker in enumerate(world.workers):
-        for plain in (replace(worker, slow=False), replace(worker, host=0), replace(worker, role="both", stages=1)):
-            if plain != worker:
-                yield replace(world, workers=(*world.workers[:i], plain, *world.workers[i + 1 :]))
-    if not world.leap:
-        yield replace(world, leap=True)
+        for less in _less(worker, {"slow": False, "host": 0, "stages": 1, "role": "both"}):
+            yield replace(world, workers=(*world.workers[:i], less, *world.workers[i + 1 :]))
     for i, job in enumerate(world.jobs):
-        for less in (
-            replace(job, cancel_after_ns=None),
-            replace(job, keys=()),
-            replace(job, after=()),
-            replace(job, client=0),
-            replace(job, output_tokens=max(job.output_tokens - 1, 1)),
-            replace(job, declared_tokens=max(job.declared_tokens - 1, job.output_tokens)),
-            replace(job, prompt_tokens=max(job.prompt_tokens - 1, len(job.keys), 1)),
-        ):
-            if less != job:
-                yield replace(world, jobs=(*world.jobs[:i], less, *world.jobs[i + 1 :]))
+        smallest = {
+            "output_tokens": max(job.output_tokens - 1, 1),
+            "declared_tokens": max(job.declared_tokens - 1, job.output_tokens),
+            "prompt_tokens": max(job.prompt_tokens - 1, len(job.keys), 1),
+        }
+        for less in _less(job, {"cancel_after_ns": None, "keys": (), "after": (), "client": 0} | smallest):
+            yield replace(world, jobs=(*world.jobs[:i], less, *world.jobs[i + 1 :]))
+
+
+def _less(value: Any, plain: dict[str, Any]) -> Iterator[Any]:
+    """The value with one field that is plainer, each in turn."""
+    for name, least in plain.items():
+        if getattr(value, name) != least:
+            yield replace(value, **{name: least})
 
 
 def smaller(world: FaultWorld, why: str, tries: int = 2_000) -> FaultWorld:
@@ -433,26 +429,35 @@ def smaller(world: FaultWorld, why: str, tries: int = 2_000) -> FaultWorld:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run worlds; returns 1 if one fails."""
+    """Run worlds until all are run or an interrupt comes; returns 1 if one fails."""
     count = int(arguments[0]) if arguments else 1_000
     first = int(arguments[1]) if len(arguments) > 1 else 0
     folder = Path(arguments[2]) if len(arguments) > 2 else None
-    started, seen = time.perf_counter(), Counter[str]()
-    for seed in range(first, first + count):
-        why = fails(fault_world(seed))
-        if why is None:
-            continue
-        place = why.rpartition(" (")[2]
-        seen[place] += 1
-        if seen[place] == 1:
-            print(f"seed {seed}: {why}", flush=True)
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                small = replace(smaller(fault_world(seed), why), claim=f"seed {seed}: {why}")
-                (folder / f"{seed}.json").write_bytes(msgspec.json.format(msgspec.json.encode(small), indent=1))
+    started, seen, done = time.perf_counter(), Counter[str](), 0
+    try:
+        for seed in range(first, first + count):
+            why = fails(fault_world(seed))
+            done += 1
+            if why is not None:
+                place = why.rpartition(" (")[2]
+                seen[place] += 1
+                if seen[place] == 1:
+                    _found(seed, why, folder)
+    except KeyboardInterrupt:
+        sys.stdout.write("interrupted\n")
     took = time.perf_counter() - started
-    print(f"{count:,} worlds from seed {first} on, {sum(seen.values()):,} failed, {took:,.0f} s; {dict(seen)}")
+    sys.stdout.write(f"{done:,} worlds from seed {first}, {sum(seen.values()):,} failed, {took:,.0f} s; {dict(seen)}\n")
     return 1 if seen else 0
+
+
+def _found(seed: int, why: str, folder: Path | None) -> None:
+    """Say that a world fails, and write it, made smaller, into a folder."""
+    sys.stdout.write(f"seed {seed}: {why}\n")
+    sys.stdout.flush()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        small = replace(smaller(fault_world(seed), why), claim=f"seed {seed}: {why}")
+        (folder / f"{seed}.json").write_bytes(msgspec.json.format(msgspec.json.encode(small), indent=1))
 
 
 if __name__ == "__main__":
