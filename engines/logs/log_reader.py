@@ -265,8 +265,9 @@ class LogReader:
                 "time_ns", f"at least {self._times[worker]}, the time of the worker's last event", time_ns
             )
         self._times[worker] = time_ns
-        if isinstance(event, TransferStarted | TransferFailed) and event.target >= len(self._times):
-            raise self._error("target", f"one of the {len(self._times)} workers of the header", event.target)
+        target = event.target if isinstance(event, TransferStarted | TransferFailed) else 0
+        if target >= len(self._times):
+            raise self._error("target", f"one of the {len(self._times)} workers of the header", target)
         if isinstance(event, Decoded):
             self._check_decoded(event)
         elif type(event) in _COUNTED:

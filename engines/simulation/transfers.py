@@ -122,13 +122,10 @@ class Transfers:
             return False
         if worker.state.worker != plan.source or plan.target == plan.source:
             return False
-        if request_id not in worker.state.queue and request_id not in worker.state.running:
-            # Its first token is in the pipeline; where that is all, it is over then.
-            if not plan.with_kv or request_id not in worker.state.transit.outgoing:
-                return False
         state = worker.state
-        if not any(request_id in place for place in (state.queue, state.running, state.transit.outgoing)):
-            return False  # its only token is about to come
+        here = request_id in state.queue or request_id in state.running
+        if not here and not (plan.with_kv and request_id in state.transit.outgoing):
+            return False  # its first token is in the pipeline, and it goes on with its KV or not at all
         # A request moves once at one instant, so that it cannot go round in circles.
         return self._moved_ns.get(request_id) != self._loop.now_ns and self._can_reach(plan)
 
