@@ -182,6 +182,8 @@ def fault_world(seed: int) -> FaultWorld:
     rng = random.Random(seed)
     count = rng.randint(2, 4)
     roles: list[Role] = [rng.choice(("prefill", "decode", "both")) for _ in range(count)]
+    if len(set(roles)) == 1:
+        roles[0] = "both"
     sizes = rng.choice(((20,), (30, 40), (40,), (25, 60), (200,)))
     host = rng.choice((0, 0, 0, 30))
     stages = rng.choice((1, 1, 1, 3))
