@@ -146,7 +146,6 @@ class WorkerReplica(Replica):
         self._deciding = False  # The worker is idle, or decides what comes next: no step has begun.
         self._step: list[Event] = []  # Prefilled and Cached of a step whose end is not told yet.
         self._due: deque[Event] = deque()  # Events of the transitions that the log must hold next.
-        self._admitting: tuple[WorkerState, StepPlan] | None = None  # The last admission, of a request with KV.
 
     def counts(self) -> tuple[int, int, int]:
         return len(self.state.queue), len(self.state.in_flight), self.state.cache.tree.cached_tokens
@@ -230,21 +229,11 @@ class WorkerReplica(Replica):
                 )
                 swapping, self._swapping = self._swapping, None
                 comes = () if swapping is None else (event.request_id,)
-                plan = StepPlan(admit=(admission,), decode=False, swap_in=comes)
-                self._admitting = (self.state, plan) if event.request_id in self.state.transit.landed else None
-                self._begin(plan, event, swapping)
+                self._begin(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
             case Preempted():
                 self._begin(StepPlan(preempt=(event.request_id,), decode=False), event)
             case SwappedOut():
                 self._begin(StepPlan(swap_out=(event.request_id,), decode=False), event)
-            case Settled() if self._admitting is not None:
-                # The KV that came with the request had been dropped, for others that needed its memory.
-                dropped, plan = self._admitting
-                while event.request_id in dropped.transit.landed:
-                    dropped = transitions.drop_landed(dropped, transitions.youngest_landed(dropped))
-                self.state, told = transitions.change_batch(dropped, plan, event.time_ns)
-                self._expect(event, told[1])
-                self._admitting = None
             case SwappedIn():
                 # How it is admitted is told next.
                 self._swapping = event
@@ -263,21 +252,16 @@ class WorkerReplica(Replica):
     def _with_room(self, change: Callable[[], WorkerState]) -> None:
         """Take a change that needs room.
 
-        That waiting requests lost the KV with which they came, the youngest first, and that a restart lost what was to
-        be sent, is not told: it shows where the change would have no room otherwise.
+        That a restart lost what was to be sent is not told: it shows where the change would have no room otherwise.
         """
         while True:
             try:
                 self.state = change()
                 return
             except ValueError:
-                landed, outgoing = self.state.transit.landed, self.state.transit.outgoing
-                if landed:
-                    self.state = transitions.drop_landed(self.state, transitions.youngest_landed(self.state))
-                elif outgoing:
-                    self.state = transitions.sent(self.state, min(outgoing))
-                else:
+                if not self.state.transit.outgoing:
                     raise
+                self.state = transitions.sent(self.state, min(self.state.transit.outgoing))
 
     def _begin(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
         # Room is made once, for the whole plan: evictions have events of their own.
