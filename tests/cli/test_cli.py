@@ -186,7 +186,7 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
         (["compare", "--split", "2:1", "--workers", "3"], "--split says how many workers there are"),
         (
             ["compare", "--split", "2:1"],
-            "router round-robin knows no phases, and of the workers 2 prefill and 1 decode",
+            "round-robin knows no phases, and of the workers 2 prefill and 1 decode",
         ),
         (["compare", "--split", "1:1", "--link-gb-per-s", "0"], "expected a positive number, found '0'"),
         (["compare", "--link-down", "1@3"], "a failing link of worker 1: there are 1 workers, from 0 on"),
