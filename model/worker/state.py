@@ -100,6 +100,8 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         for request_id, tokens in plan.chunks:
             flight = self.in_flight[request_id]
             rows.append((tokens, flight.context_tokens - flight.remaining_tokens))
+        if plan.padding_tokens:
+            rows.append((plan.padding_tokens, 0))
         return rows
 
     def view(self, now_ns: int) -> WorkerView:
