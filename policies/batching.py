@@ -60,7 +60,7 @@ class Batch:
     """A step being filled: `chunks` so far, whether running requests `decode`, and what is left of the budgets.
 
     `postponed` prefills are under way too, and go on when requests whose prefix is cached have entered (`resume`).
-    Tokens that are left are `padded` if a chunk is computed.
+    Tokens that are left are `padded` if the step computes a piece of a prompt under a rule that pads.
     """
 
     __slots__ = ("chunks", "decode", "padded", "postponed", "seats", "tokens")
@@ -189,8 +189,12 @@ class Padded(Chunked):
 
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         batch = super().open(view)
-        batch.padded = True
+        batch.padded = bool(batch.chunks)
         return batch
+
+    def add(self, batch: Batch, request_id: int, tokens: int) -> None:
+        super().add(batch, request_id, tokens)
+        batch.padded = True
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.policies.batching import Batching, Chunked, MemoryCentric, RequestLevel
+from fairsched.policies.batching import Batching, Chunked, MemoryCentric, Padded, RequestLevel
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
 from fairsched.policies.offline import PrefixGroupOrder
@@ -30,6 +30,7 @@ from fairsched.policies.orders import (
     ShortestPrompt,
     ShortestRemaining,
     SkipJoin,
+    SortedBatches,
 )
 
 _KEYWORD = Parameter.KEYWORD_ONLY
@@ -199,6 +200,21 @@ class FastServe(_Composition, name="fastserve", order=SkipJoin, batching=OPTIMIS
     """A multi-level feedback queue with preemption."""
 
 
+class TetriInfer(
+    _Composition, name="tetriinfer-local", order=SortedBatches, batching=partial(Padded, reserve="profile")
+):
+    """TetriInfer's prefill and decode schedulers: batches by prompt length in padded chunks, and outputs let in where
+    they fit until all have ended, by their predictions.
+
+    Paper: "Inference without Interference: Disaggregate LLM Inference for Mixed Downstream Workloads" (TetriInfer).
+    """
+
+
+class TetriInferPrinted(TetriInfer, name="tetriinfer-local-printed", batching=partial(Padded, reserve="first-finish")):
+    """TetriInfer with reserve-dynamic, which looks at the first request to end and runs short of memory.  For
+    comparison; with predictions of a bucket's lower end (`bucketed:end=lower`) it is as printed."""
+
+
 # --- prefix groups --------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +235,6 @@ COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
     *(FCFSOptimistic, NoPreempt, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
-    *(TRAIL, LearningToRank, FastServe, BatchLLM, HybridBatchLLM),
+    *(TRAIL, LearningToRank, FastServe, TetriInfer, TetriInferPrinted, BatchLLM, HybridBatchLLM),
 )
 """All of them, in the order in which they are listed."""

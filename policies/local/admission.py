@@ -85,7 +85,7 @@ class AdmissionPass:
         group: int | None = None
         while first_chunk(batch, 1):
             group = turn.choose(self.heads)
-            if group == NO_GROUP or (batch.padded and batch.chunks and self._begins_batch(group)):
+            if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
                 break
             entry = self._head(group)
             if batch.postponed and (entry is None or not self._prefix_is_cached(entry)):

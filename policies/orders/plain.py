@@ -15,7 +15,7 @@ from fairsched.policies.orders.abilities import (
     batch_requests_field,
     bypass_budget_field,
 )
-from fairsched.policies.orders.base import Order
+from fairsched.policies.orders.base import Order, QueuedRequest
 from fairsched.policies.validators import one_of, positive
 
 
@@ -57,6 +57,10 @@ class SortedBatches(TakesBatches):
     sort: Sort = attrs.field(default="shortest", validator=one_of(*get_args(Sort)))
     """Which prompts of a batch go first: by arrival, the shortest, or the longest."""
     batch_requests: int = batch_requests_field()
+
+    def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
+        """One whose prompt came with its KV has nothing to compute, and goes first."""
+        return TOKENS_MAX if queued.kv_tokens else self.rank(queued.request, cached_tokens)
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         if self.sort == "arrival":
