@@ -166,6 +166,11 @@ class AdmissionPass:
         output = 1 if self.batching.grows else entry.output_tokens_left
         return entry.context_tokens - cached_tokens + output
 
+    def _held(self, entry: QueuedRequest) -> int:
+        """Memory that the entry holds already, since its KV came with it from another worker."""
+        landed = self.view.landed.get(entry.request.id) if self.view.landed else None
+        return 0 if landed is None else landed.promised
+
     def _room(self, kept: int) -> int:
         """KV for the next that enters, of which so much is on the host.
 
@@ -187,15 +192,21 @@ class AdmissionPass:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
         need, _ = self._need(entry, cached_tokens, cache)
-        size, kept = entry.context_tokens - cached_tokens, self._kept(entry)
-        whole = kept <= cached_tokens and self.batching.first_chunk(self.batch, size) == size
-        return need <= self._room(kept) and self._foresees(entry, size, need - size - 1, whole)
+        kept, held = self._kept(entry), self._held(entry)
+        extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
+        whole = kept <= cached_tokens and self.batching.first_chunk(self.batch, extend_tokens) == extend_tokens
+        size = entry.context_tokens - cached_tokens
+        foreseen = self._foresees(entry, size, need - size - 1 - held, whole)
+        return need - held <= self._room(kept) and foreseen
 
     def _foresees(self, entry: QueuedRequest, size: int, pinned: int, whole: bool) -> bool:
-        """Whether the entry fits by what is foreseen; a request alone always does."""
+        """Whether the entry fits by what is foreseen, and protects `pinned` more tokens; a request alone always fits.
+
+        What it holds already is as if so many tokens fewer were protected.
+        """
         if self.foreseen is None or not (self.view.running or self.admissions):
             return True
-        slack = self.foreseen.slack(entry, size + pinned, whole)
+        slack = self.foreseen.slack(entry, size, whole) - pinned
         if slack < 0:
             self.refused_steps = self.foreseen.steps_refused(slack)
         return slack >= 0
@@ -208,7 +219,8 @@ class AdmissionPass:
     def _admit(self, entry: QueuedRequest) -> bool:
         request = entry.request
         kept = self._kept(entry)
-        room = self._room(kept)
+        held = self._held(entry)
+        room = self._room(kept) + held
         if self._least_need(entry) > room:
             return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
@@ -217,17 +229,19 @@ class AdmissionPass:
         need, reserved = self._need(entry, cached_tokens, cache)
         if not chunk or need > room:
             return False
-        size, whole = entry.context_tokens - cached_tokens, kept <= cached_tokens and chunk == extend_tokens
         if self.foreseen is not None:
-            pinned = need - reserved - size - 1
+            size, whole = entry.context_tokens - cached_tokens, kept <= cached_tokens and chunk == extend_tokens
+            pinned = need - size - 1 - held
             if not self._foresees(entry, size, pinned, whole):
                 return False
             self.foreseen.enter(entry, size, pinned, whole)
-        self.free -= need
+        self.free -= need - held
         if kept > cached_tokens:
             self.swap_in.append(request.id)
             self.moved += kept
             self.batching.seat(self.batch)
+        elif held and extend_tokens == 1:
+            self.batching.join(self.batch, request.id)
         else:
             self.batching.add(self.batch, request.id, chunk)
         self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
