@@ -1,5 +1,5 @@
-"""Routers for split phases: one router for prompts and one for outputs.  Read `split` first; `distserve` has the named
-pairs.
+"""Routers for split phases: one router for prompts and one for outputs.  Read `split` first; `handover` follows
+requests between the phases, `distserve` has the named pairs.
 """
 
 from fairsched.policies.routers.phases.distserve import (
@@ -11,9 +11,10 @@ from fairsched.policies.routers.phases.distserve import (
     SplitP2C,
     saturating_prompt,
 )
-from fairsched.policies.routers.phases.split import Handover, PhasesState, SplitPhases
+from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handover, Handovers
+from fairsched.policies.routers.phases.split import PhasesState, SplitPhases
 
 __all__ = [
-    "DistServe", "Handover", "LeastMemory", "PhasesState", "ShortestPromptQueue", "SplitD2LPM", "SplitJSQ", "SplitP2C",
-    "SplitPhases", "saturating_prompt"
+    "NO_HANDOVERS", "DistServe", "Handover", "Handovers", "LeastMemory", "PhasesState", "ShortestPromptQueue",
+    "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "saturating_prompt"
 ]  # fmt: skip

@@ -22,21 +22,9 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import attrs
 import msgspec
-from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Rejected,
-    TransferFailed,
-    TransferStarted,
-    WorkerLeft,
-)
+from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
@@ -44,6 +32,7 @@ from fairsched.model.theorem import Assumption
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers.load_based import JoinShortestQueue
+from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handovers
 from fairsched.policies.validators import one_of
 
 First = TypeVar("First")
@@ -52,33 +41,13 @@ Reserve = Literal["static", "optimistic"]
 Pool = tuple[WorkerLoad, ...]
 
 
-class Handover(msgspec.Struct, frozen=True, gc=False):
-    """A request from its dispatch until it has arrived where it decodes.
-
-    With its first token it is staged at `source`, and then has `generated_tokens`.  When it is sent to `target`, it
-    needs `owed_tokens` of memory there until they are reserved.
-    """
-
-    request: Request
-    source: int = NOWHERE
-    generated_tokens: int = 0
-    target: int = NOWHERE
-    owed_tokens: int = 0
-
-
 class PhasesState(msgspec.Struct, Generic[First, Second], frozen=True):
-    """The routers' own states, requests by id until they are where they decode, and which of them are staged and not
-    sent, in the order in which they were staged.
-
-    `owed` says by worker how many transfers wait there for memory, and for how much.  Until `asks_ns` the second router
-    is not asked what it would move.
-    """
+    """The routers' own states, and the requests between the two; until `asks_ns` the second router is not asked what it
+    would move."""
 
     prefill: First
     decode: Second
-    handovers: Map[int, Handover] = Map()
-    staged: tuple[int, ...] = ()
-    owed: Map[int, tuple[int, int]] = Map()
+    handovers: Handovers = NO_HANDOVERS
     asks_ns: int = 0
 
 
@@ -136,11 +105,10 @@ class SplitPhases(Router[AnyState]):
     def route(self, state: AnyState, request: Request, view: ClusterView) -> tuple[Dispatch, AnyState]:
         """Send a request to its prompt's worker; one that was placed before begins again."""
         computing, decoding = self.pools(view)
-        state = _without(state, request.id)
         pool = computing or decoding
         splits = bool(computing and decoding) and len(view.workers) > 1
         dispatch, prefill = self.prefill.route(state.prefill, request, replace(view, workers=pool))
-        handovers = state.handovers.set(request.id, Handover(request)) if splits else state.handovers
+        handovers = state.handovers.dispatched(request) if splits else state.handovers.without(request.id)
         state = replace(state, prefill=prefill, handovers=handovers)
         return Dispatch(request.id, dispatch.worker, prefill_only=splits), state
 
@@ -148,37 +116,25 @@ class SplitPhases(Router[AnyState]):
         """Hand over what is staged, the first to be staged first, and ask the second router what it would move."""
         _, decoding = self.pools(view)
         migrations = []
-        if state.staged:
-            # What a worker is about to get it has not reported; so the requests of one batch spread.
-            loads = {load.worker: _with(load, *state.owed.get(load.worker, (0, 0))) for load in decoding}
-            for request_id in state.staged:
-                migration, state = self._handed_over(state, request_id, loads, view)
-                migrations.append(migration)
-            state = replace(state, staged=())
+        for request_id in state.handovers.staged:
+            migration, state = self._handed_over(state, request_id, replace(view, workers=decoding))
+            migrations.append(migration)
         moved, state = self._moved(state, view, decoding)
         return ClusterPlan((), (*migrations, *moved)), state
 
-    def _handed_over(
-        self, state: AnyState, request_id: int, loads: dict[int, WorkerLoad], view: ClusterView
-    ) -> tuple[Migration, AnyState]:
+    def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration, AnyState]:
         """Return the transfer of a staged request to where it decodes; that may be where it is."""
-        handover = state.handovers[request_id]
-        request, done, source = handover.request, handover.generated_tokens, handover.source
-        output = max(request.max_output_tokens - done, 0) if self.reserve == "static" else 0
+        handover = state.handovers.requests[request_id]
+        request, target, decode = handover.request, handover.source, state.decode
         whole = request.prompt.tokens + request.max_output_tokens
-        able = tuple([load for load in loads.values() if load.kv_capacity_tokens >= whole])
-        target, decode = source, state.decode
+        # What a worker is about to get it has not reported, and the requests of one batch are to spread.
+        able = [state.handovers.expected(load) for load in view.workers if load.kv_capacity_tokens >= whole]
         if able:
-            dispatch, decode = self.decode.route(decode, request, replace(view, workers=able))
+            dispatch, decode = self.decode.route(decode, request, replace(view, workers=tuple(able)))
             target = dispatch.worker
-        migration = Migration(request_id, source, target, with_kv=True, reserved_output_tokens=output)
-        if target == source:
-            return migration, _without(replace(state, decode=decode), request_id)
-        # The KV of the last token is not computed yet.
-        tokens = request.prompt.tokens + done - 1 + output
-        loads[target] = _with(loads[target], 1, tokens)
-        state = _owing(state, target, 1, tokens)
-        handovers = state.handovers.set(request_id, replace(handover, target=target, owed_tokens=tokens))
+        output = handover.output_tokens_left if self.reserve == "static" else 0
+        handovers = state.handovers.sent(request_id, target, output)
+        migration = Migration(request_id, handover.source, target, with_kv=True, reserved_output_tokens=output)
         return migration, replace(state, decode=decode, handovers=handovers)
 
     def _moved(self, state: AnyState, view: ClusterView, decoding: Pool) -> tuple[tuple[Migration, ...], AnyState]:
@@ -187,7 +143,7 @@ class SplitPhases(Router[AnyState]):
         if type(self.decode).decide is Router.decide or not decoding or view.now_ns < state.asks_ns:
             return (), state
         plan, decode = self.decode.decide(state.decode, replace(view, workers=decoding))
-        moves = tuple(move for move in plan.migrations if move.request_id not in state.handovers)
+        moves = tuple(move for move in plan.migrations if move.request_id not in state.handovers.requests)
         asks_ns = view.now_ns + (self.decode.decide_every_us or 0) * 1_000
         return moves, replace(state, decode=decode, asks_ns=asks_ns)
 
@@ -195,105 +151,12 @@ class SplitPhases(Router[AnyState]):
 
     def observe(self, state: AnyState, event: Event) -> AnyState:
         prefill, decode = self.prefill.observe(state.prefill, event), self.decode.observe(state.decode, event)
-        if prefill is not state.prefill or decode is not state.decode:
-            state = replace(state, prefill=prefill, decode=decode)
-        match event:
-            case Migrated() if event.kv_tokens:
-                handover = state.handovers.get(event.request_id)
-                if handover is not None and handover.target == NOWHERE:
-                    staged = replace(handover, source=event.worker, generated_tokens=event.generated_tokens)
-                    return _staged(state, staged)
-            case TransferStarted():
-                handover = state.handovers.get(event.request_id)
-                if handover is not None and handover.target == event.target:
-                    return _settled(state, handover)
-            case TransferFailed():
-                handover = state.handovers.get(event.request_id)
-                if handover is not None and handover.target == event.target:
-                    return _staged(state, handover)
-            case Arrived():
-                handover = state.handovers.get(event.request.id)
-                if handover is not None and handover.target == event.worker:
-                    return _without(state, event.request.id)
-            case Finished() | Cancelled() | Rejected():
-                return _without(state, event.request_id)
-            case WorkerLeft():
-                return _bereft(state, event.worker)
-        return state
+        handovers = state.handovers.observed(event)
+        if prefill is state.prefill and decode is state.decode and handovers is state.handovers:
+            return state
+        return PhasesState(prefill, decode, handovers, state.asks_ns)
 
     def check(self, state: AnyState) -> None:
         self.prefill.check(state.prefill)
         self.decode.check(state.decode)
-        # What is staged is known, once, with its place and its tokens, and is not sent.
-        assert len(set(state.staged)) == len(state.staged)
-        for request_id in state.staged:
-            handover = state.handovers[request_id]
-            assert handover.source != NOWHERE
-            assert handover.target == NOWHERE
-            assert handover.generated_tokens > 0
-        # What is sent was staged, and leaves its worker; what it needs there is owed until it is reserved.
-        owed: dict[int, tuple[int, int]] = {}
-        for request_id, handover in state.handovers.items():
-            assert handover.request.id == request_id
-            assert handover.target == NOWHERE or handover.source not in (NOWHERE, handover.target)
-            if handover.owed_tokens:
-                requests, tokens = owed.get(handover.target, (0, 0))
-                owed[handover.target] = requests + 1, tokens + handover.owed_tokens
-        assert owed == dict(state.owed)
-        assert NOWHERE not in owed
-
-
-def _with(load: WorkerLoad, requests: int, tokens: int) -> WorkerLoad:
-    """A worker's load with requests that are about to come, and the memory that they take."""
-    if not requests:
-        return load
-    waiting, free = load.waiting_requests + requests, load.kv_free_tokens - tokens
-    return replace(load, waiting_requests=waiting, kv_free_tokens=free)
-
-
-def _owing(state: AnyState, worker: int, requests: int, tokens: int) -> AnyState:
-    """So many more requests (or fewer) wait for memory at a worker."""
-    requests_before, tokens_before = state.owed.get(worker, (0, 0))
-    requests, tokens = requests_before + requests, tokens_before + tokens
-    owed = state.owed.set(worker, (requests, tokens)) if requests else state.owed.delete(worker)
-    return replace(state, owed=owed)
-
-
-def _settled(state: AnyState, handover: Handover) -> AnyState:
-    """Nothing is owed to the request any more: its memory is reserved, or it does not go there."""
-    if not handover.owed_tokens:
-        return state
-    state = _owing(state, handover.target, -1, -handover.owed_tokens)
-    settled = replace(handover, owed_tokens=0)
-    return replace(state, handovers=state.handovers.set(handover.request.id, settled))
-
-
-def _staged(state: AnyState, handover: Handover) -> AnyState:
-    """The request waits to be sent."""
-    request_id = handover.request.id
-    state = _settled(state, handover)
-    staged = state.staged if request_id in state.staged else (*state.staged, request_id)
-    handovers = state.handovers.set(request_id, replace(handover, target=NOWHERE, owed_tokens=0))
-    return replace(state, handovers=handovers, staged=staged)
-
-
-def _without(state: AnyState, request_id: int) -> AnyState:
-    """The request is handed over, or over."""
-    handover = state.handovers.get(request_id)
-    if handover is None:
-        return state
-    state = _settled(state, handover)
-    staged = state.staged
-    if request_id in staged:
-        staged = tuple(each for each in staged if each != request_id)
-    return replace(state, handovers=state.handovers.delete(request_id), staged=staged)
-
-
-def _bereft(state: AnyState, worker: int) -> AnyState:
-    """What was staged at a worker that left is gone, and what was on its way there is staged.  O(handovers)."""
-    for request_id, handover in sorted(state.handovers.items()):
-        if handover.source == worker:
-            state = _without(state, request_id)
-        elif handover.target == worker:
-            state = _staged(state, handover)
-    return state
+        state.handovers.check()
