@@ -3,7 +3,11 @@ requests between the phases, `distserve` has the named pairs.
 """
 
 from fairsched.policies.routers.phases.distserve import (
+    ONE_SERVER,
+    P_DS_2,
+    P_DS_3,
     DistServe,
+    DistServeReleased,
     LeastMemory,
     ShortestPromptQueue,
     SplitD2LPM,
@@ -15,6 +19,7 @@ from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handover, H
 from fairsched.policies.routers.phases.split import PhasesState, SplitPhases
 
 __all__ = [
-    "NO_HANDOVERS", "DistServe", "Handover", "Handovers", "LeastMemory", "PhasesState", "ShortestPromptQueue",
-    "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "saturating_prompt"
+    "NO_HANDOVERS", "ONE_SERVER", "P_DS_2", "P_DS_3", "DistServe", "DistServeReleased", "Handover",
+    "Handovers", "LeastMemory", "PhasesState", "ShortestPromptQueue", "SplitD2LPM", "SplitJSQ", "SplitP2C",
+    "SplitPhases", "saturating_prompt"
 ]  # fmt: skip

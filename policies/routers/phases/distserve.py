@@ -17,12 +17,33 @@ import attrs
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
+from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers.d2lpm import D2LPM
 from fairsched.policies.routers.load_based import JoinShortestQueue, NoRouterState, PowerOfTwo
+from fairsched.policies.routers.phases.handover import Handover
 from fairsched.policies.routers.phases.split import SplitPhases
+from fairsched.policies.validators import percent
 
+ONE_SERVER = Assumption(
+    "OneServer", "One worker serves one request after the other in order of arrival, each for a time of its own."
+)
+P_DS_2 = Theorem(
+    "P-DS-2",
+    "the share of requests whose first token keeps its target does not rise with the rate: no request waits less when "
+    "all arrivals are squeezed together",
+    "DistServe (OSDI'24), which takes it for granted in its search; here for one worker that serves one request after "
+    "the other in order of arrival",
+    (ONE_SERVER,),
+)
+P_DS_3 = Theorem(
+    "P-DS-3",
+    "the KV that a worker holds, with what is reserved for KV on its way there and what has not left yet, never "
+    "exceeds its capacity; KV leaves its source only after it has arrived",
+    "DistServe (OSDI'24), pulled KV; this library, for any number of workers and transfers",
+    bound="kv_capacity_tokens",
+)
 SATURATED_PERCENT = 88
 """A prompt saturates a worker that computes it at this share of the highest rate of tokens a second.
 
@@ -93,6 +114,25 @@ class DistServe(SplitPhases):
 
     prefill: AnyRouter = attrs.field(factory=ShortestPromptQueue, metadata={"text": False})
     decode: AnyRouter = attrs.field(factory=LeastMemory, metadata={"text": False})
+
+
+@attrs.frozen
+class DistServeReleased(DistServe):
+    """DistServe as in its released code: a decode worker is sent KV only while little waits there and it fits now.
+
+    Source: LLMServe/DistServe, read in a snapshot of April 2025.  A decode worker accepts the first staged request if
+    what waits there to join the batch takes less than 5 % of its memory, and as much is free as its KV takes.  That
+    code has one worker for each phase; with several, the one with the least KV is asked, and the requests behind wait.
+    """
+
+    name: ClassVar[str] = "distserve-released"
+
+    waiting_percent: int = attrs.field(default=5, validator=percent)
+    """What waits at a decode worker that accepts takes less than this share of its memory."""
+
+    def accepts(self, load: WorkerLoad, handover: Handover) -> bool:
+        few = 100 * load.waiting_tokens < self.waiting_percent * load.kv_capacity_tokens
+        return few and handover.kv_tokens <= load.kv_free_tokens
 
 
 # --- other pairs, to compare with -------------------------------------------------------------------------------------

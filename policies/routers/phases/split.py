@@ -32,7 +32,7 @@ from fairsched.model.theorem import Assumption
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers.load_based import JoinShortestQueue
-from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handovers
+from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handover, Handovers
 from fairsched.policies.validators import one_of
 
 First = TypeVar("First")
@@ -117,12 +117,19 @@ class SplitPhases(Router[AnyState]):
         _, decoding = self.pools(view)
         migrations = []
         for request_id in state.handovers.staged:
-            migration, state = self._handed_over(state, request_id, replace(view, workers=decoding))
+            migration, after = self._handed_over(state, request_id, replace(view, workers=decoding))
+            if migration is None:
+                break
             migrations.append(migration)
+            state = after
         moved, state = self._moved(state, view, decoding)
         return ClusterPlan((), (*migrations, *moved)), state
 
-    def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration, AnyState]:
+    def accepts(self, load: WorkerLoad, handover: Handover) -> bool:
+        """Whether a worker for decode is sent a request now; if not, all that are staged wait."""
+        return True
+
+    def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration | None, AnyState]:
         """Return the transfer of a staged request to where it decodes; that may be where it is."""
         handover = state.handovers.requests[request_id]
         request, target, decode = handover.request, handover.source, state.decode
@@ -132,6 +139,9 @@ class SplitPhases(Router[AnyState]):
         if able:
             dispatch, decode = self.decode.route(decode, request, replace(view, workers=tuple(able)))
             target = dispatch.worker
+            chosen = next(load for load in able if load.worker == target)
+            if target != handover.source and not self.accepts(chosen, handover):
+                return None, state
         output = handover.output_tokens_left if self.reserve == "static" else 0
         handovers = state.handovers.sent(request_id, target, output)
         migration = Migration(request_id, handover.source, target, with_kv=True, reserved_output_tokens=output)
