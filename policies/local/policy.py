@@ -317,7 +317,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     # --- answering --------------------------------------------------------------------------------------------------
 
     def refuses(self, request: Request) -> str | None:
-        return self.gate.refuses(request.prompt.tokens + request.max_output_tokens)
+        prompt_tokens = request.prompt.tokens
+        return self.gate.refuses(prompt_tokens + request.max_output_tokens) or self.batching.refuses(prompt_tokens)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -4,22 +4,21 @@ Paper: "Inference without Interference: Disaggregate LLM Inference for Mixed Dow
 A request goes to the prefill worker with the fewest tokens that wait.  Once its first chunk is computed the dispatcher
 names the worker that decodes it (`heavy_light`), so that the KV of each chunk is sent while the next is computed.
 Idle workers flip to the phase that has load (`flips`).  Its schedulers within a worker are the local policy
-`tetriinfer-local`.
+`tetriinfer`.
 """
 
 from typing import Any, ClassVar, Generic, TypeVar
 
 import attrs
-from fairsched.policies.routers.phases.distserve import ShortestPromptQueue
-from fairsched.policies.routers.phases.split import PhasesState, SplitPhases, staged
 from msgspec.structs import replace
 
-from fairsched.model.events import NOWHERE, Event, Prefilled, WorkerLeft
+from fairsched.model.events import Event, Prefilled, WorkerLeft
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyRouter
+from fairsched.policies.routers.phases.distserve import ShortestPromptQueue
 from fairsched.policies.routers.phases.flips import (
     NO_FLIPS,
     P_TI_4,
@@ -30,6 +29,7 @@ from fairsched.policies.routers.phases.flips import (
     without_worker,
 )
 from fairsched.policies.routers.phases.heavy_light import Counts, HeavyLight
+from fairsched.policies.routers.phases.split import PhasesState, SplitPhases
 from fairsched.policies.validators import not_negative, one_of, percent, positive
 
 First = TypeVar("First")
@@ -115,11 +115,9 @@ class TetriInfer(SplitPhases):
         workers = as_they_serve(state.flips, view.workers)
         return replace(view, workers=workers) if workers and workers != view.workers else view
 
-    def _handed_over(
-        self, state: AnyState, request_id: int, loads: dict[int, WorkerLoad], view: ClusterView
-    ) -> tuple[Migration, AnyState]:
-        migration, state = super()._handed_over(state, request_id, loads, view)
-        return replace(migration, overlap="chunks"), state
+    def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration | None, AnyState]:
+        migration, after = super()._handed_over(state, request_id, view)
+        return None if migration is None else replace(migration, overlap="chunks"), after
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -127,9 +125,8 @@ class TetriInfer(SplitPhases):
         state = super().observe(state, event)
         match event:
             case Prefilled() if event.remaining_tokens:
-                handover = state.handovers.get(event.request_id)
-                if handover is not None and handover.source == handover.target == NOWHERE:
-                    return staged(state, replace(handover, source=event.worker, generated_tokens=1))
+                handovers = state.handovers.begun(event.request_id, event.worker, event.time_ns)
+                return state if handovers is state.handovers else replace(state, handovers=handovers)
             case WorkerLeft():
                 return replace(state, flips=without_worker(state.flips, event.worker))
         return state
@@ -138,7 +135,7 @@ class TetriInfer(SplitPhases):
 @attrs.frozen
 class TetriInferPrinted(TetriInfer):
     """As printed: the lower end of a predicted range counts, outputs of more than 512 tokens are heavy, and workers
-    flip when their load is below 10 %.  For comparison, with `tetriinfer-local-printed` on the workers."""
+    flip when their load is below 10 %.  For comparison, with `tetriinfer-printed` on the workers."""
 
     name: ClassVar[str] = "tetriinfer-printed"
 

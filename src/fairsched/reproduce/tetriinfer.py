@@ -11,6 +11,7 @@ requests that wait from the beginning comes to.
 """
 
 from functools import partial
+from itertools import pairwise
 from math import inf
 from typing import ClassVar
 
@@ -82,7 +83,7 @@ def _latency(result: Run) -> float:
 def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
     """Mean time to the first token with batches so large that are sorted so, in padded chunks of 512."""
     params = {"sort": sort, "batch_requests": batch}
-    return _ttft(simulate(work, "tetriinfer-local", cluster=on.cluster, params=params))
+    return _ttft(simulate(work, "tetriinfer", cluster=on.cluster, params=params))
 
 
 @partial(
@@ -92,9 +93,9 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
     paper="tetriinfer",
     panel="figure 16, prefill scheduler",
     platform=ON_V100,
-    setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, padded chunks of 512 "
-    "tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and batches of 32, "
-    f"64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
+    setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, padded chunks of "
+    "512 tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and batches of "
+    f"32, 64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
     claims=(
         Claim(
             "wait at 16",
@@ -107,7 +108,7 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
         ),
         *(
             fewer(f"{batch} over {less}", f"batches of {batch} over {less}", "less")
-            for less, batch in zip(BATCHES, BATCHES[1:], strict=False)
+            for less, batch in pairwise(BATCHES)
         ),
         Claim("128 over 16", "time to first token less, batches of 128 over 16", "46.5 %", 0.465, 0.465, neutral=0.0),
     ),
@@ -127,7 +128,7 @@ def sorted_prompts(on: Platform, seed: int) -> Figures:
         "alike": 1 - _sorted(on, alike, "shortest", 16) / _sorted(on, alike, "arrival", 16),
         "128 over 16": 1 - shortest[128] / shortest[16],
     }
-    found |= {f"{m} over {n}": shortest[m] / shortest[n] for n, m in zip(BATCHES, BATCHES[1:], strict=False)}
+    found |= {f"{m} over {n}": shortest[m] / shortest[n] for n, m in pairwise(BATCHES)}
     longest = {float(batch): _sorted(on, work, "longest", batch) / 1e6 for batch in BATCHES}
     return {
         **found,
