@@ -29,11 +29,19 @@ from fairsched.policies.routers.phases.flips import (
     without_worker,
 )
 from fairsched.policies.routers.phases.heavy_light import Counts, HeavyLight
-from fairsched.policies.routers.phases.split import PhasesState, SplitPhases
+from fairsched.policies.routers.phases.split import PhasesState, Reserve, SplitPhases
 from fairsched.policies.validators import not_negative, one_of, percent, positive
 
 First = TypeVar("First")
 Second = TypeVar("Second")
+
+
+def _dispatcher(policy: "TetriInfer") -> HeavyLight:
+    """Return the router of outputs, with the parameters of the whole."""
+    return HeavyLight(policy.heavy_tokens, policy.counts, policy.bucket_tokens, policy.seed)
+
+
+_DISPATCHER = attrs.Factory(_dispatcher, takes_self=True)
 
 
 class TetriState(PhasesState[First, Second], Generic[First, Second], frozen=True):
@@ -56,6 +64,8 @@ class TetriInfer(SplitPhases):
     state_type: ClassVar[Any] = TetriState
     theorems: ClassVar[tuple[Theorem, ...]] = (P_TI_4, P_TI_5)
 
+    reserve: Reserve = attrs.field(default="optimistic", validator=one_of("static", "optimistic"))
+    """What a transfer reserves at its target beside its KV: none, since the worker's own scheduler admits."""
     heavy_tokens: int = attrs.field(default=128, validator=positive)
     """An output that is foreseen to be longer is heavy."""
     counts: Counts = attrs.field(default="upper", validator=one_of("upper", "lower"))
@@ -71,13 +81,7 @@ class TetriInfer(SplitPhases):
     switch_us: int = attrs.field(default=6_000, validator=not_negative)
     """How long a drained worker takes to switch."""
     prefill: AnyRouter = attrs.field(factory=ShortestPromptQueue, init=False, metadata={"text": False})
-    decode: AnyRouter = attrs.field(
-        default=attrs.Factory(
-            lambda self: HeavyLight(self.heavy_tokens, self.counts, self.bucket_tokens, self.seed), takes_self=True
-        ),
-        init=False,
-        metadata={"text": False},
-    )
+    decode: AnyRouter = attrs.field(default=_DISPATCHER, init=False, metadata={"text": False})
 
     @property
     def document_type(self) -> Any:
@@ -142,3 +146,4 @@ class TetriInferPrinted(TetriInfer):
     counts: Counts = attrs.field(default="lower", validator=one_of("upper", "lower"))
     heavy_tokens: int = attrs.field(default=512, validator=positive)
     flip_percent: int = attrs.field(default=10, validator=percent)
+    decode: AnyRouter = attrs.field(default=_DISPATCHER, init=False, metadata={"text": False})

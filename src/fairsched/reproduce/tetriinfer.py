@@ -94,8 +94,8 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
     panel="figure 16, prefill scheduler",
     platform=ON_V100,
     setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, padded chunks of "
-    "512 tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and batches of "
-    f"32, 64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
+    "512 tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and "
+    f"batches of 32, 64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
     claims=(
         Claim(
             "wait at 16",
