@@ -104,7 +104,8 @@ class DistServeReleased(
     name="distserve-released",
     batching=partial(CappedPrefill, max_batched_tokens=2048, reserve="optimistic"),
 ):
-    """The released code's workers: no prompt is longer than a batch (F-DS-4).  For comparison."""
+    """The released code's workers: no prompt is longer than a batch (F-DS-4), and outputs grow into free memory.  For
+    comparison."""
 
 
 class ShortestPromptFirst(_Composition, name="shortest-prompt", order=ShortestPrompt):
