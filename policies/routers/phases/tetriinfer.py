@@ -5,9 +5,13 @@ A request goes to the prefill worker with the fewest tokens that wait.  Once its
 names the worker that decodes it (`heavy_light`), so that the KV of each chunk is sent while the next is computed.
 Idle workers flip to the phase that has load (`flips`).  Its schedulers within a worker are the local policy
 `tetriinfer`.
+
+The paper sends KV as soon as there is some.  Where memory is short, KV that waits then takes the room into which
+running outputs were to grow, and a worker may come to decode one request at a time beside dozens that wait; so here a
+worker takes the KV of one more only when none waits (`pull`).
 """
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import attrs
 from msgspec.structs import replace
@@ -44,6 +48,9 @@ def _dispatcher(policy: "TetriInfer") -> HeavyLight:
 _DISPATCHER = attrs.Factory(_dispatcher, takes_self=True)
 
 
+Pull = Literal["greedy", "one", "room"]
+
+
 class TetriState(PhasesState[First, Second], Generic[First, Second], frozen=True):
     """The state of split phases, and the roles of workers."""
 
@@ -66,6 +73,9 @@ class TetriInfer(SplitPhases):
 
     reserve: Reserve = attrs.field(default="optimistic", validator=one_of("static", "optimistic"))
     """What a transfer reserves at its target beside its KV: none, since the worker's own scheduler admits."""
+    pull: Pull = attrs.field(default="one", validator=one_of(*get_args(Pull)))
+    """When a worker takes the KV of a request: at once, if no other one waits there, or if it has room for the peaks of
+    all that were sent there."""
     heavy_tokens: int = attrs.field(default=128, validator=positive)
     """An output that is foreseen to be longer is heavy."""
     counts: Counts = attrs.field(default="upper", validator=one_of("upper", "lower"))
@@ -121,7 +131,20 @@ class TetriInfer(SplitPhases):
 
     def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration | None, AnyState]:
         migration, after = super()._handed_over(state, request_id, view)
-        return None if migration is None else replace(migration, overlap="chunks"), after
+        if migration is None or not self._pulled(state, after, migration, view):
+            return None, state
+        return replace(migration, overlap="chunks"), after
+
+    def _pulled(self, before: AnyState, after: AnyState, migration: Migration, view: ClusterView) -> bool:
+        """Whether the target takes the request's KV now.  O(requests between the phases)."""
+        target = migration.target
+        load = next((load for load in view.workers if load.worker == target), None)
+        if self.pull == "greedy" or target == migration.source or load is None:
+            return True
+        if self.pull == "room":
+            return bool(after.decode.mixes[target].tokens <= load.kv_capacity_tokens)
+        on_the_way = any(handover.target == target for handover in before.handovers.requests.values())
+        return not (load.waiting_requests or on_the_way)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -138,12 +161,13 @@ class TetriInfer(SplitPhases):
 
 @attrs.frozen
 class TetriInferPrinted(TetriInfer):
-    """As printed: the lower end of a predicted range counts, outputs of more than 512 tokens are heavy, and workers
-    flip when their load is below 10 %.  For comparison, with `tetriinfer-printed` on the workers."""
+    """As printed: the lower end of a predicted range counts, outputs of more than 512 tokens are heavy, KV is sent at
+    once, and workers flip when their load is below 10 %.  For comparison, with `tetriinfer-printed` on the workers."""
 
     name: ClassVar[str] = "tetriinfer-printed"
 
     counts: Counts = attrs.field(default="lower", validator=one_of("upper", "lower"))
+    pull: Pull = attrs.field(default="greedy", validator=one_of(*get_args(Pull)))
     heavy_tokens: int = attrs.field(default=512, validator=positive)
     flip_percent: int = attrs.field(default=10, validator=percent)
     decode: AnyRouter = attrs.field(default=_DISPATCHER, init=False, metadata={"text": False})
