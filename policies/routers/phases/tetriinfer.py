@@ -11,7 +11,7 @@ running outputs were to grow, and a worker may come to decode one request at a t
 worker takes the KV of one more only when none waits (`pull`).
 """
 
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import attrs
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyRouter
+from fairsched.policies.routers.load_based import NoRouterState
 from fairsched.policies.routers.phases.distserve import ShortestPromptQueue
 from fairsched.policies.routers.phases.flips import (
     NO_FLIPS,
@@ -32,12 +33,9 @@ from fairsched.policies.routers.phases.flips import (
     as_they_serve,
     without_worker,
 )
-from fairsched.policies.routers.phases.heavy_light import Counts, HeavyLight
+from fairsched.policies.routers.phases.heavy_light import Counts, HeavyLight, MixState
 from fairsched.policies.routers.phases.split import PhasesState, Reserve, SplitPhases
 from fairsched.policies.validators import not_negative, one_of, percent, positive
-
-First = TypeVar("First")
-Second = TypeVar("Second")
 
 
 def _dispatcher(policy: "TetriInfer") -> HeavyLight:
@@ -51,13 +49,12 @@ _DISPATCHER = attrs.Factory(_dispatcher, takes_self=True)
 Pull = Literal["greedy", "one", "room"]
 
 
-class TetriState(PhasesState[First, Second], Generic[First, Second], frozen=True):
+class TetriState(PhasesState[NoRouterState, MixState], frozen=True):
     """The state of split phases, and the roles of workers."""
 
+    prefill: NoRouterState = NoRouterState()
+    decode: MixState = MixState()
     flips: Flips = NO_FLIPS
-
-
-AnyState = TetriState[Any, Any]
 
 
 @attrs.frozen
@@ -95,10 +92,10 @@ class TetriInfer(SplitPhases):
 
     @property
     def document_type(self) -> Any:
-        return TetriState[self.prefill.document_type, self.decode.document_type]  # type: ignore[name-defined]
+        return TetriState
 
-    def init(self) -> AnyState:
-        return TetriState(self.prefill.init(), self.decode.init())
+    def init(self) -> TetriState:
+        return TetriState()
 
     def fitted(self, latency: Any) -> "TetriInfer":
         return self
@@ -108,10 +105,10 @@ class TetriInfer(SplitPhases):
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
-    def route(self, state: AnyState, request: Request, view: ClusterView) -> tuple[Dispatch, AnyState]:
+    def route(self, state: TetriState, request: Request, view: ClusterView) -> tuple[Dispatch, TetriState]:
         return super().route(state, request, self._serving(state, view))
 
-    def decide(self, state: AnyState, view: ClusterView) -> tuple[ClusterPlan, AnyState]:
+    def decide(self, state: TetriState, view: ClusterView) -> tuple[ClusterPlan, TetriState]:
         flips = advanced(
             state.flips,
             view.workers,
@@ -124,18 +121,20 @@ class TetriInfer(SplitPhases):
             state = replace(state, flips=flips)
         return super().decide(state, self._serving(state, view))
 
-    def _serving(self, state: AnyState, view: ClusterView) -> ClusterView:
+    def _serving(self, state: TetriState, view: ClusterView) -> ClusterView:
         """Return the view without workers that flip, and with the roles of the others; all if it would be empty."""
         workers = as_they_serve(state.flips, view.workers)
         return replace(view, workers=workers) if workers and workers != view.workers else view
 
-    def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration | None, AnyState]:
+    def _handed_over(
+        self, state: TetriState, request_id: int, view: ClusterView
+    ) -> tuple[Migration | None, TetriState]:
         migration, after = super()._handed_over(state, request_id, view)
         if migration is None or not self._pulled(state, after, migration, view):
             return None, state
         return replace(migration, overlap="chunks"), after
 
-    def _pulled(self, before: AnyState, after: AnyState, migration: Migration, view: ClusterView) -> bool:
+    def _pulled(self, before: TetriState, after: TetriState, migration: Migration, view: ClusterView) -> bool:
         """Whether the target takes the request's KV now.  O(requests between the phases)."""
         target = migration.target
         load = next((load for load in view.workers if load.worker == target), None)
@@ -148,7 +147,7 @@ class TetriInfer(SplitPhases):
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def observe(self, state: AnyState, event: Event) -> AnyState:
+    def observe(self, state: TetriState, event: Event) -> TetriState:
         state = super().observe(state, event)
         match event:
             case Prefilled() if event.remaining_tokens:
