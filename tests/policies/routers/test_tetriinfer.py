@@ -1,4 +1,4 @@
-"""TetriInfer's dispatcher and flips: room first, then the mix; a phase keeps a worker, which gets nothing as it flips."""
+"""TetriInfer: room first, then the mix of outputs; a phase keeps a worker, and one that flips gets nothing."""
 
 import hypothesis.strategies as st
 from hypothesis import given
