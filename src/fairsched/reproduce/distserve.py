@@ -22,8 +22,7 @@ from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import Role
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 from fairsched.policies.batching import EagerPrefill
-from fairsched.policies.catalog import FCFS
-from fairsched.policies.catalog import DistServe as DistServeWorker
+from fairsched.policies.catalog import FCFS, DistServeLocal
 from fairsched.policies.routers import DistServe, JoinShortestQueue
 from fairsched.policies.routers.phases import saturating_prompt
 from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, more
@@ -179,7 +178,7 @@ def _joint(model: LatencyModel, workers: int = 1) -> Fleet:
 def _split(model: LatencyModel, prefill: int, decode: int, kv_bytes: int = KV_13B) -> Fleet:
     """DistServe with so many workers of each role, and L_m of their latency model."""
     roles: tuple[Role, ...] = ("prefill",) * prefill + ("decode",) * decode
-    local = DistServeWorker(batching=EagerPrefill(max_batched_tokens=saturating_prompt(model)))
+    local = DistServeLocal(batching=EagerPrefill(max_batched_tokens=saturating_prompt(model)))
     workers = tuple(WorkerSpec(model, role=role) for role in roles)
     return Fleet(workers, local, DistServe(), KvLink(kv_bytes, NVLINK_BYTES_PER_S))
 
@@ -397,8 +396,8 @@ def _application(name: str, printed: str, low: float, high: float) -> Claim:
     paper="distserve",
     panel="figures 8 and 9",
     platform=ON_FOUR_A100,
-    setting="chat on OPT-13B with one GPU a worker (0.2 s to the first token, 0.1 s a token), three for prompts and one "
-    "for outputs; code completion (0.125 s, 0.2 s; four and one) and summaries (15 s, 0.15 s; two and one) on "
+    setting="chat on OPT-13B with one GPU a worker (0.2 s to the first token, 0.1 s a token), three for prompts and "
+    "one for outputs; code completion (0.125 s, 0.2 s; four and one) and summaries (15 s, 0.15 s; two and one) on "
     "OPT-66B with four GPUs a worker; the highest rate a GPU at which 90 % of the requests keep both targets, against "
     "one worker with eager prefill; lengths are log-normal with the means of ShareGPT, HumanEval and LongBench",
     claims=(
