@@ -122,7 +122,7 @@ def kv_transfer(on: Platform, seed: int) -> Figures:
 
 ON_A100, ON_FOUR_A100 = Platform("opt-13b-a100"), Platform("opt-13b-a100-tp4")
 ATTAINED_PERCENT = 90
-RESOLUTION = 1.03
+RESOLUTION = 1.05
 """Rates that are nearer to each other than this ratio are not told apart."""
 NVLINK_BYTES_PER_S = 300_000_000_000
 """An A100's NVLink, of whose 600 GB/s half is for each direction."""
@@ -287,7 +287,7 @@ _POOLED = "phases are on workers of their own; the control has the same GPUs and
     paper="distserve",
     panel="figure 1",
     platform=ON_A100,
-    setting="prompts of 512 tokens, outputs of 64, Poisson arrivals, 600 requests a GPU; the highest rate at which the "
+    setting="prompts of 512 tokens, outputs of 64, Poisson arrivals, 400 requests a GPU; the highest rate at which the "
     "P90 of the time to the first token is at most 0.4 s and that of further tokens 0.04 s; one GPU with eager prefill "
     "and JSQ, one that only computes prompts, one that only decodes, and DistServe with two for prompts and one for "
     "outputs over NVLink, a GPU",
@@ -316,9 +316,9 @@ def one_gpu(on: Platform, seed: int) -> Figures:
         model, name="decode only", prefill_constant_ns=1, prefill_token_ns=0, prefill_attention_ps=0
     )
     fleets = {"joint": _joint(model), "joint on three": _joint(model, 3), "split": _split(model, 2, 1)}
-    found = _rates(fleets, SYNTHETIC, SYNTHETIC_LIMITS, 600, seed)
-    found |= _rates({"prompts": _joint(model)}, prompts, SYNTHETIC_LIMITS, 600, seed)
-    found |= _rates({"outputs": _joint(decode_only)}, SYNTHETIC, SYNTHETIC_LIMITS, 600, seed)
+    found = _rates(fleets, SYNTHETIC, SYNTHETIC_LIMITS, 400, seed)
+    found |= _rates({"prompts": _joint(model)}, prompts, SYNTHETIC_LIMITS, 400, seed)
+    found |= _rates({"outputs": _joint(decode_only)}, SYNTHETIC, SYNTHETIC_LIMITS, 400, seed)
     pairs = (("split", "joint"), ("prompts", "joint"), ("outputs", "prompts"), ("joint on three", "joint"))
     return found | {f"{one} over {other}": found[one] / found[other] for one, other in pairs}
 
@@ -328,6 +328,8 @@ def one_gpu(on: Platform, seed: int) -> Figures:
 CHAT, CHAT_LIMITS = Load(755.5, 200.3, 1.0, 1.0), Limits(200, 100)
 CODE, CODE_LIMITS = Load(171.3, 98.2, 0.5, 0.7), Limits(125, 200)
 SUMMARIES, SUMMARIES_LIMITS = Load(1_738.3, 90.7, 0.5, 0.8, prompt_max=1_950), Limits(15_000, 150)
+CHAT_WORKERS = (3, 2)
+"""For prompts and for outputs: as the rates that each sustains alone, 3.6 and 5.1 requests a second (Algorithm 1)."""
 _WEIGHTS, _ATTENTION = 66 / 13, OPT_66B["layers"] * OPT_66B["hidden"] / (40 * 5_120)
 
 
@@ -366,7 +368,7 @@ def _opt_66b(on: Platform) -> LatencyModel:
 def _applications(on: Platform, seed: int) -> dict[str, float]:
     large, small = _opt_66b(on), PRESETS[ON_A100.model]
     cells = (
-        ("chat", CHAT, CHAT_LIMITS, 150, small, KV_13B, (3, 1)),
+        ("chat", CHAT, CHAT_LIMITS, 120, small, KV_13B, CHAT_WORKERS),
         ("code", CODE, CODE_LIMITS, 40, large, KV_66B, (4, 1)),
         ("summaries", SUMMARIES, SUMMARIES_LIMITS, 60, large, KV_66B, (2, 1)),
     )
@@ -397,7 +399,7 @@ def _application(name: str, printed: str, low: float, high: float) -> Claim:
     panel="figures 8 and 9",
     platform=ON_FOUR_A100,
     setting="chat on OPT-13B with one GPU a worker (0.2 s to the first token, 0.1 s a token), three for prompts and "
-    "one for outputs; code completion (0.125 s, 0.2 s; four and one) and summaries (15 s, 0.15 s; two and one) on "
+    "two for outputs; code completion (0.125 s, 0.2 s; four and one) and summaries (15 s, 0.15 s; two and one) on "
     "OPT-66B with four GPUs a worker; the highest rate a GPU at which 90 % of the requests keep both targets, against "
     "one worker with eager prefill; lengths are log-normal with the means of ShareGPT, HumanEval and LongBench",
     claims=(
@@ -426,8 +428,8 @@ CURVE_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
     paper="distserve",
     panel="table 2",
     platform=ON_A100,
-    setting="OPT-13B, lengths as of ShareGPT, 0.2 s to the first token and 0.1 s a token, 150 requests a GPU; split "
-    "with three GPUs for prompts and one for outputs, and vLLM on one; share of the requests that keep both targets by "
+    setting="OPT-13B, lengths as of ShareGPT, 0.2 s to the first token and 0.1 s a token, 120 requests a GPU; split "
+    "with three GPUs for prompts and two for outputs, and vLLM on one; share of the requests that keep both targets by "
     "rate a GPU, and the highest rate at which 90 % do",
     claims=(
         Claim(
@@ -456,16 +458,16 @@ CURVE_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 def attainment_by_rate(on: Platform, seed: int) -> Figures:
     """Attainment by rate, and the rates up to which 90 % keep their targets."""
     model = PRESETS[on.model]
-    fleets = {"vLLM": _joint(model), "DistServe": _split(model, 3, 1)}
-    kept = _rates({**fleets, "pooled": _joint(model, 4)}, CHAT, CHAT_LIMITS, 150, seed)
+    fleets = {"vLLM": _joint(model), "DistServe": _split(model, *CHAT_WORKERS)}
+    kept = _rates({**fleets, "pooled": _joint(model, sum(CHAT_WORKERS))}, CHAT, CHAT_LIMITS, 120, seed)
     curves = {
-        name: {rate: _attainment(fleet, CHAT, CHAT_LIMITS, rate, 150, seed) for rate in CURVE_RATES}
+        name: {rate: _attainment(fleet, CHAT, CHAT_LIMITS, rate, 120, seed) for rate in CURVE_RATES}
         for name, fleet in fleets.items()
     }
     return {
         "kept to": kept["DistServe"] / kept["vLLM"],
         "kept to, both phases on each": kept["pooled"] / kept["vLLM"],
-        "at twice vLLM's": _attainment(fleets["DistServe"], CHAT, CHAT_LIMITS, 2 * kept["vLLM"], 150, seed),
+        "at twice vLLM's": _attainment(fleets["DistServe"], CHAT, CHAT_LIMITS, 2 * kept["vLLM"], 120, seed),
         **curves,
     }
 
