@@ -103,7 +103,7 @@ class SimulatedWorker:
     @property
     def growth(self) -> tuple[int, int]:
         """Tokens that the step under way computes, and how many of them are promised when it is over."""
-        return transitions.growth(self.state, self.plan) if self.plan is not None and self.steps else (0, 0)
+        return (0, 0) if self.plan is None else transitions.growth(self.state, self.plan)
 
     def load(self, now_ns: int) -> WorkerLoad:
         """Return the load of now.  In the middle of a leap only outputs that grow into free memory have changed."""

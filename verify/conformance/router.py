@@ -144,13 +144,15 @@ class RouterMachine(RuleBasedStateMachine):
 
     # --- what workers do --------------------------------------------------------------------------------------------
 
-    @rule(pick=picks, count=st.integers(1, 5))
-    def work(self, pick: int, count: int) -> None:
-        """A worker takes a few steps."""
+    @rule(pick=picks, count=st.integers(1, 5), asked=st.booleans())
+    def work(self, pick: int, count: int, asked: bool) -> None:
+        """A worker takes a few steps, and the router may be asked after them."""
         server = self.pick(list(self.servers), pick)
         for _ in range(count):
             self.tell(server.step(self.now_ns))
         self.begin()
+        if asked:
+            self.decide()
 
     @precondition(lambda m: m.between.under_way)
     @rule(pick=picks)
