@@ -290,10 +290,10 @@ _POOLED = "phases are on workers of their own; the control has the same GPUs and
     paper="distserve",
     panel="figure 1",
     platform=ON_A100,
-    setting="prompts of 512 tokens, outputs of 64, Poisson arrivals, 400 requests a GPU and 1,200 at least; the highest rate at which the "
-    "P90 of the time to the first token is at most 0.4 s and that of further tokens 0.04 s; one GPU with eager prefill "
-    "and JSQ, one that only computes prompts, one that only decodes, and DistServe with two for prompts and one for "
-    "outputs over NVLink, a GPU",
+    setting="prompts of 512 tokens, outputs of 64, Poisson arrivals, 400 requests a GPU and 1,200 at least; the "
+    "highest rate at which the P90 of the time to the first token is at most 0.4 s and that of further "
+    "tokens 0.04 s; one GPU with eager prefill and JSQ, one that only computes prompts, one that only "
+    "decodes, and DistServe with two for prompts and one for outputs over NVLink, a GPU",
     claims=(
         Claim(
             "split over joint",
@@ -432,9 +432,9 @@ CURVE_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
     paper="distserve",
     panel="table 2",
     platform=ON_A100,
-    setting="OPT-13B, lengths as of ShareGPT, 0.2 s to the first token and 0.1 s a token, 240 requests a GPU and 1,200 at least; split "
-    "with three GPUs for prompts and two for outputs, and vLLM on one; share of the requests that keep both targets by "
-    "rate a GPU, and the highest rate at which 90 % do",
+    setting="OPT-13B, lengths as of ShareGPT, 0.2 s to the first token and 0.1 s a token, 240 requests a GPU and "
+    "1,200 at least; split with three GPUs for prompts and two for outputs, and vLLM on one; share of the "
+    "requests that keep both targets by rate a GPU, and the highest rate at which 90 % do",
     claims=(
         Claim(
             "kept to",
