@@ -2,8 +2,8 @@
 
 The first token divides a request's life in two.  Before it the request waits (*prefill queue*) or is in a batch
 (*prefill*), after it the same is *decode queue* and *decode*; what is lost and computed again belongs to the part in
-which it is computed again.  In between, where phases are split, its KV waits at its source (*transfer wait*: for room
-at the target, for the link, or for a decision), and goes (*transfer*).
+which it is computed again.  In between, where phases are split, its KV waits at its source for a target and for room
+there (*transfer wait*), and goes (*transfer*).
 
 In a step all requests of a batch make a token, or only those whose prefill it completes.  So times between tokens are
 those between steps of whole batches, and those of requests that join or come back.  An event may stand for many steps
