@@ -8,21 +8,17 @@ taken apart into the step that completed a prefill and pure decode steps, one by
 
 KV that goes from worker to worker has memory at both ends.  So a replica also `hears` the events at other workers that
 end or begin a transfer of its own.  That an early target kept memory before the transfer began is not told.
-
-A gateway's `WindowReplica` has no steps: calls arrive, are admitted where there is room, produce, are settled and end.
-A log does not say which server took a call, so room is that of all servers together.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import attrs
 from msgspec.structs import replace
 
-from fairsched.engines.logs.log import line_of, merged
-from fairsched.engines.logs.log_file import RunInfo
+from fairsched.engines.logs.log import merged
 from fairsched.engines.logs.log_reader import LogReader
+from fairsched.engines.logs.replica import DifferenceError, Replica, WindowReplica, impossible, text, texts
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
     Admitted,
@@ -51,11 +47,10 @@ from fairsched.model.events import (
 )
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.request import Job, Request
+from fairsched.model.request import Job
 from fairsched.model.view import NO_HOST, Host
 from fairsched.model.worker import WorkerState, land, lose_host
 from fairsched.policies.base import AnyLocalPolicy
-from fairsched.policies.guarantees import charged_at_once, held_tokens
 
 _DECIDED = Preempted | SwappedOut | SwappedIn | Admitted | Settled | Evicted
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
@@ -63,26 +58,6 @@ _ELSEWHERE = Rejected | WorkerDraining | ClientConfigured | TransferStarted | Tr
 """What changes nothing at the worker that tells it."""
 _HEARD = frozenset({TransferStarted, TransferFailed, Arrived, Cancelled, Rejected})
 """What may change memory for transfers at other workers."""
-
-
-class DifferenceError(ValueError):
-    """The log holds an event that this worker would not have told."""
-
-
-class Replica(Protocol):
-    """What a log drives: a worker or a gateway's window."""
-
-    def follow(self, event: Event) -> Iterator[Event]:
-        """Take the next event; yields what the policy observes, in order.  Raises an error if it cannot be."""
-
-    def hears(self, event: Event) -> None:
-        """Take an event of another worker, or of none."""
-
-    def end(self) -> None:
-        """Note that the log ends.  Raises `DifferenceError` if something is missing."""
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return the waiting requests, the running requests, and the cached tokens."""
 
 
 class LogReplayer:
@@ -102,7 +77,7 @@ class LogReplayer:
             raise
         except Exception as error:
             # The log is input: an error that it causes in a worker or a policy is reported with its line.
-            raise _impossible(event, f"{type(error).__name__}: {error}") from error
+            raise impossible(event, f"{type(error).__name__}: {error}") from error
 
     def hears(self, event: Event) -> None:
         """Take an event of another worker, or of none.  Raises `DifferenceError` if it cannot be."""
@@ -110,7 +85,7 @@ class LogReplayer:
             try:
                 self.replica.hears(event)
             except Exception as error:
-                raise _impossible(event, f"{type(error).__name__}: {error}") from error
+                raise impossible(event, f"{type(error).__name__}: {error}") from error
 
     def end(self) -> None:
         """Note that the log ends.  Raises `DifferenceError` if something is missing."""
@@ -154,7 +129,7 @@ class WorkerReplica(Replica):
         if self._step:
             self._end_chunks(decode=False)
         if self._due:
-            raise DifferenceError(f"the log ends, and {_text(self._due[0])} is missing")
+            raise DifferenceError(f"the log ends, and {text(self._due[0])} is missing")
         self._decided()
 
     def follow(self, event: Event) -> Iterator[Event]:
@@ -210,7 +185,7 @@ class WorkerReplica(Replica):
 
     def _expect(self, event: Event, told: Event) -> None:
         if told != event:
-            raise DifferenceError(f"the worker would tell {_text(told)}, not {_text(event)}")
+            raise DifferenceError(f"the worker would tell {text(told)}, not {text(event)}")
 
     def _ran(self, event: Event, after: tuple[WorkerState, Sequence[Event]]) -> None:
         self.state, told = after
@@ -240,7 +215,7 @@ class WorkerReplica(Replica):
             case Evicted():
                 self._with_room(lambda: self._evicted(event))
             case _:
-                raise DifferenceError(f"the worker would not tell {_text(event)}")
+                raise DifferenceError(f"the worker would not tell {text(event)}")
 
     def _evicted(self, event: Evicted) -> WorkerState:
         cache, evictions = self.state.cache.evicted(event.prompt, event.keep_blocks)
@@ -353,13 +328,13 @@ class WorkerReplica(Replica):
         seen, time_ns = len(self._step), self._step[0].time_ns
         self.state, told = transitions.finish(self.state, StepPlan(chunks=chunks, decode=decode), 1, time_ns)
         if told[:seen] != self._step:
-            raise DifferenceError(f"the worker would tell {_texts(told[:seen])}, not {_texts(self._step)}")
+            raise DifferenceError(f"the worker would tell {texts(told[:seen])}, not {texts(self._step)}")
         self._step = []
         self._decides_at(time_ns)
         decoded = told[seen] if len(told) > seen else None
         self._due.extend(told[seen + 1 :])
         if decoded is not None and not isinstance(decoded, Decoded):
-            raise DifferenceError(f"the worker would tell {_text(decoded)} before it decodes")
+            raise DifferenceError(f"the worker would tell {text(decoded)} before it decodes")
         return decoded
 
     def _decodes_beside(self, run: Decoded) -> bool:
@@ -385,13 +360,13 @@ class WorkerReplica(Replica):
             yield part
             told = part if told is None else merged(told, part)
         if told != run:
-            raise DifferenceError(f"the worker would tell {_text(told) if told else 'nothing'}, not {_text(run)}")
+            raise DifferenceError(f"the worker would tell {text(told) if told else 'nothing'}, not {text(run)}")
 
     def _pure_steps(self, run: Decoded, steps: int) -> Iterator[Decoded]:
         """Decode for `steps` steps up to the run's time, one by one while `on_decision` is set."""
         start_ns, decoding, context = self.since_ns, self.state.decoding, self.state.context
         if steps and (not decoding or steps > self.state.ends.first()[0] - self.state.clock):
-            raise DifferenceError(f"the worker has not {steps} steps to decode, as {_text(run)} says")
+            raise DifferenceError(f"the worker has not {steps} steps to decode, as {text(run)} says")
         # The time is shared out as the latency model has it, which is exact for a simulated run.
         whole = max(self._latency.decode_run_ns(decoding, context, steps), 1) if steps else 1
         left = steps
@@ -406,109 +381,3 @@ class WorkerReplica(Replica):
             self._decides_at(time_ns)
             assert isinstance(told[0], Decoded)
             yield told[0]
-
-
-@attrs.define
-class _Flight:
-    request: Request
-    begun: bool = False
-    settled: bool = False
-
-
-class WindowReplica(Replica):
-    """A gateway's window in the middle of its log."""
-
-    def __init__(self, run: RunInfo) -> None:
-        self._most = max(run.windows)
-        self._free = sum(run.windows)
-        self._queue: dict[int, Request] = {}
-        self._flights: dict[int, _Flight] = {}
-        self._produced: dict[int, int] = {}
-
-    def hears(self, event: Event) -> None:
-        """No call goes from window to window."""
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return the waiting calls, the calls at servers, and 0: what servers cache is unknown."""
-        return len(self._queue), len(self._flights), 0
-
-    def end(self) -> None:
-        """Leave open what is open."""
-
-    def follow(self, event: Event) -> Iterator[Event]:
-        why = self._take(event)
-        if why is not None:
-            raise _impossible(event, why)
-        yield event
-
-    def _take(self, event: Event) -> str | None:
-        """Take the event; returns why it cannot be, if it cannot."""
-        match event:
-            case Arrived(request=request):
-                if held_tokens(request.prompt_tokens, request.max_output_tokens) > self._most:
-                    return f"no server takes more than {self._most} tokens"
-                self._queue[request.id] = request
-            case Admitted():
-                return self._admitted(event)
-            case Prefilled() | Settled():
-                return self._happened(event)
-            case Decoded(clients=clients, tokens=tokens):
-                # The log does not say which call produced; the totals at the ends are held to the client's sum.
-                for client, count in zip(clients, tokens, strict=True):
-                    self._produced[client] = self._produced.get(client, 0) + count
-            case Finished():
-                return self._ended(event.request_id, event.client, event.output_tokens)
-            case Cancelled(was_running=False):
-                return None if self._queue.pop(event.request_id, None) else "it does not wait"
-            case Cancelled():
-                return self._ended(event.request_id, event.client, event.generated_tokens)
-            case WorkerJoined() | ClientConfigured():
-                pass
-            case _:
-                return "a window tells no such thing"
-        return None
-
-    def _admitted(self, event: Admitted) -> str | None:
-        request = self._queue.pop(event.request_id, None)
-        if request is None:
-            return "it does not wait"
-        at_once = charged_at_once(request.prompt_tokens)
-        planned = (at_once, request.prompt_tokens - at_once, request.max_output_tokens)
-        if (event.extend_tokens, event.cached_prefix_tokens, event.reserved_output_tokens) != planned:
-            return f"half of {request.prompt_tokens} tokens is {at_once}, and all outputs are reserved"
-        self._free -= held_tokens(request.prompt_tokens, request.max_output_tokens)
-        if self._free < 0:
-            return f"the windows are {-self._free} tokens too small"
-        self._flights[request.id] = _Flight(request)
-        return None
-
-    def _happened(self, event: Prefilled | Settled) -> str | None:
-        flight = self._flights.get(event.request_id)
-        if flight is None:
-            return "it is not in flight"
-        if flight.settled or (isinstance(event, Prefilled) and flight.begun):
-            return "it was told already"
-        flight.begun |= isinstance(event, Prefilled)
-        flight.settled = isinstance(event, Settled)
-        return None
-
-    def _ended(self, request_id: int, client: int, output_tokens: int) -> str | None:
-        flight = self._flights.pop(request_id, None)
-        if flight is None:
-            return "it is not in flight"
-        self._free += held_tokens(flight.request.prompt_tokens, flight.request.max_output_tokens)
-        left = self._produced.get(client, 0) - output_tokens
-        self._produced[client] = left
-        return f"its client produced {-left} tokens less" if left < 0 else None
-
-
-def _impossible(event: Event, why: str) -> DifferenceError:
-    return DifferenceError(f"{_text(event)} cannot happen here ({why})")
-
-
-def _text(event: Event) -> str:
-    return line_of(event).decode()
-
-
-def _texts(events: list[Event]) -> str:
-    return " ".join(map(_text, events)) or "nothing"

@@ -95,7 +95,7 @@ class Cluster:
         return (counts["prefill"], counts["decode"]) if len(self.specs) > counts["both"] else None
 
     def suits(self, router: AnyClusterPolicy) -> None:
-        """Raise `ValueError` where workers have roles and the router knows none, or it splits and there is one worker."""
+        """Raise `ValueError` where workers have roles that the router does not know, or one worker is to be split."""
         if self.split is not None and not router.splits_phases:
             prefill, decode = self.split
             known = ", ".join(name for name, each in CLUSTER_POLICIES.items() if each.splits_phases) or "none yet"
