@@ -248,7 +248,7 @@ class RouterMachine(RuleBasedStateMachine):
                 self.land(0)
             for server in self.servers.values():
                 self.tell(server.step(self.now_ns))
-                self.between.makes_room(server)
+                self.tell(self.between.makes_room(server, self.now_ns))
             self.begin()
             rounds += 1
         if self.misled:

@@ -127,13 +127,13 @@ class TransferPlay:
         self.lines.pop(worker, None)
         return events, lost
 
-    def makes_room(self, server: WorkerPlay) -> bool:
+    def makes_room(self, server: WorkerPlay, now_ns: int) -> list[Event]:
         """Drop the KV of the youngest request that waits with it, as an idle worker does that can admit no request."""
-        landed = server.worker.transit.landed
-        if server.worker.in_flight or not landed:
-            return False
-        server.worker = transitions.drop_landed(server.worker, max(landed))
-        return True
+        state = server.worker
+        if state.in_flight or not state.transit.landed:
+            return []
+        waiting = state.queue[transitions.youngest_landed(state)]
+        return server.follow(transitions.again(state, waiting, now_ns))
 
     def check(self, home: dict[int, int]) -> None:
         """Raise `AssertionError` unless each request is at one place, with its KV there and nowhere else."""

@@ -389,7 +389,13 @@ def _simpler(world: FaultWorld) -> Iterator[FaultWorld]:
         yield replace(world, faults=(*world.faults[:i], *world.faults[i + 1 :]))
     if len(world.workers) > 1 and all(fault.worker < len(world.workers) - 1 for fault in world.faults):
         yield replace(world, workers=world.workers[:-1])
-    plain = {"reports": None, "policy": "fcfs", "params": {}, "leap": True, "link": FaultLink(world.link.token_ns)}
+    plain: dict[str, Any] = {
+        "reports": None,
+        "policy": "fcfs",
+        "params": {},
+        "leap": True,
+        "link": FaultLink(world.link.token_ns),
+    }
     for name, value in plain.items():
         if getattr(world, name) != value:
             yield replace(world, **{name: value})
