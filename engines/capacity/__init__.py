@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
     from fairsched.engines.capacity.highest_rate import (
         DELAY,
+        METRICS,
+        RESOLUTION,
         Goodput,
         Target,
         Trial,
@@ -27,7 +29,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "DELAY", "BatchSummary", "CapacityPlan", "Goodput", "Point", "Quanta", "Sizing", "Target", "Traffic",
+    "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "Goodput", "Point", "Quanta", "Sizing", "Target", "Traffic",
     "Trial", "Tuning", "attained", "attainment_plot", "bisected", "crossover", "fewest", "fitting",
     "fitting_to", "followed", "goodput", "line", "measured", "nine_slos", "one_instance", "order_batch",
     "pareto_plot", "plan", "slo_text", "trial", "tune", "two_shards", "two_stages", "worker_sizes"

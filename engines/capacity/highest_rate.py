@@ -57,17 +57,19 @@ class Target:
         unit = time if self.reference is None else "{:g}x".format
         return f"P{self.percentile} " + " and ".join(f"{name} <= {unit(limit)}" for name, limit in self.limits)
 
-    def excess(self, outcomes: Outcomes) -> float:
-        """Return the worst metric over its limit at the percentile (nearest rank): at most 1 if the target is kept."""
-        count = len(outcomes.client)
-        if not count:
-            return 0.0
+    def worst(self, outcomes: Outcomes) -> Floats:
+        """Return each request's worst metric over its limit: at most 1 if the request keeps all of them."""
         alone = None if self.reference is None else _alone(outcomes, self.reference)
-        worst = np.zeros(count)
+        worst = np.zeros(len(outcomes.client))
         for name, limit in self.limits:
             limits = limit * 1e3 if alone is None else limit * alone[name]
             worst = np.maximum(worst, np.where(outcomes.finished, samples(outcomes, name) / limits, inf))
-        return float(np.sort(worst)[(self.percentile * count + 99) // 100 - 1])
+        return worst
+
+    def excess(self, outcomes: Outcomes) -> float:
+        """Return `worst` at the percentile (nearest rank): at most 1 if the target is kept."""
+        worst = np.sort(self.worst(outcomes))
+        return float(worst[(self.percentile * len(worst) + 99) // 100 - 1]) if len(worst) else 0.0
 
 
 def samples(outcomes: Outcomes, metric: str) -> Floats:
@@ -169,8 +171,8 @@ class Goodput:
         return max((rate for rate, trial in self.tried.items() if trial.kept), default=None)
 
 
-def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[Target]) -> Trial:
-    """Simulate a workload as it is and hold every request against the targets."""
+def outcomes_of(workload: Workload, run: RunSpec, cluster: Cluster) -> Outcomes:
+    """Simulate a workload as it is and return what became of each request."""
     events = EventTables()
     Simulator(
         workload,
@@ -184,7 +186,12 @@ def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[
         predictor=run.predictor,
         on_events=events.add,
     ).run()
-    outcomes = Outcomes(workload, events.whole())
+    return Outcomes(workload, events.whole())
+
+
+def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[Target]) -> Trial:
+    """Simulate a workload as it is and hold every request against the targets."""
+    outcomes = outcomes_of(workload, run, cluster)
     excess = tuple(target.excess(outcomes) for target in targets)
     return Trial(excess, int(outcomes.finished.sum()), len(workload.jobs))
 

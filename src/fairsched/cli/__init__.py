@@ -34,6 +34,7 @@ COMMANDS = {
     "scale": ("plan", "grow workers and clients: decisions a second, memory, fairness"),
     "batch": ("batch", "order a batch of offline jobs so that shared prefixes are computed once"),
     "plan": ("plan", "how many workers of which size keep the targets"),
+    "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or watt"),
     "gateway": ("gateway", "stand before OpenAI-compatible servers and share them fairly"),
     "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),

@@ -1,0 +1,176 @@
+"""What a search shows: sentences, a table for any width, and the picture of the frontier."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fairsched.engines.analysis import rate, share
+from fairsched.engines.analysis.report import COLOURS, GREY, WIDTH, Plot, drawn, point_labels
+from fairsched.engines.capacity.search.replanning import Replan
+from fairsched.engines.capacity.search.run import Found, Search
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "watt": "kW"}
+_SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "watt": 1_000.0}
+COLUMNS = ("fleet", "req/s", "per unit", "GPUs", "for prompts", "policy", "router", "")
+"""Columns by how much they say: a narrow table has the first of them."""
+
+
+def unit_rate(search: Search, found: Found) -> float:
+    """Requests a second for each unit of the objective; watts come in thousands."""
+    return found.value(search.objective) * _SCALE[search.objective]
+
+
+def rows(search: Search, most: int | None = None) -> list[tuple[str, ...]]:
+    """Return the candidates as rows of `COLUMNS`, best first, at most so many."""
+    front = {found.candidate.text for found in search.frontier}
+    made = []
+    for found in search.found[:most]:
+        candidate = found.candidate
+        params = ", ".join(value for _, value in candidate.params)
+        marks = ["frontier"] if candidate.text in front else []
+        marks += [] if found.goodput.is_monotone else ["not monotone"]
+        marks += ["rate open above"] if found.goodput.open_above else []
+        made.append(
+            (
+                candidate.fleet.text,
+                rate(found.rate) if found.rate else "none",
+                f"{unit_rate(search, found):.3g}" if found.rate else "-",
+                f"{candidate.fleet.gpus}",
+                share(candidate.fleet.prefill_share) if candidate.fleet.is_split else "shared",
+                f"{candidate.policy}, {params}",
+                candidate.router,
+                ", ".join(marks),
+            )
+        )
+    return made
+
+
+def columns_for(width: int) -> int:
+    """How many of `COLUMNS` a terminal of this width has room for."""
+    return 3 if width < 80 else 5 if width < 130 else len(COLUMNS)
+
+
+def lines(search: Search) -> list[str]:
+    """Return the answer in sentences."""
+    question = search.question
+    asked = "; ".join(target.text for target in question.targets)
+    head = f"{question.workload.name}, {len(question.workload.jobs):,} requests, {asked}: "
+    best = search.best
+    if best is None:
+        nearest = search.nearest
+        return [
+            head + f"no fleet of {len(search.found)} keeps the targets at any rate; the nearest, "
+            f"{nearest.candidate.text}, exceeds one {nearest.least_excess:.3g} times."
+        ]
+    fleet, unit = best.candidate.fleet, UNITS[search.objective]
+    shared = f", {share(fleet.prefill_share)} of the GPUs for prompts" if fleet.is_split else ""
+    said = [
+        head + f"{best.candidate.text}.",
+        f"It keeps them up to {rate(best.rate)} requests a second: {unit_rate(search, best):.3g} for each {unit}{shared}.",
+    ]
+    others = [found for found in search.found if found.rate and found.candidate.fleet.is_split != fleet.is_split]
+    if others:
+        other, what = others[0], "split" if others[0].candidate.fleet.is_split else "shared"
+        ratio = search.found[0].value(search.objective) / other.value(search.objective)
+        said.append(f"The best {what} fleet, {other.candidate.text}, keeps {rate(other.rate)}: {ratio:.2f} times less.")
+    strange = [found for found in search.found if not found.goodput.is_monotone]
+    if strange:
+        (low, high), *_ = strange[0].goodput.surprises
+        said.append(
+            f"Attainment is not monotone for {len(strange)} candidates: {strange[0].candidate.text} misses at "
+            f"{rate(low)} and keeps at {rate(high)}. Rates are those below the first miss that was seen."
+        )
+    return said
+
+
+def small(search: Search) -> list[str]:
+    """Return what the figures are about."""
+    return [
+        f"{search.simulations:,} simulations of {len(search.found)} candidates; {search.wall_s:.1f} s, "
+        f"{search.simulations_per_s:.1f} simulations a second"
+        + (f"; {search.resumed} candidates were in the journal." if search.resumed else "."),
+        "req/s: the highest rate that keeps all targets, on the same requests at every rate; per unit: for each "
+        f"{UNITS[search.objective]}. for prompts: the share of GPUs that only prefill. frontier: none has a higher rate "
+        "for less.",
+        *search.question.workload.notes,
+    ]
+
+
+def frontier_plot(search: Search) -> Plot:
+    """Goodput against what the fleets take, with the frontier."""
+
+    def point(found: Found) -> tuple[float, float]:
+        return found.candidate.fleet.amount(search.objective) / _SCALE[search.objective], found.rate
+
+    def picture(figure: "Figure") -> None:
+        axes = figure.subplots()
+        front = [point(found) for found in search.frontier]
+        axes.plot([x for x, _ in front], [y for _, y in front], color=GREY, linewidth=1, zorder=1)
+        for split, colour in ((False, COLOURS[0]), (True, COLOURS[1])):
+            points = [point(found) for found in search.found if found.candidate.fleet.is_split == split]
+            if points:
+                label = "phases on workers of their own" if split else "both phases on each worker"
+                axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=30, label=label, zorder=2)
+        point_labels(axes, [(*point(found), found.candidate.fleet.text) for found in search.frontier])
+        axes.margins(0.3, 0.15)
+        axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
+        figure.legend(loc="outside upper left", ncols=2, fontsize=9)
+
+    return drawn(
+        "search",
+        "Goodput against what a fleet takes",
+        "Each point is a fleet with what runs on it: the highest rate that keeps all targets. The grey line joins those "
+        "than which none has a higher rate for less.",
+        (WIDTH, 4.2),
+        picture,
+    )
+
+
+# --- replanning -------------------------------------------------------------------------------------------------------
+
+STEP_COLUMNS = ("from", "drift", "fleet", "loads", "delayed", "kept before", "req/s", "prompt", "output")
+
+
+def step_rows(found: Replan) -> list[tuple[str, ...]]:
+    """Return the steps of a trace as rows of `STEP_COLUMNS`."""
+    made = []
+    for step in found.steps:
+        drift = f"{step.drifted} {100 * step.by:+.0f} %" if step.drifted else "first"
+        fleet = "none keeps the targets" if step.candidate is None else step.candidate.fleet.text
+        made.append(
+            (
+                f"{step.end_s:,.0f} s",
+                drift,
+                fleet if step.changes or step.candidate is None else "stays",
+                f"{step.load_s:.3g} s",
+                f"{step.delayed} of {step.arrivals}",
+                "-" if step.attained is None else share(step.attained),
+                rate(step.means.rate),
+                f"{step.means.prompt:,.0f}",
+                f"{step.means.output:,.0f}",
+            )
+        )
+    return made
+
+
+def replan_lines(found: Replan) -> list[str]:
+    """Return the answer in sentences."""
+    changes: Sequence[object] = found.changes
+    delayed = sum(step.delayed for step in found.changes)
+    loading = sum(step.load_s for step in found.changes)
+    return [
+        f"{found.workload}, {found.windows} windows of {found.window_s:g} s: means drifted by more than "
+        f"{share(found.threshold)} {len(found.steps) - 1} times, and the fleet should change {len(changes)} times.",
+        f"The changes take {loading:.3g} s of loading weights in all, and {delayed} requests that arrive meanwhile miss a "
+        "target.",
+    ]
+
+
+REPLAN_SMALL = (
+    "A step is planned on the window that has just ended, and begins at its end. loads: new workers load their weights, "
+    "at the same time; a change of roles loads nothing. delayed: requests that arrive meanwhile and miss a target under "
+    "the fleet of before. kept before: the share of the window's requests that kept all targets under that fleet.",
+)
+"""What the figures of steps are about."""
