@@ -141,6 +141,10 @@ class Batching(ABC):
         reserved = self.reserve == "static"
         return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, self.max_running, reserved)
 
+    def refuses(self, prompt_tokens: int) -> str | None:
+        """Why a prompt of this length would never be computed, or None."""
+        return None
+
     def vacate(self, batch: Batch) -> None:
         """A decoding request was taken out of the batch for another one to enter."""
         batch.seats += 1
@@ -180,6 +184,13 @@ class IterationLevel(Batching):
         return extend_tokens if batch.seats > 0 else 0
 
 
+P_DS_4 = Theorem(
+    "P-DS-4",
+    "a step without other prompts computes a prompt of any length whole, so the first in line is never passed over",
+    "DistServe (OSDI'24), section 4.3: a prompt above the budget goes alone",
+)
+
+
 @attrs.frozen
 class EagerPrefill(Batching):
     """The first vLLM's rule: whenever a waiting request fits, a step prefills whole prompts and decodes nothing.
@@ -189,6 +200,7 @@ class EagerPrefill(Batching):
     """
 
     name: ClassVar[str] = "eager-prefill"
+    theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_DS_4)
 
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         batch = Batch(list(view.prefilling), self.max_batched_tokens, self.max_running - view.running)
@@ -203,6 +215,24 @@ class EagerPrefill(Batching):
     def add(self, batch: Batch, request_id: int, tokens: int) -> None:
         super().add(batch, request_id, tokens)
         batch.decode = False
+
+
+@attrs.frozen
+class CappedPrefill(EagerPrefill):
+    """The rule of DistServe's released code: as `eager-prefill`, but no prompt is longer than the budget.
+
+    Source: LLMServe/DistServe, read in a snapshot of April 2025, whose context stage adds a request to a batch only if
+    the budget holds all of it.  A longer prompt is then never computed, and stops the line for ever (F-DS-4); here it
+    is refused when it comes.  The paper lets it go alone, which is `eager-prefill`.
+    """
+
+    name: ClassVar[str] = "capped-prefill"
+
+    def refuses(self, prompt_tokens: int) -> str | None:
+        if prompt_tokens <= self.max_batched_tokens:
+            return None
+        budget = self.max_batched_tokens
+        return f"a prompt of {prompt_tokens} tokens is longer than a batch may be (max_batched_tokens = {budget})"
 
 
 @attrs.frozen
@@ -264,6 +294,6 @@ class MemoryCentric(Chunked):
 
 
 BATCHINGS: dict[str, type[Batching]] = {
-    rule.name: rule for rule in (Chunked, IterationLevel, EagerPrefill, RequestLevel, MemoryCentric)
+    rule.name: rule for rule in (Chunked, IterationLevel, EagerPrefill, CappedPrefill, RequestLevel, MemoryCentric)
 }
 """Batching rules by name."""

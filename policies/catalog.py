@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.policies.batching import Batching, Chunked, MemoryCentric, RequestLevel
+from fairsched.policies.batching import Batching, CappedPrefill, Chunked, EagerPrefill, MemoryCentric, RequestLevel
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
 from fairsched.policies.offline import PrefixGroupOrder
@@ -80,6 +80,23 @@ class NoPreempt(FCFS, name="no-preempt"):
 
     Memory stands unused while outputs end early.
     """
+
+
+class DistServe(FCFS, name="distserve", batching=partial(EagerPrefill, max_batched_tokens=512, reserve="optimistic")):
+    """DistServe's workers: prompts in order of arrival, in batches of about 512 tokens, a longer one alone.
+
+    Paper: "DistServe" (OSDI'24), section 4.3; 512 tokens saturate OPT-13B on an A100, and other workers at
+    `saturating_prompt` of their latency model.  Its controller is a router (`distserve`).
+    """
+
+
+class DistServeReleased(
+    DistServe,
+    name="distserve-released",
+    batching=partial(CappedPrefill, max_batched_tokens=2048, reserve="optimistic"),
+):
+    """The released code's workers: no prompt is longer than a batch (F-DS-4), and outputs grow into free memory.  For
+    comparison."""
 
 
 class ShortestPromptFirst(_Composition, name="shortest-prompt", order=ShortestPrompt):
@@ -217,7 +234,7 @@ class HybridBatchLLM(
 
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
-    *(FCFSOptimistic, NoPreempt, Ageing, DfsWeight, S3, PiA),
+    *(FCFSOptimistic, NoPreempt, DistServe, DistServeReleased, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, BatchLLM, HybridBatchLLM),
 )

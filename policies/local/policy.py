@@ -167,7 +167,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         batch.resume()
         chunked = {request_id for request_id, _ in batch.chunks}
         for _, request_id in reversed(view.running_ranks):
-            if short <= 0 or len(victims) == view.running - 1:
+            # One that runs alone fits, unless requests that wait hold memory for the KV that came with them.
+            if short <= 0 or (len(victims) == view.running - 1 and not view.landed):
                 break
             decodes = batch.decode and view.in_flight[request_id].clock_start is not None
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
@@ -317,7 +318,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     # --- answering --------------------------------------------------------------------------------------------------
 
     def refuses(self, request: Request) -> str | None:
-        return self.gate.refuses(request.prompt.tokens + request.max_output_tokens)
+        prompt_tokens = request.prompt.tokens
+        return self.gate.refuses(prompt_tokens + request.max_output_tokens) or self.batching.refuses(prompt_tokens)
 
     @property
     def guarantee(self) -> Guarantee:

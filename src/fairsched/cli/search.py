@@ -9,7 +9,15 @@ from fairsched.cli.arguments import NS, TIME, add_workload_arguments, names, num
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
 from fairsched.engines.analysis import plain_table, print_small
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, Target, nine_slos
-from fairsched.engines.capacity.search import LINK_BYTES_PER_S, OBJECTIVES, Question, Space, fleet_of, replan, search_fleets
+from fairsched.engines.capacity.search import (
+    LINK_BYTES_PER_S,
+    OBJECTIVES,
+    Question,
+    Space,
+    fleet_of,
+    replan,
+    search_fleets,
+)
 from fairsched.engines.capacity.search.pages import (
     COLUMNS,
     REPLAN_SMALL,
