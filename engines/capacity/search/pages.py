@@ -1,6 +1,5 @@
 """What a search shows: sentences, a table for any width, and the picture of the frontier."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairsched.engines.analysis import rate, share
@@ -25,7 +24,7 @@ def unit_rate(search: Search, found: Found) -> float:
 def rows(search: Search, most: int | None = None) -> list[tuple[str, ...]]:
     """Return the candidates as rows of `COLUMNS`, best first, at most so many."""
     front = {found.candidate.text for found in search.frontier}
-    made = []
+    made: list[tuple[str, ...]] = []
     for found in search.found[:most]:
         candidate = found.candidate
         params = ", ".join(value for _, value in candidate.params)
@@ -68,7 +67,8 @@ def lines(search: Search) -> list[str]:
     shared = f", {share(fleet.prefill_share)} of the GPUs for prompts" if fleet.is_split else ""
     said = [
         head + f"{best.candidate.text}.",
-        f"It keeps them up to {rate(best.rate)} requests a second: {unit_rate(search, best):.3g} for each {unit}{shared}.",
+        f"It keeps them up to {rate(best.rate)} requests a second: {unit_rate(search, best):.3g} for each {unit}"
+        f"{shared}.",
     ]
     others = [found for found in search.found if found.rate and found.candidate.fleet.is_split != fleet.is_split]
     if others:
@@ -91,9 +91,9 @@ def small(search: Search) -> list[str]:
         f"{search.simulations:,} simulations of {len(search.found)} candidates; {search.wall_s:.1f} s, "
         f"{search.simulations_per_s:.1f} simulations a second"
         + (f"; {search.resumed} candidates were in the journal." if search.resumed else "."),
-        "req/s: the highest rate that keeps all targets, on the same requests at every rate; per unit: for each "
-        f"{UNITS[search.objective]}. for prompts: the share of GPUs that only prefill. frontier: none has a higher rate "
-        "for less.",
+        "req/s: the highest rate that keeps all targets, on the same requests at every rate. per unit: for each "
+        f"{UNITS[search.objective]}. for prompts: the share of GPUs that only prefill. frontier: none has a higher "
+        "rate for less.",
         *search.question.workload.notes,
     ]
 
@@ -121,8 +121,8 @@ def frontier_plot(search: Search) -> Plot:
     return drawn(
         "search",
         "Goodput against what a fleet takes",
-        "Each point is a fleet with what runs on it: the highest rate that keeps all targets. The grey line joins those "
-        "than which none has a higher rate for less.",
+        "Each point is a fleet with what runs on it: the highest rate that keeps all targets. The grey line joins "
+        "those than which none has a higher rate for less.",
         (WIDTH, 4.2),
         picture,
     )
@@ -135,13 +135,13 @@ STEP_COLUMNS = ("from", "drift", "fleet", "loads", "delayed", "kept before", "re
 
 def step_rows(found: Replan) -> list[tuple[str, ...]]:
     """Return the steps of a trace as rows of `STEP_COLUMNS`."""
-    made = []
+    made: list[tuple[str, ...]] = []
     for step in found.steps:
-        drift = f"{step.drifted} {100 * step.by:+.0f} %" if step.drifted else "first"
+        drift = ", ".join(step.changed) or "first"
         fleet = "none keeps the targets" if step.candidate is None else step.candidate.fleet.text
         made.append(
             (
-                f"{step.end_s:,.0f} s",
+                f"{step.at_s:,.0f} s",
                 drift,
                 fleet if step.changes or step.candidate is None else "stays",
                 f"{step.load_s:.3g} s",
@@ -157,20 +157,21 @@ def step_rows(found: Replan) -> list[tuple[str, ...]]:
 
 def replan_lines(found: Replan) -> list[str]:
     """Return the answer in sentences."""
-    changes: Sequence[object] = found.changes
+    changes = found.changes
     delayed = sum(step.delayed for step in found.changes)
     loading = sum(step.load_s for step in found.changes)
     return [
-        f"{found.workload}, {found.windows} windows of {found.window_s:g} s: means drifted by more than "
-        f"{share(found.threshold)} {len(found.steps) - 1} times, and the fleet should change {len(changes)} times.",
-        f"The changes take {loading:.3g} s of loading weights in all, and {delayed} requests that arrive meanwhile miss a "
+        f"{found.workload}, windows of {found.window_s:g} s: a mean drifted by more than {found.change_percent} % "
+        f"{len(found.steps) - 1} times, and the fleet should change {len(changes)} times.",
+        f"The changes take {loading:.3g} s of loading weights in all; {delayed} requests that arrive meanwhile miss a "
         "target.",
     ]
 
 
 REPLAN_SMALL = (
-    "A step is planned on the window that has just ended, and begins at its end. loads: new workers load their weights, "
-    "at the same time; a change of roles loads nothing. delayed: requests that arrive meanwhile and miss a target under "
-    "the fleet of before. kept before: the share of the window's requests that kept all targets under that fleet.",
+    "A step is planned on the window that has just ended, and begins at its end. loads: new workers load their "
+    "weights, at the same time; a change of roles loads nothing. delayed: requests that arrive meanwhile and miss a "
+    "target under the fleet of before. kept before: the share of the window's requests that kept all targets under "
+    "that fleet.",
 )
 """What the figures of steps are about."""

@@ -91,12 +91,10 @@ def fewest_gpus(options: Sequence[Option], rate: float) -> Bought:
     counts: dict[Option, int] = {}
     left = len(reached) - 1
     while left:
-        option = reached[left][1]
-        if option is None:
-            left -= 1
-            continue
-        counts[option] = counts.get(option, 0) + 1
-        left -= option.gpus
+        last = reached[left][1]
+        if last is not None:
+            counts[last] = counts.get(last, 0) + 1
+        left -= 1 if last is None else last.gpus
     return Bought(tuple(counts.items()))
 
 
@@ -223,4 +221,3 @@ def weights_load_s(latency: LatencyModel, bytes_per_s: float) -> float:
     if latency.deployment is None:
         raise ValueError(f"latency model {latency.name} does not say how many bytes its weights are")
     return latency.deployment.weight_bytes / (latency.gpus or 1) / bytes_per_s
-

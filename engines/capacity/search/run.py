@@ -268,5 +268,3 @@ def _entries(journal: Path, lines: Sequence[bytes], candidates: dict[str, Candid
                 for rate, excess, finished, requests in entry.tried
             }
             yield Found(candidates[entry.candidate], Goodput(entry.rate, tried, entry.open_above), 0.0)
-
-

@@ -60,7 +60,7 @@ class Fleet:
         first, *others = (pool.latency.deployment for pool in self.pools)
         for other in others:
             if (first is None) != (other is None) or (first and other and first.model_facts != other.model_facts):
-                raise ValueError(f"fleet {self.text} has workers with different models: KV of one is nothing to another")
+                raise ValueError(f"fleet {self.text} has different models: KV of one is nothing to another")
 
     @property
     def text(self) -> str:
@@ -97,7 +97,7 @@ class Fleet:
             gpu = gpu_of(pool.latency)
             each = {"cost": gpu.cost, "dollar": gpu.dollars_per_hour, "watt": gpu.watts}[objective]
             if each is None:
-                raise ValueError(f"nothing says what a GPU of kind {gpu.name} is in terms of {objective}; --per gpu does")
+                raise ValueError(f"nothing says what a GPU of kind {gpu.name} takes, per {objective}: choose --per gpu")
             total += pool.gpus * each
         return total
 
@@ -120,7 +120,7 @@ def fleet_of(text: str) -> Fleet:
     for part in text.split("+"):
         found = _POOL.fullmatch(part.strip())
         if found is None or (found["role"] or "both") not in ROLES:
-            raise ValueError(f"fleet {text!r}: expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, found {part!r}")
+            raise ValueError(f"fleet {text!r}: expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, not {part!r}")
         role: Role = found["role"] or "both"  # type: ignore[assignment]
         latency = pipelined(latency_model(found["model"]), int(found["stages"] or 1))
         pools.append(Pool(int(found["workers"]), latency, role))
@@ -161,7 +161,7 @@ class Space:
     gpus: tuple[int, ...] = (4,)
     stages: tuple[int, ...] = (1,)
     splitting: Splitting = "both"
-    policies: tuple[str, ...] = ("fcfs",)
+    policies: tuple[str, ...] = ("fcfs-optimistic",)
     batchings: tuple[str, ...] = ("chunked",)
     chunks: tuple[int, ...] = (0,)
     routers: tuple[str, ...] = ("join-shortest-queue",)

@@ -3,16 +3,19 @@
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairsched.cli.arguments import NS, TIME, add_workload_arguments, names, number, positive_int, span_ns, workload_of
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
 from fairsched.engines.analysis import plain_table, print_small
-from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, Target, nine_slos
+from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, Target, nine_slos
 from fairsched.engines.capacity.search import (
     LINK_BYTES_PER_S,
     OBJECTIVES,
+    Candidate,
     Question,
+    Search,
     Space,
     fleet_of,
     replan,
@@ -35,6 +38,8 @@ from fairsched.model.latency import PRESETS
 from fairsched.model.request import Workload
 
 DEFAULT_MODEL = "opt-13b-a100"
+Shown = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Names of columns, and rows."""
 SHOWN = 12
 """Candidates in the table; the report and the figures have all."""
 _TARGET = re.compile(r"[pP](?P<percent>\d+):(?P<limits>.+)")
@@ -43,8 +48,8 @@ _TARGET = re.compile(r"[pP](?P<percent>\d+):(?P<limits>.+)")
 def add_search(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
-        "Look for the fleet with the highest rate that keeps the targets, for each GPU, dollar or watt: over kinds of "
-        "workers, pipelines, phases together or split, batching rules, policies and routers.  With --replan, follow the "
+        "Look for the fleet with the highest rate that keeps the targets, for each GPU, dollar or watt: over kinds "
+        "of workers, pipelines, phases together or split, batching rules, policies and routers.  With --replan, follow the "
         "trace in windows and say when the fleet should change."
     )
     add_workload_arguments(command)
@@ -54,12 +59,14 @@ def add_search(command: ArgumentParser) -> None:
         type=_limits,
         default=[],
         metavar="Pn:METRIC=LIMIT,...",
-        help=f"at the n-th percentile of requests all of {', '.join(METRICS)} are at most these, as P90:ttft=1s,tpot=50ms "
-        "(repeat); with --reference as multiples of what a request takes there alone, as P90:ttft=3x",
+        help=f"at the n-th percentile of requests all of {', '.join(METRICS)} are at most these, as "
+        "P90:ttft=1s,tpot=50ms (repeat); with --reference as multiples of what a request takes there alone, as P90:ttft=3x",
     )
     command.add_argument("--reference", metavar="MODEL", help="the idle machine that multiples and nine targets are of")
     command.add_argument(
-        "--nine-slos", action="store_true", help="Splitwise's nine targets against --reference (its DGX-A100 in the paper)"
+        "--nine-slos",
+        action="store_true",
+        help="Splitwise's nine targets against --reference (its DGX-A100 in the paper)",
     )
     command.add_argument(
         "--delay", action="store_true", help=f"Vidur's target: {DELAY.text}, the wait for the first admission"
@@ -70,16 +77,19 @@ def add_search(command: ArgumentParser) -> None:
         type=names,
         default=[DEFAULT_MODEL],
         metavar="NAME|FILE,...",
-        help=f"kinds of workers, GPU and tensor parallelism: of {', '.join(PRESETS)}, or files of `fairsched calibrate` "
-        "(default: %(default)s)",
+        help=f"kinds of workers, GPU and tensor parallelism: of {', '.join(PRESETS)}, or files of `fairsched "
+        "calibrate` (default: %(default)s)",
     )
-    command.add_argument("--stages", type=_counts, default=(1,), metavar="N,...", help="stages of pipelines (default: 1)")
+    command.add_argument(
+        "--stages", type=_counts, default=(1,), metavar="N,...", help="stages of pipelines (default: 1)"
+    )
     command.add_argument("--gpus", type=_counts, default=(4,), metavar="N,...", help="sizes of fleets (default: 4)")
     command.add_argument(
         "--split",
         choices=("both", "only", "never"),
         default="both",
-        help="fleets whose phases have workers of their own: beside the others, only those, or none (default: %(default)s)",
+        help="fleets whose phases have workers of their own: beside the others, only those, or none "
+        "(default: %(default)s)",
     )
     command.add_argument(
         "--fleet",
@@ -89,9 +99,17 @@ def add_search(command: ArgumentParser) -> None:
         metavar="NxMODEL[/STAGES][:ROLE]+...",
         help="weigh this fleet, as 3xopt-13b-a100:prefill+1xopt-13b-a100:decode (repeat; instead of --gpus)",
     )
-    command.add_argument("--policies", type=names, default=["fcfs"], metavar="A,B,...", help="workers' policies")
+    command.add_argument(
+        "--policies",
+        type=names,
+        default=["fcfs-optimistic"],
+        metavar="A,B,...",
+        help="workers' policies (default: %(default)s)",
+    )
     command.add_argument("--batching", type=names, default=["chunked"], metavar="A,B,...", help="batching rules")
-    command.add_argument("--chunk", type=_counts, default=(0,), metavar="N,...", help="tokens a step (default: the policy's)")
+    command.add_argument(
+        "--chunk", type=_counts, default=(0,), metavar="N,...", help="tokens a step (default: the policy's)"
+    )
     command.add_argument(
         "--routers", type=names, default=["join-shortest-queue"], metavar="A,B,...", help="routers of unsplit fleets"
     )
@@ -102,25 +120,37 @@ def add_search(command: ArgumentParser) -> None:
         "--per", choices=OBJECTIVES, default="gpu", help="what the rate is divided by (default: %(default)s)"
     )
     command.add_argument(
-        "--link-gbytes", type=_rate, default=LINK_BYTES_PER_S, metavar="X", help="GB/s of KV between workers (default: 25)"
+        "--link-gbytes",
+        type=_rate,
+        default=LINK_BYTES_PER_S,
+        metavar="X",
+        help="GB/s of KV between workers (default: 25)",
     )
     command.add_argument(
-        "--resolution", type=_share, default=RESOLUTION, metavar="X", help="how close a rate is found (default: %(default)s)"
+        "--resolution",
+        type=_share,
+        default=RESOLUTION,
+        metavar="X",
+        help="how close a rate is found (default: %(default)s)",
     )
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--jobs", type=positive_int, default=1, metavar="N", help="processes that run at a time (default: 1)")
+    where.add_argument(
+        "--jobs", type=positive_int, default=1, metavar="N", help="processes that run at a time (default: 1)"
+    )
     where.add_argument("--ray", metavar="ADDRESS", help="run on the cores of a Ray cluster, auto for the one here")
     command.add_argument(
         "--journal", type=Path, metavar="FILE", help="keep each finished candidate, and go on from there next time"
     )
     command.add_argument("--replan", action="store_true", help="follow the trace in windows instead")
-    command.add_argument("--window", type=span_ns, default="5min", metavar="TIME", help="of --replan (default: %(default)s)")
+    command.add_argument(
+        "--window", type=span_ns, default="5min", metavar="TIME", help="of --replan (default: %(default)s)"
+    )
     command.add_argument(
         "--drift",
-        type=_share,
-        default=0.2,
-        metavar="X",
-        help="plan again where the rate or a mean length differs by more than this share (default: %(default)s)",
+        type=positive_int,
+        default=30,
+        metavar="PERCENT",
+        help="plan again where the rate or a mean length differs by more than this (default: %(default)s)",
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with the frontier")
@@ -143,7 +173,7 @@ def _limits(text: str) -> tuple[str, int, list[tuple[str, float, bool]]]:
             break
     if found is None or len({multiple for *_, multiple in limits}) > 1:
         raise ArgumentTypeError(
-            f"expected Pn:METRIC=LIMIT,... with METRIC of {', '.join(METRICS)} and LIMIT as 2s, 50ms or 3x, found {text!r}"
+            f"expected Pn:METRIC=LIMIT,..., METRIC of {', '.join(METRICS)} and LIMIT as 2s, 50ms or 3x, not {text!r}"
         )
     return text, int(found["percent"]), limits
 
@@ -230,7 +260,9 @@ def run_search(arguments: Namespace) -> int:
     return 0 if found.best is not None else 1
 
 
-def _run_replan(arguments: Namespace, workload: Workload, candidates: list, targets: tuple[Target, ...]) -> int:  # type: ignore[type-arg]
+def _run_replan(
+    arguments: Namespace, workload: Workload, candidates: list[Candidate], targets: tuple[Target, ...]
+) -> int:
     if arguments.journal is not None:
         raise ValueError("--journal is for a search; --replan keeps none")
     with progress_bar() as progress:
@@ -238,8 +270,7 @@ def _run_replan(arguments: Namespace, workload: Workload, candidates: list, targ
             workload,
             candidates,
             targets,
-            window_ns=arguments.window,
-            threshold=arguments.drift,
+            DriftDetector(window_us=arguments.window // 1_000, change_percent=arguments.drift),
             objective=arguments.per,
             jobs=arguments.jobs,
             ray=arguments.ray,
@@ -253,7 +284,11 @@ def _run_replan(arguments: Namespace, workload: Workload, candidates: list, targ
     write_figures(arguments.json, found.to_dict())
     if arguments.report is not None:
         _write_report(
-            arguments.report, "When the fleet changes", replan_lines(found), (STEP_COLUMNS, step_rows(found)), REPLAN_SMALL
+            arguments.report,
+            "When the fleet changes",
+            replan_lines(found),
+            (STEP_COLUMNS, step_rows(found)),
+            REPLAN_SMALL,
         )
     return 0
 
@@ -273,7 +308,9 @@ def _table(columns: tuple[str, ...], shown: list[tuple[str, ...]]) -> None:
     terminal().print(table)
 
 
-def _write_report(folder: Path, title: str, said: list[str], shown: tuple, footnotes, found=None) -> None:  # type: ignore[no-untyped-def, type-arg]
+def _write_report(
+    folder: Path, title: str, said: Sequence[str], shown: Shown, footnotes: Sequence[str], found: Search | None = None
+) -> None:
     from fairsched.engines.analysis.report import write_sheet
 
     columns, every = shown
@@ -282,7 +319,7 @@ def _write_report(folder: Path, title: str, said: list[str], shown: tuple, footn
         title=title,
         command=command_line(),
         lines=said,
-        tables=[("Everything that was tried" if found else "Steps", list(columns), [list(row) for row in every])],
+        tables=[("Steps" if found is None else "Everything that was tried", columns, every)],
         plots=[] if found is None else [frontier_plot(found)],
         small=footnotes,
     )
