@@ -236,10 +236,9 @@ class WorkerPool:
         worker = self.workers[number]
         if run != worker.run or worker.plan is None:
             return
-        plan = worker.plan
-        self.apply(worker, transitions.finish(worker.state, plan, worker.steps, self._loop.now_ns))
-        # The leap is over: what reaches the worker before its next plan must not settle it again.
-        worker.steps = 0
+        plan, steps = worker.plan, worker.steps
+        worker.stop()
+        self.apply(worker, transitions.finish(worker.state, plan, steps, self._loop.now_ns))
         if worker.hands_over:
             self._hand_over(worker, plan)
         if worker.leaving or worker.moving or worker.awaited:
@@ -247,7 +246,6 @@ class WorkerPool:
         if self.answered_ns is None:
             self.decide(worker)
         else:
-            worker.stop()
             self.wake(worker)
 
     def _hand_over(self, worker: SimulatedWorker, plan: StepPlan) -> None:
@@ -258,9 +256,17 @@ class WorkerPool:
                 self.on_hand_over(worker, request_id, self._loop.now_ns - began_ns, tokens)
 
     def _makes_room(self, worker: SimulatedWorker) -> bool:
-        """Drop the KV that came with the youngest waiting request if memory keeps an idle worker from admitting any."""
+        """Drop the KV that came with the youngest waiting request if memory keeps a worker from computing anything."""
+        # Where nothing runs and credit is shared, what is waited for may be credit.
+        return (bool(worker.state.in_flight) or self._sharing is None) and self.drop_landed(worker)
+
+    def drop_landed(self, worker: SimulatedWorker) -> bool:
+        """Drop the KV that came with the youngest waiting request of an idle worker, and return whether there was any.
+
+        The request is computed again.
+        """
         landed = worker.state.transit.landed
-        if not landed or worker.state.in_flight or self._sharing is not None:
+        if not landed:
             return False
         youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
         worker.state = transitions.drop_landed(worker.state, youngest)

@@ -256,6 +256,9 @@ class Transfers:
         if move.waiting is not None:
             return move.waiting.kv_tokens
         state = move.source.state
+        staged = state.transit.outgoing.get(move.request_id)
+        if staged is not None:
+            return staged.kv_tokens
         waiting = state.queue.get(move.request_id)
         return (state.running[move.request_id].waiting if waiting is None else waiting).context_tokens
 
@@ -274,6 +277,7 @@ class Transfers:
         move.run, move.sending = self._runs, True
         client, kv = move.waiting.request.client, move.waiting.kv_tokens
         started = TransferStarted(now_ns, plan.source, move.request_id, client, plan.target, kv, move.reserved)
+        self._pool.settle(move.source)
         self._pool.publish(move.source, [started])
         self._loop.at(start_ns + took_ns, REQUEST_LANDS, move.request_id, move.run)
 
@@ -308,6 +312,7 @@ class Transfers:
             client = self._request(plan).client
         else:
             move.plan, client = None, move.waiting.request.client
+        self._pool.settle(move.source)
         self._pool.publish(move.source, [TransferFailed(now_ns, plan.source, move.request_id, client, plan.target)])
 
     def _give_back(self, move: Move) -> None:
@@ -362,11 +367,13 @@ class Transfers:
         for move in [self._moves[i] for i in sorted(self._moves)]:
             if move.plan is None or number not in (move.plan.source, move.plan.target):
                 continue
-            if until_ns is None and move.waiting is not None:
-                self._give_back(move)
-                self._leave_kv(move, move.plan.target)
-            elif move.reserved:
+            target, gone = move.plan.target, until_ns is None and move.waiting is not None
+            if move.reserved:
                 self._fail(move)
+            elif gone:
+                self._give_back(move)
+            if gone:
+                self._leave_kv(move, target)
 
     def link_is_back(self, number: int) -> None:
         """Begin what waited for a worker's link."""
@@ -393,6 +400,15 @@ class Transfers:
                 self._give_back(move)
                 self._leave_kv(move, move.plan.target)
             return True
+        for move in [self._moves[i] for i in sorted(self._moves)]:
+            # Memory that is kept for a prefill may be what that prefill waits for.
+            if move.reserved and move.waiting is None:
+                self._fail(move)
+                return True
+        for worker in self._pool.workers:
+            if self._pool.drop_landed(worker):
+                self._pool.wake(worker)
+                return True
         return False
 
     # --- after steps ------------------------------------------------------------------------------------------------
