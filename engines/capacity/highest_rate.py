@@ -21,8 +21,9 @@ from fairsched.model.events import Admitted
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Slo, Workload
 
-METRICS = ("ttft", "tpot", "latency", "delay")
-"""Time to the first token; mean time of each further token; to the last token; from arrival to first admission."""
+METRICS = ("ttft", "tpot", "latency", "delay", "tbt")
+"""Time to the first token; mean time of each further token; to the last token; from arrival to first admission; between
+two tokens, of all requests together."""
 Floats = npt.NDArray[np.float64]
 
 RESOLUTION = 0.025
@@ -39,6 +40,7 @@ class Target:
     Limits are microseconds.  With a `reference` they are multiples of what each request takes alone on a machine with
     that latency model.  A request that did not finish keeps no limit.  Of several metrics the percentile is that of
     requests that keep them jointly; a target for each instead lets as many requests miss one as the other (F-DS-3).
+    Times between tokens (tbt) have a target of their own, whose percentile is that of all of them.
     """
 
     percentile: int
@@ -50,6 +52,13 @@ class Target:
             raise ValueError(f"a target has a percentile from 1 to 100 and limits above 0, not {self.text}")
         if (unknown := {name for name, _ in self.limits} - set(METRICS)) or len(dict(self.limits)) < len(self.limits):
             raise ValueError(f"a target limits each of {', '.join(METRICS)} at most once, not {sorted(unknown)}")
+        if self.of_tokens and (len(self.limits) > 1 or self.reference is not None):
+            raise ValueError(f"times between tokens are of no request: tbt has a target of its own, not {self.text}")
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether it is about times between tokens, and not about requests."""
+        return any(name == "tbt" for name, _ in self.limits)
 
     @property
     def text(self) -> str:
@@ -58,7 +67,12 @@ class Target:
         return f"P{self.percentile} " + " and ".join(f"{name} <= {unit(limit)}" for name, limit in self.limits)
 
     def worst(self, outcomes: Outcomes) -> Floats:
-        """Return each request's worst metric over its limit: at most 1 if the request keeps all of them."""
+        """Return each request's worst metric over its limit: at most 1 if the request keeps all of them.
+
+        Raises `ValueError` for times between tokens, which no request has alone.
+        """
+        if self.of_tokens:
+            raise ValueError(f"{self.text} is about tokens, and says of no request whether it keeps that")
         alone = None if self.reference is None else _alone(outcomes, self.reference)
         worst = np.zeros(len(outcomes.client))
         for name, limit in self.limits:
@@ -68,8 +82,23 @@ class Target:
 
     def excess(self, outcomes: Outcomes) -> float:
         """Return `worst` at the percentile (nearest rank): at most 1 if the target is kept."""
+        if self.of_tokens:
+            return self._tokens(outcomes)
         worst = np.sort(self.worst(outcomes))
         return float(worst[(self.percentile * len(worst) + 99) // 100 - 1]) if len(worst) else 0.0
+
+    def _tokens(self, outcomes: Outcomes) -> float:
+        gaps, ((_, limit),) = outcomes.gaps, self.limits
+        if gaps is None:
+            raise ValueError(f"{self.text}: the outcomes have no times between tokens")
+        if not outcomes.finished.all():
+            return inf
+        order = np.argsort(gaps.ns)
+        reached = np.cumsum(gaps.weight[order])
+        if not len(reached):
+            return 0.0
+        place = np.searchsorted(reached, (self.percentile * reached[-1] + 99) // 100)
+        return float(gaps.ns[order][place]) / (limit * 1e3)
 
 
 def samples(outcomes: Outcomes, metric: str) -> Floats:
@@ -171,8 +200,8 @@ class Goodput:
         return max((rate for rate, trial in self.tried.items() if trial.kept), default=None)
 
 
-def outcomes_of(workload: Workload, run: RunSpec, cluster: Cluster) -> Outcomes:
-    """Simulate a workload as it is and return what became of each request."""
+def outcomes_of(workload: Workload, run: RunSpec, cluster: Cluster, *, gaps: bool = False) -> Outcomes:
+    """Simulate a workload as it is and return what became of each request, with times between tokens if asked."""
     events = EventTables()
     Simulator(
         workload,
@@ -186,12 +215,12 @@ def outcomes_of(workload: Workload, run: RunSpec, cluster: Cluster) -> Outcomes:
         predictor=run.predictor,
         on_events=events.add,
     ).run()
-    return Outcomes(workload, events.whole())
+    return Outcomes(workload, events.whole(), [spec.latency for spec in cluster.all_specs] if gaps else ())
 
 
 def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[Target]) -> Trial:
     """Simulate a workload as it is and hold every request against the targets."""
-    outcomes = outcomes_of(workload, run, cluster)
+    outcomes = outcomes_of(workload, run, cluster, gaps=any(target.of_tokens for target in targets))
     excess = tuple(target.excess(outcomes) for target in targets)
     return Trial(excess, int(outcomes.finished.sum()), len(workload.jobs))
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Pool,
         Space,
         fleet_of,
+        likely_rate,
     )
 else:
     __getattr__ = lazy_exports(__name__)
@@ -39,6 +40,6 @@ else:
 __all__ = [
     "LINK_BYTES_PER_S", "OBJECTIVES", "Bought", "Candidate", "Fleet", "Found", "Objective", "Option", "Placement",
     "Pool", "Question", "Replan", "Search", "Space", "Step", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of",
-    "frontier_plot", "high_affinity", "lines", "low_affinity", "prefill_only", "replan", "replicated", "rows",
+    "frontier_plot", "high_affinity", "likely_rate", "lines", "low_affinity", "prefill_only", "replan", "replicated", "rows",
     "search_fleets"
 ]  # fmt: skip

@@ -307,7 +307,9 @@ def _split_specs(arguments: Namespace) -> tuple[WorkerSpec, ...]:
         raise ValueError("--split says how many workers there are; leave out --workers")
     specs = _specs(arguments)
     if arguments.worker and len(specs) != prefill + decode:
-        raise ValueError(f"--split {prefill}:{decode} is of {prefill + decode} workers, and --worker names {len(specs)}")
+        raise ValueError(
+            f"--split {prefill}:{decode} is of {prefill + decode} workers, and --worker names {len(specs)}"
+        )
     several = specs if arguments.worker else specs * (prefill + decode)
     return tuple(attrs.evolve(spec, role="prefill" if i < prefill else "decode") for i, spec in enumerate(several))
 

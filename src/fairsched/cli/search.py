@@ -49,8 +49,8 @@ def add_search(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
         "Look for the fleet with the highest rate that keeps the targets, for each GPU, dollar or watt: over kinds "
-        "of workers, pipelines, phases together or split, batching rules, policies and routers.  With --replan, follow the "
-        "trace in windows and say when the fleet should change."
+        "of workers, pipelines, phases together or split, batching rules, policies and routers.  With --replan, follow "
+        "the trace in windows and say when the fleet should change."
     )
     add_workload_arguments(command)
     command.add_argument(
@@ -60,7 +60,8 @@ def add_search(command: ArgumentParser) -> None:
         default=[],
         metavar="Pn:METRIC=LIMIT,...",
         help=f"at the n-th percentile of requests all of {', '.join(METRICS)} are at most these, as "
-        "P90:ttft=1s,tpot=50ms (repeat); with --reference as multiples of what a request takes there alone, as P90:ttft=3x",
+        "P90:ttft=1s,tpot=50ms (repeat); with --reference as multiples of what a request takes there alone, as "
+        "P90:ttft=3x",
     )
     command.add_argument("--reference", metavar="MODEL", help="the idle machine that multiples and nine targets are of")
     command.add_argument(

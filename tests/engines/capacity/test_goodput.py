@@ -192,6 +192,17 @@ def test_the_nine_slos_are_slowdowns_against_an_idle_machine() -> None:
     assert [excess <= 1.001 for excess in thrice.excess] == [False, True, True, False, False, True, False, False, True]
 
 
+def test_times_between_tokens_are_of_all_requests_together() -> None:
+    """Alone, a request of nine tokens has eight gaps of one step each; the P99 of them is the longest."""
+    latency = LatencyModel("grows", "made for tests", 10**6, 0, 0, (DecodePiece(1, 10**6, 1_000, 0),), 10_000)
+    jobs = tuple(Job(Request(i, 0, i * 10**9, Prompt(5), 9), 9) for i in range(3))
+    world = Workload("apart", jobs, (Client(0, "c"),))
+    steps = [latency.decode_ns(1, 6 + i) for i in range(8)]
+    said = trial(world, FCFS, Cluster(latency), [Target(p, (("tbt", max(steps) / 1e3),)) for p in (50, 99)])
+    assert said.excess[1] == 1.0
+    assert said.excess[0] == sorted(steps)[3] / max(steps)
+
+
 def test_vidur_s_capacity_counts_only_the_wait_for_admission() -> None:
     """A run within 5 s of scheduling delay is kept however late its tokens come."""
     slow = attrs.evolve(MS, prefill_constant_ns=9 * 10**9)
@@ -206,7 +217,8 @@ def test_vidur_s_capacity_counts_only_the_wait_for_admission() -> None:
         (0, (("ttft", 1.0),), "a percentile from 1 to 100 and limits above 0, not P0 ttft <= 1 us"),
         (90, (), "limits above 0, not P90"),
         (90, (("ttft", -1.0),), "limits above 0"),
-        (90, (("speed", 1.0),), r"limits each of ttft, tpot, latency, delay at most once, not \['speed'\]"),
+        (90, (("speed", 1.0),), r"limits each of ttft, tpot, latency, delay, tbt at most once, not \['speed'\]"),
+        (90, (("tbt", 1.0), ("ttft", 1.0)), "tbt has a target of its own, not P90 tbt <= 1 us and ttft <= 1 us"),
     ],
 )
 def test_bad_targets_are_refused(percentile: int, limits: tuple[tuple[str, float], ...], said: str) -> None:
