@@ -40,6 +40,6 @@ else:
 __all__ = [
     "LINK_BYTES_PER_S", "OBJECTIVES", "Bought", "Candidate", "Fleet", "Found", "Objective", "Option", "Placement",
     "Pool", "Question", "Replan", "Search", "Space", "Step", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of",
-    "frontier_plot", "high_affinity", "likely_rate", "lines", "low_affinity", "prefill_only", "replan", "replicated", "rows",
-    "search_fleets"
+    "frontier_plot", "high_affinity", "likely_rate", "lines", "low_affinity", "prefill_only", "replan", "replicated",
+    "rows", "search_fleets"
 ]  # fmt: skip
