@@ -9,7 +9,9 @@ import attrs
 from fairsched.engines.analysis.phases import Phase
 from fairsched.model.request import Job
 
-Held = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "prefill", "decode", "transfer"]
+Held = Literal[
+    "step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "prefill", "decode", "transfer"
+]
 """What a request's time goes to; the first nine hold it back."""
 
 MEANING: dict[Held, str] = {

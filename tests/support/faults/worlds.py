@@ -198,7 +198,11 @@ def fault_world(seed: int) -> FaultWorld:
         jobs=jobs,
         faults=tuple(faults),
         link=FaultLink(
-            rng.choice((0, 1, 10, 40)), rng.choice((0, 0, 7)), rng.choice((1, 4)), rng.choice((0, 3)), rng.random() < 0.5
+            rng.choice((0, 1, 10, 40)),
+            rng.choice((0, 0, 7)),
+            rng.choice((1, 4)),
+            rng.choice((0, 3)),
+            rng.random() < 0.5,
         ),
         router=FaultRouter(
             rng.choice(("drifter", "drifter", "harbour")),
@@ -312,7 +316,9 @@ class Watch:
             assert not (state.queue or state.running), f"worker {state.worker} still has requests"
             assert not (state.used or state.promised), f"worker {state.worker} keeps {state.promised} tokens"
             assert not state.cache.pins, f"worker {state.worker} keeps pins"
-            assert not state.host.used_tokens, f"worker {state.worker} keeps {state.host.used_tokens} tokens on its host"
+            assert not state.host.used_tokens, (
+                f"worker {state.worker} keeps {state.host.used_tokens} tokens on its host"
+            )
 
 
 def check_custody(states: Sequence[WorkerState]) -> None:
@@ -336,7 +342,9 @@ def check_custody(states: Sequence[WorkerState]) -> None:
             # Memory is kept before the prefill only for a request that leaves after it.
             state = states[at[request_id]]
             waiting = state.queue.get(request_id) or state.running[request_id].waiting
-            assert waiting.prefill_only, f"worker {target} keeps memory for request {request_id}, which goes on elsewhere"
+            assert waiting.prefill_only, (
+                f"worker {target} keeps memory for request {request_id}, which goes on elsewhere"
+            )
 
 
 def check_world(world: FaultWorld) -> Watch:
