@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "watt": "kW"}
 _SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "watt": 1_000.0}
 COLUMNS = ("fleet", "req/s", "per unit", "GPUs", "for prompts", "policy", "router", "")
-"""Columns by how much they say: a narrow table has the first of them."""
+"""Columns of the table of candidates; a narrow one has the first of them."""
 
 
 def unit_rate(search: Search, found: Found) -> float:
@@ -21,11 +21,11 @@ def unit_rate(search: Search, found: Found) -> float:
     return found.value(search.objective) * _SCALE[search.objective]
 
 
-def rows(search: Search, most: int | None = None) -> list[tuple[str, ...]]:
-    """Return the candidates as rows of `COLUMNS`, best first, at most so many."""
+def rows(search: Search) -> list[tuple[str, ...]]:
+    """Return the candidates as rows of `COLUMNS`, best first."""
     front = {found.candidate.text for found in search.frontier}
     made: list[tuple[str, ...]] = []
-    for found in search.found[:most]:
+    for found in search.found:
         candidate = found.candidate
         params = ", ".join(value for _, value in candidate.params)
         marks = ["frontier"] if candidate.text in front else []
@@ -46,9 +46,16 @@ def rows(search: Search, most: int | None = None) -> list[tuple[str, ...]]:
     return made
 
 
-def columns_for(width: int) -> int:
-    """How many of `COLUMNS` a terminal of this width has room for."""
-    return 3 if width < 80 else 5 if width < 130 else len(COLUMNS)
+def shown(search: Search, width: int, most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the columns that a terminal of this width has room for, and at most so many rows.
+
+    Where it has no room for what runs on a fleet, each fleet stands there once, with what is best on it.
+    """
+    count = 3 if width < 80 else 5 if width < 130 else len(COLUMNS)
+    every = rows(search)
+    if count < len(COLUMNS):
+        every = list({row[0]: row for row in reversed(every)}.values())[::-1]
+    return COLUMNS[:count], [row[:count] for row in every[:most]]
 
 
 def lines(search: Search) -> list[str]:

@@ -25,11 +25,11 @@ from fairsched.engines.capacity.search.pages import (
     COLUMNS,
     REPLAN_SMALL,
     STEP_COLUMNS,
-    columns_for,
     frontier_plot,
     lines,
     replan_lines,
     rows,
+    shown,
     small,
     step_rows,
 )
@@ -247,10 +247,10 @@ def run_search(arguments: Namespace) -> int:
         )
     console = terminal()
     _print(lines(found))
-    count = columns_for(console.width)
-    _table(COLUMNS[:count], [row[:count] for row in rows(found, SHOWN)])
-    if len(found.found) > SHOWN:
-        _print([f"{len(found.found) - SHOWN} more candidates are in --json and --report."])
+    columns, best = shown(found, console.width, SHOWN)
+    _table(columns, best)
+    if len(found.found) > len(best):
+        _print([f"{len(found.found) - len(best)} more candidates are in --json and --report."])
     print_small(console, small(found))
     write_figures(arguments.json, found.to_dict())
     if arguments.report is not None:
@@ -299,22 +299,22 @@ def _print(said: list[str]) -> None:
         terminal().print(line, highlight=False, markup=False)
 
 
-def _table(columns: tuple[str, ...], shown: list[tuple[str, ...]]) -> None:
+def _table(columns: Sequence[str], listed: Sequence[Sequence[str]]) -> None:
     table = plain_table()
     for name in columns:
         text = name in ("fleet", "policy", "router", "", "drift")
         table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
-    for row in shown:
+    for row in listed:
         table.add_row(*row)
     terminal().print(table)
 
 
 def _write_report(
-    folder: Path, title: str, said: Sequence[str], shown: Shown, footnotes: Sequence[str], found: Search | None = None
+    folder: Path, title: str, said: Sequence[str], table: Shown, footnotes: Sequence[str], found: Search | None = None
 ) -> None:
     from fairsched.engines.analysis.report import write_sheet
 
-    columns, every = shown
+    columns, every = table
     path = write_sheet(
         folder,
         title=title,
