@@ -148,7 +148,6 @@ def wrong_trace(on: Platform, seed: int) -> Figures:
         "same lengths": _worst_pair({chat: found[chat], **alike}),
         "step": max(_steps(found[chat]).values()),
         "without prompts": max(_steps(free).values()),
-        "steps": {float(slo): step for slo, step in _steps(found[chat]).items()},
         "cost": {float(slo): 1e6 / 3_600 / rate for slo, rate in best.items() if rate},
     }
 
