@@ -156,6 +156,9 @@ def replan(
     Windows are searched on `jobs` processes or a `ray` cluster (`run_tasks` says what that raises).  Raises
     `ValueError` where the trace ends in its first window, or not even that has a fleet that keeps the targets.
     """
+    for target in targets:
+        if target.of_tokens:
+            raise ValueError(f"a trace is followed by targets that a request keeps or misses, not by {target.text}")
     due, window_ns = shifts(workload, detector), detector.window_us * 1_000
     if not due:
         raise ValueError(f"{workload.name} ends in its first window of {window_ns / 1e9:g} s: a shorter one may do")

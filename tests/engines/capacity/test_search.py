@@ -206,6 +206,15 @@ def test_a_target_that_no_fleet_keeps_names_the_nearest() -> None:
     assert found.nearest.candidate.fleet.text == "1xopt-13b-a100-tp2"
 
 
+def test_a_ray_cluster_finds_what_one_process_finds(ray_started: None) -> None:
+    """Every rate that was tried, and every excess, is the same on a Ray cluster's cores."""
+    candidates = Space((OPT,), gpus=(1,)).candidates(CODE)
+    alone, there = (search_fleets(QUESTION, candidates, ray=ray) for ray in (None, "auto"))
+    assert [(each.candidate, each.goodput) for each in alone.found] == [
+        (each.candidate, each.goodput) for each in there.found
+    ]
+
+
 # --- DistServe's placement --------------------------------------------------------------------------------------------
 
 OPTIONS = st.lists(
@@ -348,6 +357,8 @@ def test_traces_that_cannot_be_followed_are_refused() -> None:
     candidates = Space((OPT,), gpus=(1,), splitting="never").candidates(CODE)
     with pytest.raises(ValueError, match="ends in its first window of 10000 s: a shorter one may do"):
         replan(CODE, candidates, TARGETS, DriftDetector(window_us=10**10))
+    with pytest.raises(ValueError, match="targets that a request keeps or misses, not by P99 tbt <= 1 s"):
+        replan(CODE, candidates, (Target(99, (("tbt", 1e6),)),), DriftDetector())
     busy = at_rate(CODE, 50.0)
     with pytest.raises(
         ValueError, match="none of 1 fleets keeps P90 ttft <= 2 s and tpot <= 200 ms on the first window"
