@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.capacity.search.pages import frontier_plot, lines, rows
+    from fairsched.engines.capacity.search.pages import Sheet, replan_sheet, search_sheet
     from fairsched.engines.capacity.search.placement import (
         Bought,
         Option,
@@ -39,7 +39,7 @@ else:
 
 __all__ = [
     "LINK_BYTES_PER_S", "OBJECTIVES", "Bought", "Candidate", "Fleet", "Found", "Objective", "Option", "Placement",
-    "Pool", "Question", "Replan", "Search", "Space", "Step", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of",
-    "frontier_plot", "high_affinity", "likely_rate", "lines", "low_affinity", "prefill_only", "replan", "replicated",
-    "rows", "search_fleets"
+    "Pool", "Question", "Replan", "Search", "Sheet", "Space", "Step", "best_per_gpu", "decode_only", "fewest_gpus",
+    "fleet_of", "high_affinity", "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet",
+    "replicated", "search_fleets", "search_sheet"
 ]  # fmt: skip

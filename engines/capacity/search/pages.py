@@ -1,6 +1,9 @@
-"""What a search shows: sentences, a table for any width, and the picture of the frontier."""
+"""What a search shows, on a terminal of any width and on a page: sentences, a table, the picture of the frontier."""
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import attrs
 
 from fairsched.engines.analysis import rate, share
 from fairsched.engines.analysis.report import COLOURS, GREY, WIDTH, Plot, drawn, point_labels
@@ -12,17 +15,69 @@ if TYPE_CHECKING:
 
 UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "watt": "kW"}
 _SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "watt": 1_000.0}
-COLUMNS = ("fleet", "req/s", "per unit", "GPUs", "for prompts", "policy", "router", "")
-"""Columns of the table of candidates; a narrow one has the first of them."""
+_COLUMNS = ("fleet", "req/s", "per unit", "GPUs", "for prompts", "policy", "router", "")
 
 
-def unit_rate(search: Search, found: Found) -> float:
+@attrs.frozen
+class Sheet:
+    """What is shown of a search: sentences, a table, what the figures are about, and plots if there are any.
+
+    A terminal of fewer columns than a number of `widths` has room for so many columns of the table; where what tells
+    two rows apart does not fit, the first of them stands for both.
+    """
+
+    title: str
+    lines: Sequence[str]
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
+    small: Sequence[str]
+    widths: Sequence[tuple[int, int]]
+    draw: Callable[[], list[Plot]] = list
+
+    def fitting(self, width: int) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+        """Return the columns and rows that a terminal has room for."""
+        count = next((count for below, count in self.widths if width < below), len(self.columns))
+        every = list(self.rows)
+        if count < len(self.columns):
+            every = list({row[0]: row for row in reversed(every)}.values())[::-1]
+        return self.columns[:count], [row[:count] for row in every]
+
+
+def search_sheet(search: Search) -> Sheet:
+    """Return what is shown of a search."""
+    return Sheet(
+        "Search for a fleet",
+        _lines(search),
+        "Everything that was tried",
+        _COLUMNS,
+        _rows(search),
+        _small(search),
+        ((80, 3), (130, 5)),
+        lambda: [frontier_plot(search)],
+    )
+
+
+def replan_sheet(found: Replan) -> Sheet:
+    """Return what is shown of a trace that was followed."""
+    return Sheet(
+        "When the fleet changes",
+        _replan_lines(found),
+        "Steps",
+        _STEP_COLUMNS,
+        _step_rows(found),
+        _REPLAN_SMALL,
+        ((80, 5), (130, 6)),
+    )
+
+
+def _unit_rate(search: Search, found: Found) -> float:
     """Requests a second for each unit of the objective; watts come in thousands."""
     return found.value(search.objective) * _SCALE[search.objective]
 
 
-def rows(search: Search) -> list[tuple[str, ...]]:
-    """Return the candidates as rows of `COLUMNS`, best first."""
+def _rows(search: Search) -> list[tuple[str, ...]]:
+    """Return the candidates as rows of the table, best first."""
     front = {found.candidate.text for found in search.frontier}
     made: list[tuple[str, ...]] = []
     for found in search.found:
@@ -35,7 +90,7 @@ def rows(search: Search) -> list[tuple[str, ...]]:
             (
                 candidate.fleet.text,
                 rate(found.rate) if found.rate else "none",
-                f"{unit_rate(search, found):.3g}" if found.rate else "-",
+                f"{_unit_rate(search, found):.3g}" if found.rate else "-",
                 f"{candidate.fleet.gpus}",
                 share(candidate.fleet.prefill_share) if candidate.fleet.is_split else "shared",
                 f"{candidate.policy}, {params}",
@@ -46,19 +101,7 @@ def rows(search: Search) -> list[tuple[str, ...]]:
     return made
 
 
-def shown(search: Search, width: int, most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the columns that a terminal of this width has room for, and at most so many rows.
-
-    Where it has no room for what runs on a fleet, each fleet stands there once, with what is best on it.
-    """
-    count = 3 if width < 80 else 5 if width < 130 else len(COLUMNS)
-    every = rows(search)
-    if count < len(COLUMNS):
-        every = list({row[0]: row for row in reversed(every)}.values())[::-1]
-    return COLUMNS[:count], [row[:count] for row in every[:most]]
-
-
-def lines(search: Search) -> list[str]:
+def _lines(search: Search) -> list[str]:
     """Return the answer in sentences."""
     question = search.question
     asked = "; ".join(target.text for target in question.targets)
@@ -74,7 +117,7 @@ def lines(search: Search) -> list[str]:
     shared = f", {share(fleet.prefill_share)} of the GPUs for prompts" if fleet.is_split else ""
     said = [
         head + f"{best.candidate.text}.",
-        f"It keeps them up to {rate(best.rate)} requests a second: {unit_rate(search, best):.3g} for each {unit}"
+        f"It keeps them up to {rate(best.rate)} requests a second: {_unit_rate(search, best):.3g} for each {unit}"
         f"{shared}.",
     ]
     others = [found for found in search.found if found.rate and found.candidate.fleet.is_split != fleet.is_split]
@@ -92,7 +135,7 @@ def lines(search: Search) -> list[str]:
     return said
 
 
-def small(search: Search) -> list[str]:
+def _small(search: Search) -> list[str]:
     """Return what the figures are about."""
     return [
         f"{search.simulations:,} simulations of {len(search.found)} candidates; {search.wall_s:.1f} s, "
@@ -137,11 +180,11 @@ def frontier_plot(search: Search) -> Plot:
 
 # --- replanning -------------------------------------------------------------------------------------------------------
 
-STEP_COLUMNS = ("from", "drift", "fleet", "loads", "delayed", "kept before", "req/s", "prompt", "output")
+_STEP_COLUMNS = ("from", "drift", "fleet", "loads", "delayed", "kept before", "req/s", "prompt", "output")
 
 
-def step_rows(found: Replan) -> list[tuple[str, ...]]:
-    """Return the steps of a trace as rows of `STEP_COLUMNS`."""
+def _step_rows(found: Replan) -> list[tuple[str, ...]]:
+    """Return the steps of a trace as rows of a table."""
     made: list[tuple[str, ...]] = []
     for step in found.steps:
         drift = ", ".join(step.changed) or "first"
@@ -162,7 +205,7 @@ def step_rows(found: Replan) -> list[tuple[str, ...]]:
     return made
 
 
-def replan_lines(found: Replan) -> list[str]:
+def _replan_lines(found: Replan) -> list[str]:
     """Return the answer in sentences."""
     changes = found.changes
     delayed = sum(step.delayed for step in found.changes)
@@ -175,10 +218,9 @@ def replan_lines(found: Replan) -> list[str]:
     ]
 
 
-REPLAN_SMALL = (
+_REPLAN_SMALL = (
     "A step is planned on the window that has just ended, and begins at its end. loads: new workers load their "
     "weights, at the same time; a change of roles loads nothing. delayed: requests that arrive meanwhile and miss a "
     "target under the fleet of before. kept before: the share of the window's requests that kept all targets under "
     "that fleet.",
 )
-"""What the figures of steps are about."""

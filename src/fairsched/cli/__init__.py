@@ -22,8 +22,8 @@ INTERRUPTED = 130
 """Exit status after an interrupt from the keyboard."""
 COMMANDS = {
     "compare": ("compare", "run policies over a workload and compare them"),
-    "policies": ("policies", "list policies, routers and their parameters"),
-    "trace": ("trace", "look at a trace or a generated workload, or save one"),
+    "policies": ("inputs", "list policies, routers and their parameters"),
+    "trace": ("inputs", "look at a trace or a generated workload, or save one"),
     "replay": ("logs", "rebuild every state of a logged run, or run a counterexample again, and compare"),
     "explain": ("logs", "why a request of a logged run waited"),
     "verify": ("verify", "prove the bounds of policies, for your configuration"),

@@ -3,7 +3,6 @@
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
 from fairsched.cli.arguments import NS, TIME, add_workload_arguments, names, number, positive_int, span_ns, workload_of
@@ -15,33 +14,23 @@ from fairsched.engines.capacity.search import (
     OBJECTIVES,
     Candidate,
     Question,
-    Search,
+    Sheet,
     Space,
     fleet_of,
     replan,
+    replan_sheet,
     search_fleets,
-)
-from fairsched.engines.capacity.search.pages import (
-    COLUMNS,
-    REPLAN_SMALL,
-    STEP_COLUMNS,
-    frontier_plot,
-    lines,
-    replan_lines,
-    rows,
-    shown,
-    small,
-    step_rows,
+    search_sheet,
 )
 from fairsched.engines.simulation import latency_model
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Workload
 
 DEFAULT_MODEL = "opt-13b-a100"
-Shown = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""Names of columns, and rows."""
 SHOWN = 12
-"""Candidates in the table; the report and the figures have all."""
+"""Rows of the table; the report and the figures have all."""
+_TEXTS = ("fleet", "policy", "router", "", "drift")
+"""Columns of words."""
 _TARGET = re.compile(r"[pP](?P<percent>\d+):(?P<limits>.+)")
 
 
@@ -245,16 +234,8 @@ def run_search(arguments: Namespace) -> int:
             journal=arguments.journal,
             progress=progress,
         )
-    console = terminal()
-    _print(lines(found))
-    columns, best = shown(found, console.width, SHOWN)
-    _table(columns, best)
-    if len(found.found) > len(best):
-        _print([f"{len(found.found) - len(best)} more candidates are in --json and --report."])
-    print_small(console, small(found))
+    _show(search_sheet(found), arguments.report)
     write_figures(arguments.json, found.to_dict())
-    if arguments.report is not None:
-        _write_report(arguments.report, "Search for a fleet", lines(found), (COLUMNS, rows(found)), small(found), found)
     if not found.complete:
         print(f"Interrupted: {len(found.found)} of {found.candidates} candidates were tried.", file=sys.stderr)
         return 130
@@ -277,51 +258,37 @@ def _run_replan(
             ray=arguments.ray,
             progress=progress,
         )
-    console = terminal()
-    _print(replan_lines(found))
-    count = 5 if console.width < 80 else 6 if console.width < 130 else len(STEP_COLUMNS)
-    _table(STEP_COLUMNS[:count], [row[:count] for row in step_rows(found)])
-    print_small(console, [*REPLAN_SMALL, *workload.notes])
+    _show(replan_sheet(found), arguments.report)
     write_figures(arguments.json, found.to_dict())
-    if arguments.report is not None:
-        _write_report(
-            arguments.report,
-            "When the fleet changes",
-            replan_lines(found),
-            (STEP_COLUMNS, step_rows(found)),
-            REPLAN_SMALL,
-        )
     return 0
 
 
-def _print(said: list[str]) -> None:
-    for line in said:
-        terminal().print(line, highlight=False, markup=False)
-
-
-def _table(columns: Sequence[str], listed: Sequence[Sequence[str]]) -> None:
+def _show(sheet: Sheet, report: Path | None) -> None:
+    console = terminal()
+    for line in sheet.lines:
+        console.print(line, highlight=False, markup=False)
+    columns, rows = sheet.fitting(console.width)
     table = plain_table()
     for name in columns:
-        text = name in ("fleet", "policy", "router", "", "drift")
+        text = name in _TEXTS
         table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
-    for row in listed:
+    for row in rows[:SHOWN]:
         table.add_row(*row)
-    terminal().print(table)
+    console.print(table)
+    if len(sheet.rows) > len(rows[:SHOWN]):
+        more = len(sheet.rows) - len(rows[:SHOWN])
+        console.print(f"{more} more rows are in --json and --report.", highlight=False)
+    print_small(console, list(sheet.small))
+    if report is not None:
+        from fairsched.engines.analysis.report import write_sheet
 
-
-def _write_report(
-    folder: Path, title: str, said: Sequence[str], table: Shown, footnotes: Sequence[str], found: Search | None = None
-) -> None:
-    from fairsched.engines.analysis.report import write_sheet
-
-    columns, every = table
-    path = write_sheet(
-        folder,
-        title=title,
-        command=command_line(),
-        lines=said,
-        tables=[("Steps" if found is None else "Everything that was tried", columns, every)],
-        plots=[] if found is None else [frontier_plot(found)],
-        small=footnotes,
-    )
-    print(f"Report: {path}")
+        path = write_sheet(
+            report,
+            title=sheet.title,
+            command=command_line(),
+            lines=sheet.lines,
+            tables=[(sheet.heading, sheet.columns, sheet.rows)],
+            plots=sheet.draw(),
+            small=sheet.small,
+        )
+        print(f"Report: {path}")
