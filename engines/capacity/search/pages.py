@@ -163,8 +163,8 @@ def frontier_plot(search: Search) -> Plot:
             if points:
                 label = "phases on workers of their own" if split else "both phases on each worker"
                 axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=30, label=label, zorder=2)
-        point_labels(axes, [(*point(found), found.candidate.fleet.text) for found in search.frontier])
-        axes.margins(0.3, 0.15)
+        point_labels(axes, [(*point(found), _label(found)) for found in search.frontier])
+        axes.margins(0.2, 0.15)
         axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
         figure.legend(loc="outside upper left", ncols=2, fontsize=9)
 
@@ -172,10 +172,15 @@ def frontier_plot(search: Search) -> Plot:
         "search",
         "Goodput against what a fleet takes",
         "Each point is a fleet with what runs on it: the highest rate that keeps all targets. The grey line joins "
-        "those than which none has a higher rate for less.",
+        "those than which none has a higher rate for less; the table names the workers.",
         (WIDTH, 4.2),
         picture,
     )
+
+
+def _label(found: Found) -> str:
+    """Workers by phase, in the order of the pools: 3 prefill + 1 decode."""
+    return " + ".join(f"{pool.workers} {pool.role}" for pool in found.candidate.fleet.pools)
 
 
 # --- replanning -------------------------------------------------------------------------------------------------------
