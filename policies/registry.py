@@ -33,7 +33,7 @@ ROUTERS: dict[str, AnyRouter] = {
         *(routers.E2(), routers.E2Printed(), routers.LongestPrefixRouter(), routers.OraclePartition()),
         *(routers.D2LPM(), routers.D2LPMPrinted(), routers.Stealing()),
         *(routers.DistServe(), routers.DistServeReleased(), routers.SplitJSQ(), routers.SplitP2C()),
-        routers.SplitD2LPM(),
+        *(routers.SplitD2LPM(), routers.TetriInfer(), routers.TetriInferPrinted()),
     )
 }
 """Routers by name, with their defaults."""

@@ -129,7 +129,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         batching, waits = self.batching, bool(state.queue.entries)
-        optimistic = batching.reserve == "optimistic"
+        optimistic = batching.grows
         if not waits and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
         batch = opened(self, state, view)
@@ -153,7 +153,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def _free(self, view: WorkerView, batch: Batch) -> int:
         """KV that is free beside what is withheld and what this step's output takes; negative if that does not fit."""
         free = view.kv_free_tokens - self.batching.withheld(view.kv_capacity_tokens)
-        if self.batching.reserve == "static":
+        if not self.batching.grows:
             return free
         chunks = batch.chunks + chunks_of(batch.postponed, batch.tokens)[0]
         prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in chunks)

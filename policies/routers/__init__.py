@@ -32,6 +32,8 @@ from fairsched.policies.routers.phases import (
     SplitJSQ,
     SplitP2C,
     SplitPhases,
+    TetriInfer,
+    TetriInferPrinted,
 )
 from fairsched.policies.routers.prefix_based import LongestPrefixRouter, OraclePartition
 from fairsched.policies.routers.sal import (
@@ -62,5 +64,5 @@ __all__ = [
     "DistServeReleased", "DrawState", "E2Printed", "Estimate", "Freeness", "JoinShortestQueue", "Llumnix",
     "LongestPrefixRouter", "NoRouterState", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo", "Random",
     "RoundRobin", "SALPrinted", "SALState", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Stealing",
-    "TurnState"
+    "TetriInfer", "TetriInferPrinted", "TurnState"
 ]  # fmt: skip

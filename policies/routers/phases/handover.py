@@ -31,7 +31,7 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
     """A request from its dispatch until it has arrived where it decodes.
 
     With its first token it is staged at `source` since `since_ns`, and then has `generated_tokens`.  When it is sent to
-    `target`, it needs `owed_tokens` of memory there until they are reserved.
+    `target`, it needs `owed_tokens` of memory there until they are reserved.  An `early` one still computes its prompt.
     """
 
     request: Request
@@ -40,6 +40,7 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
     since_ns: int = 0
     target: int = NOWHERE
     owed_tokens: int = 0
+    early: bool = False
 
     @property
     def kv_tokens(self) -> int:
@@ -65,6 +66,21 @@ class Handovers(msgspec.Struct, frozen=True):
     def dispatched(self, request: Request) -> "Handovers":
         """With a request that goes to a worker for its prompt; one that was known begins again."""
         return _with(self.without(request.id), Handover(request))
+
+    def begun(self, request_id: int, worker: int, now_ns: int) -> "Handovers":
+        """With a request that may be sent while its prompt is computed: it is staged as if it had its first token.
+
+        Itself if the request is not known, or is further already.
+        """
+        handover = self.requests.get(request_id)
+        if handover is None or handover.source != NOWHERE:
+            return self
+        return _staged(self, replace(handover, source=worker, generated_tokens=1, since_ns=now_ns, early=True))
+
+    def postponed(self, request_id: int) -> "Handovers":
+        """With an early request as not to be sent before it has its first token."""
+        handover = self.requests[request_id]
+        return _with(_unstaged(self, request_id), Handover(handover.request))
 
     def sent(self, request_id: int, target: int, reserved_tokens: int) -> "Handovers":
         """With a staged request on its way to a target, where so many tokens are to be reserved beside its KV."""
@@ -101,8 +117,7 @@ class Handovers(msgspec.Struct, frozen=True):
                 handover = self.requests.get(event.request_id)
                 if handover is not None and handover.target == NOWHERE:
                     done, since_ns = event.generated_tokens, event.time_ns
-                    found = replace(handover, source=event.worker, generated_tokens=done, since_ns=since_ns)
-                    return _staged(self, found)
+                    return _staged(self, Handover(handover.request, event.worker, done, since_ns))
             case TransferStarted():
                 handover = self.requests.get(event.request_id)
                 if handover is not None and handover.target == event.target:

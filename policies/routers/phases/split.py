@@ -164,7 +164,7 @@ class SplitPhases(Router[AnyState]):
         handovers = state.handovers.observed(event)
         if prefill is state.prefill and decode is state.decode and handovers is state.handovers:
             return state
-        return PhasesState(prefill, decode, handovers, state.asks_ns)
+        return replace(state, prefill=prefill, decode=decode, handovers=handovers)
 
     def check(self, state: AnyState) -> None:
         self.prefill.check(state.prefill)

@@ -2,7 +2,19 @@
 
 import re
 
-from fairsched.reproduce import aladdin, batchllm, distserve, dlpm, larry, ours, preble, queueing, splitwise, vidur
+from fairsched.reproduce import (
+    aladdin,
+    batchllm,
+    distserve,
+    dlpm,
+    larry,
+    ours,
+    preble,
+    queueing,
+    splitwise,
+    tetriinfer,
+    vidur,
+)
 from fairsched.reproduce.row import PAPERS, Panel, Row
 
 _FILES = {
@@ -13,6 +25,7 @@ _FILES = {
     "batchllm": batchllm,
     "distserve": distserve,
     "splitwise": splitwise,
+    "tetriinfer": tetriinfer,
     "vidur": vidur,
     "queueing": queueing,
     "fairsched": ours,
