@@ -1,13 +1,56 @@
-"""Run rows: each seed of each row is a task of its own, on the cores of this machine or of a Ray cluster."""
+"""All rows and panels, from a file for each paper, and how rows are run.
 
+Each seed of each row is a task of its own, on the cores of this machine or of a Ray cluster.
+"""
+
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
 
 from fairsched.engines.tasks import run_tasks
-from fairsched.reproduce.row import Figures, Interval, Judged, Row, Verdict, verdict
-from fairsched.reproduce.rows import ROWS
+from fairsched.reproduce import (
+    aladdin,
+    batchllm,
+    distserve,
+    dlpm,
+    larry,
+    ours,
+    preble,
+    queueing,
+    splitwise,
+    tetriinfer,
+    vidur,
+)
+from fairsched.reproduce.row import PAPERS, Figures, Interval, Judged, Panel, Row, Verdict, verdict
+
+_FILES = {
+    "dlpm": dlpm,
+    "preble": preble,
+    "larry": larry,
+    "aladdin": aladdin,
+    "batchllm": batchllm,
+    "distserve": distserve,
+    "splitwise": splitwise,
+    "tetriinfer": tetriinfer,
+    "vidur": vidur,
+    "queueing": queueing,
+    "fairsched": ours,
+}
+
+
+def _place(row: Row) -> tuple[int, int, str]:
+    """By paper in the order of the page, then by number: ids are numbers, some with letters."""
+    number, letter = re.fullmatch(r"(\d+)([a-z]*)", row.id).groups()  # type: ignore[union-attr]
+    return list(PAPERS).index(row.paper), int(number), letter
+
+
+_FOUND = (each for file in _FILES.values() for each in vars(file).values() if isinstance(each, Row))
+ROWS: dict[str, Row] = {row.id: row for row in sorted(_FOUND, key=_place)}
+"""By id, paper by paper."""
+PANELS: dict[str, tuple[Panel, ...]] = {name: file.PANELS for name, file in _FILES.items()}
+"""All figures and tables of each paper's evaluation, by the paper's key."""
 
 Progress = Callable[[Row, int, int], None]
 """Called with a row of which a seed has just ended, how many tasks have ended, and how many there are."""
