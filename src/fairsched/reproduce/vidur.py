@@ -131,8 +131,9 @@ Capacities = Mapping[tuple[str, str], Mapping[int, float]]
     note="lengths are exponential around the published means, prompts and outputs each cut to half of 4,096 tokens or "
     "what the other leaves, since the traces are not there; the coefficients are of Llama 2 and Llama 3 70B, whose "
     "weights and KV are of the same size; where the step lies depends on the coefficients, and less than two steps of "
-    "the grid of rates (1.25) is none",
-    seconds=60,
+    "the grid of rates (1.25) is none: the largest is as long as that, and as long where prompts cost nothing, so "
+    "that batches which only decode cross a target as well, and the cause is not confirmed",
+    seconds=70,
     axes=("target for times between tokens, ms", "dollars for a million requests"),
 )
 def wrong_trace(on: Platform, seed: int) -> Figures:
