@@ -104,9 +104,11 @@ class AladdinSplit(Aladdin):
             target = handover.source if batch is None else self._decodes(batch, held, now_ns - handover.since_ns)
             if target is None:
                 continue
-            state = self.tracker.joins(state, request_id, target, self.tracker.member(held, now_ns))
             # Outputs are reserved by the batching rule when the request is admitted there, as Aladdin's are elsewhere.
             state = replace(state, handovers=state.handovers.sent(request_id, target, 0))
+            joined = self.tracker.joins(state, request_id, target, self.tracker.member(held, now_ns))
+            assert isinstance(joined, AladdinSplitState)
+            state = joined
             migrations.append(Migration(request_id, handover.source, target, with_kv=True))
         return tuple(migrations), state
 

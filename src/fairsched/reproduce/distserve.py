@@ -19,7 +19,6 @@ from fairsched.engines.workloads.sampling import lengths
 from fairsched.model.events import Event, Finished, Prefilled
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import Role
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 from fairsched.policies.batching import EagerPrefill
 from fairsched.policies.catalog import FCFS, DistServeLocal
@@ -178,9 +177,8 @@ def _joint(model: LatencyModel, workers: int = 1) -> Fleet:
 
 def _split(model: LatencyModel, prefill: int, decode: int, kv_bytes: int = KV_13B) -> Fleet:
     """DistServe with so many workers of each role, and L_m of their latency model."""
-    roles: tuple[Role, ...] = ("prefill",) * prefill + ("decode",) * decode
     local = DistServeLocal(batching=EagerPrefill(max_batched_tokens=saturating_prompt(model)))
-    workers = tuple(WorkerSpec(model, role=role) for role in roles)
+    workers = (WorkerSpec(model, role="prefill"),) * prefill + (WorkerSpec(model, role="decode"),) * decode
     return Fleet(workers, local, DistServe(), KvLink(kv_bytes, NVLINK_BYTES_PER_S))
 
 
@@ -348,7 +346,7 @@ def _opt_66b(on: Platform) -> LatencyModel:
 
     def grown(constants: Sequence[int]) -> int:
         shared, own = np.polyfit([1 / (model.gpus or 1) for model in models], constants, 1)
-        return round(own + _WEIGHTS * shared / gpus)
+        return round(float(own + _WEIGHTS * shared / gpus))
 
     four = models[-1]
     decode = DecodePiece(

@@ -109,7 +109,8 @@ def test_prompts_go_to_workers_that_compute_them(
 @given(count=st.integers(1, 12), workers=st.integers(1, 4))
 def test_the_requests_of_one_batch_spread(router: SplitPhases, count: int, workers: int) -> None:
     """Requests that are staged together go to equal decode workers in equal numbers, up to one, and in their order."""
-    moves, _ = decided(router, staged(router, count), view("prefill", *["decode"] * workers))
+    decoding: list[Role] = ["decode"]
+    moves, _ = decided(router, staged(router, count), view("prefill", *decoding * workers))
     assert [move.request_id for move in moves] == list(range(count))
     at = Counter(move.target for move in moves)
     assert max(at.values()) - min([at[i + 1] for i in range(workers)]) <= 1
@@ -168,8 +169,8 @@ def test_states_of_routers_with_routers_inside_are_kept() -> None:
 
 def fleet(prefill: int, decode: int, capacity: int = 4_000) -> list[WorkerSpec]:
     """Workers of both roles."""
-    roles: list[Role] = ["prefill"] * prefill + ["decode"] * decode
-    return [WorkerSpec(MODEL, capacity, role=role) for role in roles]
+    computing = [WorkerSpec(MODEL, capacity, role="prefill")] * prefill
+    return computing + [WorkerSpec(MODEL, capacity, role="decode")] * decode
 
 
 def work(drawn: list[tuple[int, int, int]]) -> Workload:
@@ -289,7 +290,8 @@ def test_the_released_workers_refuse_what_they_would_never_compute() -> None:
 
 def test_the_released_rule_accepts_kv_while_little_waits_and_it_fits() -> None:
     """Below 5 % of the memory may wait, and the KV must fit now; otherwise all that is staged waits."""
-    router, roles = DistServeReleased(), ("prefill", "decode")
+    roles: tuple[Role, ...] = ("prefill", "decode")
+    router = DistServeReleased()
     state = staged(router, 3)
     for seen, sent in (
         (view(*roles, waiting_tokens=49, free=10_000), 3),
