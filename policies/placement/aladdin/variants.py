@@ -13,7 +13,7 @@ from typing import ClassVar
 import attrs
 from msgspec.structs import replace
 
-from fairsched.model.events import Event, TransferFailed
+from fairsched.model.events import Event
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
@@ -52,8 +52,10 @@ class AladdinSplit(Aladdin):
         handovers = state.handovers.observed(event)
         if handovers is state.handovers:
             return after
-        if isinstance(event, TransferFailed):
-            after = self.tracker.without(after, event.request_id)
+        if handovers.staged is not state.handovers.staged:
+            # What was sent and is staged again is believed nowhere.
+            for request_id in handovers.staged:
+                after = self.tracker.without(after, request_id)
         return replace(after, handovers=handovers)
 
     def check(self, state: AladdinState) -> None:

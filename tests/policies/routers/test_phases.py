@@ -22,6 +22,7 @@ from fairsched.model.events import (
     Rejected,
     TransferFailed,
     TransferStarted,
+    WorkerDraining,
     WorkerLeft,
 )
 from fairsched.model.latency import PRESETS
@@ -153,6 +154,19 @@ def test_what_failed_is_sent_again(router: SplitPhases) -> None:
     assert decided(router, lost, seen)[0] == []
     there = router.observe(state, Arrived(3, move.target, request(0), 1, 10))
     assert not there.handovers.requests
+
+
+@pytest.mark.parametrize("router", SPLIT, ids=NAMES)
+def test_what_waits_for_a_worker_that_drains_is_sent_elsewhere(router: SplitPhases) -> None:
+    """A worker that drains keeps what it has reserved memory for, and gets nothing else."""
+    seen = view("prefill", "decode", "decode")
+    (move,), state = decided(router, staged(router, 1), seen)
+    draining = router.observe(state, WorkerDraining(2, move.target))
+    others = tuple(load for load in seen.workers if load.worker != move.target)
+    (again,), _ = decided(router, draining, replace(seen, workers=others))
+    assert again.target not in (move.target, 0)
+    reserved = router.observe(state, TransferStarted(2, 0, 0, 0, move.target, 10, 14))
+    assert decided(router, router.observe(reserved, WorkerDraining(3, move.target)), seen)[0] == []
 
 
 def test_states_of_routers_with_routers_inside_are_kept() -> None:
