@@ -28,7 +28,7 @@ from fairsched.model.latency import PRESETS
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Prompt, Request, Workload
 from fairsched.model.view import ClusterView, Role
-from fairsched.policies.base import Router
+from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.batching import Chunked, EagerPrefill, Reserve
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import ComposedPolicy
@@ -231,7 +231,11 @@ PER_WORKER = 32
 )
 def decode_choice(on: Platform, seed: int) -> Figures:
     """Total time to decode by router and workers."""
-    routers = {"power of two": HeavyLight(seed=seed), "random": Random(seed=seed), "imbalance": Imbalanced(seed)}
+    routers: dict[str, AnyRouter] = {
+        "power of two": HeavyLight(seed=seed),
+        "random": Random(seed=seed),
+        "imbalance": Imbalanced(seed),
+    }
     times: dict[str, dict[float, float]] = {name: {} for name in routers}
     for count in COUNTS:
         work = _at_once(seed, PER_WORKER * count)
@@ -286,10 +290,10 @@ STEADY = 2_048
 )
 def mixed_batch(on: Platform, seed: int) -> Figures:
     """Throughput and time per token of a full batch."""
-    found = {}
+    found: Figures = {}
     for name, read in (("", True), ("flat ", False)):
         light, half = (_full_batch(on, seed, mixed, read) for mixed in (False, True))
-        found |= {f"{name}throughput": 1 - half / light, f"{name}latency": light / half - 1}
+        found = {**found, f"{name}throughput": 1 - half / light, f"{name}latency": light / half - 1}
     return found
 
 
@@ -386,7 +390,7 @@ def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: P
 )
 def reserved_decodes(on: Platform, seed: int) -> Figures:
     """What each rule saves of the latency of greedy admission; of ours too, which are not judged."""
-    work, found = _at_once(seed, MANY), {}
+    work, found = _at_once(seed, MANY), dict[str, float]()
     rules, kv = _RULES | _OURS, on.kv_capacity_tokens
     for name, predictor, tokens in (
         ("true lengths", Oracle(), kv),
