@@ -40,6 +40,7 @@ class AladdinSplit(Aladdin):
 
     name: ClassVar[str] = "aladdin-split"
     state_type: ClassVar[type[AladdinState]] = AladdinSplitState
+    splits_phases: ClassVar[bool] = True
     theorems: ClassVar[tuple[Theorem, ...]] = ()
 
     heartbeat_us: int = attrs.field(default=10_000, validator=positive)

@@ -64,6 +64,7 @@ class SplitPhases(Router[AnyState]):
 
     name: ClassVar[str] = "split-phases"
     state_type: ClassVar[Any] = PhasesState
+    splits_phases: ClassVar[bool] = True
 
     prefill: AnyRouter = attrs.field(factory=JoinShortestQueue, metadata={"text": False})
     """The router of requests that come, among workers that compute prompts."""
