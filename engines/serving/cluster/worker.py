@@ -119,6 +119,12 @@ class WorkerBrokenError(RuntimeError):
     """A worker whose executor failed, and of which no other can be made."""
 
 
+encode = msgspec.msgpack.Encoder().encode
+"""Commands or a report as bytes, for workers in other processes."""
+commands_from = msgspec.msgpack.Decoder(list[Command]).decode
+report_from = msgspec.msgpack.Decoder(Report).decode
+
+
 class Worker(Protocol):
     """A worker as a cluster knows it.  Calls are served one after the other, in order."""
 
