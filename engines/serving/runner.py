@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from fairsched.engines.serving.answers import Answer
-from fairsched.engines.serving.executor import Executor, ExecutorError, Sampling, execute
+from fairsched.engines.serving.executor import Executor, ExecutorError, MovesKV, Sampling, execute
 from fairsched.model.events import Arrived, Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.worker import WorkerState
@@ -28,11 +28,28 @@ class Runner:
         """Whether there is no executor and will be none."""
         return self._executor is None
 
+    @property
+    def moves_kv(self) -> bool:
+        """Whether the executor gives and takes the KV of requests."""
+        return isinstance(self._executor, MovesKV)
+
     def submit(
-        self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
+        self,
+        request_id: int,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        generated: Sequence[int] = (),
+        kv: bytes = b"",
     ) -> None:
-        """A request's tokens; raises `ValueError` for tokens that are none."""
+        """A request's tokens, and the KV that came with it; raises `ValueError` for tokens that are none, and for what
+        cannot be its KV."""
         self._call(lambda executor: executor.submit(request_id, prompt_ids, sampling, generated), ValueError)
+        if kv:
+            self._call(lambda executor: _moving(executor).import_kv(request_id, kv), ValueError)
+
+    def export(self, request_id: int) -> bytes | None:
+        """Return a copy of a request's KV; None if it failed, now or before."""
+        return self._call(lambda executor: _moving(executor).export_kv(request_id))
 
     def follow(self, events: list[Event]) -> None:
         """What happened."""
@@ -91,3 +108,9 @@ class Runner:
         if self._executor is not None:
             self._executor.close()
         self._executor, self._make, self.failure = None, None, ExecutorError("the engine was closed")
+
+
+def _moving(executor: Executor) -> MovesKV:
+    if not isinstance(executor, MovesKV):
+        raise ExecutorError(f"{type(executor).__name__} does not give or take the KV of requests")
+    return executor
