@@ -71,7 +71,10 @@ class MovesKV(Protocol):
     """
 
     def export_kv(self, request_id: int) -> bytes:
-        """Return the KV of a running request: of all tokens that are computed.  Raises `ValueError` for another one."""
+        """Return the KV of a running request, of all tokens that are computed, or what came with a waiting one.
+
+        Raises `ValueError` for a request that has none.
+        """
 
     def import_kv(self, request_id: int, kv: bytes) -> None:
         """Take over KV from an `export_kv`, after the request's `submit` and before its `Arrived`.

@@ -164,7 +164,10 @@ class TorchExecutor:
 
     def export_kv(self, request_id: int) -> bytes:
         """See `engines.serving.executor.MovesKV`."""
-        seat = self.sequences[request_id].seat
+        sequence = self.sequences[request_id]
+        seat = sequence.seat
+        if seat == WAITS and sequence.kv:
+            return sequence.kv
         if seat == WAITS:
             raise ValueError(f"request {request_id}: it does not run, and has no KV here")
         return self.cache.export(self.seats.slots(seat))

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 from msgspec.structs import replace
@@ -50,6 +50,31 @@ class WorkerStatus:
     load: WorkerLoad
     interventions: Mapping[str, int]
     set_aside: str | None
+
+
+def split_roles(ratio: str) -> tuple[Role, ...]:
+    """Return the roles of a split cluster: "2:1" is two workers that prefill and one that decodes.
+
+    Raises `ValueError` for what is no ratio of two numbers of at least 1.
+    """
+    numbers = ratio.split(":")
+    if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):
+        raise ValueError(f"a split is PREFILL:DECODE, two numbers of workers from 1 on such as 1:1, not {ratio!r}")
+    prefill, decode = map(int, numbers)
+    return ("prefill",) * prefill + ("decode",) * decode
+
+
+def check_roles(roles: Sequence[Role], workers: int, workers_max: int) -> None:
+    """Raise `ValueError` unless the first `workers` of these roles can serve a request from its prompt to its end."""
+    if len(roles) > workers_max:
+        raise ValueError(f"{len(roles)} roles for at most {workers_max} workers")
+    for role in roles:
+        if role not in get_args(Role):
+            raise ValueError(f"a worker's role is {', '.join(get_args(Role))}, not {role!r}")
+    first = {*roles[:workers], *(("both",) if workers > len(roles) else ())}
+    for phase in ("prefill", "decode"):
+        if not first & {"both", phase}:
+            raise ValueError(f"no worker is there to {phase}: the {workers} first workers' roles are {', '.join(roles)}")
 
 
 @attrs.define(eq=False)

@@ -16,7 +16,7 @@ from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Arrived, Migrated
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import arrive, depart, generated, kv_tokens
+from fairsched.model.worker import NoRoomError, generated, kv_tokens, receive, reserve, sent, stage
 from tests.engines.torch.test_executor import check_answers
 from tests.support.torch.scenarios import CAPACITY, MODEL, Drive, World, executor_for, worlds
 
@@ -37,11 +37,17 @@ class Pair:
         here, there = self.drives[source], self.drives[1 - source]
         waiting, call = here.worker.running[request_id].waiting, here.world.calls[request_id]
         done, tokens = generated(here.worker, request_id), kv_tokens(here.worker, request_id)
+        try:
+            there.worker = reserve(there.worker, request_id, tokens)
+        except NoRoomError:
+            return
         kv = here.executor.export_kv(request_id)
-        here.moved(depart(here.worker, request_id, here.now_ns))
+        here.moved(stage(here.worker, request_id, here.now_ns))
         there.executor.submit(request_id, call.ids, call.sampling, here.answers[request_id])
         there.executor.import_kv(request_id, kv)
-        there.moved(arrive(there.worker, waiting.request, waiting.output_tokens, there.now_ns, done, tokens))
+        coming = (waiting.request, waiting.output_tokens, there.now_ns, done, tokens)
+        there.moved(receive(there.worker, *coming))
+        here.worker = sent(here.worker, request_id)
         self.moved["decoding" if done else "prefilling" if tokens else "with nothing"] += 1
 
     def run(self, rng: Random) -> None:
