@@ -31,6 +31,7 @@ from fairsched.model.events import (
     Migrated,
     Preempted,
     Rejected,
+    Settled,
 )
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt
@@ -107,7 +108,7 @@ class TorchExecutor:
         self.sequences[request_id] = _Sequence(request_id, ids, sampling, list(generated))
 
     def follow(self, events: Sequence[Event]) -> None:
-        came: list[Admitted] = []
+        came: dict[int, int] = {}
         for event in events:
             match event:
                 case Arrived():
@@ -115,7 +116,9 @@ class TorchExecutor:
                 case Admitted():
                     self._admitted(self.sequences[event.request_id])
                     if self.sequences[event.request_id].kv:
-                        came.append(event)
+                        came[event.request_id] = event.extend_tokens
+                case Settled() if event.request_id in came:
+                    came[event.request_id] = event.extend_tokens
                 case Cached():
                     self._cached(event)
                 case Evicted():
@@ -127,8 +130,8 @@ class TorchExecutor:
                 case _:
                     pass
         # After the evictions, which make room for it.
-        for admitted in came:
-            self._restore(self.sequences[admitted.request_id], admitted.extend_tokens)
+        for request_id, extend_tokens in came.items():
+            self._restore(self.sequences[request_id], extend_tokens)
 
     def _arrived(self, event: Arrived) -> None:
         request, sequence = event.request, self.sequences[event.request.id]

@@ -16,7 +16,7 @@ from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Arrived, Migrated
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import NoRoomError, generated, kv_tokens, receive, reserve, sent, stage
+from fairsched.model.worker import NoRoomError, drop_landed, generated, kv_tokens, receive, reserve, sent, stage
 from tests.engines.torch.test_executor import check_answers
 from tests.support.torch.scenarios import CAPACITY, MODEL, Drive, World, executor_for, worlds
 
@@ -50,12 +50,21 @@ class Pair:
         here.worker = sent(here.worker, request_id)
         self.moved["decoding" if done else "prefilling" if tokens else "with nothing"] += 1
 
+    def make_room(self) -> None:
+        """Where KV that came keeps an idle worker from admitting any request, some of it is dropped, as engines do."""
+        for drive in self.drives:
+            landed = drive.worker.transit.landed
+            if landed and not drive.worker.in_flight:
+                drive.worker = drop_landed(drive.worker, max(landed))
+                self.moved["dropped"] += 1
+
     def run(self, rng: Random) -> None:
         """Serve everything; before a step each running request moves with a chance of one in four."""
         for _ in self.drives[0].run():
             other = self.drives[1]
             other.callers(leave_only=True)
             other.step()
+            self.make_room()
             for source, drive in enumerate(self.drives):
                 for request_id in sorted(drive.worker.in_flight):
                     if rng.random() < 0.25:
@@ -63,6 +72,7 @@ class Pair:
         while self.drives[1].worker.queue or self.drives[1].worker.in_flight:
             self.drives[1].callers(leave_only=True)
             self.drives[1].step()
+            self.make_room()
 
 
 def test_tokens_do_not_change_with_the_worker() -> None:
@@ -74,7 +84,7 @@ def test_tokens_do_not_change_with_the_worker() -> None:
     seen: Counter[str] = Counter()
 
     @given(worlds(), st.integers(0, 1 << 32))
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     def check(world: World, seed: int) -> None:
         pair = Pair(world)
         pair.run(Random(seed))
