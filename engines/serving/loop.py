@@ -356,17 +356,20 @@ class Engine:
         return self._did or self._make_way()
 
     def _make_room(self) -> None:
-        """Reserve memory for KV to come, in order, where there is room now."""
+        """Reserve memory for KV to come, in order, where there is room now, and leave some for the one that runs."""
         state = self.exchange.serve(self.state)
         if state is not self.state:
             self.state, self._leap = state, 0
+        if self.state.in_flight:
+            while self._make_way():
+                pass
 
     def _make_way(self) -> bool:
         """Where nothing could be done, drop KV that came and keeps all others out; whether there was any."""
         state = self.exchange.make_room(self.state)
         if state is None:
             return False
-        self.state = state
+        self.state, self._leap = state, 0
         return True
 
     def _decide(self) -> None:

@@ -23,10 +23,11 @@ class SplitState(msgspec.Struct, frozen=True):
 @attrs.frozen
 class SplitRouter(Router[SplitState]):
     """`odd` lets every third migration be one of the unusual kinds: without KV, back to its source, to a worker that
-    is not there, or not at all."""
+    is not there, or not at all.  No target is named for requests in `holds`."""
 
     reserved_output_tokens: int = 0
     odd: bool = False
+    holds: set[int] = attrs.field(factory=set)
     name = "split-for-tests"
     state_type = SplitState
 
@@ -58,7 +59,7 @@ class SplitRouter(Router[SplitState]):
             tries = state.tries.get(request_id, 0)
             target: Any = able[(request_id + tries) % len(able)]
             kind = (request_id + tries) % 12 if self.odd else 0
-            if kind == 9:
+            if kind == 9 or request_id in self.holds:
                 continue
             target = {3: source, 6: 99}.get(kind, target)
             migrations.append(Migration(request_id, source, target, kind != 8, self.reserved_output_tokens))

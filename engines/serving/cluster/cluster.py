@@ -326,6 +326,7 @@ class Cluster:
                 member.outbox.append(Free(event.request_id))
             self._cancelled(call)
         elif event.kv_tokens:
+            member.deaths = 0
             self._transfers.stage(member, call, event.kv_tokens)
         else:
             call.plan = None

@@ -90,7 +90,7 @@ SEEN: Counter[str] = Counter()
     st.sampled_from([1, 2, 7]),
     st.integers(1, 2),
 )
-@settings(max_examples=250)
+@settings(max_examples=120)
 def _worlds(
     policy: ComposedPolicy,
     bursts: list[tuple[list[Any], int]],
@@ -136,6 +136,9 @@ def _worlds(
     for state in cluster.policy_states:
         policy.check(state)
     gate_passed(policy, ends.events)
+    for worker in start.started:
+        for cause, count in worker.host.engine.guard.interventions.items():
+            watch.seen[f"guard: {cause}"] += count
     watch.seen["landed"] += cluster.transfers.landed
     watch.seen["failed"] += cluster.transfers.failed
     watch.seen["stranded"] += cluster.transfers.stranded

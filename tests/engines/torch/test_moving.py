@@ -37,8 +37,9 @@ class Pair:
         here, there = self.drives[source], self.drives[1 - source]
         waiting, call = here.worker.running[request_id].waiting, here.world.calls[request_id]
         done, tokens = generated(here.worker, request_id), kv_tokens(here.worker, request_id)
+        left = waiting.request.max_output_tokens - done
         try:
-            there.worker = reserve(there.worker, request_id, tokens)
+            there.worker = reserve(there.worker, request_id, tokens + left)
         except NoRoomError:
             return
         kv = here.executor.export_kv(request_id)
@@ -51,11 +52,13 @@ class Pair:
         self.moved["decoding" if done else "prefilling" if tokens else "with nothing"] += 1
 
     def make_room(self) -> None:
-        """Where KV that came keeps an idle worker from admitting any request, some of it is dropped, as engines do."""
+        """Where KV that came keeps the others from going on, some of it is dropped, as engines do."""
         for drive in self.drives:
-            landed = drive.worker.transit.landed
-            if landed and not drive.worker.in_flight:
-                drive.worker = drop_landed(drive.worker, max(landed))
+            worker = drive.worker
+            while landed := worker.transit.landed:
+                if len(worker.in_flight) > 1 or (worker.in_flight and worker.growing <= worker.free):
+                    break
+                drive.worker = worker = drop_landed(worker, max(landed))
                 self.moved["dropped"] += 1
 
     def run(self, rng: Random) -> None:
