@@ -4,16 +4,20 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.serving import Recipe
+from prometheus_client import CollectorRegistry, generate_latest
+
+from fairsched.engines.serving import Answer, BlockKeys, ClusterMetrics, Recipe, Sampling
 from fairsched.engines.serving.cluster.cluster import Cluster, NoWorkerError
-from fairsched.engines.serving.cluster.member import Member, Timeouts, split_roles
+from fairsched.engines.serving.cluster.member import Member, split_roles
 from fairsched.engines.serving.cluster.worker import Pace
-from fairsched.model.events import Admitted, Arrived, Event, Migrated, TransferFailed, TransferStarted
+from fairsched.engines.torch import SIZES, Llama
+from fairsched.engines.torch.executor import TorchExecutor
+from fairsched.model.events import Admitted, Arrived, Event, Finished, Migrated, TransferFailed, TransferStarted
 from fairsched.model.serialization import digest
-from fairsched.model.view import Role
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, FCFS
 from fairsched.policies.gates import DeficitGate
@@ -33,7 +37,7 @@ def split(
 ) -> tuple[Cluster, FlakyWorkers]:
     """A split cluster whose workers die so."""
     start = FlakyWorkers(Recipe(policy, options.pop("executor", FakeExecutor), CAPACITY), deaths)
-    options = {"timeouts": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 1), "roles": split_roles(roles)} | options
+    options = {"timeouts": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 1), "roles": split_roles(roles) if roles else ()} | options
     router = options.pop("router", SplitRouter())
     return Cluster(policy, router, start, kv_capacity_tokens=CAPACITY, **options), start
 
@@ -184,3 +188,153 @@ def test_whatever_dies_in_whatever_state_requests_end_once_with_their_own_tokens
     wanted |= {"source goes, staged", "target goes, landed", "target goes, decoding", "landed", "failed", "stranded"}
     wanted |= {f"caller goes, {phase}" for phase in ("staged", "reserving", "sending", "landing")}
     assert {what: SEEN[what] for what in wanted if SEEN[what] < 3} == {}
+
+
+EXACT = Llama.random(SIZES["tiny"], dtype=torch.float64)
+
+
+def _torch() -> TorchExecutor:
+    """A model without rounding, so that no batch moves a token."""
+    return TorchExecutor(EXACT, CAPACITY, page_tokens=4, running_max=8)
+
+
+def _asked(cluster: Cluster) -> list[Answer]:
+    sampled = [Sampling(temperature=0.8 * (i % 2), top_k=20, seed=i) for i in range(6)]
+    return [cluster.ask("a", [*range(2, 14), 40 + i % 3, i], 8, sampling=each) for i, each in enumerate(sampled)]
+
+
+@pytest.mark.parametrize("deaths", [[], [Death(5, "untold"), Death(7, "deaf")], [None, Death(4, "untold")]], ids=str)
+def test_a_model_that_is_split_answers_as_one_worker_does(deaths: list[Death | None]) -> None:
+    """Greedy and sampled requests, whose prompts share prefixes, through two workers with a model, which die or not:
+    their tokens are those that one worker that does everything gives them, and KV has moved in whole tokens."""
+    options: dict[str, Any] = {"executor": _torch, "block_keys": BlockKeys(4)}
+    whole, _ = split(FCFS(), [], router=RoundRobin(), workers=1, roles="", **options)
+    expected = _asked(whole)
+    whole.run_until_idle()
+    cluster, start = split(FCFS(), deaths, **options)
+    cluster.step()
+    answers = _asked(cluster)
+    cluster.run_until_idle()
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
+    assert [len(answer.tokens) for answer in answers] == [8] * 6
+    assert cluster.deaths == sum(death is not None for death in deaths)
+    assert cluster.transfers.landed >= 3
+    config = EXACT.config
+    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * 8
+    assert cluster.transfers.bytes >= cluster.transfers.landed * 14 * token_bytes
+    assert cluster.transfers.bytes % token_bytes == 0
+    _check_memory(start, cluster)
+
+
+def test_a_split_that_cannot_serve_is_refused_in_one_line() -> None:
+    """No worker for a phase, more roles than workers, a role or a ratio that is none; what no worker can hold."""
+    with pytest.raises(ValueError, match="a split is PREFILL:DECODE, two numbers of workers from 1 on"):
+        split_roles("1:0")
+    with pytest.raises(ValueError, match="not '2'"):
+        split_roles("2")
+    assert split_roles("2:1") == ("prefill", "prefill", "decode")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"roles": ("prefill", "prefill")}, "no worker is there to decode: the 2 first workers' roles are"),
+        ({"roles": ("prefill", "decode"), "workers": 1, "workers_max": 2}, "no worker is there to decode"),
+        ({"roles": ("decode",), "workers": 1}, "no worker is there to prefill"),
+        ({"roles": ("prefill", "decode", "decode"), "workers": 2}, "3 roles for at most 2 workers"),
+        ({"roles": ("prefil", "decode")}, "a worker's role is both, prefill, decode, not 'prefil'"),
+    ]
+    for options, match in wrong:
+        with pytest.raises(ValueError, match=match):
+            Cluster(FCFS(), SplitRouter(), FlakyWorkers(Recipe(FCFS(), FakeExecutor, 40)), kv_capacity_tokens=40, **options)
+    cluster, _ = split(FCFS())
+    large = cluster.ask("a", [1] * CAPACITY, 1)
+    cluster.run_until_idle()
+    assert large.outcome == "rejected"
+    assert "request 0 needs 41 tokens, worker 0 holds 40 in all" in large.reason
+
+
+class Plain:
+    """An executor that neither gives nor takes KV."""
+
+    def __init__(self) -> None:
+        inner = FakeExecutor()
+        self.submit, self.follow, self.execute, self.close = inner.submit, inner.follow, inner.execute, inner.close
+
+
+def test_an_executor_that_gives_no_kv_away_says_so() -> None:
+    """A request that is to be prefilled only is rejected with the reason, and others are served."""
+    cluster, _ = split(FCFS(), executor=Plain)
+    answer = cluster.ask("a", [1, 2], 4)
+    cluster.run_until_idle()
+    assert (answer.outcome, answer.reason) == ("rejected", "the executor of worker 0 does not give KV away")
+
+
+def test_a_request_that_ends_with_its_first_token_is_not_sent() -> None:
+    """Be it by a stop token or by its length: it finishes where its prompt was computed."""
+    ends = Ends()
+    cluster, start = split(FCFS(), listeners=[ends])
+    cluster.step()
+    first = answer_of([1, 2], 1)[0]
+    stopped = cluster.ask("a", [1, 2], 9, sampling=Sampling(stop_tokens=frozenset([first])))
+    short = cluster.ask("a", [2, 2], 1)
+    cluster.run_until_idle()
+    assert (stopped.outcome, stopped.tokens) == ("finished", [first])
+    assert (short.outcome, short.tokens) == ("finished", answer_of([2, 2], 1))
+    assert {event.worker for event in ends.events if isinstance(event, Finished)} == {0}
+    assert cluster.transfers.started == 0
+    _check_memory(start, cluster)
+
+
+def test_memory_is_reserved_before_anything_is_sent_and_freed_after_it_arrived() -> None:
+    """The events of one request, in order, and the transfer's reservation at the target in between."""
+    ends = Ends()
+    cluster, start = split(FCFS(), listeners=[ends], router=SplitRouter(reserved_output_tokens=5))
+    cluster.step()
+    answer = cluster.ask("a", [1, 2, 3], 6)
+    source, target = (worker.host.engine for worker in start.alive)
+    held = []
+    while cluster.step():
+        out, into = source.state.transit.outgoing, target.state.transit
+        held.append((0 in out, into.incoming.get(0, 0), 0 in into.landed))
+        # Never at neither end, once it was staged and before it is admitted.
+        assert 0 in out or not (into.incoming or into.landed)
+    assert answer.tokens == answer_of([1, 2, 3], 6)
+    assert (True, 8, False) in held
+    kinds = [type(e) for e in ends.events if _of(e) == 0]
+    assert kinds.index(Migrated) < kinds.index(TransferStarted) < len(kinds) - 1 - kinds[::-1].index(Arrived)
+    assert TransferFailed not in kinds
+
+
+def test_an_executor_that_fails_at_the_source_loses_no_request() -> None:
+    """Staged KV is gone with the executor: the request is computed again, and sent then."""
+    made = iter([FailingExecutor(3, "execute"), FakeExecutor(), FakeExecutor(), FakeExecutor()])
+    router = SplitRouter(holds={0})
+    cluster, start = split(FCFS(), executor=lambda: next(made), router=router)
+    cluster.step()
+    answers = [cluster.ask("a", [1, 2], 5)]
+    for _ in range(3):
+        cluster.step()
+        if cluster.moves:
+            answers.append(cluster.ask("a", [3, 2, 1], 5))
+            break
+    answers.append(cluster.ask("a", [3, 3], 5))
+    router.holds.clear()
+    cluster.run_until_idle()
+    for each in answers:
+        assert (each.outcome, each.tokens) == ("finished", answer_of(each.prompt_ids, 5))
+    _check_memory(start, cluster)
+
+
+def test_transfers_are_counted_for_prometheus() -> None:
+    """Started, landed and failed transfers and their bytes, at a scrape."""
+    registry = CollectorRegistry()
+    cluster, _ = split(FCFS(), [None, Death(3, "deaf")])
+    ClusterMetrics(registry).watch(cluster)
+    cluster.step()
+    answers = [cluster.ask("a", [1, 2, i], 5) for i in range(4)]
+    cluster.run_until_idle()
+    assert all(answer.outcome == "finished" for answer in answers)
+    scraped = generate_latest(registry).decode()
+    counts = cluster.transfers
+    assert counts.failed > 0
+    for outcome in ("started", "landed", "failed"):
+        line = f'fairsched_transfers_total{{outcome="{outcome}",worker="cluster"}} {getattr(counts, outcome)}.0'
+        assert line in scraped
+    assert f'fairsched_transfer_bytes_total{{worker="cluster"}} {counts.bytes}.0' in scraped

@@ -172,6 +172,7 @@ def make_torch() -> TorchExecutor:
     return SPEC.executor(SPEC.load(), CAPACITY)
 
 
+@pytest.mark.nightly
 def test_a_model_that_is_split_answers_as_one_worker_does() -> None:
     """Greedy and sampled requests through two torch processes, of which each is killed once, have the tokens that one
     worker that does everything gives them."""
