@@ -72,6 +72,7 @@ class Pair:
                 for request_id in sorted(drive.worker.in_flight):
                     if rng.random() < 0.25:
                         self.move(request_id, source)
+            self.make_room()
         while self.drives[1].worker.queue or self.drives[1].worker.in_flight:
             self.drives[1].callers(leave_only=True)
             self.drives[1].step()
