@@ -26,8 +26,8 @@ from fairsched.policies.routers import RoundRobin
 from tests.engines.serving.test_cluster import DEATHS, FOREVER, KEYS, Sent, gate_passed
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed
 from tests.support.fake_executor import FakeExecutor, FailingExecutor, answer_of
-from tests.support.flaky_workers import Death, FlakyWorkers
-from tests.support.split_router import SplitRouter
+from tests.support.faults.flaky_workers import Death, FlakyWorkers
+from tests.support.faults.split_router import SplitRouter
 
 DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 4))
 
