@@ -19,7 +19,7 @@ weight.  At most `clients_shown` clients have a label of their own, those that w
 
 A cluster whose requests move between workers (its worker is "cluster") says what became of transfers:
 
-    fairsched_transfers_total{worker,outcome}            KV that was to be sent: started, landed, failed, refused, stranded
+    fairsched_transfers_total{worker,outcome}            started, landed, failed, refused or stranded
     fairsched_transfer_bytes_total{worker}
 
 A gateway's worker is "gateway"; its requests also end by what servers did, and it has, beside those that fit it:

@@ -59,9 +59,7 @@ class FakeExecutor:
                 case Preempted(request_id=i):
                     del self.computed[i]
                     self.decoding.discard(i)
-                case (
-                    Finished(request_id=i) | Cancelled(request_id=i) | Rejected(request_id=i) | Migrated(request_id=i)
-                ):
+                case Finished(request_id=i) | Cancelled(request_id=i) | Rejected(request_id=i) | Migrated(request_id=i):
                     self.came.pop(i, None)
                     del self.contexts[i]
                     self.computed.pop(i, None)

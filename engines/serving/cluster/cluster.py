@@ -62,8 +62,8 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.request import Client, Groups, Job
 from fairsched.model.plan import Migration
+from fairsched.model.request import Client, Groups, Job
 from fairsched.model.view import ClusterView, Role
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 
@@ -306,9 +306,13 @@ class Cluster:
             return
         member = self._at.get(request_id)
         call = None if member is None else member.calls[request_id]
-        if member is None or call is None or plan.source != member.worker or plan.target == member.worker:
-            transfers.counts.refused += 1
-        elif call.cancelled or call.plan is not None or not transfers.can_reach(plan, call):
+        if (
+            member is None
+            or call is None
+            or (call.cancelled or call.plan is not None)
+            or (plan.source != member.worker or plan.target == member.worker)
+            or not transfers.can_reach(plan, call)
+        ):
             transfers.counts.refused += 1
         else:
             call.plan = plan
@@ -444,17 +448,21 @@ class Cluster:
             except Exception:
                 _log.exception("worker %d cannot be started again", member.worker)
         for call in stranded:
-            if (call.cancelled or call.answer.ended) and call.request.id in back:
-                self._transfers.give_up(call.request.id)
-            if call.answer.ended:
-                continue
-            if call.cancelled:
-                self._cancelled(call)
-            elif call.request.id not in back:
-                self._place(call)
+            self._go_on(call, call.request.id in back)
         if all(other.phase == "draining" for other in self._members.values()):
             while self._held:
                 self._reject(self._held.popitem(0)[1], member.worker, f"no worker is left: {why}")
+
+    def _go_on(self, call: Call, is_staged: bool) -> None:
+        """A request whose worker died is placed anew, unless it is over, or its KV is still where it came from."""
+        over = call.cancelled or call.answer.ended
+        if over and is_staged:
+            self._transfers.give_up(call.request.id)
+        if not call.answer.ended:
+            if call.cancelled:
+                self._cancelled(call)
+            elif not is_staged:
+                self._place(call)
 
     def _reject(self, call: Call, worker: int, reason: str) -> None:
         request, replica = call.request, self._replicas[worker]

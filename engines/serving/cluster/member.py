@@ -74,7 +74,9 @@ def check_roles(roles: Sequence[Role], workers: int, workers_max: int) -> None:
     first = {*roles[:workers], *(("both",) if workers > len(roles) else ())}
     for phase in ("prefill", "decode"):
         if not first & {"both", phase}:
-            raise ValueError(f"no worker is there to {phase}: the {workers} first workers' roles are {', '.join(roles)}")
+            raise ValueError(
+                f"no worker is there to {phase}: the {workers} first workers' roles are {', '.join(roles)}"
+            )
 
 
 @attrs.define(eq=False)

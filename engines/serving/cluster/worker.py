@@ -104,8 +104,9 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     `heard` counts the commands that it has taken; `load` is what it has left to do.  The guard's `interventions` are
     counted since the worker came; `set_aside` says why its policy does not decide any more (None: it does).
 
-    Of transfers: `granted` are the numbers of those that memory is reserved for, `kv` is what was to be sent, by number,
-    and `lost` are staged requests whose KV is gone.  `rests` says that nothing will happen before the next command.
+    Of transfers: `granted` are the numbers of those that memory is reserved for, `kv` is what was to be sent, by
+    number, and `lost` are staged requests whose KV is gone.  `rests` says that nothing will happen before the next
+    command.
     """
 
     events: list[Event]
@@ -248,9 +249,7 @@ class WorkerHost:
         counts = {str(cause): count for cause, count in guard.interventions.items()}
         load = self.engine.state.load()
         (granted, lost), kv, self._kv = self.engine.exchange.answers(), self._kv, {}
-        return Report(
-            events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside, granted, kv, lost, rests
-        )
+        return Report(events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside, granted, kv, lost, rests)
 
     def _take(self, command: Command) -> None:
         match command:

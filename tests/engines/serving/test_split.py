@@ -1,13 +1,13 @@
 """Split serving: requests end once with their own tokens, whatever dies in whatever state of a transfer."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairsched.engines.serving import Answer, BlockKeys, ClusterMetrics, Recipe, Sampling
@@ -18,6 +18,7 @@ from fairsched.engines.torch import SIZES, Llama
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Migrated, TransferFailed, TransferStarted
 from fairsched.model.serialization import digest
+from fairsched.model.worker.state import NO_TRANSIT
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, FCFS
 from fairsched.policies.gates import DeficitGate
@@ -25,7 +26,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.routers import RoundRobin
 from tests.engines.serving.test_cluster import DEATHS, FOREVER, KEYS, Sent, gate_passed
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed
-from tests.support.fake_executor import FakeExecutor, FailingExecutor, answer_of
+from tests.support.fake_executor import FailingExecutor, FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorkers
 from tests.support.faults.split_router import SplitRouter
 
@@ -33,11 +34,16 @@ DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 4))
 
 
 def split(
-    policy: ComposedPolicy, deaths: list[Death | None] = [], roles: str = "1:1", **options: Any
+    policy: ComposedPolicy, deaths: Sequence[Death | None] = (), roles: str = "1:1", **options: Any
 ) -> tuple[Cluster, FlakyWorkers]:
     """A split cluster whose workers die so."""
     start = FlakyWorkers(Recipe(policy, options.pop("executor", FakeExecutor), CAPACITY), deaths)
-    options = {"timeouts": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 1), "roles": split_roles(roles) if roles else ()} | options
+    options = {
+        "timeouts": FOREVER,
+        "block_keys": KEYS,
+        "pace": Pace(60.0, 1),
+        "roles": split_roles(roles) if roles else (),
+    } | options
     router = options.pop("router", SplitRouter())
     return Cluster(policy, router, start, kv_capacity_tokens=CAPACITY, **options), start
 
@@ -75,7 +81,8 @@ def _check_memory(start: FlakyWorkers, cluster: Cluster) -> None:
     """Nothing is open, so no worker keeps memory for any request, and the policies' states are the workers' own."""
     for worker in start.alive:
         state = worker.host.engine.state
-        assert not (state.transit.outgoing or state.transit.incoming or state.transit.landed or state.queue)
+        assert state.transit == NO_TRANSIT
+        assert not state.queue
         assert state.used == state.promised == 0
         assert not worker.host.engine.exchange.kept
         assert digest(worker.host.engine.policy_state) == digest(cluster.policy_states[worker.config.worker])
@@ -242,7 +249,9 @@ def test_a_split_that_cannot_serve_is_refused_in_one_line() -> None:
     ]
     for options, match in wrong:
         with pytest.raises(ValueError, match=match):
-            Cluster(FCFS(), SplitRouter(), FlakyWorkers(Recipe(FCFS(), FakeExecutor, 40)), kv_capacity_tokens=40, **options)
+            Cluster(
+                FCFS(), SplitRouter(), FlakyWorkers(Recipe(FCFS(), FakeExecutor, 40)), kv_capacity_tokens=40, **options
+            )
     cluster, _ = split(FCFS())
     large = cluster.ask("a", [1] * CAPACITY, 1)
     cluster.run_until_idle()
