@@ -24,12 +24,11 @@ import msgspec
 
 from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
-from fairsched.engines.serving.exchange import KvExchange, goes_on
 from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Guard, Rebuild, from_history, require_certificate
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, UsedIds, check_request
-from fairsched.engines.serving.runner import Runner
+from fairsched.engines.serving.runner import KvExchange, Runner, goes_on
 from fairsched.model import worker as transitions
 from fairsched.model.events import Arrived, Decoded, Event, Finished, Migrated, Rejected, WorkerJoined, configured
 from fairsched.model.plan import StepPlan
