@@ -38,7 +38,6 @@ from fairsched.engines.serving.cluster.worker import (
     Cancel,
     Configure,
     Free,
-    Leave,
     Pace,
     Report,
     Start,
@@ -62,7 +61,6 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.plan import Migration
 from fairsched.model.request import Client, Groups, Job
 from fairsched.model.view import ClusterView, Role
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
@@ -125,6 +123,7 @@ class Cluster:
         self._members: SortedDict[int, Member] = SortedDict()
         self._held: SortedDict[int, Call] = SortedDict()
         self._at: dict[int, Member] = {}
+        self._begun = False
         self._answers = Answers()
         self._transfers = Transfers(
             self._members,
@@ -276,13 +275,16 @@ class Cluster:
     # --- placing ----------------------------------------------------------------------------------------------------
 
     def _place(self, call: Call) -> None:
-        """Send a request where the router says; it is held while no worker takes any."""
+        """Send a request where the router says.
+
+        It is held while no worker takes any and one is starting; at first until there is a worker for each phase.
+        """
         view = self._view()
-        if view.workers:
+        if view.workers and self._has_begun(view):
             dispatch = self.router.route(call.request, view)
             call.prefill_only = dispatch.prefill_only
             self._transfers.enter(self._members[dispatch.worker], call, self._submission(call))
-        elif any(member.phase == "starting" for member in self._members.values()):
+        elif view.workers or any(member.phase == "starting" for member in self._members.values()):
             self._held[call.request.id] = call
         else:
             self._reject(call, 0, "no worker is left, and none is starting")
@@ -292,32 +294,23 @@ class Cluster:
         loads = tuple(member.load() for member in self._members.values() if member.phase == "serving")
         return ClusterView(self._clock(), loads)
 
+    def _has_begun(self, view: ClusterView) -> bool:
+        """Whether there was a worker for each phase at a time, or none is starting for the one that is missing.
+
+        Afterwards a router makes do with what is left, until those that died are back.
+        """
+        if not self._begun:
+            roles = {load.role for load in view.workers}
+            coming = {member.role for member in self._members.values() if member.phase == "starting"}
+            phases: list[set[Role]] = [{"both", "prefill"}, {"both", "decode"}]
+            self._begun = all(roles & able or not coming & able for able in phases)
+        return self._begun
+
     def _submission(self, call: Call) -> Submit:
         """A request with the tokens that it has by now."""
         below, answer = next(iter(self._answers.open)), call.answer
         tokens, only = packed(answer.tokens), call.prefill_only
         return Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below, only)
-
-    def _migrate(self, plan: Migration) -> None:
-        """Do what the router wants with a request, or count that it cannot be done."""
-        transfers, request_id = self._transfers, plan.request_id
-        if request_id in transfers.moves:
-            transfers.migrate(transfers.moves[request_id], plan)
-            return
-        member = self._at.get(request_id)
-        call = None if member is None else member.calls[request_id]
-        if (
-            member is None
-            or call is None
-            or (call.cancelled or call.plan is not None)
-            or (plan.source != member.worker or plan.target == member.worker)
-            or not transfers.can_reach(plan, call)
-        ):
-            transfers.counts.refused += 1
-        else:
-            call.plan = plan
-            if not (plan.with_kv and call.prefill_only):
-                member.outbox.append(Leave(request_id, plan.with_kv))
 
     def _departed(self, member: Member, event: Migrated) -> None:
         """A request has left its worker: its KV is staged there, or it goes on at once without."""
@@ -358,7 +351,7 @@ class Cluster:
             self._hear(member)
         if self.router.decides and (view := self._view()).workers:
             for plan in self.router.migrations(view):
-                self._migrate(plan)
+                self._transfers.want(plan)
         if self._held:
             held, self._held = self._held, SortedDict()
             for call in held.values():

@@ -148,6 +148,7 @@ class Member:
         role: Role = "both",
     ) -> None:
         self.worker = worker
+        self.role = role
         self.link = link
         self.replica = replica
         self.phase: Phase = "starting"

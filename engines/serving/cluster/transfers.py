@@ -24,7 +24,7 @@ from typing import Literal
 import attrs
 
 from fairsched.engines.serving.cluster.member import Call, Member
-from fairsched.engines.serving.cluster.worker import Free, Land, Release, Reserve, Send, Submit
+from fairsched.engines.serving.cluster.worker import Free, Land, Leave, Release, Reserve, Send, Submit
 from fairsched.model.events import Event, TransferFailed, TransferStarted
 from fairsched.model.plan import Migration
 
@@ -90,6 +90,30 @@ class Transfers:
         return any(move.source is member for move in self.moves.values())
 
     # --- what a router wants ----------------------------------------------------------------------------------------
+
+    def want(self, plan: Migration) -> None:
+        """Do what the router wants with a request, or count that it cannot be done.
+
+        One that waits or runs leaves its worker first; one that was sent for its prefill alone goes on from there.
+        """
+        request_id = plan.request_id
+        if request_id in self.moves:
+            self.migrate(self.moves[request_id], plan)
+            return
+        member = self._at.get(request_id)
+        call = None if member is None else member.calls[request_id]
+        if (
+            member is None
+            or call is None
+            or (call.cancelled or call.plan is not None)
+            or (plan.source != member.worker or plan.target == member.worker)
+            or not self.can_reach(plan, call)
+        ):
+            self.counts.refused += 1
+        else:
+            call.plan = plan
+            if not (plan.with_kv and call.prefill_only):
+                member.outbox.append(Leave(request_id, plan.with_kv))
 
     def stage(self, member: Member, call: Call, kv_tokens: int) -> None:
         """A worker told that a request left its batch, and that its KV stays."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from fairsched.engines.serving import Answer, BlockKeys, ClusterMetrics, Recipe, Sampling
+from fairsched.engines.analysis import explain, replay
+from fairsched.engines.serving import Answer, BlockKeys, ClusterMetrics, Recipe, Sampling, ServingLog
 from fairsched.engines.serving.cluster.cluster import Cluster, NoWorkerError
 from fairsched.engines.serving.cluster.member import Member, split_roles
 from fairsched.engines.serving.cluster.worker import Pace
@@ -23,12 +25,14 @@ from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, FCFS
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import parameters
 from fairsched.policies.routers import RoundRobin
 from tests.engines.serving.test_cluster import DEATHS, FOREVER, KEYS, Sent, gate_passed
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed
 from tests.support.fake_executor import FailingExecutor, FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorkers
 from tests.support.faults.split_router import SplitRouter
+from tests.support.logs import build
 
 DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 4))
 
@@ -347,3 +351,23 @@ def test_transfers_are_counted_for_prometheus() -> None:
         line = f'fairsched_transfers_total{{outcome="{outcome}",worker="cluster"}} {getattr(counts, outcome)}.0'
         assert line in scraped
     assert f'fairsched_transfer_bytes_total{{worker="cluster"}} {counts.bytes}.0' in scraped
+
+
+@pytest.mark.parametrize("deaths", [[], [Death(5, "untold"), Death(7, "deaf")], [None, Death(4, "silent")]], ids=str)
+def test_the_log_of_a_split_cluster_replays(tmp_path: Path, deaths: list[Death | None]) -> None:
+    """Every state and hash is rebuilt from the one log, and a request's way through both workers is told."""
+    path = tmp_path / "cluster.jsonl"
+    with ServingLog(path, "fcfs", parameters(FCFS()), kv_capacity_tokens=CAPACITY, workers=2) as log:
+        cluster, _ = split(FCFS(), deaths, log=log)
+        cluster.step()
+        answers = [cluster.ask("a", [1, 2, i], 5) for i in range(6)]
+        cluster.run_until_idle()
+        log.complete(*cluster.policy_states)
+    assert all(answer.outcome == "finished" for answer in answers)
+    report = replay(path, build)
+    assert report.difference is None
+    assert report.equal
+    told = explain(path, 0, build).text()
+    assert "arrives at worker 0" in told
+    assert "first token at worker 0" in told
+    assert "transfer" in told
