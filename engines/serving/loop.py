@@ -421,7 +421,7 @@ class Engine:
             kind = type(event)
             if kind is not Decoded:
                 self._leap = 0
-                if kind is Migrated:
+                if isinstance(event, Migrated):
                     del self._answers.open[event.request_id]
                     self.used_ids.leave(event.request_id)
                 elif isinstance(event, End):

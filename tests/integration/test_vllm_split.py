@@ -50,13 +50,14 @@ print(json.dumps(answers))
 def checkpoint(folder: Path) -> Path:
     """A tiny Llama with weights large enough for a token to depend on all before it."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     from tests.integration.vllm_parts import LLAMA
 
+    transformers: Any = pytest.importorskip("transformers")
     torch.manual_seed(7)
     options = {key: value for key, value in LLAMA.items() if key not in ("architectures", "model_type", "torch_dtype")}
-    LlamaForCausalLM(LlamaConfig(**options, initializer_range=0.3)).save_pretrained(folder)
+    config = transformers.LlamaConfig(**options, initializer_range=0.3)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 

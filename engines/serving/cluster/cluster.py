@@ -104,7 +104,8 @@ class Cluster:
         if not 1 <= workers <= self.workers_max:
             raise ValueError(f"a cluster has 1 to {self.workers_max} workers, not {workers}")
         check_roles(roles, workers, self.workers_max)
-        self.roles = (*roles, *("both",) * (self.workers_max - len(roles)))
+        others: list[Role] = ["both"] * (self.workers_max - len(roles))
+        self.roles: tuple[Role, ...] = (*roles, *others)
         self.policy = policy
         self.router = RouterGuard(router, _log)
         self.clients = ClientRegistry()

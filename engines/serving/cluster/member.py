@@ -60,8 +60,8 @@ def split_roles(ratio: str) -> tuple[Role, ...]:
     numbers = ratio.split(":")
     if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):
         raise ValueError(f"a split is PREFILL:DECODE, two numbers of workers from 1 on such as 1:1, not {ratio!r}")
-    prefill, decode = map(int, numbers)
-    return ("prefill",) * prefill + ("decode",) * decode
+    phases: tuple[Role, ...] = ("prefill", "decode")
+    return tuple(role for role, number in zip(phases, numbers, strict=True) for _ in range(int(number)))
 
 
 def check_roles(roles: Sequence[Role], workers: int, workers_max: int) -> None:

@@ -42,14 +42,9 @@ def split(
 ) -> tuple[Cluster, FlakyWorkers]:
     """A split cluster whose workers die so."""
     start = FlakyWorkers(Recipe(policy, options.pop("executor", FakeExecutor), CAPACITY), deaths)
-    options = {
-        "timeouts": FOREVER,
-        "block_keys": KEYS,
-        "pace": Pace(60.0, 1),
-        "roles": split_roles(roles) if roles else (),
-    } | options
-    router = options.pop("router", SplitRouter())
-    return Cluster(policy, router, start, kv_capacity_tokens=CAPACITY, **options), start
+    chosen: dict[str, Any] = {"timeouts": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 1)}
+    chosen |= {"roles": split_roles(roles) if roles else (), "router": SplitRouter()} | options
+    return Cluster(policy, chosen.pop("router"), start, kv_capacity_tokens=CAPACITY, **chosen), start
 
 
 class Watch:

@@ -27,7 +27,8 @@ class Pair:
     """A world's load on one worker, whose requests move to a second one and back."""
 
     def __init__(self, world: World) -> None:
-        self.drives = [Drive(world, executor_for(world, EXACT)) for _ in range(2)]
+        self.executors = [executor_for(world, EXACT) for _ in range(2)]
+        self.drives = [Drive(world, executor) for executor in self.executors]
         # The second worker has no callers of its own; both write into one set of answers.
         self.drives[1].answers = self.drives[0].answers
         self.moved: Counter[str] = Counter()
@@ -42,10 +43,10 @@ class Pair:
             there.worker = reserve(there.worker, request_id, tokens + left)
         except NoRoomError:
             return
-        kv = here.executor.export_kv(request_id)
+        kv = self.executors[source].export_kv(request_id)
         here.moved(stage(here.worker, request_id, here.now_ns))
         there.executor.submit(request_id, call.ids, call.sampling, here.answers[request_id])
-        there.executor.import_kv(request_id, kv)
+        self.executors[1 - source].import_kv(request_id, kv)
         coming = (waiting.request, waiting.output_tokens, there.now_ns, done, tokens)
         there.moved(receive(there.worker, *coming))
         here.worker = sent(here.worker, request_id)
@@ -104,8 +105,9 @@ def test_tokens_do_not_change_with_the_worker() -> None:
                     whole = arrived.kv_tokens == arrived.request.prompt.tokens + arrived.generated_tokens - 1
                     seen["one token is computed"] += whole and event.extend_tokens == 1
                     seen["the prefix was cached"] += event.cached_prefix_tokens > 0
-            assert not drive.executor.sequences
-            assert drive.executor.pool.free + len(drive.executor.prefixes.edges) == len(drive.executor.pool.stack)
+        for executor in pair.executors:
+            assert not executor.sequences
+            assert executor.pool.free + len(executor.prefixes.edges) == len(executor.pool.stack)
 
     check()
     wanted = ("decoding", "prefilling", "one token is computed", "the prefix was cached")
