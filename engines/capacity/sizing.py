@@ -69,10 +69,20 @@ def fewest(measure: Measure, attainment: float, *, at_least: int = 1, at_most: i
         if high == at_most:
             return Sizing(None, dict(sorted(tried.items())))
         low, high = high, min(2 * high, at_most)
+    found = last_place(low, high, lambda workers: not enough(workers)) + 1
+    return Sizing(found, dict(sorted(tried.items())))
+
+
+def last_place(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The last place from `low`, where it holds, to below `high` at which it holds, if it does up to some place.
+
+    >>> last_place(0, 100, lambda place: place < 42)
+    41
+    """
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return Sizing(high, dict(sorted(tried.items())))
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 @attrs.frozen

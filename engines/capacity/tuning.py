@@ -22,6 +22,7 @@ import numpy.typing as npt
 from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary, run_charging, summary
 from fairsched.engines.analysis.audit import without_service
 from fairsched.engines.capacity.quantum import STEP_TOKENS, Quanta, Traffic, fitting
+from fairsched.engines.capacity.sizing import last_place
 from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, Simulator, limits_of
 from fairsched.model.events import Admitted, Arrived, Cancelled, Finished, Migrated, Rejected
 from fairsched.model.request import Workload
@@ -408,21 +409,13 @@ def _search(run: Measure, quanta: Sequence[int], caps: Sequence[int | None], acc
         low = top if accept(at(top)) else _accepted(at, top, accept)
         if low is None:
             continue
-        found = at(_last(low, top, lambda k, at=at: accept(at(k))))  # type: ignore[misc]
+        found = at(last_place(low, top, lambda k, at=at: accept(at(k))))  # type: ignore[misc]
         if best is None or found.throughput > best.throughput:
             best = found
     if best is not None:
         cap, enough, most = best.cap, SAME * best.throughput, quanta.index(best.quantum)
         # Counted downwards, so that the last that is good enough has the smallest quantum.
-        _last(0, most + 1, lambda k: accept(point := run(quanta[most - k], cap)) and point.throughput >= enough)
-
-
-def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last place from `low`, where it holds, to below `high` at which it holds, if it does up to some place."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+        last_place(0, most + 1, lambda k: accept(point := run(quanta[most - k], cap)) and point.throughput >= enough)
 
 
 def _accepted(at: Callable[[int], Point], top: int, accept: Callable[[Point], bool]) -> int | None:

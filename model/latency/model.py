@@ -44,6 +44,11 @@ class Deployment:
     weight_bytes: int
     kv_token_bytes: int
 
+    @property
+    def model_facts(self) -> tuple[int, int, int]:
+        """The model, by its sizes: workers that agree in them can send KV to each other."""
+        return self.parameters, self.weight_bytes, self.kv_token_bytes
+
 
 @attrs.frozen
 class LatencyModel:

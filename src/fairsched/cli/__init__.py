@@ -22,8 +22,8 @@ INTERRUPTED = 130
 """Exit status after an interrupt from the keyboard."""
 COMMANDS = {
     "compare": ("compare", "run policies over a workload and compare them"),
-    "policies": ("policies", "list policies, routers and their parameters"),
-    "trace": ("trace", "look at a trace or a generated workload, or save one"),
+    "policies": ("inputs", "list policies, routers and their parameters"),
+    "trace": ("inputs", "look at a trace or a generated workload, or save one"),
     "replay": ("logs", "rebuild every state of a logged run, or run a counterexample again, and compare"),
     "explain": ("logs", "why a request of a logged run waited"),
     "verify": ("verify", "prove the bounds of policies, for your configuration"),
@@ -34,6 +34,7 @@ COMMANDS = {
     "scale": ("plan", "grow workers and clients: decisions a second, memory, fairness"),
     "batch": ("batch", "order a batch of offline jobs so that shared prefixes are computed once"),
     "plan": ("plan", "how many workers of which size keep the targets"),
+    "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or watt"),
     "gateway": ("gateway", "stand before OpenAI-compatible servers and share them fairly"),
     "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),

@@ -1,0 +1,45 @@
+"""The search for a fleet: kinds and numbers of workers, together or split by phase, and what runs on them, by goodput
+for each GPU, dollar or watt.  Read `space` first, then `run`; `placement` has DistServe's algorithms, `replanning`
+follows a trace and says when the fleet should change.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.capacity.search.pages import Sheet, replan_sheet, search_sheet
+    from fairsched.engines.capacity.search.placement import (
+        Bought,
+        Option,
+        Placement,
+        best_per_gpu,
+        decode_only,
+        fewest_gpus,
+        high_affinity,
+        low_affinity,
+        prefill_only,
+        replicated,
+    )
+    from fairsched.engines.capacity.search.replanning import Replan, Step, replan
+    from fairsched.engines.capacity.search.run import Found, Question, Search, search_fleets
+    from fairsched.engines.capacity.search.space import (
+        LINK_BYTES_PER_S,
+        OBJECTIVES,
+        Candidate,
+        Fleet,
+        Objective,
+        Pool,
+        Space,
+        fleet_of,
+        likely_rate,
+    )
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "LINK_BYTES_PER_S", "OBJECTIVES", "Bought", "Candidate", "Fleet", "Found", "Objective", "Option", "Placement",
+    "Pool", "Question", "Replan", "Search", "Sheet", "Space", "Step", "best_per_gpu", "decode_only", "fewest_gpus",
+    "fleet_of", "high_affinity", "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet",
+    "replicated", "search_fleets", "search_sheet"
+]  # fmt: skip

@@ -1,0 +1,231 @@
+"""What a search shows, on a terminal of any width and on a page: sentences, a table, the picture of the frontier."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fairsched.engines.analysis import rate, share
+from fairsched.engines.analysis.report import COLOURS, GREY, WIDTH, Plot, drawn, point_labels
+from fairsched.engines.capacity.search.replanning import Replan
+from fairsched.engines.capacity.search.run import Found, Search
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "watt": "kW"}
+_SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "watt": 1_000.0}
+_COLUMNS = ("fleet", "req/s", "per unit", "GPUs", "for prompts", "policy", "router", "")
+
+
+@attrs.frozen
+class Sheet:
+    """What is shown of a search: sentences, a table, what the figures are about, and plots if there are any.
+
+    A terminal of fewer columns than a number of `widths` has room for so many columns of the table; where what tells
+    two rows apart does not fit, the first of them stands for both.
+    """
+
+    title: str
+    lines: Sequence[str]
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
+    small: Sequence[str]
+    widths: Sequence[tuple[int, int]]
+    draw: Callable[[], list[Plot]] = list
+
+    def fitting(self, width: int) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+        """Return the columns and rows that a terminal has room for."""
+        count = next((count for below, count in self.widths if width < below), len(self.columns))
+        every = list(self.rows)
+        if count < len(self.columns):
+            every = list({row[0]: row for row in reversed(every)}.values())[::-1]
+        return self.columns[:count], [row[:count] for row in every]
+
+
+def search_sheet(search: Search) -> Sheet:
+    """Return what is shown of a search."""
+    return Sheet(
+        "Search for a fleet",
+        _lines(search),
+        "Everything that was tried",
+        _COLUMNS,
+        _rows(search),
+        _small(search),
+        ((80, 3), (130, 5)),
+        lambda: [frontier_plot(search)],
+    )
+
+
+def replan_sheet(found: Replan) -> Sheet:
+    """Return what is shown of a trace that was followed."""
+    return Sheet(
+        "When the fleet changes",
+        _replan_lines(found),
+        "Steps",
+        _STEP_COLUMNS,
+        _step_rows(found),
+        _REPLAN_SMALL,
+        ((80, 5), (130, 6)),
+    )
+
+
+def _unit_rate(search: Search, found: Found) -> float:
+    """Requests a second for each unit of the objective; watts come in thousands."""
+    return found.value(search.objective) * _SCALE[search.objective]
+
+
+def _rows(search: Search) -> list[tuple[str, ...]]:
+    """Return the candidates as rows of the table, best first."""
+    front = {found.candidate.text for found in search.frontier}
+    made: list[tuple[str, ...]] = []
+    for found in search.found:
+        candidate = found.candidate
+        params = ", ".join(value for _, value in candidate.params)
+        marks = ["frontier"] if candidate.text in front else []
+        marks += [] if found.goodput.is_monotone else ["not monotone"]
+        marks += ["rate open above"] if found.goodput.open_above else []
+        made.append(
+            (
+                candidate.fleet.text,
+                rate(found.rate) if found.rate else "none",
+                f"{_unit_rate(search, found):.3g}" if found.rate else "-",
+                f"{candidate.fleet.gpus}",
+                share(candidate.fleet.prefill_share) if candidate.fleet.is_split else "shared",
+                f"{candidate.policy}, {params}",
+                candidate.router,
+                ", ".join(marks),
+            )
+        )
+    return made
+
+
+def _lines(search: Search) -> list[str]:
+    """Return the answer in sentences."""
+    question = search.question
+    asked = "; ".join(target.text for target in question.targets)
+    head = f"{question.workload.name}, {len(question.workload.jobs):,} requests, {asked}: "
+    best = search.best
+    if best is None:
+        nearest = search.nearest
+        return [
+            head + f"no fleet of {len(search.found)} keeps the targets at any rate; the nearest, "
+            f"{nearest.candidate.text}, exceeds one {nearest.least_excess:.3g} times."
+        ]
+    fleet, unit = best.candidate.fleet, UNITS[search.objective]
+    shared = f", {share(fleet.prefill_share)} of the GPUs for prompts" if fleet.is_split else ""
+    said = [
+        head + f"{best.candidate.text}.",
+        f"It keeps them up to {rate(best.rate)} requests a second: {_unit_rate(search, best):.3g} for each {unit}"
+        f"{shared}.",
+    ]
+    others = [found for found in search.found if found.rate and found.candidate.fleet.is_split != fleet.is_split]
+    if others:
+        other, what = others[0], "split" if others[0].candidate.fleet.is_split else "shared"
+        ratio = search.found[0].value(search.objective) / other.value(search.objective)
+        said.append(f"The best {what} fleet, {other.candidate.text}, keeps {rate(other.rate)}: {ratio:.2f} times less.")
+    strange = [found for found in search.found if not found.goodput.is_monotone]
+    if strange:
+        (low, high), *_ = strange[0].goodput.surprises
+        said.append(
+            f"Attainment is not monotone for {len(strange)} candidates: {strange[0].candidate.text} misses at "
+            f"{rate(low)} and keeps at {rate(high)}. Rates are those below the first miss that was seen."
+        )
+    return said
+
+
+def _small(search: Search) -> list[str]:
+    """Return what the figures are about."""
+    return [
+        f"{search.simulations:,} simulations of {len(search.found)} candidates; {search.wall_s:.1f} s, "
+        f"{search.simulations_per_s:.1f} simulations a second"
+        + (f"; {search.resumed} candidates were in the journal." if search.resumed else "."),
+        "req/s: the highest rate that keeps all targets, on the same requests at every rate. per unit: for each "
+        f"{UNITS[search.objective]}. for prompts: the share of GPUs that only prefill. frontier: none has a higher "
+        "rate for less.",
+        *search.question.workload.notes,
+    ]
+
+
+def frontier_plot(search: Search) -> Plot:
+    """Goodput against what the fleets take, with the frontier."""
+
+    def point(found: Found) -> tuple[float, float]:
+        return found.candidate.fleet.amount(search.objective) / _SCALE[search.objective], found.rate
+
+    def picture(figure: "Figure") -> None:
+        axes = figure.subplots()
+        front = [point(found) for found in search.frontier]
+        axes.plot([x for x, _ in front], [y for _, y in front], color=GREY, linewidth=1, zorder=1)
+        for split, colour in ((False, COLOURS[0]), (True, COLOURS[1])):
+            points = [point(found) for found in search.found if found.candidate.fleet.is_split == split]
+            if points:
+                label = "phases on workers of their own" if split else "both phases on each worker"
+                axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=30, label=label, zorder=2)
+        point_labels(axes, [(*point(found), _label(found)) for found in search.frontier])
+        axes.margins(0.2, 0.15)
+        axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
+        figure.legend(loc="outside upper left", ncols=2, fontsize=9)
+
+    return drawn(
+        "search",
+        "Goodput against what a fleet takes",
+        "Each point is a fleet with what runs on it: the highest rate that keeps all targets. The grey line joins "
+        "those than which none has a higher rate for less; the table names the workers.",
+        (WIDTH, 4.2),
+        picture,
+    )
+
+
+def _label(found: Found) -> str:
+    """Workers by phase, in the order of the pools: 3 prefill + 1 decode."""
+    return " + ".join(f"{pool.workers} {pool.role}" for pool in found.candidate.fleet.pools)
+
+
+# --- replanning -------------------------------------------------------------------------------------------------------
+
+_STEP_COLUMNS = ("from", "drift", "fleet", "loads", "delayed", "kept before", "req/s", "prompt", "output")
+
+
+def _step_rows(found: Replan) -> list[tuple[str, ...]]:
+    """Return the steps of a trace as rows of a table."""
+    made: list[tuple[str, ...]] = []
+    for step in found.steps:
+        drift = ", ".join(step.changed) or "first"
+        fleet = "none keeps the targets" if step.candidate is None else step.candidate.fleet.text
+        made.append(
+            (
+                f"{step.at_s:,.0f} s",
+                drift,
+                fleet if step.changes or step.candidate is None else "stays",
+                f"{step.load_s:.3g} s",
+                f"{step.delayed} of {step.arrivals}",
+                "-" if step.attained is None else share(step.attained),
+                rate(step.means.rate),
+                f"{step.means.prompt:,.0f}",
+                f"{step.means.output:,.0f}",
+            )
+        )
+    return made
+
+
+def _replan_lines(found: Replan) -> list[str]:
+    """Return the answer in sentences."""
+    changes = found.changes
+    delayed = sum(step.delayed for step in found.changes)
+    loading = sum(step.load_s for step in found.changes)
+    return [
+        f"{found.workload}, windows of {found.window_s:g} s: a mean drifted by more than {found.change_percent} % "
+        f"{len(found.steps) - 1} times, and the fleet should change {len(changes)} times.",
+        f"The changes take {loading:.3g} s of loading weights in all; {delayed} requests that arrive meanwhile miss a "
+        "target.",
+    ]
+
+
+_REPLAN_SMALL = (
+    "A step is planned on the window that has just ended, and begins at its end. loads: new workers load their "
+    "weights, at the same time; a change of roles loads nothing. delayed: requests that arrive meanwhile and miss a "
+    "target under the fleet of before. kept before: the share of the window's requests that kept all targets under "
+    "that fleet.",
+)
