@@ -11,12 +11,22 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
     from fairsched.engines.capacity.queueing import crossover, one_instance, two_shards, two_stages
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
+    from fairsched.engines.capacity.slo_oracle import (
+        TABLE_VI,
+        RequestTimes,
+        SloCheck,
+        SloVerdict,
+        SlowdownLimits,
+        judge,
+        nine_slos,
+    )
     from fairsched.engines.capacity.tuning import Point, Tuning, fitting_to, tune
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Quanta", "Sizing", "Traffic", "Tuning", "attainment_plot",
-    "crossover", "fewest", "fitting", "fitting_to", "followed", "line", "measured", "one_instance", "order_batch",
-    "pareto_plot", "plan", "slo_text", "tune", "two_shards", "two_stages", "worker_sizes"
+    "BESIDE", "TABLE_VI", "BatchSummary", "CapacityPlan", "Point", "Quanta", "RequestTimes", "Sizing", "SloCheck",
+    "SloVerdict", "SlowdownLimits", "Traffic", "Tuning", "attainment_plot", "crossover", "fewest", "fitting",
+    "fitting_to", "followed", "judge", "line", "measured", "nine_slos", "one_instance", "order_batch", "pareto_plot",
+    "plan", "slo_text", "tune", "two_shards", "two_stages", "worker_sizes"
 ]  # fmt: skip
