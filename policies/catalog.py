@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.policies.batching import Batching, Chunked, MemoryCentric, RequestLevel
+from fairsched.policies.batching import Batching, Chunked, MemoryCentric, RequestLevel, WholePrompts
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
 from fairsched.policies.offline import PrefixGroupOrder
@@ -26,6 +26,7 @@ from fairsched.policies.orders import (
     LongestPrefix,
     Order,
     PriorityGroups,
+    PromptsFirst,
     ShortestPredicted,
     ShortestPrompt,
     ShortestRemaining,
@@ -199,6 +200,19 @@ class FastServe(_Composition, name="fastserve", order=SkipJoin, batching=OPTIMIS
     """A multi-level feedback queue with preemption."""
 
 
+# --- machines of split phases -----------------------------------------------------------------------------------------
+
+
+class SplitwiseMachine(
+    _Composition, name="splitwise-machine", order=PromptsFirst, batching=partial(WholePrompts, max_running=512)
+):
+    """A machine of Splitwise in any of its pools: whole prompts first, in batches of 2,048 tokens, beside all decodes.
+
+    Paper: "Splitwise: Efficient Generative LLM Inference Using Phase Splitting" (ISCA'24).  Where memory is short new
+    prompts take the place of token work, of each request at most four times (P-SW-2).  The router is `splitwise`.
+    """
+
+
 # --- prefix groups --------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +233,6 @@ COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
     *(FCFSOptimistic, NoPreempt, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
-    *(TRAIL, LearningToRank, FastServe, BatchLLM, HybridBatchLLM),
+    *(TRAIL, LearningToRank, FastServe, SplitwiseMachine, BatchLLM, HybridBatchLLM),
 )
 """All of them, in the order in which they are listed."""
