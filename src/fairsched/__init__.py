@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Preble,
         PreblePrinted,
         ShortestPromptFirst,
+        SplitwiseMachine,
         UpstreamFirst,
     )
     from fairsched.policies.local import ComposedPolicy
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
         Random,
         RoundRobin,
         SALPrinted,
+        Splitwise,
+        SplitwisePrinted,
+        SplitwiseReleased,
         Stealing,
     )
     from fairsched.verify.report import Deployment, Report, verify
@@ -135,6 +139,10 @@ __all__ = [
     "SALPrinted",
     "ShortestPromptFirst",
     "Slo",
+    "Splitwise",
+    "SplitwiseMachine",
+    "SplitwisePrinted",
+    "SplitwiseReleased",
     "Stealing",
     "Tuning",
     "UpstreamFirst",
