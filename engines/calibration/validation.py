@@ -25,7 +25,7 @@ from fairsched.engines.serving import Engine, EventLog, Executor
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Arrived, Cancelled, Event, Finished
 from fairsched.model.latency import LatencyModel
-from fairsched.model.request import Job, Slo, Workload
+from fairsched.model.request import Slo, Workload
 from fairsched.model.service import concatenate, tables
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 
@@ -153,22 +153,6 @@ def capacity_rps(
         raise TooFewError(f"{len(ends)} of {len(jobs)} requests finish, and a capacity needs more")
     first, last = len(ends) // 4, 3 * len(ends) // 4
     return (last - first) * 1e9 / (ends[last] - ends[first])
-
-
-def at_rate(workload: Workload, rps: float) -> Workload:
-    """Return the workload with its arrivals stretched so that this many requests come a second, from `START_NS` on."""
-    times = [job.request.arrival_ns for job in workload.jobs]
-    span = max(times) - min(times) if times else 0
-    if not span:
-        raise TooFewError("all requests of the workload arrive at once, and there is no rate to set")
-    ratio = len(times) * 1e9 / rps / span
-    origin = min(times)
-
-    def moved(job: Job) -> Job:
-        arrival_ns = START_NS + round((job.request.arrival_ns - origin) * ratio)
-        return replace(job, request=replace(job.request, arrival_ns=arrival_ns))
-
-    return replace(workload, jobs=tuple(moved(job) for job in workload.jobs))
 
 
 def with_slo(workload: Workload, slo: Slo) -> Workload:

@@ -16,9 +16,9 @@ import msgspec
 from fairsched.engines.calibration.calibrator import Calibration, Calibrator, Measured, calibrated, scenarios
 from fairsched.engines.calibration.drive import Clock, ThreadClock, WallClock, tokens_of
 from fairsched.engines.calibration.validation import (
+    START_NS,
     Fidelity,
     RealRun,
-    at_rate,
     capacity_rps,
     figures,
     real_run,
@@ -29,6 +29,7 @@ from fairsched.engines.calibration.validation import (
 from fairsched.engines.serving import ServingLog
 from fairsched.engines.simulation import Progress, simulate_events
 from fairsched.engines.torch import Llama, TorchSpec
+from fairsched.engines.workloads import at_rate
 from fairsched.model.latency import EngineFacts, LatencyModel, PresetError, decoded
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.local import ComposedPolicy
@@ -180,7 +181,7 @@ def validate(
         policy = bench.policy(name, params)
         router, capacity = ROUTERS["round-robin"], bench.kv_capacity_tokens
         offered = load * capacity_rps(workload, policy, router, latency, capacity)
-        timed = at_rate(workload, offered)
+        timed = at_rate(workload, offered, START_NS)
         events = simulate_events(timed, policy, router, latency, kv_capacity_tokens=capacity)
         typical = typical_slo(timed, events)
         slo = Slo(ttft_ns=ttft_ns or typical.ttft_ns, tpot_ns=tpot_ns or typical.tpot_ns)

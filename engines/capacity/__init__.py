@@ -6,27 +6,29 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
+    from fairsched.engines.capacity.highest_rate import (
+        DELAY,
+        Goodput,
+        Target,
+        Trial,
+        attained,
+        bisected,
+        goodput,
+        nine_slos,
+        trial,
+    )
     from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
     from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
     from fairsched.engines.capacity.queueing import crossover, one_instance, two_shards, two_stages
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
-    from fairsched.engines.capacity.slo_oracle import (
-        TABLE_VI,
-        RequestTimes,
-        SloCheck,
-        SloVerdict,
-        SlowdownLimits,
-        judge,
-        nine_slos,
-    )
     from fairsched.engines.capacity.tuning import Point, Tuning, fitting_to, tune
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "TABLE_VI", "BatchSummary", "CapacityPlan", "Point", "Quanta", "RequestTimes", "Sizing", "SloCheck",
-    "SloVerdict", "SlowdownLimits", "Traffic", "Tuning", "attainment_plot", "crossover", "fewest", "fitting",
-    "fitting_to", "followed", "judge", "line", "measured", "nine_slos", "one_instance", "order_batch", "pareto_plot",
-    "plan", "slo_text", "tune", "two_shards", "two_stages", "worker_sizes"
+    "BESIDE", "DELAY", "BatchSummary", "CapacityPlan", "Goodput", "Point", "Quanta", "Sizing", "Target", "Traffic",
+    "Trial", "Tuning", "attained", "attainment_plot", "bisected", "crossover", "fewest", "fitting",
+    "fitting_to", "followed", "goodput", "line", "measured", "nine_slos", "one_instance", "order_batch",
+    "pareto_plot", "plan", "slo_text", "trial", "tune", "two_shards", "two_stages", "worker_sizes"
 ]  # fmt: skip

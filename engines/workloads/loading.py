@@ -6,8 +6,11 @@ figure on the second.  Whatever is decided is said in the workload's notes.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fairsched.engines.workloads.clients import ClientSpec, assign
 from fairsched.engines.workloads.errors import TraceError, WorkloadError
@@ -145,3 +148,24 @@ def _programs(rows: Sequence[TraceRow]) -> list[int | None]:
                 programs[place] = rows[place].id
             programs[index] = programs[place]
     return programs
+
+
+def at_rate(workload: Workload, rate: float, start_ns: int = 0) -> Workload:
+    """Return the workload with its arrivals stretched, so that requests over the span of arrivals are `rate` a second.
+
+    The first comes at `start_ns`, and gaps keep their shares of the span.  A generator's rate is what it comes to in
+    the long run, and some minutes of bursts bring more or less.  Times are exact, rounded down to a nanosecond.  Raises
+    `ValueError` if all requests come at once.
+    """
+    times = [job.request.arrival_ns for job in workload.jobs]
+    first, last = min(times, default=0), max(times, default=0)
+    if first == last:
+        raise ValueError("arrivals at one time have no span that could be stretched")
+    span_ns = round(len(times) * 10**9 / Fraction(rate))
+
+    def moved(job: Job) -> Job:
+        arrival_ns = start_ns + (job.request.arrival_ns - first) * span_ns // (last - first)
+        return replace(job, request=replace(job.request, arrival_ns=arrival_ns))
+
+    note = f"Arrivals are stretched: {rate:g} requests a second from the first to the last."
+    return replace(workload, jobs=tuple(moved(job) for job in workload.jobs), notes=(*workload.notes, note))

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads import generate
+from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.request import Workload
 from fairsched.reproduce.larry.loads import A100, CHAT, equal_prompts, equal_requests, loaded, saturation
-from fairsched.reproduce.runs import at_rate
 
 BURSTS = [generate(CHAT, requests=200, rate=5.0, arrivals="functions", seed=seed) for seed in range(5)]
 

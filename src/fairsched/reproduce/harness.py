@@ -1,23 +1,18 @@
 """Run rows: each seed of each row is a task of its own, on the cores of this machine or of a Ray cluster."""
 
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from functools import partial
 
 import attrs
 
+from fairsched.engines.tasks import run_tasks
 from fairsched.reproduce.row import Figures, Interval, Judged, Row, Verdict, verdict
 from fairsched.reproduce.rows import ROWS
 
 Progress = Callable[[Row, int, int], None]
 """Called with a row of which a seed has just ended, how many tasks have ended, and how many there are."""
-CONNECT_S = 10.0
-"""A Ray cluster that does not answer in so many seconds is not there."""
 Task = tuple[str, int]
 """The id of a row, and a seed."""
-Ended = Iterator[tuple[Task, Figures]]
-"""Tasks with their figures, in the order in which they end."""
 
 
 class RowError(RuntimeError):
@@ -99,8 +94,10 @@ def reproduce(
     numbers = {row.id: tuple(range(min(seeds or row.seeds, row.seeds))) for row in rows}
     tasks = [(row.id, seed) for row in rows for seed in numbers[row.id]]
     found: dict[str, dict[int, Figures]] = {row.id: {} for row in rows}
-    ended = _on_ray(tasks, ray) if ray else _on_processes(tasks, jobs) if jobs > 1 else _here(tasks, by_id)
-    for count, ((name, seed), figures) in enumerate(ended, 1):
+    # Another process knows the rows by their ids only.
+    run = run_task if ray or jobs > 1 else partial(_task_of, by_id)
+    for count, (place, figures) in enumerate(run_tasks(run, tasks, jobs=jobs, ray=ray), 1):
+        name, seed = tasks[place]
         found[name][seed] = figures
         if progress is not None:
             progress(by_id[name], count, len(tasks))
@@ -117,44 +114,10 @@ def _seed(row: Row, seed: int) -> Figures:
         raise RowError(f"row {row.id}, seed {seed}: {type(error).__name__}: {error}") from error
 
 
+def _task_of(rows: Mapping[str, Row], task: Task) -> Figures:
+    return _seed(rows[task[0]], task[1])
+
+
 def run_task(task: Task) -> Figures:
     """Run a task in a process that knows the rows only by their ids."""
-    name, seed = task
-    return _seed(ROWS[name], seed)
-
-
-def _here(tasks: Sequence[Task], rows: Mapping[str, Row]) -> Ended:
-    for task in tasks:
-        yield task, _seed(rows[task[0]], task[1])
-
-
-def _on_processes(tasks: Sequence[Task], jobs: int) -> Ended:
-    # Started afresh: threads of this process, such as a progress bar's, are not copied.
-    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn")) as pool:
-        started = {pool.submit(run_task, task): task for task in tasks}
-        try:
-            for future in as_completed(started):
-                yield started[future], future.result()
-        finally:
-            for future in started:
-                future.cancel()
-
-
-def _on_ray(tasks: Sequence[Task], address: str) -> Ended:
-    import ray
-
-    host, separator, port = address.removeprefix("ray://").rpartition(":")
-    if separator:
-        # Ray itself would try for minutes.
-        socket.create_connection((host, int(port)), CONNECT_S).close()
-    ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-    remote = ray.remote(run_task)
-    started = {remote.remote(task): task for task in tasks}
-    pending = list(started)
-    try:
-        while pending:
-            (done, *_), pending = ray.wait(pending)
-            yield started[done], ray.get(done)
-    finally:
-        for reference in pending:
-            ray.cancel(reference)
+    return _task_of(ROWS, task)

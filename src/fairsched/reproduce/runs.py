@@ -1,12 +1,10 @@
 """The runs that rows are made of: a workload, a run on a platform, and the figures that papers print."""
 
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import NOTHING, Predictor, simulate
@@ -28,27 +26,6 @@ def workload(name: str, misbehave: str | None = None, *, on: Platform, seed: int
     The last few are kept, since a row runs one under several systems.
     """
     return generate(name, misbehave=misbehave, seed=seed, workers=on.cluster.specs, **params)
-
-
-def at_rate(jobs: Workload, rate: float) -> Workload:
-    """Return the workload with its arrivals stretched, so that requests over the span of arrivals are `rate` a second.
-
-    A generator's rate is what it comes to in the long run, and some minutes of bursts bring more or less.  Times are
-    exact, rounded down to a nanosecond.  Raises `ValueError` if all requests come at once.
-    """
-    first, last = (jobs.jobs[end].request.arrival_ns for end in (0, -1))
-    if first == last:
-        raise ValueError("arrivals at one time have no span that could be stretched")
-    span_ns = round(len(jobs.jobs) * 10**9 / Fraction(rate))
-    stretched = tuple(
-        replace(
-            job,
-            request=replace(job.request, arrival_ns=(job.request.arrival_ns - first) * span_ns // (last - first)),
-        )
-        for job in jobs.jobs
-    )
-    note = f"Arrivals are stretched: {rate:g} requests a second from the first to the last."
-    return replace(jobs, jobs=stretched, notes=(*jobs.notes, note))
 
 
 def run(

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from fairsched.engines.analysis import Measures
 from fairsched.engines.simulation import NOTHING, Bucketed, Oracle, Predictor
+from fairsched.engines.workloads import at_rate
 from fairsched.model.request import Prompt, Workload
 from fairsched.reproduce.row import Platform
-from fairsched.reproduce.runs import at_rate, measured, run, workload
+from fairsched.reproduce.runs import measured, run, workload
 
 CHAT, CODE = "azure-chat", "azure-code"
 STEP_TOKENS = 1_024

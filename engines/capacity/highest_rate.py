@@ -1,0 +1,274 @@
+"""The highest rate at which a fleet keeps its targets: DistServe's goodput, Vidur's capacity.
+
+Every rate is simulated on the same requests in the same order, with their arrivals stretched (common random numbers),
+so that two rates differ in nothing but the rate.  The bracket is looked for before it is halved, and rates beside the
+result are tried as well: with a router before several workers, less load may keep fewer targets (policy cards, D9), and
+then the search says so instead of a number that looks exact.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import inf
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.engines.analysis import EventTables, Outcomes, time
+from fairsched.engines.simulation import Cluster, RunSpec, Simulator
+from fairsched.engines.workloads import at_rate
+from fairsched.model.events import Admitted
+from fairsched.model.latency import LatencyModel
+from fairsched.model.request import Slo, Workload
+
+METRICS = ("ttft", "tpot", "latency", "delay")
+"""Time to the first token; mean time of each further token; to the last token; from arrival to first admission."""
+Floats = npt.NDArray[np.float64]
+
+RESOLUTION = 0.025
+"""The bracket is halved until its ends are this close, as in Vidur-Search."""
+RATE_MIN, RATE_MAX = 1e-3, 1e5
+PROBES = (0.25, 0.5, 0.75, 1.15, 1.4, 2.0)
+"""Multiples of the rate found at which monotony is checked."""
+
+
+@attrs.frozen
+class Target:
+    """At a percentile of the requests, all of the metrics are at most their limits.
+
+    Limits are microseconds.  With a `reference` they are multiples of what each request takes alone on a machine with
+    that latency model.  A request that did not finish keeps no limit.  Of several metrics the percentile is that of
+    requests that keep them jointly; a target for each instead lets as many requests miss one as the other (F-DS-3).
+    """
+
+    percentile: int
+    limits: tuple[tuple[str, float], ...]
+    reference: LatencyModel | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.percentile <= 100 or not self.limits or any(limit <= 0 for _, limit in self.limits):
+            raise ValueError(f"a target has a percentile from 1 to 100 and limits above 0, not {self.text}")
+        if (unknown := {name for name, _ in self.limits} - set(METRICS)) or len(dict(self.limits)) < len(self.limits):
+            raise ValueError(f"a target limits each of {', '.join(METRICS)} at most once, not {sorted(unknown)}")
+
+    @property
+    def text(self) -> str:
+        """The target in a few words."""
+        unit = time if self.reference is None else "{:g}x".format
+        return f"P{self.percentile} " + " and ".join(f"{name} <= {unit(limit)}" for name, limit in self.limits)
+
+    def excess(self, outcomes: Outcomes) -> float:
+        """Return the worst metric over its limit at the percentile (nearest rank): at most 1 if the target is kept."""
+        count = len(outcomes.client)
+        if not count:
+            return 0.0
+        alone = None if self.reference is None else _alone(outcomes, self.reference)
+        worst = np.zeros(count)
+        for name, limit in self.limits:
+            limits = limit * 1e3 if alone is None else limit * alone[name]
+            worst = np.maximum(worst, np.where(outcomes.finished, samples(outcomes, name) / limits, inf))
+        return float(np.sort(worst)[(self.percentile * count + 99) // 100 - 1])
+
+
+def samples(outcomes: Outcomes, metric: str) -> Floats:
+    """Return a metric of each request in nanoseconds; of requests without it the value means nothing.
+
+    A request of one token has no further token, and a time of 0 for each.
+    """
+    if metric == "ttft":
+        return (outcomes.first - outcomes.arrival).astype(np.float64)
+    if metric == "tpot":
+        return (outcomes.finish - outcomes.first) / np.maximum(outcomes.output - 1, 1)
+    if metric == "latency":
+        return (outcomes.finish - outcomes.arrival).astype(np.float64)
+    return (outcomes.times(Admitted) - outcomes.arrival).astype(np.float64)
+
+
+def _alone(outcomes: Outcomes, latency: LatencyModel) -> Mapping[str, Floats]:
+    """What each request takes on an idle machine that computes its prompt in one step."""
+    ttft, decode = np.empty(len(outcomes.client)), np.empty(len(outcomes.client))
+    for i, (prompt, output) in enumerate(zip(outcomes.prompt.tolist(), outcomes.output.tolist(), strict=True)):
+        ttft[i] = latency.step_ns(((prompt, 0),), 0, 0)
+        decode[i] = latency.decode_run_ns(1, prompt + 1, output - 1) if output > 1 else 0
+    each = np.where(outcomes.output > 1, decode / np.maximum(outcomes.output - 1, 1), latency.decode_ns(1, 1))
+    return {"ttft": ttft, "tpot": each, "latency": ttft + decode, "delay": ttft}
+
+
+NINE = (("ttft", (2.0, 3.0, 6.0)), ("tpot", (1.25, 1.5, 5.0)), ("latency", (1.25, 1.5, 5.0)))
+"""Splitwise's Table VI: slowdowns at P50, P90 and P99."""
+
+
+def nine_slos(reference: LatencyModel) -> tuple[Target, ...]:
+    """Return Splitwise's nine targets: slowdowns against each request alone on a machine, a DGX-A100 in the paper.
+
+    The paper's TBT is the mean of a request, which is TPOT here.
+    """
+    return tuple(
+        Target(percentile, ((metric, factor),), reference)
+        for metric, factors in NINE
+        for percentile, factor in zip((50, 90, 99), factors, strict=True)
+    )
+
+
+def attained(slo: Slo, share_percent: int) -> Target:
+    """Return the target that so many percent of the requests keep all of these limits jointly."""
+    named = (("ttft", slo.ttft_ns), ("tpot", slo.tpot_ns), ("latency", slo.latency_ns))
+    return Target(share_percent, tuple((name, limit / 1e3) for name, limit in named if limit is not None))
+
+
+DELAY = Target(99, (("delay", 5e6),))
+"""Vidur-Search: the P99 of scheduling delay is below 5 s."""
+
+
+@attrs.frozen
+class Trial:
+    """What a fleet did at one rate: how far each target was exceeded (at most 1: kept), and requests that finished."""
+
+    excess: tuple[float, ...]
+    finished: int
+    requests: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether all targets were kept."""
+        return max(self.excess, default=0.0) <= 1
+
+    @property
+    def worst(self) -> float:
+        """How far the worst target was exceeded."""
+        return max(self.excess, default=0.0)
+
+
+@attrs.frozen
+class Goodput:
+    """The highest rate that keeps all targets, with every rate that was tried.
+
+    `rate` is None where not even the lowest rate keeps them.  It is the last before the first rate that misses;
+    `surprises` are pairs of a rate that misses and a higher one that keeps.  `open_above` is set where the highest rate
+    allowed keeps the targets too.
+    """
+
+    rate: float | None
+    tried: Mapping[float, Trial]
+    open_above: bool = False
+
+    @property
+    def surprises(self) -> tuple[tuple[float, float], ...]:
+        """Neighbouring rates of which the lower misses and the higher keeps: attainment is not monotone."""
+        rows = [(rate, trial.kept) for rate, trial in self.tried.items()]
+        return tuple((low, high) for (low, kept), (high, again) in pairwise(rows) if again and not kept)
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether no rate that was tried keeps the targets above one that misses them."""
+        return not self.surprises
+
+    @property
+    def highest(self) -> float | None:
+        """The highest rate of all tried that keeps the targets."""
+        return max((rate for rate, trial in self.tried.items() if trial.kept), default=None)
+
+
+def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[Target]) -> Trial:
+    """Simulate a workload as it is and hold every request against the targets."""
+    events = EventTables()
+    Simulator(
+        workload,
+        run.policy,
+        run.router,
+        cluster.latency,
+        workers=cluster.specs,
+        changes=cluster.changes,
+        reports=cluster.reports,
+        link=cluster.link,
+        predictor=run.predictor,
+        on_events=events.add,
+    ).run()
+    outcomes = Outcomes(workload, events.whole())
+    excess = tuple(target.excess(outcomes) for target in targets)
+    return Trial(excess, int(outcomes.finished.sum()), len(workload.jobs))
+
+
+def goodput(
+    workload: Workload,
+    run: RunSpec,
+    cluster: Cluster,
+    targets: Sequence[Target],
+    *,
+    start: float = 1.0,
+    resolution: float = RESOLUTION,
+    probes: Sequence[float] = PROBES,
+) -> Goodput:
+    """Return the highest rate, in requests a second, at which a run on a cluster keeps all targets.
+
+    The workload's requests come at every rate in the same order and with the same relative gaps.  The search begins at
+    `start`; any positive rate leads to the same bracket, sooner or later.
+
+    >>> from fairsched.engines.workloads import generate
+    >>> jobs = generate("azure-chat", requests=40, arrivals="poisson")
+    >>> found = goodput(jobs, RunSpec.of("fcfs"), Cluster("opt-13b-a100"), [Target(90, (("ttft", 2e6),))])
+    >>> 0.5 < found.rate < 20, found.is_monotone
+    (True, True)
+    """
+    if not targets:
+        raise ValueError("goodput needs at least one target")
+    if len(workload.jobs) < 2:
+        raise ValueError(f"goodput needs two requests or more, and {workload.name} has {len(workload.jobs)}")
+    return bisected(
+        lambda rate: trial(at_rate(workload, rate), run, cluster, targets),
+        start=start,
+        resolution=resolution,
+        probes=probes,
+    )
+
+
+def bisected(
+    measure: Callable[[float], Trial],
+    *,
+    start: float = 1.0,
+    resolution: float = RESOLUTION,
+    probes: Sequence[float] = PROBES,
+    rate_min: float = RATE_MIN,
+    rate_max: float = RATE_MAX,
+) -> Goodput:
+    """Return the highest rate that keeps its targets: a bracket by doubling, halved, and checked at `probes`.
+
+    Where a probe shows that attainment is not monotone, the bracket below the first miss is halved again, so that
+    `Goodput.rate` has no rate below it that was tried and missed.
+    """
+    if not rate_min <= start <= rate_max or not 0 < resolution < 1:
+        raise ValueError(f"a search starts from {rate_min:g} to {rate_max:g} with a resolution below 1, not at {start}")
+    tried: dict[float, Trial] = {}
+
+    def run(rate: float) -> None:
+        rate = min(max(rate, rate_min), rate_max)
+        if rate not in tried:
+            tried[rate] = measure(rate)
+
+    def close() -> tuple[float, float]:
+        while (rate := _next(*(edge := _edge(tried)), resolution, rate_min, rate_max)) is not None:
+            run(rate)
+        return edge
+
+    run(start)
+    low, high = close()
+    if low and high < inf:
+        for factor in probes:
+            run(low * factor)
+        low, high = close()
+    return Goodput(low or None, dict(sorted(tried.items())), high == inf)
+
+
+def _edge(tried: Mapping[float, Trial]) -> tuple[float, float]:
+    """The first rate that misses, infinite if none does, and before it the last that was tried, 0 if none was."""
+    high = min((rate for rate, trial in tried.items() if not trial.kept), default=inf)
+    return max((rate for rate in tried if rate < high), default=0.0), high
+
+
+def _next(low: float, high: float, resolution: float, rate_min: float, rate_max: float) -> float | None:
+    """The rate to try for a closer bracket; None where it is close enough, or at the end of what is allowed."""
+    if not low:
+        return max(high / 2, rate_min) if high > rate_min else None
+    if high == inf:
+        return min(low * 2, rate_max) if low < rate_max else None
+    return (low + high) / 2 if high > low * (1 + resolution) else None
