@@ -256,6 +256,10 @@ class Transfers:
         if move.waiting is not None:
             return move.waiting.kv_tokens
         state = move.source.state
+        leaving = state.transit.outgoing.get(move.request_id)
+        if leaving is not None:
+            # It left its batch in this step, behind the request that is handed over now.
+            return leaving.waiting.kv_tokens
         waiting = state.queue.get(move.request_id)
         return (state.running[move.request_id].waiting if waiting is None else waiting).context_tokens
 

@@ -342,3 +342,18 @@ def test_second_token_carries_the_transfer() -> None:
         assert len(started) == (roles == "PT")
     assert times["PT"][0] == times["MM"][0]
     assert times["PT"][1] - times["MM"][1] == link.transfer_ns(100)
+
+
+def test_requests_of_one_step_leave_one_after_the_other() -> None:
+    """A short prompt and a long one that waits for room at their target leave one step together, and both finish."""
+    prompts = (4, 30, 20)
+    jobs = Workload(
+        "three at once",
+        tuple(Job(Request(i, 0, 0, Prompt(tokens), 9), 9) for i, tokens in enumerate(prompts)),
+        (Client(0, "client"),),
+    )
+    fleet = [WorkerSpec(LATENCY, role="prefill"), WorkerSpec(LATENCY, 40, role="decode")]
+    policy = SplitwisePrinted(layers_from_tokens=20)
+    events = simulate_events(jobs, SplitwiseMachine(), policy, LATENCY, workers=fleet, link=KvLink(1, 10**9))
+    assert {event.request_id for event in events if isinstance(event, Finished)} == {0, 1, 2}
+    assert {event.target for event in events if isinstance(event, TransferStarted)} == {1}
