@@ -68,9 +68,18 @@ class KvLink:
         return whole_ns
 
 
+LINK_BYTES_PER_S = 8_000_000_000
+"""64 Gbit/s."""
+
+
+def kv_link(latency: LatencyModel, bytes_per_s: int = LINK_BYTES_PER_S) -> KvLink:
+    """Return a link of a worker with this model, which has the model's KV bytes a token."""
+    return KvLink(KV_BYTES.get(latency.name, KvLink().bytes_per_token), bytes_per_s)
+
+
 def host_link(latency: LatencyModel) -> KvLink:
-    """Return the link to host memory of a worker with this model: PCIe, and the model's KV bytes a token."""
-    return KvLink(KV_BYTES.get(latency.name, KvLink().bytes_per_token), HOST_BYTES_PER_S)
+    """Return the link to host memory of a worker with this model: PCIe."""
+    return kv_link(latency, HOST_BYTES_PER_S)
 
 
 @attrs.frozen

@@ -233,7 +233,8 @@ def run_one(
     """Simulate one run.  Returns its figures, the simulator in its last state, and whether it was completed: an
     interrupted run (KeyboardInterrupt) keeps the figures of what happened until then."""
     limits = limits_of(workload, cluster, run.policy)
-    recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits))
+    latencies = [spec.latency for spec in cluster.all_specs]
+    recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits), latencies)
     log = CanonicalLog(sink)
     pending: list[Event] = []
     due = KV_SAMPLE_EVERY
