@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from fairsched.model.events import Event
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration, Overlap
 from fairsched.model.request import Request
-from fairsched.model.theorem import Assumption, Theorem
+from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.orders import predicted
@@ -44,7 +44,19 @@ P_SW_3 = Theorem(
     "Splitwise (ISCA'24), layer-wise transfer; the formula is this library's",
     (EQUAL_LAYERS,),
     bound="t",
+    scope=Scope.BOUNDED,
 )
+
+
+def visible_ns(transfer_ns: int, prefill_ns: int, layers: int) -> int:
+    """Return what is left of a transfer after the prefill beside which it went layer by layer, rounded up.
+
+    >>> visible_ns(20_500_000, 253_000_000, 70), visible_ns(20_500_000, 253_000_000, 1)
+    (292858, 20500000)
+    """
+    hidden_ns = prefill_ns * (layers - 1) // layers
+    return max(-(-transfer_ns // layers), transfer_ns - hidden_ns)
+
 
 Candidate = tuple[WorkerLoad, Machine]
 FAILURES_MAX = 2
@@ -100,7 +112,9 @@ class Splitwise(ClusterPolicy[Pools]):
         if not view.workers or not (state.waiting or state.unsent):
             return ClusterPlan(), state
         for load in view.workers:
-            state = state.seen(load.worker, load.role, view.now_ns)
+            machine = state.machines.get(load.worker)
+            if machine is None or machine.origin is None:
+                state = state.seen(load.worker, load.role, view.now_ns)
         state = self._repurposed(state, view.now_ns)
         dispatches: list[Dispatch] = []
         migrations: list[Migration] = []
@@ -167,10 +181,11 @@ class Splitwise(ClusterPolicy[Pools]):
         """Move machines to the other pool that were mixed for long, and are not the last of their kind."""
         if self.repurpose_s is None:
             return state
-        for worker, machine in sorted(state.machines.items()):
-            if machine.mixed_ns is None or now_ns - machine.mixed_ns < self.repurpose_s * NS_PER_S:
-                continue
-            if sum(other.origin == machine.origin for other in state.machines.values()) > 1:
+        since_ns = now_ns - self.repurpose_s * NS_PER_S
+        long = [i for i, each in state.machines.items() if each.mixed_ns is not None and each.mixed_ns <= since_ns]
+        for worker in sorted(long):
+            origin = state.machines[worker].origin
+            if sum(other.origin == origin for other in state.machines.values()) > 1:
                 state = state.repurposed(worker, now_ns)
         return state
 

@@ -50,7 +50,7 @@ def pool_of(origin: Role, prompts: int, outputs: int) -> Role:
     ('prefill', 'both', 'decode', 'both')
     """
     opposite = prompts if origin == "decode" else outputs
-    return "both" if opposite else origin
+    return "both" if opposite > 0 else origin
 
 
 class Machine(msgspec.Struct, frozen=True, gc=False):
