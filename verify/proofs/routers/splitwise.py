@@ -1,8 +1,7 @@
-"""Splitwise: pools that are a function of the work (P-SW-1), a cap on preemptions (P-SW-2), and what is left of a
-layer-wise transfer (P-SW-3); splitting does make the second token later (F-SW-1).
+"""Splitwise: pools that are a function of the work (P-SW-1), and what is left of a layer-wise transfer (P-SW-3);
+splitting does make the second token later (F-SW-1).  Its cap on preemptions is in `orders.preemption`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from itertools import product
@@ -10,11 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairsched.model.view import Role
-from fairsched.model.worker import InfeasiblePlanError
-from fairsched.policies import orders
-from fairsched.policies.batching import Chunked
-from fairsched.policies.gates import OpenGate
-from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.routers.splitwise import P_SW_1, P_SW_3, pool_of, visible_ns
 from fairsched.verify.logic import (
     ArithmeticClaim,
@@ -23,11 +17,9 @@ from fairsched.verify.logic import (
     SampledClaim,
     Shown,
     at_least,
-    changed,
     refuted,
 )
 from fairsched.verify.proofs import arithmetic, sampled
-from fairsched.verify.proofs.orders.scenarios import WORLDS, steps
 
 
 @arithmetic(P_SW_1, ("prompts", "outputs"), *at_least(0, "prompts", "outputs"))
@@ -41,28 +33,6 @@ def pools(w: SimpleNamespace, pool: Callable[..., Any] = pool_of) -> Shown:
         "else that is mixed": token in ("decode", "both"),
         "a machine of both kinds is mixed": pool("both", w.prompts, w.outputs) == "both",
     }
-
-
-CAP = 1
-
-
-def _often() -> tuple[int, int]:
-    """How often a request is displaced by a prompt whenever it may be."""
-    rows = [[0, 2, 12, 12], *([3, 2, 1, 1] for _ in range(CAP + 2))]
-    world = SimpleNamespace(capacity=30, seats=1, rows=rows)
-    policy = ComposedPolicy("displaces", orders.PromptsFirst(CAP), OpenGate(), Chunked())
-    return sum(step.plan.preempt.count(0) for step in steps(policy, world)), CAP
-
-
-@sampled(orders.P_SW_2, WORLDS, attained=_often)
-def capped(w: SimpleNamespace, order: type[orders.PromptsFirst] = orders.PromptsFirst) -> Shown:
-    """Outputs are reserved, so a preempted request is displaced."""
-    policy = ComposedPolicy("displaces", order(CAP), OpenGate(), Chunked())
-    try:
-        taken = Counter(request_id for step in steps(policy, w) for request_id in step.plan.preempt)
-    except InfeasiblePlanError:
-        return {"feasible": False}
-    return {"at most so often": max(taken.values(), default=0) <= CAP}
 
 
 def _transfers() -> Iterator[Mapping[str, Any]]:
@@ -107,25 +77,14 @@ def refutations() -> tuple[RefutedClaim, ...]:
 
 
 def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
-    """About the pools, the order and the transfer that ship."""
-    return (pools(), capped(), layer_by_layer())
+    """About the pools and the transfer that ship."""
+    return (pools(), layer_by_layer())
 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-
-    uncapped = changed(
-        orders.PromptsFirst,
-        "preemption_rank_queued",
-        "None if queued.preemptions >= cap else cap + queued.preemptions",
-        "cap",
-    )
     return (
         Bug("a token machine is at home with prompts", pools(_by_outputs)),
-        Bug(
-            "a request yields however often it did",
-            capped(changed(uncapped, "rank_queued", "3 * cap", "cap")),
-        ),
         Bug("the last layer is hidden too", layer_by_layer(_all_hidden)),
     )
 
