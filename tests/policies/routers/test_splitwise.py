@@ -30,7 +30,9 @@ from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.batching import WholePrompts
 from fairsched.policies.catalog import SplitwiseMachine
-from fairsched.policies.orders import PromptsFirst
+from fairsched.policies.gates import OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import AgeingOrder, PromptsFirst
 from fairsched.policies.routers import Splitwise, SplitwisePrinted, SplitwiseReleased
 from fairsched.policies.routers.splitwise import Pools, pool_of
 from fairsched.policies.routers.splitwise import pools as pools_module
@@ -357,3 +359,62 @@ def test_requests_of_one_step_leave_one_after_the_other() -> None:
     events = simulate_events(jobs, SplitwiseMachine(), policy, LATENCY, workers=fleet, link=KvLink(1, 10**9))
     assert {event.request_id for event in events if isinstance(event, Finished)} == {0, 1, 2}
     assert {event.target for event in events if isinstance(event, TransferStarted)} == {1}
+
+
+def _jobs(rows: list[tuple[int, int, int, int]]) -> Workload:
+    """Requests by (time in ns, prompt, output, priority)."""
+    jobs = tuple(
+        Job(Request(i, 0, at_ns, Prompt(prompt), output, priority=priority), output)
+        for i, (at_ns, prompt, output, priority) in enumerate(sorted(rows))
+    )
+    return Workload("rows", jobs, (Client(0, "client"),))
+
+
+def _first_tokens(events: list[Event]) -> dict[int, int]:
+    times: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, Prefilled) and not event.remaining_tokens:
+            times.setdefault(event.request_id, event.time_ns)
+    return times
+
+
+def test_batch_jobs_fill_idle_machines_and_delay_no_interactive_request_in_the_queue() -> None:
+    """Prompts without targets, of low priority and all there at once: an interactive request waits for the step under
+    way and no more, and behind the same jobs of its own priority it waits for all of them."""
+    fleet = [WorkerSpec(LATENCY, 400, role="prefill"), WorkerSpec(LATENCY, 400, role="decode")]
+    order, rule = AgeingOrder(boost_milli=0), WholePrompts(20, 8)
+    local = ComposedPolicy("batch jobs", order, OpenGate(), rule)
+    step_ns = LATENCY.step_ns([(20, 0)], 0, 0)
+    interactive = [(1_000 + 900 * i, 10, 4, 1) for i in range(5)]
+    waits: dict[int, int] = {}
+    for priority in (0, 1):
+        jobs = _jobs([*interactive, *((0, 20, 4, priority) for _ in range(30))])
+        events = simulate_events(jobs, local, Splitwise(), LATENCY, workers=fleet, link=KvLink(1, 10**9))
+        first = _first_tokens(events)
+        assert len(first) == 35
+        sent = {job.request.id: job.request.arrival_ns for job in jobs.jobs if job.request.arrival_ns}
+        waits[priority] = max(first[i] - at_ns for i, at_ns in sent.items())
+    assert waits[0] <= 2 * step_ns < waits[1]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_checkpoint_saves_the_prefill_of_what_a_crash_lost(kept: bool) -> None:
+    """The token machine dies: without a checkpoint the prompt is computed twice, with one its KV comes back instead."""
+    fleet = [WorkerSpec(LATENCY, role="prefill"), *[WorkerSpec(LATENCY, role="decode")] * 2]
+    events: list[Event] = []
+    simulator = Simulator(
+        _jobs([(0, 60, 12, 0)]),
+        SplitwiseMachine(),
+        Checked(),
+        LATENCY,
+        workers=fleet,
+        changes=[Crash(1, 6_400)],
+        link=KvLink(1, 10**9),
+        checkpoint=KvLink(1, 10**9) if kept else None,
+        on_events=events.extend,
+    )
+    simulator.run()
+    assert any(isinstance(event, WorkerLeft) for event in events)
+    assert [event.output_tokens for event in events if isinstance(event, Finished)] == [12]
+    computed = sum(event.tokens for event in events if isinstance(event, Prefilled))
+    assert (computed < 120) == kept
