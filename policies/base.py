@@ -100,8 +100,13 @@ class Policy(ABC, Generic[State]):
 
     def state_from_json(self, document: dict[str, Any]) -> State:
         """The state of such a document; raises `StateError` for any other."""
-        restored: State = from_json(self.state_type, document)
+        restored: State = from_json(self.document_type, document)
         return restored
+
+    @property
+    def document_type(self) -> Any:
+        """The state's type with its parameters, which a document does not name."""
+        return self.state_type
 
 
 class Guarantee:
@@ -223,6 +228,8 @@ class ClusterPolicy(Policy[State]):
     follows_decoding: ClassVar[bool] = True
     """Whether `Decoded` matters to `observe`: then it is told up to now whenever something is asked.  Set to False, it
     is not told at all, which saves much.  How steps are summed is up to an engine, and is no reason to ask `decide`."""
+    splits_phases: ClassVar[bool] = False
+    """Whether it keeps to the roles of workers, and sends requests on from those that prefill to those that decode."""
 
     def init(self) -> State:
         """The state before anything happened: an empty `state_type`, unless overridden."""

@@ -6,6 +6,7 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
+    from fairsched.engines.capacity.drift import DriftDetector, DriftState, Shift
     from fairsched.engines.capacity.highest_rate import (
         DELAY,
         Goodput,
@@ -27,8 +28,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "DELAY", "BatchSummary", "CapacityPlan", "Goodput", "Point", "Quanta", "Sizing", "Target", "Traffic",
-    "Trial", "Tuning", "attained", "attainment_plot", "bisected", "crossover", "fewest", "fitting",
-    "fitting_to", "followed", "goodput", "line", "measured", "nine_slos", "one_instance", "order_batch",
-    "pareto_plot", "plan", "slo_text", "trial", "tune", "two_shards", "two_stages", "worker_sizes"
+    "BESIDE", "DELAY", "BatchSummary", "CapacityPlan", "DriftDetector", "DriftState", "Goodput", "Point", "Quanta",
+    "Shift", "Sizing", "Target", "Traffic", "Trial", "Tuning", "attained", "attainment_plot", "bisected", "crossover",
+    "fewest", "fitting", "fitting_to", "followed", "goodput", "line", "measured", "nine_slos", "one_instance",
+    "order_batch", "pareto_plot", "plan", "slo_text", "trial", "tune", "two_shards", "two_stages", "worker_sizes",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from fairsched.engines.simulation.predictors import Prediction
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.engines.simulation.transfers import Transfers
 from fairsched.model import worker as transitions
-from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Finished, Migrated, Rejected
+from fairsched.model.events import NOWHERE, Arrived, Cancelled, Decoded, Event, Finished, Migrated, Rejected
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
 
@@ -308,10 +308,13 @@ class Dispatcher:
         for _, events in worker.pipeline:
             for event in events:
                 # The token that did not leave the last stage is lost.
-                if isinstance(event, Finished):
-                    lost.append(Transfer(self._calls.jobs[event.request_id].request, event.output_tokens - 1))
-                elif isinstance(event, Migrated):
-                    lost.append(Transfer(self._calls.jobs[event.request_id].request, event.generated_tokens - 1))
+                if isinstance(event, Decoded):
+                    continue
+                assert isinstance(event, Finished | Migrated)
+                made = event.output_tokens if isinstance(event, Finished) else event.generated_tokens
+                lost.append(Transfer(self._calls.jobs[event.request_id].request, made - 1))
+                gone = (event.request_id, event.client, True, 0, made - 1)
+                self._pool.publish(worker, [Migrated(self._loop.now_ns, worker.state.worker, *gone)])
         worker.pipeline.clear()
         worker.stages_free_ns = [0] * len(worker.stages_free_ns)
         return lost
@@ -323,7 +326,9 @@ class Dispatcher:
             here = self.home.get(request_id) is worker
             if request_id in self._calls.over:
                 continue
-            if not here or request_id in worker.state.transit.outgoing:
+            if here and worker.plan is not None and request_id not in worker.state.transit.outgoing:
+                worker.leaving.append(request_id)  # it is in the step under way
+            elif not here or request_id in worker.state.transit.outgoing:
                 self.caller_gives_up(request_id, 0)
             else:
                 self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))

@@ -6,7 +6,7 @@ the finished steps are settled and the leap ends with the current step.  Leaping
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker import Running, WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["absent", "serving", "draining"]
@@ -196,6 +196,27 @@ class SimulatedWorker:
         return self.latency.decode_steps_within(self.state.decoding, self.state.context, now_ns - self.start_ns)
 
 
+def _last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
+    """Requests of a step through a pipeline whose last token it makes, as requests that go on.
+
+    So they keep memory and pins until that token has left the last stage.
+    """
+    done = [i for i, tokens in plan.chunks if state.in_flight[i].remaining_tokens == tokens]
+    runs = ((request_id, state.running[request_id]) for request_id in done)
+    return {
+        request_id: replace(run, waiting=replace(run.waiting, output_tokens=run.waiting.output_tokens + 1))
+        for request_id, run in runs
+        if run.waiting.output_tokens == run.waiting.generated_tokens + 1
+    }
+
+
+def _ending(event: Event, last: Mapping[int, Running]) -> Event:
+    """What it is to leave the batch with the last token: the end."""
+    if not isinstance(event, Migrated) or event.request_id not in last:
+        return event
+    return Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
+
+
 class WorkerPool:
     """The workers of a run: they ask their policy, execute its plans, and publish what happens.
 
@@ -279,10 +300,13 @@ class WorkerPool:
             return
         plan, steps, tokens_ns = worker.plan, worker.steps, worker.tokens_ns
         worker.stop()
+        last = _last_tokens(worker.state, plan) if tokens_ns else {}
+        if last:
+            worker.state = replace(worker.state, running=worker.state.running.update(last))
         done = transitions.finish(worker.state, plan, steps, self._loop.now_ns)
         if tokens_ns:
             worker.state, events = done
-            tokens: list[Event] = [event for event in events if isinstance(event, _TOKENS)]
+            tokens = [_ending(event, last) for event in events if isinstance(event, _TOKENS)]
             self.publish(worker, [event for event in events if not isinstance(event, _TOKENS)])
             if tokens:
                 worker.pipeline.append((plan, tokens))
@@ -304,6 +328,10 @@ class WorkerPool:
         if losses != worker.losses:
             return
         plan, events = worker.pipeline.popleft()
+        self.interrupt(worker)
+        for event in events:
+            if isinstance(event, Finished):
+                worker.state = transitions.sent(worker.state, event.request_id)
         self.publish(worker, [replace(event, time_ns=self._loop.now_ns) for event in events])
         self._hand_over(worker, plan, events)
         self.on_step(worker)
@@ -327,11 +355,9 @@ class WorkerPool:
 
         The request is computed again.
         """
-        landed = worker.state.transit.landed
-        if not landed:
+        if not worker.state.transit.landed:
             return False
-        youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
-        worker.state = transitions.drop_landed(worker.state, youngest)
+        worker.state = transitions.drop_landed(worker.state, transitions.youngest_landed(worker.state))
         return True
 
     def interrupt(self, worker: SimulatedWorker) -> None:

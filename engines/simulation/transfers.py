@@ -123,8 +123,9 @@ class Transfers:
         if worker.state.worker != plan.source or plan.target == plan.source:
             return False
         state = worker.state
-        if not any(request_id in place for place in (state.queue, state.running, state.transit.outgoing)):
-            return False  # its only token is about to come
+        here = request_id in state.queue or request_id in state.running
+        if not here and not (plan.with_kv and request_id in state.transit.outgoing):
+            return False  # its first token is in the pipeline, and it goes on with its KV or not at all
         # A request moves once at one instant, so that it cannot go round in circles.
         return self._moved_ns.get(request_id) != self._loop.now_ns and self._can_reach(plan)
 
@@ -431,10 +432,13 @@ class Transfers:
 
     def let_go(self, worker: SimulatedWorker) -> None:
         """After a step, let the migrating requests depart, and begin transfers for which there is room now."""
-        for request_id, plan in worker.moving.items():
-            if self._places.home.get(request_id) is worker and not self._places.over(request_id):
+        moving = worker.moving if worker.plan is None else {}
+        for request_id, plan in moving.items():
+            here = self._places.home.get(request_id) is worker and not self._places.over(request_id)
+            here = here and (request_id in worker.state.queue or request_id in worker.state.running)
+            if here and (not plan.with_kv or self._can_reach(plan)):
                 self._depart(worker, plan)
             else:
                 self._places.counts["refused"] += 1
-        worker.moving.clear()
+        moving.clear()
         self._serve(worker.state.worker)

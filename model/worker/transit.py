@@ -168,6 +168,11 @@ def drop_landed(state: WorkerState, request_id: int) -> WorkerState:
     return replace(state, queue=state.queue.set(request_id, replace(waiting, kv_tokens=0)))
 
 
+def youngest_landed(state: WorkerState) -> int:
+    """The request that came with its KV last, of those that wait."""
+    return max(state.transit.landed, key=lambda request_id: (state.queue[request_id].request.arrival_ns, request_id))
+
+
 def unqueue_landed(state: WorkerState, request_id: int) -> WorkerState:
     """The state in which a waiting request holds no memory, and no pin, any more."""
     transit = state.transit

@@ -62,12 +62,8 @@ class Ledger:
                 self._arrived(event)
             case Admitted():
                 self._admitted(event)
-            case Settled():
-                self.left[event.request_id] = event.extend_tokens
-            case Prefilled():
-                self.left[event.request_id] -= event.tokens
-                assert event.tokens >= 1
-                assert self.left[event.request_id] == event.remaining_tokens >= 0
+            case Settled() | Prefilled():
+                self._computes(event)
             case Decoded():
                 assert event.steps >= 1
                 assert list(event.clients) == sorted(set(event.clients))
@@ -105,6 +101,14 @@ class Ledger:
                 assert self.decoded[client] >= self.generated[client]
             else:
                 assert self.decoded[client] == self.generated[client]
+
+    def _computes(self, event: Settled | Prefilled) -> None:
+        if isinstance(event, Settled):
+            self.left[event.request_id] = event.extend_tokens
+            return
+        self.left[event.request_id] -= event.tokens
+        assert event.tokens >= 1
+        assert self.left[event.request_id] == event.remaining_tokens >= 0
 
     def _arrived(self, event: Arrived) -> None:
         request = event.request

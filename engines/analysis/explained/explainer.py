@@ -62,7 +62,9 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy = logged_poli
     life = _Life(request_id, replayer, trail.origin)
     try:
         for _, event in log:
-            if event.worker == worker:
+            if event.worker != worker:
+                replayer.hears(event)
+            else:
                 replayer.feed(event)
                 life.saw(event)
                 if life.outcome != "open":

@@ -60,7 +60,9 @@ class Fleet:
         first, *others = (pool.latency.deployment for pool in self.pools)
         for other in others:
             if (first is None) != (other is None) or (first and other and first.model_facts != other.model_facts):
-                raise ValueError(f"fleet {self.text} has workers with different models: KV of one is nothing to another")
+                raise ValueError(
+                    f"fleet {self.text} has workers with different models: KV of one is nothing to another"
+                )
 
     @property
     def text(self) -> str:
@@ -97,7 +99,9 @@ class Fleet:
             gpu = gpu_of(pool.latency)
             each = {"cost": gpu.cost, "dollar": gpu.dollars_per_hour, "watt": gpu.watts}[objective]
             if each is None:
-                raise ValueError(f"nothing says what a GPU of kind {gpu.name} is in terms of {objective}; --per gpu does")
+                raise ValueError(
+                    f"nothing says what a GPU of kind {gpu.name} is in terms of {objective}; --per gpu does"
+                )
             total += pool.gpus * each
         return total
 
@@ -120,7 +124,9 @@ def fleet_of(text: str) -> Fleet:
     for part in text.split("+"):
         found = _POOL.fullmatch(part.strip())
         if found is None or (found["role"] or "both") not in ROLES:
-            raise ValueError(f"fleet {text!r}: expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, found {part!r}")
+            raise ValueError(
+                f"fleet {text!r}: expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, found {part!r}"
+            )
         role: Role = found["role"] or "both"  # type: ignore[assignment]
         latency = pipelined(latency_model(found["model"]), int(found["stages"] or 1))
         pools.append(Pool(int(found["workers"]), latency, role))

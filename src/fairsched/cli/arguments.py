@@ -256,7 +256,7 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
     for name, kind, what in (
         ("fail", _crash, "the worker dies at S seconds, and comes back empty after DOWN seconds (without: never)"),
         ("restart", _restart, "the worker loses its memory at S seconds, and goes on with its queue after DOWN"),
-        ("link-down", _link_down, "the worker's link fails at S seconds, for DOWN seconds; what it carried is lost"),
+        ("link-down", _link_down, "the worker's link fails at S seconds, for DOWN seconds (without: for good)"),
     ):
         command.add_argument(
             f"--{name}", dest="changes", action="append", type=kind, metavar="WORKER@S[+DOWN]", help=f"{what} (repeat)"
@@ -390,7 +390,7 @@ def _restart(text: str) -> Change:
 
 def _link_down(text: str) -> Change:
     worker, at_ns, down_ns = _when(text, "WORKER@S[+DOWN]")
-    return LinkDown(worker, at_ns, down_ns or 0)
+    return LinkDown(worker, at_ns, down_ns)
 
 
 def _drain(text: str) -> Change:

@@ -72,10 +72,12 @@ class FaultWorker(msgspec.Struct, frozen=True):
     role: Role = "both"
     slow: bool = False
     host: int = 0
+    stages: int = 1
 
     def spec(self) -> WorkerSpec:
         """Its kind."""
-        return WorkerSpec(SLOW if self.slow else LATENCY, self.capacity, self.host, role=self.role)
+        latency = attrs.evolve(SLOW if self.slow else LATENCY, stages=self.stages)
+        return WorkerSpec(latency, self.capacity, self.host, role=self.role)
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -180,9 +182,12 @@ def fault_world(seed: int) -> FaultWorld:
     rng = random.Random(seed)
     count = rng.randint(2, 4)
     roles: list[Role] = [rng.choice(("prefill", "decode", "both")) for _ in range(count)]
+    if len(set(roles)) == 1:
+        roles[0] = "both"
     sizes = rng.choice(((20,), (30, 40), (40,), (25, 60), (200,)))
     host = rng.choice((0, 0, 0, 30))
-    workers = tuple(FaultWorker(rng.choice(sizes), role, rng.random() < 0.2, host) for role in roles)
+    stages = rng.choice((1, 1, 1, 3))
+    workers = tuple(FaultWorker(rng.choice(sizes), role, rng.random() < 0.2, host, stages) for role in roles)
     jobs = tuple(_job(rng, i) for i in range(rng.randint(1, 12)))
     joins = rng.choice((0, 0, 0, 1))
     kinds: list[Literal["crash", "restart", "drain", "link-down"]] = ["crash", "restart", "drain", "link-down"]
@@ -198,22 +203,22 @@ def fault_world(seed: int) -> FaultWorld:
         jobs=jobs,
         faults=tuple(faults),
         link=FaultLink(
-            rng.choice((0, 1, 10, 40)),
-            rng.choice((0, 0, 7)),
-            rng.choice((1, 4)),
-            rng.choice((0, 3)),
-            rng.random() < 0.5,
+            token_ns=rng.choice((0, 1, 10, 40)),
+            latency_ns=rng.choice((0, 0, 7)),
+            layers=rng.choice((1, 4)),
+            sync_ns=rng.choice((0, 3)),
+            contended=rng.random() < 0.5,
         ),
         router=FaultRouter(
             rng.choice(("drifter", "drifter", "harbour")),
             rng.randrange(1 << 30),
             rng.choice((0, 2, 4, 16)),
             rng.choice((0, 3, 8)),
-            rng.choice((None, None, 1)),
+            rng.choice((None, None, None, None, None, None, None, 1)),
         ),
         policy=name,
         params=_params(rng, name),
-        reports=None if rng.random() < 0.75 else (rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((0.0, 0.4)), 1),
+        reports=None if rng.random() < 0.9 else (rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((0.0, 0.4)), 1),
         leap=rng.random() < 0.8,
     )
 
@@ -302,6 +307,8 @@ class Watch:
                 kept = state.promised + state.cache.tree.protected_tokens
                 assert kept <= state.capacity, f"worker {state.worker} promised {kept} of {state.capacity} tokens"
                 self._checked[state.worker] = state
+            if worker.phase == "absent":
+                assert state == worker.spec.empty(state.worker), f"worker {state.worker} is gone and has requests or KV"
         if changed:
             check_custody([worker.state for worker in self.simulator.workers])
 
@@ -313,12 +320,13 @@ class Watch:
         for worker in self.simulator.workers:
             state = worker.state
             self.simulator.pool.policy.check(worker.policy_state)
-            assert not (state.queue or state.running), f"worker {state.worker} still has requests"
-            assert not (state.used or state.promised), f"worker {state.worker} keeps {state.promised} tokens"
-            assert not state.cache.pins, f"worker {state.worker} keeps pins"
-            assert not state.host.used_tokens, (
-                f"worker {state.worker} keeps {state.host.used_tokens} tokens on its host"
+            left = len(state.queue) + len(state.running)
+            assert not left, f"worker {state.worker} still has {left} requests"
+            kept = state.used + state.promised + state.host.used_tokens
+            assert not kept, (
+                f"worker {state.worker} keeps {state.promised} tokens, {state.host.used_tokens} on its host"
             )
+            assert not state.cache.pins, f"worker {state.worker} keeps pins"
 
 
 def check_custody(states: Sequence[WorkerState]) -> None:
@@ -342,9 +350,7 @@ def check_custody(states: Sequence[WorkerState]) -> None:
             # Memory is kept before the prefill only for a request that leaves after it.
             state = states[at[request_id]]
             waiting = state.queue.get(request_id) or state.running[request_id].waiting
-            assert waiting.prefill_only, (
-                f"worker {target} keeps memory for request {request_id}, which goes on elsewhere"
-            )
+            assert waiting.prefill_only, f"worker {target} keeps memory for request {request_id}, which stays elsewhere"
 
 
 def check_world(world: FaultWorld) -> Watch:
@@ -383,34 +389,28 @@ def _simpler(world: FaultWorld) -> Iterator[FaultWorld]:
         yield replace(world, faults=(*world.faults[:i], *world.faults[i + 1 :]))
     if len(world.workers) > 1 and all(fault.worker < len(world.workers) - 1 for fault in world.faults):
         yield replace(world, workers=world.workers[:-1])
-    if world.reports is not None:
-        yield replace(world, reports=None)
-    for name in ("latency_ns", "sync_ns", "contended"):
-        if getattr(world.link, name):
-            yield replace(world, link=replace(world.link, **{name: 0 if name != "contended" else False}))
-    if world.policy != "fcfs":
-        known = parameters(LOCAL_POLICIES["fcfs"])
-        yield replace(world, policy="fcfs", params={key: v for key, v in world.params.items() if key in known})
-    for key in world.params:
-        yield replace(world, params={other: value for other, value in world.params.items() if other != key})
+    plain = {"reports": None, "policy": "fcfs", "params": {}, "leap": True, "link": FaultLink(world.link.token_ns)}
+    for name, value in plain.items():
+        if getattr(world, name) != value:
+            yield replace(world, **{name: value})
     for i, worker in enumerate(world.workers):
-        for plain in (replace(worker, slow=False), replace(worker, host=0), replace(worker, role="both")):
-            if plain != worker:
-                yield replace(world, workers=(*world.workers[:i], plain, *world.workers[i + 1 :]))
-    if not world.leap:
-        yield replace(world, leap=True)
+        for less in _less(worker, {"slow": False, "host": 0, "stages": 1, "role": "both"}):
+            yield replace(world, workers=(*world.workers[:i], less, *world.workers[i + 1 :]))
     for i, job in enumerate(world.jobs):
-        for less in (
-            replace(job, cancel_after_ns=None),
-            replace(job, keys=()),
-            replace(job, after=()),
-            replace(job, client=0),
-            replace(job, output_tokens=max(job.output_tokens - 1, 1)),
-            replace(job, declared_tokens=max(job.declared_tokens - 1, job.output_tokens)),
-            replace(job, prompt_tokens=max(job.prompt_tokens - 1, len(job.keys), 1)),
-        ):
-            if less != job:
-                yield replace(world, jobs=(*world.jobs[:i], less, *world.jobs[i + 1 :]))
+        smallest = {
+            "output_tokens": max(job.output_tokens - 1, 1),
+            "declared_tokens": max(job.declared_tokens - 1, job.output_tokens),
+            "prompt_tokens": max(job.prompt_tokens - 1, len(job.keys), 1),
+        }
+        for less in _less(job, {"cancel_after_ns": None, "keys": (), "after": (), "client": 0} | smallest):
+            yield replace(world, jobs=(*world.jobs[:i], less, *world.jobs[i + 1 :]))
+
+
+def _less(value: Any, plain: dict[str, Any]) -> Iterator[Any]:
+    """The value with one field that is plainer, each in turn."""
+    for name, least in plain.items():
+        if getattr(value, name) != least:
+            yield replace(value, **{name: least})
 
 
 def smaller(world: FaultWorld, why: str, tries: int = 2_000) -> FaultWorld:
@@ -431,26 +431,35 @@ def smaller(world: FaultWorld, why: str, tries: int = 2_000) -> FaultWorld:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run worlds; returns 1 if one fails."""
+    """Run worlds until all are run or an interrupt comes; returns 1 if one fails."""
     count = int(arguments[0]) if arguments else 1_000
     first = int(arguments[1]) if len(arguments) > 1 else 0
     folder = Path(arguments[2]) if len(arguments) > 2 else None
-    started, seen, entries = time.perf_counter(), Counter[str](), 0
-    for seed in range(first, first + count):
-        why = fails(fault_world(seed))
-        if why is None:
-            continue
-        place = why.rpartition(" (")[2]
-        seen[place] += 1
-        if seen[place] == 1:
-            print(f"seed {seed}: {why}", flush=True)
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                small = replace(smaller(fault_world(seed), why), claim=f"seed {seed}: {why}")
-                (folder / f"{seed}.json").write_bytes(msgspec.json.format(msgspec.json.encode(small), indent=1))
+    started, seen, done = time.perf_counter(), Counter[str](), 0
+    try:
+        for seed in range(first, first + count):
+            why = fails(fault_world(seed))
+            done += 1
+            if why is not None:
+                place = why.rpartition(" (")[2]
+                seen[place] += 1
+                if seen[place] == 1:
+                    _found(seed, why, folder)
+    except KeyboardInterrupt:
+        sys.stdout.write("interrupted\n")
     took = time.perf_counter() - started
-    print(f"{count:,} worlds from seed {first} on, {sum(seen.values()):,} failed, {took:,.0f} s; {dict(seen)}")
+    sys.stdout.write(f"{done:,} worlds from seed {first}, {sum(seen.values()):,} failed, {took:,.0f} s; {dict(seen)}\n")
     return 1 if seen else 0
+
+
+def _found(seed: int, why: str, folder: Path | None) -> None:
+    """Say that a world fails, and write it, made smaller, into a folder."""
+    sys.stdout.write(f"seed {seed}: {why}\n")
+    sys.stdout.flush()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        small = replace(smaller(fault_world(seed), why), claim=f"seed {seed}: {why}")
+        (folder / f"{seed}.json").write_bytes(msgspec.json.format(msgspec.json.encode(small), indent=1))
 
 
 if __name__ == "__main__":

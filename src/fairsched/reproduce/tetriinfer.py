@@ -1,0 +1,505 @@
+"""TetriInfer: orders and pieces of prompts, admission by predicted outputs, and where requests decode.
+
+Source: "Inference without Interference: Disaggregate LLM Inference for Mixed Downstream Workloads" (TetriInfer, 2024),
+sections 2, 3 and 5.  Its testbed is OPT-13B on V100 of 32 GB, of which no profile is published: steps take here what
+DistServe's profile says of OPT-13B on A100, with one GPU or two.  KV memory is that of V100, which decides how many
+requests decode together: 90 % of 32 GB a GPU less 26 GB of weights, in tokens of 819,200 bytes.
+
+Lengths are as of ShareGPT (`engines.workloads.generators.sharegpt` says what is theirs and what is ours).  All requests
+of a panel come at once: the paper prints no arrivals, and its 46.5 % from batches of 16 to 128 is what sorting 128
+requests that wait from the beginning comes to.
+"""
+
+from functools import partial
+from itertools import pairwise
+from math import inf
+from typing import ClassVar
+
+import attrs
+import numpy as np
+from msgspec.structs import replace
+
+from fairsched.engines.analysis import Run
+from fairsched.engines.fleet import KvLink, WorkerSpec
+from fairsched.engines.simulation import Bucketed, Cluster, Oracle, Predictor, Simulator, simulate
+from fairsched.engines.workloads import generate
+from fairsched.model.events import Admitted, Decoded, Event
+from fairsched.model.latency import PRESETS
+from fairsched.model.plan import Dispatch
+from fairsched.model.request import Prompt, Request, Workload
+from fairsched.model.view import ClusterView, Role
+from fairsched.policies.base import Router
+from fairsched.policies.batching import Chunked, EagerPrefill, Reserve
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.routers import DrawState, Random, RoundRobin
+from fairsched.policies.routers.phases import HeavyLight, TetriInfer
+from fairsched.reproduce import runs
+from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, fewer
+
+ON_V100 = Platform("opt-13b-a100-tp2", kv_capacity_tokens=38_500)
+"""Two GPUs with the KV tokens that two V100 hold beside the weights: (2 x 0.9 x 32 GB - 26 GB) / 819,200 bytes."""
+BATCHES = (16, 32, 64, 128)
+REQUESTS = 128
+HEAVY_OUTPUT, HEAVY_IN_MOTIVATION = 128, 512
+"""An output of more tokens is heavy in section 5, and in section 2 (T4)."""
+_HARDWARE = "OPT-13B's A100 coefficients, since no profile of the paper's V100 is published"
+
+
+def _at_once(seed: int, requests: int = REQUESTS, phases: str = "all", heavy_output: int = HEAVY_OUTPUT) -> Workload:
+    """Requests with lengths as of ShareGPT that all come at the beginning."""
+    drawn = generate("sharegpt", seed=seed, requests=requests, phases=phases, heavy_output=heavy_output)
+    jobs = tuple(replace(job, request=replace(job.request, arrival_ns=0)) for job in drawn.jobs)
+    return replace(drawn, jobs=jobs)
+
+
+def _prompts_only(work: Workload) -> Workload:
+    """The same requests at a worker that only computes prompts: their first token is all."""
+    jobs = (replace(j, request=replace(j.request, max_output_tokens=1), output_tokens=1) for j in work.jobs)
+    return replace(work, jobs=tuple(jobs))
+
+
+def _decode_only(on: Platform, workers: int) -> Cluster:
+    """Workers at which prompts are there with their KV: their prefill takes 1 ns."""
+    there = attrs.evolve(PRESETS[on.model], prefill_constant_ns=1, prefill_token_ns=0, prefill_attention_ps=0)
+    return Cluster(there, workers, on.kv_capacity_tokens)
+
+
+def _buckets(seed: int, end: str = "upper") -> Bucketed:
+    """The paper's classifier with buckets of 200 tokens, up to the longest output."""
+    return Bucketed(accuracy=0.749, buckets=6, width_tokens=200, seed=seed, end=end)
+
+
+def _ttft(result: Run) -> float:
+    return runs.measured(result.measures.ttft_us.mean, "a time to the first token")
+
+
+def _latency(result: Run) -> float:
+    return runs.measured(result.measures.latency_us.mean, "a latency")
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------------
+
+
+def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
+    """Mean time to the first token with batches so large that are sorted so, in padded chunks of 512."""
+    params = {"sort": sort, "batch_requests": batch}
+    return _ttft(simulate(work, "tetriinfer", cluster=on.cluster, params=params))
+
+
+@partial(
+    Row,
+    id="24",
+    about="prompts sorted in batches",
+    paper="tetriinfer",
+    panel="figure 16, prefill scheduler",
+    platform=ON_V100,
+    setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, padded chunks of "
+    "512 tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and "
+    f"batches of 32, 64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
+    claims=(
+        Claim(
+            "wait at 16",
+            "wait less by shortest first, batches of 16",
+            "7.8 %; we ask for 3 to 15 %",
+            0.03,
+            0.15,
+            0.0,
+            Control("prompts differ in length", "alike"),
+        ),
+        *(
+            fewer(f"{batch} over {less}", f"batches of {batch} over {less}", "less")
+            for less, batch in pairwise(BATCHES)
+        ),
+        Claim("128 over 16", "time to first token less, batches of 128 over 16", "46.5 %", 0.465, 0.465, neutral=0.0),
+    ),
+    axes=("requests in a batch", "mean s to the first token"),
+    seconds=1,
+    quick=True,
+)
+def sorted_prompts(on: Platform, seed: int) -> Figures:
+    """Waits by order and size of batch."""
+    work = _prompts_only(_at_once(seed))
+    mean = Prompt(round(np.mean([job.request.prompt.tokens for job in work.jobs])))
+    alike = replace(work, jobs=tuple(replace(j, request=replace(j.request, prompt=mean)) for j in work.jobs))
+    fcfs = _sorted(on, work, "arrival", 16)
+    shortest = {batch: _sorted(on, work, "shortest", batch) for batch in BATCHES}
+    found = {
+        "wait at 16": 1 - shortest[16] / fcfs,
+        "alike": 1 - _sorted(on, alike, "shortest", 16) / _sorted(on, alike, "arrival", 16),
+        "128 over 16": 1 - shortest[128] / shortest[16],
+    }
+    found |= {f"{m} over {n}": shortest[m] / shortest[n] for n, m in pairwise(BATCHES)}
+    longest = {float(batch): _sorted(on, work, "longest", batch) / 1e6 for batch in BATCHES}
+    return {
+        **found,
+        "shortest first": {float(batch): us / 1e6 for batch, us in shortest.items()},
+        "longest first": longest,
+        "arrival": {float(batch): fcfs / 1e6 for batch in BATCHES},
+    }
+
+
+FIXED = FCFS(batching=EagerPrefill(max_batched_tokens=1_000_000, max_running=16))
+"""Batches of 16 whole prompts, and no request enters before the batch is over."""
+
+
+@partial(
+    Row,
+    id="25",
+    about="chunks against batches of a fixed size",
+    paper="tetriinfer",
+    panel="figure 16, chunked prefill",
+    platform=ON_V100,
+    setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, first come first "
+    "served; padded chunks of 512 tokens against batches of 16 prompts, each padded to the longest of its batch, of "
+    f"which no request is over before all are; mean time to the first token; the control pads no batch; {_HARDWARE}",
+    claims=(
+        fewer(
+            "ratio",
+            "time to first token, chunks over fixed batches",
+            "86.4 % less; direction only",
+            Control("short prompts are padded to the longest of their batch", "unpadded"),
+        ),
+    ),
+    note="how much is padded decides it, and the paper does not say how its baseline pads",
+    seconds=1,
+    quick=True,
+)
+def chunked_prompts(on: Platform, seed: int) -> Figures:
+    """Time to the first token in chunks, and in whole batches with and without padding."""
+    work = _prompts_only(_at_once(seed))
+    chunked = _sorted(on, work, "arrival", 16)
+    fixed = {name: _ttft(simulate(each, FIXED, cluster=on.cluster)) for name, each in _batches(work).items()}
+    return {"ratio": chunked / fixed["padded"], "unpadded": chunked / fixed["as they are"]}
+
+
+def _batches(work: Workload) -> dict[str, Workload]:
+    """The workload as it is, and with each 16 prompts as long as the longest of them."""
+    jobs = []
+    for first in range(0, len(work.jobs), 16):
+        batch = work.jobs[first : first + 16]
+        longest = Prompt(max(job.request.prompt.tokens for job in batch))
+        jobs += [replace(job, request=replace(job.request, prompt=longest)) for job in batch]
+    return {"as they are": work, "padded": replace(work, jobs=tuple(jobs))}
+
+
+# --- decode -----------------------------------------------------------------------------------------------------------
+
+
+def _decodes(reserve: Reserve = "static", max_running: int = 256) -> ComposedPolicy:
+    """First come first served at workers that decode, with that rule of admission."""
+    return FCFS(batching=Chunked(max_batched_tokens=1_000_000, max_running=max_running, reserve=reserve))
+
+
+@attrs.frozen
+class Imbalanced(Router[DrawState]):
+    """The paper's worst case: heavy outputs to the first worker, and the others to any."""
+
+    name: ClassVar[str] = "imbalanced"
+    state_type: ClassVar[type[DrawState]] = DrawState
+
+    seed: int = 0
+
+    def route(self, state: DrawState, request: Request, view: ClusterView) -> tuple[Dispatch, DrawState]:
+        if (request.predicted_output_tokens or 0) > HEAVY_OUTPUT:
+            return Dispatch(request.id, view.workers[0].worker), state
+        return Random(self.seed).route(state, request, view)
+
+
+COUNTS = (2, 4, 8)
+PER_WORKER = 32
+
+
+@partial(
+    Row,
+    id="27",
+    about="which instance decodes",
+    paper="tetriinfer",
+    panel="figure 18, inter-decode scheduling",
+    platform=ON_V100,
+    setting="2, 4 and 8 decode workers and 32 requests for each that come at once, as of ShareGPT, prompts there with "
+    "their KV, outputs foreseen in buckets of 200 tokens with 74.9 % right, first come first served with outputs "
+    "reserved; time until the last request has ended, by power of two with the mix of heavy (more than 128) and light "
+    f"outputs, at random, and with all heavy ones at one worker; {_HARDWARE}",
+    claims=tuple(
+        Claim(f"{worse} over {better}, {count}", f"{worse} over {better}, {count} workers", "no less", 1.0, inf)
+        for count in COUNTS
+        for worse, better in (("random", "power of two"), ("imbalance", "random"))
+    ),
+    axes=("decode workers", "s until all have ended"),
+    seconds=3,
+    quick=True,
+)
+def decode_choice(on: Platform, seed: int) -> Figures:
+    """Total time to decode by router and workers."""
+    routers = {"power of two": HeavyLight(seed=seed), "random": Random(seed=seed), "imbalance": Imbalanced(seed)}
+    times: dict[str, dict[float, float]] = {name: {} for name in routers}
+    for count in COUNTS:
+        work = _at_once(seed, PER_WORKER * count)
+        for name, router in routers.items():
+            result = simulate(work, _decodes(), router, cluster=_decode_only(on, count), predictor=_buckets(seed))
+            times[name][count] = result.measures.makespan_us / 1e6
+    found = {
+        f"{worse} over {better}, {count}": times[worse][count] / times[better][count]
+        for count in COUNTS
+        for worse, better in (("random", "power of two"), ("imbalance", "random"))
+    }
+    return {**found, **times}
+
+
+BATCH = 128
+STEADY = 2_048
+
+
+@partial(
+    Row,
+    id="28",
+    about="heavy and light outputs in one batch",
+    paper="tetriinfer",
+    panel="figure 5, interference of decodes",
+    platform=attrs.evolve(ON_V100, kv_capacity_tokens=144_000),
+    setting="a decode worker that is full with a batch of 128, light prompts as of ShareGPT that are there with their "
+    f"KV, {STEADY:,} requests; half of the batch heavy (outputs of more than 512 tokens, as in the paper's motivation, "
+    "and as many tokens of them as of light ones) against all light (at most 128); tokens a second and time per token "
+    "while the batch is full; memory of two A100, so that 128 fit; the control's steps take the same whatever the "
+    f"context; {_HARDWARE}",
+    claims=(
+        Claim(
+            "throughput",
+            "tokens a second less with half heavy",
+            "16 %; we ask for 5 to 25 %",
+            0.05,
+            0.25,
+            0.0,
+            Control("attention reads the context of each request", "flat throughput"),
+        ),
+        Claim(
+            "latency",
+            "time per token more with half heavy",
+            "23 %; we ask for 5 to 25 %",
+            0.05,
+            0.25,
+            0.0,
+            Control("attention reads the context of each request", "flat latency"),
+        ),
+    ),
+    seconds=3,
+    quick=True,
+)
+def mixed_batch(on: Platform, seed: int) -> Figures:
+    """Throughput and time per token of a full batch."""
+    found = {}
+    for name, read in (("", True), ("flat ", False)):
+        light, half = (_full_batch(on, seed, mixed, read) for mixed in (False, True))
+        found |= {f"{name}throughput": 1 - half / light, f"{name}latency": light / half - 1}
+    return found
+
+
+def _full_batch(on: Platform, seed: int, mixed: bool, context_is_read: bool) -> float:
+    """Tokens a second until the last request enters, of light outputs or as many tokens of heavy ones among them."""
+    light, heavy = _at_once(seed, STEADY, "LPLD"), _at_once(seed, STEADY, "LPHD", HEAVY_IN_MOTIVATION)
+    jobs, ahead = [], 0
+    for one, other in zip(light.jobs, heavy.jobs, strict=True):
+        chosen = other if mixed and ahead > 0 else one
+        ahead += one.output_tokens if chosen is one else -other.output_tokens
+        jobs.append(chosen)
+    spec = _decode_only(on, 1).specs[0]
+    if not context_is_read:
+        pieces = tuple(attrs.evolve(piece, context_token_ns=0) for piece in spec.latency.decode)
+        spec = attrs.evolve(spec, latency=attrs.evolve(spec.latency, decode=pieces))
+    tokens, last = [0], [0, 0]
+
+    def on_events(events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Decoded):
+                tokens[0] += sum(event.tokens)
+            elif isinstance(event, Admitted):
+                last[:] = event.time_ns, tokens[0]
+
+    work, policy = replace(light, jobs=tuple(jobs)), _decodes(max_running=BATCH)
+    Simulator(work, policy, RoundRobin(), spec.latency, workers=[spec], on_events=on_events).run()
+    return last[1] / last[0] * 1e9
+
+
+# --- decode admission -------------------------------------------------------------------------------------------------
+
+
+MANY = 256
+_RULES: dict[str, Reserve] = {"static": "predicted-printed", "dynamic": "first-finish"}
+_OURS: dict[str, Reserve] = {"static, peaks": "predicted", "profile": "profile"}
+_THRASH = "outputs grow beyond memory, and what was computed is computed again"
+
+
+def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: Predictor, tokens: int | None) -> float:
+    """Mean latency at one worker that decodes what another one prefilled in no time.
+
+    A request that loses its memory is computed again at the worker's own speed.
+    """
+    decodes = WorkerSpec(PRESETS[on.model], tokens, role="decode")
+    capacity = sum(job.request.prompt.tokens + job.request.max_output_tokens for job in work.jobs)
+    there = WorkerSpec(_decode_only(on, 1).specs[0].latency, capacity, role="prefill")
+    cluster = Cluster(workers=(there, decodes), link=KvLink(bytes_per_token=0))
+    router = TetriInfer(pull="one")
+    return _latency(simulate(work, _decodes(reserve), router, cluster=cluster, predictor=predictor))
+
+
+@partial(
+    Row,
+    id="26",
+    about="admission by predicted outputs",
+    paper="tetriinfer",
+    panel="figure 17, intra-decode scheduling",
+    platform=ON_V100,
+    setting=f"a decode worker, {MANY} requests that come at once as of ShareGPT, prompts there with their KV; mean "
+    "latency by reserve-static and reserve-dynamic as printed against greedy admission, with true lengths and with "
+    "buckets of 200 tokens of which 74.9 % are right and the lower end counts; a request that loses its memory is "
+    f"computed again; the control has memory for all; {_HARDWARE}",
+    claims=(
+        *(
+            Claim(
+                f"{rule}, true lengths",
+                f"latency less by reserve-{rule}, true lengths",
+                f"{printed} %; we ask for more than 3 %",
+                0.03,
+                1.0,
+                0.0,
+                Control(_THRASH, f"{rule}, memory for all"),
+            )
+            for rule, printed in (("dynamic", 12), ("static", 10))
+        ),
+        *(
+            Claim(
+                f"{rule}, 74.9 %",
+                f"latency less by reserve-{rule}, 74.9 % of buckets right",
+                "about 0; we ask for within 3 %",
+                -0.03,
+                0.03,
+                neutral=None,
+            )
+            for rule in ("dynamic", "static")
+        ),
+    ),
+    seconds=8,
+)
+def reserved_decodes(on: Platform, seed: int) -> Figures:
+    """What each rule saves of the latency of greedy admission; of ours too, which are not judged."""
+    work, found = _at_once(seed, MANY), {}
+    rules, kv = _RULES | _OURS, on.kv_capacity_tokens
+    for name, predictor, tokens in (
+        ("true lengths", Oracle(), kv),
+        ("74.9 %", _buckets(seed, "lower"), kv),
+        ("memory for all", Oracle(), 2 * MANY * 1_024),
+    ):
+        greedy = _decode_latency(on, work, "optimistic", predictor, tokens)
+        for rule, reserve in rules.items():
+            found[f"{rule}, {name}"] = 1 - _decode_latency(on, work, reserve, predictor, tokens) / greedy
+    upper = _buckets(seed)
+    greedy = _decode_latency(on, work, "optimistic", upper, kv)
+    for rule, reserve in _OURS.items():
+        found[f"{rule}, 74.9 %, upper end"] = 1 - _decode_latency(on, work, reserve, upper, kv) / greedy
+    return found
+
+
+# --- the five classes -------------------------------------------------------------------------------------------------
+
+
+BASELINE = FCFS(batching=EagerPrefill(max_batched_tokens=2_048, max_running=16, reserve="optimistic"))
+"""vLLM as the paper has it, with batches of a fixed size."""
+LINK = KvLink(bytes_per_token=819_200, bytes_per_s=25_000_000_000)
+"""OPT-13B's KV over 200 Gbit/s."""
+_CLASSES = (
+    ("25a", "LPLD", "figure 11", None, None),
+    ("25b", "LPHD", "figure 12", 0.53, 0.62),
+    ("25c", "HPLD", "figure 13", 0.77, 1.43),
+    ("25d", "HPHD", "figure 14", 0.81, 1.08),
+    ("25e", "mixed", "figure 15", 0.50, 0.79),
+)
+
+
+def _class_claims(jct: float | None, resources: float | None) -> tuple[Claim, ...]:
+    """What is printed of a class: the ratios follow from the reported perf/$ and its parts (T6)."""
+    claims = [fewer("TTFT", "time to first token over vLLM's", "less", Control(_INTERFERES, "prompts alone"))]
+    if jct is None:
+        claims.append(fewer("JCT", "latency over vLLM's", "less"))
+    else:
+        claims.append(Claim("JCT", "latency over vLLM's", f"{jct}", jct, jct))
+    if resources is not None:
+        claims.append(Claim("resources", "busy time of all workers over vLLM's", f"{resources}", resources, resources))
+    return tuple(claims)
+
+
+_INTERFERES = "outputs interfere with prompts"
+
+
+def _class_row(name: str, phases: str, figure: str, jct: float | None, resources: float | None) -> Row:
+    """The row of a class."""
+
+    def classes(on: Platform, seed: int) -> Figures:
+        return _class(on, seed, phases)
+
+    return Row(
+        classes,
+        id=name,
+        about=f"{phases}: TetriInfer over vLLM",
+        paper="tetriinfer",
+        panel=f"{figure}, {phases}",
+        platform=ON_V100,
+        setting=f"{REQUESTS} requests of class {phases} that come at once; TetriInfer with a prefill and a decode "
+        "worker, buckets of 200 tokens with 74.9 % right, a link of 200 Gbit/s; vLLM with one worker and a batch of at "
+        "most 16, whole prompts first; mean time to the first token, mean latency, and time in which workers have "
+        f"requests; in the control no output is longer than a token; {_HARDWARE}",
+        claims=_class_claims(jct, resources),
+        note="perf/$ is no claim: what the paper reports does not follow from its latencies and its resource use (T6); "
+        "the printed ratios of latency and resources are those of its parts. The paper prints neither arrivals nor the "
+        "batch limit of its vLLM, of which it says that the size is fixed; with a limit of 256 vLLM's prompts hardly "
+        "wait for places (figures `256: ...`)",
+        seconds=2,
+        quick=True,
+    )
+
+
+def _class(on: Platform, seed: int, phases: str) -> Figures:
+    """Ratios of TetriInfer to vLLM with batches of 16, and with its usual limit."""
+    work, kv = _at_once(seed, phases=phases), on.kv_capacity_tokens
+    roles: tuple[Role, ...] = ("prefill", "decode")
+    split = Cluster(workers=tuple(WorkerSpec(PRESETS[on.model], kv, role=role) for role in roles), link=LINK)
+    found: dict[str, float] = {}
+    tetri = _figures(simulate(work, "tetriinfer", "tetriinfer", cluster=split, predictor=_buckets(seed)))
+    printed = simulate(
+        work, "tetriinfer-printed", "tetriinfer-printed", cluster=split, predictor=_buckets(seed, "lower")
+    )
+    few = _figures(simulate(work, BASELINE, cluster=on.cluster))
+    many = attrs.evolve(BASELINE, batching=attrs.evolve(BASELINE.batching, max_running=256))
+    usual = _figures(simulate(work, many, cluster=on.cluster))
+    for name, value in tetri.items():
+        found |= {name: value / few[name], f"256: {name}": value / usual[name]}
+        found[f"printed: {name}"] = _figures(printed)[name] / few[name]
+    alone = _prompts_only(work)
+    ours = _ttft(simulate(alone, "tetriinfer", "tetriinfer", cluster=split))
+    found["prompts alone"] = ours / _ttft(simulate(alone, BASELINE, cluster=on.cluster))
+    found["1 / (JCT x resources)"] = 1 / (found["JCT"] * found["resources"])
+    return found
+
+
+def _figures(result: Run) -> dict[str, float]:
+    busy = sum(runs.measured(worker.busy_share, "a busy share") for worker in result.workers)
+    return {"TTFT": _ttft(result), "JCT": _latency(result), "resources": busy * result.measures.makespan_us}
+
+
+LPLD, LPHD, HPLD, HPHD, MIXED = (_class_row(*each) for each in _CLASSES)
+
+_GPU = "it is a time of their code on their machines"
+PANELS = (
+    Panel("figure 2", "prompts by length: throughput of prefill and when it saturates", impossible=_GPU),
+    Panel("figures 3 and 4", "prefill beside prefill, and beside decodes, by light and heavy mix"),
+    Panel("figure 5", "heavy and light outputs in one batch", rows=("28",)),
+    *(
+        Panel(figure, f"time to first token, latency, resources and perf/$ of class {phases}", rows=(name,))
+        for name, phases, figure, _, _ in _CLASSES
+    ),
+    Panel("figure 16", "orders of prompts by batch size, and chunks against fixed batches", rows=("24", "25")),
+    Panel("figure 17", "admission at decode by predicted outputs", rows=("26",)),
+    Panel("figure 18", "which instance decodes", rows=("27",)),
+    Panel("length predictor", "accuracy by granularity, an input of rows 26 and 27", impossible="it trains a model"),
+    Panel("predictor and main model together", "slow-down of prefill beside the predictor", impossible=_GPU),
+)
