@@ -240,8 +240,13 @@ class Checked(Splitwise):
 
 @st.composite
 def fleets(draw: st.DrawFn) -> list[WorkerSpec]:
-    """Two to five machines of any roles, small enough to be full."""
-    roles = draw(st.lists(st.sampled_from(("prefill", "decode", "both")), min_size=2, max_size=5))
+    """Two to five machines of roles for both phases, small enough to be full."""
+    kinds: tuple[Role, ...] = ("prefill", "decode", "both")
+    roles = draw(
+        st.lists(st.sampled_from(kinds), min_size=2, max_size=5).filter(
+            lambda drawn: set(drawn) not in ({"prefill"}, {"decode"})
+        )
+    )
     return [WorkerSpec(LATENCY, draw(st.integers(20, 60)), role=role) for role in roles]
 
 
