@@ -272,8 +272,8 @@ def _shares(seed: int, grows: bool) -> Figures:
         Claim("best AA/A100", "AA over Baseline-A100, the better of both workloads", "2.15", 2.15, 2.15),
     ),
     platform=Platform("bloom-176b-h100", workers=16),
-    note="as row 15; of AA fewer splits are tried, those beside the best of HH.  That AA has less than HH on code is not "
-    "explained: the search of HH ends at the P99 between tokens, of requests whose token machine lent itself to a "
+    note="as row 15; of AA fewer splits are tried, those beside the best of HH.  That AA has less than HH on code is "
+    "not explained: the search of HH ends at the P99 between tokens, of requests whose token machine lent itself to a "
     "prompt, and a prompt of 7,000 tokens takes a DGX-A100 3 s",
     seconds=60,
 )
