@@ -54,6 +54,8 @@ if TYPE_CHECKING:
         PreblePrinted,
         ShortestPromptFirst,
         SplitwiseMachine,
+        TetriInferLocal,
+        TetriInferLocalPrinted,
         UpstreamFirst,
     )
     from fairsched.policies.local import ComposedPolicy
@@ -85,6 +87,8 @@ if TYPE_CHECKING:
         SplitwisePrinted,
         SplitwiseReleased,
         Stealing,
+        TetriInfer,
+        TetriInferPrinted,
     )
     from fairsched.verify.report import Deployment, Report, verify
 
@@ -160,6 +164,10 @@ __all__ = [
     "SplitwisePrinted",
     "SplitwiseReleased",
     "Stealing",
+    "TetriInfer",
+    "TetriInferLocal",
+    "TetriInferLocalPrinted",
+    "TetriInferPrinted",
     "Tuning",
     "UpstreamFirst",
     "Workload",
