@@ -61,6 +61,7 @@ def visible_ns(transfer_ns: int, prefill_ns: int, layers: int) -> int:
 Candidate = tuple[WorkerLoad, Machine]
 FAILURES_MAX = 2
 """After so many failed transfers a request goes on where its prompt was computed."""
+REPURPOSE_S: int | None = 600
 NS_PER_S = 1_000_000_000
 
 
@@ -77,7 +78,7 @@ class Splitwise(ClusterPolicy[Pools]):
     """A queue of prompts with more tokens is long."""
     layers_from_tokens: int = attrs.field(default=512, validator=not_negative)
     """Prompts of at least so many tokens are sent layer by layer."""
-    repurpose_s: int | None = attrs.field(default=600, validator=attrs.validators.optional(not_negative))
+    repurpose_s: int | None = attrs.field(default=REPURPOSE_S, validator=attrs.validators.optional(not_negative))
     """After so long in the mixed pool a machine belongs to the other pool; none: never."""
     reserve: Literal["static", "optimistic"] = attrs.field(default="static", validator=one_of("static", "optimistic"))
     """What a transfer reserves beside its KV, room for the longest output or none; without, a request counts with its

@@ -53,11 +53,8 @@ def test_prompts_are_computed_whole_beside_decodes() -> None:
     a, b, c, long = (play.arrive(prompt=prompt, output=4) for prompt in (9, 9, 9, 30))
     plan = play.step()
     assert (plan.chunks, plan.decode) == (((a, 9), (b, 9)), True)
-    assert play.step().chunks == ((c, 9),)
-    play.step(3)
-    plan = play.step()
-    assert long in {request_id for request_id, _ in plan.chunks} or long in play.finished() or play.step(60)
-    assert {chunk for plan in [plan] for _, chunk in plan.chunks} <= {30}
+    computed = [play.step().chunks for _ in range(10)]
+    assert [chunks for chunks in computed if chunks] == [((c, 9),), ((long, 30),)]
     play.step(60)
     assert set(play.finished()) == {first, a, b, c, long}
 
