@@ -47,7 +47,7 @@ def test_bands(cap: int) -> None:
 
 def test_prompts_are_computed_whole_beside_decodes() -> None:
     """A step takes prompts up to the budget and none in part, and all others decode; a longer prompt goes alone."""
-    play = Play(machine(tokens=20), 1_000)
+    play = Play(machine(tokens=20, running=8), 1_000)
     first = play.arrive(prompt=4, output=40)
     play.step(2)
     a, b, c, long = (play.arrive(prompt=prompt, output=4) for prompt in (9, 9, 9, 30))
