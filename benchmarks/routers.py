@@ -6,7 +6,8 @@ Prints decisions a second of one core for 4, 16 and 64 workers: one `route` a re
 50 clients, one request a millisecond of the cluster's time, and a new view for each (made beforehand: the engine pays
 for it).  Routers that learn from events also observe one `Finished` a request, inside the time.  The best of nine runs
 of 2,000 requests, routers taking turns.  Then microseconds of Llumnix for an event and for a decision on migrations,
-and of split phases for a request: the first router's choice, the second's, and the four events between them.
+of Splitwise for an event and for the decision on a request's pair of machines, and of split phases for a request: the
+first router's choice, the second's, and the four events between them.
 """
 
 import time
@@ -14,12 +15,21 @@ import time
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.model.events import Admitted, Arrived, Event, Finished, Migrated, TransferStarted
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Event,
+    Finished,
+    Migrated,
+    Prefilled,
+    TransferStarted,
+)
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.registry import ROUTERS, router_with
-from fairsched.policies.routers import Llumnix, SplitPhases
+from fairsched.policies.routers import Llumnix, SplitPhases, Splitwise
 
 WORKERS = (4, 16, 64)
 REQUESTS = 2_000
@@ -88,6 +98,28 @@ def deciding(workers: int) -> tuple[float, float]:
     return observed * 1e6, sorted(samples)[len(samples) // 2] * 1e6
 
 
+def pairing(workers: int) -> tuple[float, float]:
+    """Microseconds of an event and of a decision of Splitwise, about four requests at each machine at a time."""
+    policy, state = Splitwise(), Splitwise().init()
+    requests, seen, alive, events = traffic(), views(workers), 4 * workers, 0
+    deciding = observing = 0.0
+    roles: tuple[Role, Role] = ("prefill", "decode")
+    for i, (request, view) in enumerate(zip(requests, seen, strict=True)):
+        view = replace(view, workers=tuple(replace(load, role=roles[load.worker % 2]) for load in view.workers))
+        told: list[Event] = [Arrived(request.arrival_ns, NOWHERE, request)]
+        if i >= alive:
+            pair = state.pairs[i - alive]
+            told += [Prefilled(0, pair.prompt, i - alive, 0, 1, 0), Finished(0, pair.output, i - alive, 0, 64)]
+        start = time.perf_counter()
+        for event in told:
+            state = policy.observe(state, event)
+        middle = time.perf_counter()
+        _, state = policy.decide(state, view)
+        observing, deciding = observing + middle - start, deciding + time.perf_counter() - middle
+        events += len(told)
+    return observing / events * 1e6, deciding / len(requests) * 1e6
+
+
 def handing_over(router: SplitPhases, workers: int) -> float:
     """Microseconds of a request from its dispatch until it is where it decodes; half of the workers are for prompts."""
     requests, state, best = traffic(), router.init(), float("inf")
@@ -128,6 +160,8 @@ def main() -> None:
     for workers in WORKERS:
         observed, decided = deciding(workers)
         print(f"llumnix, {workers} workers: an event {observed:.1f} us, a decision on migrations {decided:.0f} us")
+        observed, decided = pairing(workers)
+        print(f"splitwise, {workers} workers: an event {observed:.1f} us, a decision on a pair {decided:.0f} us")
     for name, router in ROUTERS.items():
         if isinstance(router, SplitPhases):
             costs = ", ".join(f"{handing_over(router, workers):.0f} us on {workers}" for workers in WORKERS)

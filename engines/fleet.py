@@ -13,6 +13,7 @@ from fairsched.model.latency import KV_BYTES, LatencyModel
 from fairsched.model.plan import Overlap
 from fairsched.model.view import NO_HOST, Host, Role
 from fairsched.model.worker import WorkerState
+from fairsched.policies.routers.splitwise import visible_ns
 
 HOST_BYTES_PER_S = 25_000_000_000
 """Four fifths of the nominal rate of PCIe 4.0 x16 (16 lanes of 16 GT/s, 31.5 GB/s); chosen here, not measured."""
@@ -61,8 +62,7 @@ class KvLink:
         """
         whole_ns = self.transfer_ns(tokens)
         if overlap == "layers":
-            hidden_ns = prefill_ns * (self.layers - 1) // self.layers
-            return max(-(-whole_ns // self.layers), whole_ns - hidden_ns) + self.sync_ns
+            return visible_ns(whole_ns, prefill_ns, self.layers) + self.sync_ns
         if overlap == "chunks":
             return max(self.transfer_ns(last_tokens), whole_ns - prefill_ns)
         return whole_ns

@@ -259,6 +259,23 @@ class EagerPrefill(Batching):
 
 
 @attrs.frozen
+class WholePrompts(EagerPrefill):
+    """Splitwise's rule: whole prompts up to the budget, beside all decodes.
+
+    Source: the machines of "Splitwise: Efficient Generative LLM Inference Using Phase Splitting" (ISCA'24); throughput
+    of prompts falls beyond 2,048 tokens a step.  A prompt longer than the budget goes alone, beside the decodes.
+    """
+
+    name: ClassVar[str] = "whole-prompts"
+
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+        return Batch(list(view.prefilling), self.max_batched_tokens - view.decoding, self.max_running - view.running)
+
+    def add(self, batch: Batch, request_id: int, tokens: int) -> None:
+        Batching.add(self, batch, request_id, tokens)
+
+
+@attrs.frozen
 class CappedPrefill(EagerPrefill):
     """The rule of DistServe's released code: as `eager-prefill`, but no prompt is longer than the budget.
 
@@ -336,6 +353,9 @@ class MemoryCentric(Chunked):
 
 BATCHINGS: dict[str, type[Batching]] = {
     rule.name: rule
-    for rule in (Chunked, Padded, IterationLevel, EagerPrefill, CappedPrefill, RequestLevel, MemoryCentric)
+    for rule in (
+        *(Chunked, Padded, IterationLevel, EagerPrefill, CappedPrefill, WholePrompts, RequestLevel),
+        MemoryCentric,
+    )
 }
 """Batching rules by name."""

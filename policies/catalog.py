@@ -20,6 +20,7 @@ from fairsched.policies.batching import (
     MemoryCentric,
     Padded,
     RequestLevel,
+    WholePrompts,
 )
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
@@ -34,6 +35,7 @@ from fairsched.policies.orders import (
     LongestPrefix,
     Order,
     PriorityGroups,
+    PromptsFirst,
     ShortestPredicted,
     ShortestPrompt,
     ShortestRemaining,
@@ -244,6 +246,19 @@ class TetriInferLocalPrinted(
     comparison; with predictions of a bucket's lower end (`bucketed:end=lower`) it is as printed."""
 
 
+# --- machines of split phases -----------------------------------------------------------------------------------------
+
+
+class SplitwiseMachine(
+    _Composition, name="splitwise-machine", order=PromptsFirst, batching=partial(WholePrompts, max_running=512)
+):
+    """A machine of Splitwise in any of its pools: whole prompts first, in batches of 2,048 tokens, beside all decodes.
+
+    Paper: "Splitwise: Efficient Generative LLM Inference Using Phase Splitting" (ISCA'24).  Where memory is short new
+    prompts take the place of token work, of each request at most four times (P-SW-2).  The router is `splitwise`.
+    """
+
+
 # --- prefix groups --------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +279,7 @@ COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
     *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
-    *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, BatchLLM, HybridBatchLLM),
+    *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),
+    *(BatchLLM, HybridBatchLLM),
 )
 """All of them, in the order in which they are listed."""

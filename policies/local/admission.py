@@ -1,5 +1,6 @@
 """One decision under way: admit what order, gate and budget choose, until memory or one of them says stop."""
 
+from collections.abc import Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -108,11 +109,18 @@ class AdmissionPass:
         plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
         return plan, replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
 
-    def run_only(self, group: int, request_id: int) -> tuple[StepPlan, AnyLocalState] | None:
-        """Admit that request, if gate, memory and budget give it the next place, and no other one; None if not."""
+    def run_only(
+        self, group: int, request_id: int, victims: Sequence[int] = ()
+    ) -> tuple[StepPlan, AnyLocalState] | None:
+        """Admit that request, if gate, memory and budget give it the next place, and no other one; None if not.
+
+        Requests that were taken out for it do not go before it, whatever they rank now.
+        """
         if not self.batching.first_chunk(self.batch, 1) or self.turn.choose(self.heads) != group:
             return None
         entry = self._head(group)
+        if entry is not None and entry.request.id in victims:
+            entry = self.state.queue.entries[request_id]
         if entry is None or entry.request.id != request_id or self._capped(group, entry) or not self._admit(entry):
             return None
         return self._decided()

@@ -267,6 +267,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             entry.position,
             place=entry.place,
             prefix_tokens=entry.prefix_tokens,
+            preemptions=entry.preemptions + 1,
         )
         return self._join(self._out(state, request_id), entry)
 

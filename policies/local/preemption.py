@@ -18,11 +18,10 @@ from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
-from fairsched.model.request import Request
 from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.local.admission import AdmissionPass
 from fairsched.policies.local.state import AnyLocalState, Composition, group_of, steps_of
-from fairsched.policies.orders import AGE_BITS
+from fairsched.policies.orders import AGE_BITS, QueuedRequest
 from fairsched.policies.orders.abilities import Preempts, Promotes, Promotions
 
 
@@ -57,7 +56,7 @@ def displaced(
         batch = batching.open(view)
         for _ in victims:
             batching.vacate(batch)
-        entered = AdmissionPass(policy, state, view, batch, free).run_only(group, request_id)
+        entered = AdmissionPass(policy, state, view, batch, free).run_only(group, request_id, victims)
         if entered is not None:
             plan, decided = entered
             return replace(plan, preempt=tuple(victims), valid_steps=1), decided
@@ -73,7 +72,7 @@ def behind(policy: Composition, state: AnyLocalState, view: WorkerView, group: i
     for request_id, flight in view.in_flight.items():
         if not displaceable(flight) or group_of(policy.gate, flight.client) != group:
             continue
-        standing = order.preemption_rank(*_progress(state, view, request_id, steps))
+        standing = order.preemption_rank_queued(*_progress(state, view, request_id, steps))
         if standing is not None and standing < rank:
             found.append((standing, -flight.rank, request_id))
     return [request_id for _, _, request_id in sorted(found)]
@@ -85,7 +84,7 @@ def last_ranked(policy: Composition, state: AnyLocalState, view: WorkerView) -> 
     assert isinstance(order, Preempts)
     ranked = []
     for request_id, flight in view.in_flight.items():
-        rank = order.preemption_rank(*_progress(state, view, request_id, steps))
+        rank = order.preemption_rank_queued(*_progress(state, view, request_id, steps))
         ranked.append((rank is None, rank or 0, -flight.rank, request_id))
     last = [request_id for never, _, _, request_id in sorted(ranked)[:-1] if not never]
     return [request_id for request_id in last if displaceable(view.in_flight[request_id])]
@@ -109,12 +108,16 @@ def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, pla
     limits.append(turn.stays(turn.choose(queue.heads), view.decoding_clients, view.decoding_counts))
     if isinstance(order, Preempts):
         steps = steps_of(queue)
-        limits += [order.preemption_rank_steps(*_progress(state, view, i, steps)) for i in view.in_flight]
+        for request_id in view.in_flight:
+            queued, generated, promoted_steps = _progress(state, view, request_id, steps)
+            limits.append(order.preemption_rank_steps(queued.request, generated, promoted_steps))
     valid = min((limit for limit in limits if limit is not None), default=None)
     return replace(plan, valid_steps=valid)
 
 
-def _progress(state: AnyLocalState, view: WorkerView, request_id: int, steps: int) -> tuple[Request, int, int | None]:
+def _progress(
+    state: AnyLocalState, view: WorkerView, request_id: int, steps: int
+) -> tuple[QueuedRequest, int, int | None]:
     flight = state.flights[request_id]
     generated = flight.entry.generated_tokens + view.decoded_tokens(request_id)
-    return flight.entry.request, generated, flight.promoted_steps(steps)
+    return flight.entry, generated, flight.promoted_steps(steps)

@@ -187,17 +187,25 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}
     kept: dict[str, Any] = queue["extensions"]
-    entries, flights = _without_groups(queue.get("entries")), _without_groups(state.get("flights"), "entry")
-    if entries is not None or flights is not None:
-        kept = {**kept, "Grouped": {"grouped": 0}}
-        queue = {**queue, "entries": queue["entries"] if entries is None else entries}
-        state = {**state, "flights": state["flights"] if flights is None else flights}
+    for missing in (_IN_NO_GROUP, _NOT_PREEMPTED):
+        entries, flights = (
+            _filled(queue.get("entries"), missing),
+            _filled(state.get("flights"), missing, "entry"),
+        )
+        if missing is _IN_NO_GROUP and (entries is not None or flights is not None):
+            kept = {**kept, "Grouped": {"grouped": 0}}
+        queue = queue if entries is None else {**queue, "entries": entries}
+        state = state if flights is None else {**state, "flights": flights}
     return {**document, "state": {**state, "queue": {**queue, "extensions": []}}}, kept
 
 
-def _without_groups(pairs: Any, within: str | None = None) -> list[Any] | None:
-    """Pairs of (request, its entry or a flight with that `within`) where entries say that they are in no group of a
-    prefix; None where they say in which already, and for what are no such pairs."""
+_IN_NO_GROUP = {"place": NO_PLACE, "prefix_tokens": 0}
+_NOT_PREEMPTED = {"preemptions": 0}
+
+
+def _filled(pairs: Any, missing: dict[str, int], within: str | None = None) -> list[Any] | None:
+    """Pairs of (request, its entry or a flight with that `within`) with fields that entries of former versions do not
+    have; None where they have them, and for what are no such pairs."""
     if not isinstance(pairs, list) or not pairs:
         return None
     filled = []
@@ -205,9 +213,9 @@ def _without_groups(pairs: Any, within: str | None = None) -> list[Any] | None:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], dict):
             return None
         entry = pair[1] if within is None else pair[1].get(within)
-        if not isinstance(entry, dict) or "place" in entry:
+        if not isinstance(entry, dict) or entry.keys() >= missing.keys():
             return None
-        entry = {**entry, "place": NO_PLACE, "prefix_tokens": 0}
+        entry = {**missing, **entry}
         filled.append([pair[0], entry if within is None else {**pair[1], within: entry}])
     return filled
 

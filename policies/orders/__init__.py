@@ -32,12 +32,13 @@ from fairsched.policies.orders.plain import (
     SortedBatches,
 )
 from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
+from fairsched.policies.orders.prompts_first import P_SW_2, PromptsFirst
 
 __all__ = [
     "AGE_BITS", "AGE_MASK", "NO_PLACE", "NO_POSITION", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DFS_1", "P_FS_1", "P_LAR_1",
-    "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "Arrival",
-    "DfsWeightOrder", "DownstreamLevels", "LarryOrder", "LarryPrintedOrder", "LongestPrefix", "Order",
-    "PriorityGroups", "QueueExtension", "QueuedRequest", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining",
-    "SkipJoin", "SortedBatches", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
-    "service_left", "walked"
+    "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder",
+    "Arrival", "DfsWeightOrder", "DownstreamLevels", "LarryOrder", "LarryPrintedOrder", "LongestPrefix", "Order",
+    "PriorityGroups", "PromptsFirst", "QueueExtension", "QueuedRequest", "ShortestPredicted", "ShortestPrompt",
+    "ShortestRemaining", "SkipJoin", "SortedBatches", "join_level", "key", "key_factors", "level_after", "predicted",
+    "score_of", "service_left", "walked"
 ]  # fmt: skip

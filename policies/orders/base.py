@@ -47,7 +47,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     `age` counts arrivals, and `generated_tokens` is what a preemption left to compute again.  The KV of the first
     `kv_tokens` of its context came with it.  `position` is its position in its group's line under a bypass budget.
     Under an order that promotes, it waits `since` that step, and may be `promoted`.  Under one that groups requests, it
-    shares its first `prefix_tokens` with the group at that `place`.
+    shares its first `prefix_tokens` with the group at that `place`.  It ran and was taken out `preemptions` times.
     """
 
     request: Request
@@ -59,6 +59,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     promoted: bool = False
     place: int = NO_PLACE
     prefix_tokens: int = 0
+    preemptions: int = 0
 
     @property
     def context_tokens(self) -> int:

@@ -54,15 +54,16 @@ from fairsched.policies.routers.sal import (
     SALPrinted,
     SALState,
 )
+from fairsched.policies.routers.splitwise import P_SW_1, P_SW_3, Splitwise, SplitwisePrinted, SplitwiseReleased
 from fairsched.policies.routers.stealing import Stealing
 
 __all__ = [
     "D2LPM", "E2", "MEASURES", "NOBODY_LEAVES", "NOBODY_PREEMPTED", "NOBODY_WAITED", "NO_BUSIER", "ONE_ROUTER",
     "OUTPUTS_RESERVED", "P_DS_2", "P_DS_3", "P_JSQ_1", "P_JSQ_TOKENS", "P_LL_1", "P_LL_2", "P_P2C_1", "P_RR_1",
-    "P_SAL_1", "P_SAL_1_PRINTED", "P_SAL_2", "P_SAL_2_PRINTED", "P_SAL_3", "P_SAL_LEAST", "P_SAL_TIES",
-    "REPORTS_FRESH", "SAL", "SIZE_WITHIN", "CentralDLPM", "ClientTurnState", "D2LPMPrinted", "DistServe",
+    "P_SAL_1", "P_SAL_1_PRINTED", "P_SAL_2", "P_SAL_2_PRINTED", "P_SAL_3", "P_SAL_LEAST", "P_SAL_TIES", "P_SW_1",
+    "P_SW_3", "REPORTS_FRESH", "SAL", "SIZE_WITHIN", "CentralDLPM", "ClientTurnState", "D2LPMPrinted", "DistServe",
     "DistServeReleased", "DrawState", "E2Printed", "Estimate", "Freeness", "JoinShortestQueue", "Llumnix",
     "LongestPrefixRouter", "NoRouterState", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo", "Random",
-    "RoundRobin", "SALPrinted", "SALState", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Stealing",
-    "TetriInfer", "TetriInferPrinted", "TurnState"
+    "RoundRobin", "SALPrinted", "SALState", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Splitwise",
+    "SplitwisePrinted", "SplitwiseReleased", "Stealing", "TetriInfer", "TetriInferPrinted", "TurnState",
 ]  # fmt: skip

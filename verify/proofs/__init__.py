@@ -63,6 +63,7 @@ MODULES = (
     "routers.sal",
     "routers.llumnix",
     "routers.d2lpm",
+    "routers.splitwise",
     "orders.larry",
     "offline.prefix_groups",
     "offline.threshold",

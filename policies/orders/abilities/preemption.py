@@ -11,7 +11,7 @@ import attrs
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
-from fairsched.policies.orders.base import Order
+from fairsched.policies.orders.base import Order, QueuedRequest
 
 P_DISPLACED = Theorem(
     "P-DISPLACED",
@@ -65,10 +65,16 @@ class Preempts(Order):
     def preemption_rank(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
         """What a waiting request's rank must exceed to take this running one's place; None: none may.  O(1).
 
-        At least the rank that it would have when it waits again, so that it does not come before the request that
-        took its place.  `promoted_steps` is for how many steps with output it has run since it was admitted promoted,
-        None if it was not.
+        At least the rank that it would have when it waits again, so that it does not take its place back at once, or
+        the order says itself how often that may happen.  `promoted_steps` is for how many steps with output it has run
+        since it was admitted promoted, None if it was not.
         """
+
+    def preemption_rank_queued(
+        self, queued: QueuedRequest, generated_tokens: int, promoted_steps: int | None
+    ) -> int | None:
+        """The same of a request as it stood in the queue when it was admitted.  O(1)."""
+        return self.preemption_rank(queued.request, generated_tokens, promoted_steps)
 
     def preemption_rank_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
         """For how many decode steps that rank does not fall, 1 at least; None: ever.  O(1)."""

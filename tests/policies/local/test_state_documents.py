@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairsched.model.events import Finished
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import StateError
 from fairsched.model.worker import WorkerState
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local.state import AnyLocalState
 from fairsched.policies.orders import NO_PLACE
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy, with_parameters
 from tests.support.policy_play import Play
@@ -46,6 +48,14 @@ def played(policy: ComposedPolicy) -> Play:
     return play
 
 
+def _uncounted(state: AnyLocalState) -> AnyLocalState:
+    """The state without the number of preemptions of those that wait, which schema 1 did not count."""
+    entries = state.queue.entries
+    for request_id, queued in entries.items():
+        entries = entries.set(request_id, replace(queued, preemptions=0))
+    return replace(state, queue=replace(state.queue, entries=entries))
+
+
 REGROUPED = "batchllm"
 """Its documents are of groups that are made otherwise now."""
 
@@ -56,7 +66,7 @@ def test_schema_1_is_read(name: str) -> None:
     policy, play = small(name), played(small(name))
     restored = policy.state_from_json(SCHEMA_1[name])
     policy.check(restored)
-    assert policy.state_to_json(restored) == policy.state_to_json(play.state)
+    assert policy.state_to_json(restored) == policy.state_to_json(_uncounted(play.state))
     view = play.worker.view(play.now_ns)
     assert policy.decide(restored, view)[0] == policy.decide(play.state, view)[0]
 

@@ -1,4 +1,4 @@
-"""Who is preempted: P-NP-1, P-FC-1, P-DISPLACED, and TRAIL's, FastServe's and learning to rank's own theorems.
+"""Who is preempted: P-NP-1, P-FC-1, P-DISPLACED, and TRAIL's, FastServe's, learning to rank's and Splitwise's theorems.
 
 Levels and standings are functions of few integers, and are tried for all up to a size.  The others are about what
 happens step by step, and are tried in drawn worlds of the shipped policies.
@@ -207,9 +207,30 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
+CAP = 1
+
+
+def _as_often_as_the_cap() -> tuple[int, int]:
+    """How often a request is displaced by a prompt whenever it may be."""
+    world = SimpleNamespace(capacity=30, seats=1, rows=[[0, 2, 12, 12], *([3, 2, 1, 1] for _ in range(CAP + 2))])
+    policy = ComposedPolicy("displaces", orders.PromptsFirst(CAP), OpenGate(), Chunked())
+    return sum(step.plan.preempt.count(0) for step in steps(policy, world)), CAP
+
+
+@sampled(orders.P_SW_2, WORLDS, attained=_as_often_as_the_cap)
+def capped(w: SimpleNamespace, order: type[orders.PromptsFirst] = orders.PromptsFirst) -> Shown:
+    """Outputs are reserved, so a preempted request is displaced."""
+    policy = ComposedPolicy("displaces", order(CAP), OpenGate(), Chunked())
+    try:
+        taken = Counter(request_id for step in steps(policy, w) for request_id in step.plan.preempt)
+    except InfeasiblePlanError:
+        return {"feasible": False}
+    return {"at most so often": max(taken.values(), default=0) <= CAP}
+
+
 def claims() -> tuple[SampledClaim, ...]:
     """About what ships."""
-    return (none_preempted(), oldest_stays(), displacing(), withstands(), levels(), promoted_first())
+    return (none_preempted(), oldest_stays(), displacing(), withstands(), levels(), promoted_first(), capped())
 
 
 # --- seeded bugs ----------------------------------------------------------------------------------------------------
@@ -228,7 +249,10 @@ def bugs() -> tuple[Bug, ...]:
     longest = changed(orders.ShortestRemaining, "rank_after", "- generated_tokens", "+ generated_tokens")
     unpromoted = changed(orders.ShortestPredicted, "rank_after", "TOKENS_MAX if promoted", "0 if promoted")
     from_the_front = changed(FCFSOptimistic, "_preempt", "reversed(view.running_ranks)", "view.running_ranks")
+    aged, capped_at = "cap + queued.preemptions", "None if queued.preemptions >= cap else "
+    uncapped = changed(orders.PromptsFirst, "preemption_rank_queued", capped_at + aged, "cap")
     return (
+        Bug("a request yields however often it did", capped(changed(uncapped, "rank_queued", "3 * cap", "cap"))),
         Bug("outputs are not reserved", none_preempted(FCFSOptimistic)),
         Bug("the oldest is preempted first", oldest_stays(from_the_front)),
         Bug("who has produced nothing is displaced", displacing(_hasty())),

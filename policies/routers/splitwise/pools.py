@@ -1,0 +1,318 @@
+"""Machines in pools, and the pairs of machines that requests were given: what Splitwise's cluster scheduler knows.
+
+A machine has an origin, prompt or token work, and gets work of the opposite kind only when its own pool's machines and
+the mixed pool have no room.  It is in the mixed pool exactly as long as it has such work (P-SW-1): the pool is no label
+that is moved, but a function of the origin and of what was assigned and is not done.
+
+A request is with its *pair*: the machine of its prompt, and the machine of its output, both chosen when it comes.
+Prompt work ends with the prompt's last chunk, token work with the request.  Counts follow the events, so they are those
+of now, or of the last report; each is known from the decision on and not only when a machine reports it.
+
+An event costs O(1), but `WorkerLeft` O(requests).
+"""
+
+from typing import Literal
+
+import msgspec
+from immutables import Map
+from msgspec.structs import replace
+
+from fairsched.model.events import (
+    NOWHERE,
+    Admitted,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Prefilled,
+    Rejected,
+    TransferFailed,
+    WorkerJoined,
+    WorkerLeft,
+)
+from fairsched.model.request import Request
+from fairsched.model.theorem import Theorem
+from fairsched.model.view import Role
+
+P_SW_1 = Theorem(
+    "P-SW-1",
+    "each machine is in one pool, in the mixed pool exactly while it has work of the kind opposite to its origin, and "
+    "so in its own again when that is done",
+    "Splitwise (ISCA'24), section on the cluster-level scheduler",
+)
+
+
+def pool_of(origin: Role, prompts: int, outputs: int) -> Role:
+    """Return the pool of a machine: its origin's ("prefill" or "decode") without work of the other kind, else "both".
+
+    >>> pool_of("prefill", 3, 0), pool_of("prefill", 3, 1), pool_of("decode", 0, 9), pool_of("both", 0, 0)
+    ('prefill', 'both', 'decode', 'both')
+    """
+    opposite = prompts if origin == "decode" else outputs
+    return "both" if opposite > 0 else origin
+
+
+class Machine(msgspec.Struct, frozen=True, gc=False):
+    """A machine: its origin (None until it was seen), and the work that it was given and that is not done.
+
+    `prompts` are to be computed, `prompt_tokens` in all; `outputs` are to be decoded, and come to hold `memory_tokens`.
+    It is in the mixed pool since `mixed_ns`, for a machine of one kind.
+    """
+
+    origin: Role | None = None
+    prompts: int = 0
+    prompt_tokens: int = 0
+    outputs: int = 0
+    memory_tokens: int = 0
+    mixed_ns: int | None = None
+
+    @property
+    def pool(self) -> Role:
+        """The pool that it is in."""
+        return pool_of(self.origin or "both", self.prompts, self.outputs)
+
+    @property
+    def pending_tokens(self) -> int:
+        """Tokens that it has to compute next: of its prompts, and one for each request that decodes."""
+        return self.prompt_tokens + self.outputs
+
+    def at(self, now_ns: int) -> "Machine":
+        """Return the machine with the time at which it became mixed, now if it was not."""
+        mixed = self.origin in ("prefill", "decode") and self.pool == "both"
+        if mixed == (self.mixed_ns is not None):
+            return self
+        return replace(self, mixed_ns=now_ns if mixed else None)
+
+
+class Pair(msgspec.Struct, frozen=True, gc=False):
+    """The machines of a request's prompt and of its output; `NOWHERE` for one that is gone.
+
+    Of its prompt `prompt_tokens` are to be computed, and its output counts with `memory_tokens`.  It is at the machine
+    of its `prompt`, `staged` there with its first token, or where its `output` is decoded.  Its transfer `is_sent` if
+    an engine was told the target; `failures` transfers failed, the last one to `failed`.
+    """
+
+    request: Request
+    prompt: int
+    output: int
+    prompt_tokens: int
+    memory_tokens: int
+    stage: Literal["prompt", "staged", "output"] = "prompt"
+    is_sent: bool = True
+    failures: int = 0
+    failed: int = NOWHERE
+
+
+class Pools(msgspec.Struct, frozen=True):
+    """Machines by number, pairs by request, requests that wait to be placed (with the tokens that they have) in their
+    order, and requests that are staged and not sent, in theirs."""
+
+    machines: Map[int, Machine] = Map()
+    pairs: Map[int, Pair] = Map()
+    waiting: tuple[tuple[Request, int], ...] = ()
+    unsent: tuple[int, ...] = ()
+
+    # --- what a policy decides --------------------------------------------------------------------------------------
+
+    def seen(self, worker: int, role: Role, now_ns: int) -> "Pools":
+        """With a machine of that role, unless its origin is known."""
+        machine = self.machines.get(worker, Machine())
+        if machine.origin is not None:
+            return self
+        return replace(self, machines=self.machines.set(worker, replace(machine, origin=role).at(now_ns)))
+
+    def paired(self, pair: Pair, now_ns: int) -> "Pools":
+        """With a request that is placed."""
+        pools = _work(self, pair.prompt, now_ns, prompts=1, prompt_tokens=pair.prompt_tokens)
+        pools = _work(pools, pair.output, now_ns, outputs=1, memory_tokens=pair.memory_tokens)
+        return replace(pools, pairs=pools.pairs.set(pair.request.id, pair))
+
+    def sent(self, request_id: int, output: int, now_ns: int) -> "Pools":
+        """With a staged request on its way to the machine that decodes it."""
+        pair = self.pairs[request_id]
+        pools = _decoding_at(self, pair, output, now_ns)
+        pools = _known(pools, replace(pools.pairs[request_id], is_sent=True))
+        return replace(pools, unsent=tuple(each for each in pools.unsent if each != request_id))
+
+    def repurposed(self, worker: int, now_ns: int) -> "Pools":
+        """With a machine whose origin is the other kind from now on."""
+        machine = self.machines[worker]
+        origin: Role = "decode" if machine.origin == "prefill" else "prefill"
+        machine = replace(machine, origin=origin, mixed_ns=None).at(now_ns)
+        return replace(self, machines=self.machines.set(worker, machine))
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def observed(self, event: Event) -> "Pools":
+        """After an event; itself if that is about nothing that it knows."""
+        match event:
+            case Arrived(worker=worker, request=request) if worker == NOWHERE:
+                pools = _without(self, request.id, event.time_ns)
+                return replace(pools, waiting=(*pools.waiting, (request, event.generated_tokens)))
+            case Arrived():
+                return _arrived(self, event)
+            case Admitted(request_id=request_id):
+                return _computes(self, request_id, event.worker, event.extend_tokens, event.time_ns)
+            case Prefilled(request_id=request_id):
+                return _computes(self, request_id, event.worker, event.remaining_tokens, event.time_ns)
+            case Migrated(request_id=request_id) if request_id in self.pairs:
+                return _left(self, self.pairs[request_id], event)
+            case TransferFailed(request_id=request_id) if request_id in self.pairs:
+                return _failed(self, self.pairs[request_id], event.target)
+            case Finished() | Cancelled() | Rejected():
+                return _without(self, event.request_id, event.time_ns)
+            case WorkerJoined(worker=worker):
+                return replace(self, machines=self.machines.set(worker, self.machines.get(worker, Machine())))
+            case WorkerLeft(worker=worker):
+                return _bereft(self, worker)
+        return self
+
+    def check(self) -> None:
+        """Raise `AssertionError` unless counts are those of the pairs, and pools those of the counts."""
+        work: dict[int, list[int]] = {worker: [0, 0, 0, 0] for worker in self.machines}
+        for request_id, pair in self.pairs.items():
+            assert pair.request.id == request_id
+            if pair.prompt_tokens and pair.prompt != NOWHERE:
+                work[pair.prompt][0] += 1
+                work[pair.prompt][1] += pair.prompt_tokens
+            if pair.output != NOWHERE:
+                work[pair.output][2] += 1
+                work[pair.output][3] += pair.memory_tokens
+        for worker, machine in self.machines.items():
+            counted = [machine.prompts, machine.prompt_tokens, machine.outputs, machine.memory_tokens]
+            assert counted == work[worker], (worker, counted, work[worker])
+            # P-SW-1: the pool is the origin's exactly if there is no work of the other kind.
+            opposite = {"prefill": machine.outputs, "decode": machine.prompts}.get(machine.origin or "both")
+            if opposite is not None:
+                assert machine.pool == ("both" if opposite else machine.origin)
+                assert (machine.mixed_ns is not None) == (opposite > 0)
+        assert len(set(self.unsent)) == len(self.unsent)
+        for request_id in self.unsent:
+            pair = self.pairs[request_id]
+            assert pair.stage == "staged"
+            assert not pair.is_sent
+        held = {request.id for request, _ in self.waiting}
+        assert len(held) == len(self.waiting)
+        assert not held & set(self.pairs)
+
+
+def _known(pools: Pools, pair: Pair) -> Pools:
+    return replace(pools, pairs=pools.pairs.set(pair.request.id, pair))
+
+
+def _work(
+    pools: Pools,
+    worker: int,
+    now_ns: int,
+    *,
+    prompts: int = 0,
+    prompt_tokens: int = 0,
+    outputs: int = 0,
+    memory_tokens: int = 0,
+) -> Pools:
+    """So much more work (or less) at a machine."""
+    machine = pools.machines.get(worker)
+    if machine is None:
+        return pools
+    machine = replace(
+        machine,
+        prompts=machine.prompts + prompts,
+        prompt_tokens=machine.prompt_tokens + prompt_tokens,
+        outputs=machine.outputs + outputs,
+        memory_tokens=machine.memory_tokens + memory_tokens,
+    ).at(now_ns)
+    return replace(pools, machines=pools.machines.set(worker, machine))
+
+
+def _computing_at(pools: Pools, pair: Pair, worker: int, tokens: int, now_ns: int) -> Pools:
+    """The request has so many tokens of its prompt to compute, at that machine."""
+    if pair.prompt_tokens:
+        pools = _work(pools, pair.prompt, now_ns, prompts=-1, prompt_tokens=-pair.prompt_tokens)
+    if tokens:
+        pools = _work(pools, worker, now_ns, prompts=1, prompt_tokens=tokens)
+    return _known(pools, replace(pair, prompt=worker, prompt_tokens=tokens))
+
+
+def _decoding_at(pools: Pools, pair: Pair, worker: int, now_ns: int) -> Pools:
+    """The request is decoded at that machine."""
+    if worker == pair.output:
+        return pools
+    pools = _work(pools, pair.output, now_ns, outputs=-1, memory_tokens=-pair.memory_tokens)
+    pools = _work(pools, worker, now_ns, outputs=1, memory_tokens=pair.memory_tokens)
+    return _known(pools, replace(pair, output=worker))
+
+
+def _arrived(pools: Pools, event: Arrived) -> Pools:
+    """A request came to a machine: for its prompt, perhaps not where it was sent, or to be decoded."""
+    pair = pools.pairs.get(event.request.id)
+    if pair is None or event.worker not in pools.machines:
+        return pools
+    if pair.stage == "prompt":
+        # An engine sends it elsewhere if a machine takes no requests; then it does not know the target either.
+        if event.worker == pair.prompt:
+            return pools
+        splits = pair.prompt != pair.output
+        pools = _computing_at(pools, pair, event.worker, pair.prompt_tokens, event.time_ns)
+        pair = pools.pairs[event.request.id]
+        if splits:
+            return _known(pools, replace(pair, is_sent=False))
+        return _decoding_at(pools, pair, event.worker, event.time_ns)
+    pools = _decoding_at(pools, pair, event.worker, event.time_ns)
+    pair = pools.pairs[event.request.id]
+    left = event.request.prompt.tokens + event.generated_tokens - event.kv_tokens
+    # All but the last token came with its KV, or the prompt is computed again.
+    pools = _computing_at(pools, pair, event.worker, left if left > 1 else 0, event.time_ns)
+    pools = _known(pools, replace(pools.pairs[event.request.id], stage="output"))
+    return replace(pools, unsent=tuple(each for each in pools.unsent if each != event.request.id))
+
+
+def _computes(pools: Pools, request_id: int, worker: int, tokens: int, now_ns: int) -> Pools:
+    """A request with a prompt to compute has so many tokens left of it."""
+    pair = pools.pairs.get(request_id)
+    if pair is None or not pair.prompt_tokens or worker != pair.prompt or tokens == pair.prompt_tokens:
+        return pools
+    return _computing_at(pools, pair, worker, tokens, now_ns)
+
+
+def _left(pools: Pools, pair: Pair, event: Migrated) -> Pools:
+    """A request left a batch or queue: it is staged if its KV stays, and begins anew elsewhere if not."""
+    if not event.kv_tokens:
+        return _known(pools, replace(pair, stage="output"))
+    pools = _computing_at(pools, pair, event.worker, 0, event.time_ns)
+    pools = _known(pools, replace(pools.pairs[event.request_id], stage="staged"))
+    return pools if pair.is_sent else replace(pools, unsent=(*pools.unsent, event.request_id))
+
+
+def _failed(pools: Pools, pair: Pair, target: int) -> Pools:
+    """A transfer failed: it is sent again when it is staged."""
+    request_id = pair.request.id
+    pools = _known(pools, replace(pair, is_sent=False, failures=pair.failures + 1, failed=target))
+    if pair.stage != "staged" or request_id in pools.unsent:
+        return pools
+    return replace(pools, unsent=(*pools.unsent, request_id))
+
+
+def _without(pools: Pools, request_id: int, now_ns: int) -> Pools:
+    """The request is over, or begins anew."""
+    pair = pools.pairs.get(request_id)
+    if pair is None:
+        waiting = tuple(held for held in pools.waiting if held[0].id != request_id)
+        return pools if len(waiting) == len(pools.waiting) else replace(pools, waiting=waiting)
+    pools = _computing_at(pools, pair, pair.prompt, 0, now_ns)
+    pools = _decoding_at(pools, pools.pairs[request_id], NOWHERE, now_ns)
+    unsent = tuple(each for each in pools.unsent if each != request_id)
+    return replace(pools, pairs=pools.pairs.delete(request_id), unsent=unsent)
+
+
+def _bereft(pools: Pools, worker: int) -> Pools:
+    """A machine is gone; requests that had it for one phase have none for it."""
+    if worker not in pools.machines:
+        return pools
+    pairs = pools.pairs
+    for request_id, pair in pools.pairs.items():
+        if worker in (pair.prompt, pair.output):
+            prompt = NOWHERE if pair.prompt == worker else pair.prompt
+            output = NOWHERE if pair.output == worker else pair.output
+            pairs = pairs.set(request_id, replace(pair, prompt=prompt, output=output))
+    return replace(pools, pairs=pairs, machines=pools.machines.delete(worker))
