@@ -95,7 +95,7 @@ def test_tokens_do_not_change_with_the_worker() -> None:
     seen: Counter[str] = Counter()
 
     @given(worlds(), st.integers(0, 1 << 32))
-    @settings(max_examples=30)
+    @settings(max_examples=40)
     def check(world: World, seed: int) -> None:
         pair = Pair(world)
         pair.run(Random(seed))
@@ -117,7 +117,7 @@ def test_tokens_do_not_change_with_the_worker() -> None:
 
     check()
     wanted = ("decoding", "prefilling", "one token is computed", "the prefix was cached")
-    assert min(seen[what] for what in wanted) >= 5, seen
+    assert min(seen[what] for what in wanted) >= 3, seen
 
 
 def _executor(model: Llama = MODEL) -> TorchExecutor:
