@@ -364,11 +364,12 @@ class Engine:
                 pass
 
     def _make_way(self) -> bool:
-        """Where nothing could be done, drop KV that came and keeps all others out; whether there was any."""
-        state = self.exchange.make_room(self.state)
-        if state is None:
+        """Where nothing could be done, a request whose KV keeps all others out leaves without it, and is placed anew;
+        whether there was any."""
+        request_id = self.exchange.in_the_way(self.state)
+        if request_id is None:
             return False
-        self.state, self._leap = state, 0
+        self.migrate(request_id, with_kv=False)
         return True
 
     def _decide(self) -> None:
@@ -421,7 +422,7 @@ class Engine:
             kind = type(event)
             if kind is not Decoded:
                 self._leap = 0
-                if isinstance(event, Migrated):
+                if isinstance(event, Migrated) and event.request_id not in self.state.queue:
                     del self._answers.open[event.request_id]
                     self.used_ids.leave(event.request_id)
                 elif isinstance(event, End):

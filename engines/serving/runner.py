@@ -202,15 +202,15 @@ class KvExchange:
 
         return again
 
-    def make_room(self, state: WorkerState) -> WorkerState | None:
-        """Drop the KV that came with the youngest waiting request, where such KV keeps all others from being admitted,
-        or the only one that runs from its next token; None where it does not."""
+    def in_the_way(self, state: WorkerState) -> int | None:
+        """Return the youngest waiting request that came with its KV, where such KV keeps all others from being
+        admitted, or the only one that runs from its next token; None where it does not."""
         landed = state.transit.landed
         if not landed or len(state.in_flight) > 1 or (state.in_flight and state.growing <= state.free):
             return None
-        youngest = max(landed, key=lambda request_id: (state.queue[request_id].request.arrival_ns, request_id))
+        youngest = transitions.youngest_landed(state)
         _log.warning("worker %d: KV that came with request %d is dropped to make room", state.worker, youngest)
-        return transitions.drop_landed(state, youngest)
+        return youngest
 
     def answers(self) -> tuple[list[int], list[int]]:
         """Return what was granted and what was lost since the last call."""

@@ -382,14 +382,17 @@ class Cluster:
                 for token in tokens:
                     self._answers.take({request_id: token})
         self._tell(member.replica, report.events)
-        for event in report.events:
+        last = {event.request.id: i for i, event in enumerate(report.events) if isinstance(event, Arrived)}
+        for i, event in enumerate(report.events):
             if isinstance(event, End) and event.request_id in member.calls:
                 del member.calls[event.request_id], self._at[event.request_id]
                 self._answers.end(event)
                 if isinstance(event, Finished):
                     member.deaths = 0
             elif isinstance(event, Migrated) and event.request_id in member.calls:
-                self._departed(member, event)
+                # One that comes again at once, without its KV, has lost that with an executor.
+                if last.get(event.request_id, -1) < i:
+                    self._departed(member, event)
             elif isinstance(event, Arrived):
                 self._transfers.arrived(member, event.request.id)
             elif isinstance(event, WorkerJoined) and member.phase == "starting":

@@ -54,6 +54,9 @@ def composed(draw: st.DrawFn) -> ComposedPolicy:
     reserve: Any = draw(st.sampled_from(["static", "optimistic"]))
     tokens, running = draw(st.sampled_from([3, 8, 64])), draw(st.sampled_from([2, 16]))
     batching = rule(max_batched_tokens=tokens, max_running=running, reserve=reserve)
+    if batching.refuses(CAPACITY):
+        # A rule that refuses what is longer than its budget: here every prompt is to be served.
+        batching = rule(max_batched_tokens=64, max_running=running, reserve=reserve)
     return attrs.evolve(LOCAL_POLICIES[draw(st.sampled_from(sorted(LOCAL_POLICIES)))], batching=batching)
 
 

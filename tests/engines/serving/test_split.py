@@ -100,7 +100,7 @@ SEEN: Counter[str] = Counter()
     st.sampled_from([1, 2, 7]),
     st.integers(1, 2),
 )
-@settings(max_examples=120)
+@settings(max_examples=150)
 def _worlds(
     policy: ComposedPolicy,
     bursts: list[tuple[list[Any], int]],

@@ -57,6 +57,9 @@ def worlds(draw: st.DrawFn, policies: Sequence[str] = tuple(sorted(LOCAL_POLICIE
         max_running=rng.randint(1, RUNNING_MAX),
         reserve=rng.choice(("static", "optimistic", "optimistic")),
     )
+    if batching.refuses(CAPACITY):
+        # A rule that refuses what is longer than its budget: here every prompt is to be served.
+        batching = attrs.evolve(batching, max_batched_tokens=CAPACITY)
     policy = attrs.evolve(LOCAL_POLICIES[draw(st.sampled_from(policies))], batching=batching)
     stems = [_tokens(rng, rng.randint(1, 24)) for _ in range(rng.randint(1, 2))]
     calls = []
