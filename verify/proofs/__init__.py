@@ -73,6 +73,7 @@ MODULES = (
     "routers.e2",
     "gates.shared_workers",
     "gates.shared",
+    "gates.phases",
     "placement.aladdin_fit",
     "placement.aladdin",
     "memory.window",

@@ -40,6 +40,7 @@ from fairsched.policies.gates.deficit.theorems import (
     D_UNDER_CAP,
     D_WC,
     D_WEIGHTED,
+    S_PREFILL,
     gap_cost,
     gap_theorem,
     weighted_gap_cost,
@@ -49,6 +50,6 @@ __all__ = [
     "D_41", "D_41_REJOIN", "D_42", "D_A1", "D_A2", "D_A2_TIME", "D_A2_WEIGHTED", "D_CAP", "D_CAP_HOLDS", "D_CHANGE",
     "D_CHANGE_GAP", "D_EVICTION", "D_GATE", "D_INT64", "D_PRICE", "D_PRINTED", "D_RANGE", "D_RANGE_REJOIN",
     "D_REFILL", "D_SHARE_U", "D_SPLIT", "D_SPLIT_EVEN", "D_STARVATION", "D_UNDER_CAP", "D_WC", "D_WEIGHTED",
-    "DeficitAdmissions", "DeficitGate", "DeficitState", "Sharing", "choose", "decode", "gap_cost", "gap_theorem",
-    "reconfigure", "refill", "refill_due", "refill_rounds", "under_cap", "weighted_gap_cost"
+    "DeficitAdmissions", "DeficitGate", "DeficitState", "S_PREFILL", "Sharing", "choose", "decode", "gap_cost",
+    "gap_theorem", "reconfigure", "refill", "refill_due", "refill_rounds", "under_cap", "weighted_gap_cost"
 ]  # fmt: skip

@@ -59,6 +59,7 @@ from fairsched.policies.gates.deficit import (
     refill_rounds,
 )
 from fairsched.policies.gates.shared.credit_ledger import CreditLedger
+from fairsched.policies.gates.shared.phases import PHASE_THEOREMS, decode_charge_max, prefill_charge_max
 from fairsched.policies.validators import not_negative, one_of
 from fairsched.policies.vectors import grown
 
@@ -148,6 +149,7 @@ D2_STALE = Theorem(
 THEOREMS = (
     *(D2_MEMORY, D2_PLACES, D2_GLOBAL, D2_LAG, D2_STEAL),
     *(D2_GIFT, D2_TOGETHER, D2_UNSENT, D2_STALE),
+    *PHASE_THEOREMS,
 )
 """In the order of the report."""
 
@@ -306,8 +308,12 @@ class GlobalDeficitGate(DeficitGate):
     def charge_max(self, limits: Limits) -> int:
         """U of the cluster, staleness included: most that one client can be charged after its true credit was above
         zero.  A worker that let a client in before may still charge it U - 1, since an admission charges at least one;
-        a cap holds for all workers together."""
+        a cap holds for all workers together.  Where phases are split, each worker has the U of its kind."""
         whole = limits.workers * (super().charge_max(limits) - 1) + 1
+        if limits.prefill_workers and limits.outputs_reserved and self.sharing != "per-use":
+            memory, decode_workers = limits.kv_capacity_tokens, limits.workers - limits.prefill_workers
+            prefill = limits.prefill_workers * (prefill_charge_max(self.rates, memory) - 1)
+            whole = prefill + decode_workers * (decode_charge_max(self.rates, memory) - 1) + 1
         if self.in_flight_cap_tokens is not None and limits.outputs_reserved:
             memory = min(self.in_flight_cap_tokens, limits.workers * limits.kv_capacity_tokens)
             whole = min(whole, limits.charge_max(self.rates, memory))
