@@ -23,7 +23,21 @@ from fairsched.policies.gates.shared.phases import (
 )
 
 __all__ = [
-    "D2_GIFT", "D2_GLOBAL", "D2_LAG", "D2_MEMORY", "D2_PLACES", "D2_STALE", "D2_STEAL", "D2_TOGETHER", "D2_UNSENT",
-    "GlobalDeficitGate", "GlobalState", "S_GAP", "S_U_DECODE", "S_U_PREFILL", "decode_charge_max",
-    "prefill_charge_max", "waits",
+    "D2_GIFT",
+    "D2_GLOBAL",
+    "D2_LAG",
+    "D2_MEMORY",
+    "D2_PLACES",
+    "D2_STALE",
+    "D2_STEAL",
+    "D2_TOGETHER",
+    "D2_UNSENT",
+    "S_GAP",
+    "S_U_DECODE",
+    "S_U_PREFILL",
+    "GlobalDeficitGate",
+    "GlobalState",
+    "decode_charge_max",
+    "prefill_charge_max",
+    "waits",
 ]  # fmt: skip

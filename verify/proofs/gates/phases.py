@@ -53,7 +53,6 @@ from fairsched.verify.proofs.gates.deficit import (
     both,
     deficit_system,
     gap_within,
-    no_less_than_g,
     same_credit,
 )
 from fairsched.verify.proofs.gates.shared import cluster_system, range_of, starts
@@ -186,7 +185,7 @@ def _decode_within(o: Algebra, w: World) -> Term:
 
 def _prefill_claim(gate: Functions) -> Claim:
     counted = (
-        Clause("T + D <= h + b N", lambda o, w: w.T + w.D <= w.h + product(w.b, w.N)),
+        Clause("T + D <= h + b N", lambda o, w: w.h + product(w.b, w.N) >= w.T + w.D),
         Clause("N <= S", lambda o, w: w.N <= w.W),
         Clause("D >= 0", lambda o, w: w.D >= 0),
         Clause("N >= 0", lambda o, w: w.N >= 0),
@@ -262,9 +261,14 @@ def decode_charges(w: SimpleNamespace, charge_max: Any = decode_charge_max) -> S
     }
 
 
-def claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tuple[Claim | ArithmeticClaim, ...]:
+def kernel_claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
-    return (_gap_claim(kernel, gate), _prefill_claim(gate), prefill_charges(), decode_charges())
+    return (_gap_claim(kernel, gate), _prefill_claim(gate))
+
+
+def claims() -> tuple[Claim | ArithmeticClaim, ...]:
+    """About what ships."""
+    return (*kernel_claims(), prefill_charges(), decode_charges())
 
 
 # --- runs that attain the bounds --------------------------------------------------------------------------------------
