@@ -1,5 +1,5 @@
 """The workers of a simulated cluster, the links between them, and what happens to them: restarts, crashes, drains, and
-workers that join.
+workers that join, links that fail.
 
 Workers are numbered from 0 on, those that join later after those that are there from the start.  Times are on the clock
 of the workload's arrivals.  What comes too late (no request is left, or the worker is gone) does not happen.
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import attrs
 
 from fairsched.model.latency import KV_BYTES, LatencyModel
-from fairsched.model.view import NO_HOST, Host
+from fairsched.model.plan import Overlap
+from fairsched.model.view import NO_HOST, Host, Role
 from fairsched.model.worker import WorkerState
 
 HOST_BYTES_PER_S = 25_000_000_000
@@ -21,11 +22,18 @@ HOST_BYTES_PER_S = 25_000_000_000
 class KvLink:
     """A link between two workers, or to host memory: bytes of KV a token, and bytes a second.
 
+    A transfer takes `latency_ns` more.  One that overlaps with the prefill by `layers` takes `sync_ns` for the last.
+    With `contended`, a worker sends and receives one transfer at a time; else each has the whole rate.
+
     Defaults: Llama-3.1-8B in 16 bits (2 x 32 layers x 8 heads x 128 x 2 bytes), and 64 Gbit/s.
     """
 
     bytes_per_token: int = 131_072
     bytes_per_s: int = 8_000_000_000
+    latency_ns: int = 0
+    layers: int = 32
+    sync_ns: int = 0
+    contended: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.bytes_per_token < 0 or self.bytes_per_s < 1:
@@ -33,10 +41,31 @@ class KvLink:
                 "a link needs bytes_per_token of 0 or more and bytes_per_s of 1 or more, "
                 f"not {self.bytes_per_token} and {self.bytes_per_s}"
             )
+        if self.latency_ns < 0 or self.layers < 1 or self.sync_ns < 0:
+            raise ValueError(
+                "a link needs latency_ns of 0 or more, layers of 1 or more and sync_ns of 0 or more, "
+                f"not {self.latency_ns}, {self.layers} and {self.sync_ns}"
+            )
 
     def transfer_ns(self, tokens: int) -> int:
         """Return the nanoseconds that the KV of this many tokens is under way, rounded up."""
-        return -(-tokens * self.bytes_per_token * 1_000_000_000 // self.bytes_per_s)
+        return self.latency_ns + -(-tokens * self.bytes_per_token * 1_000_000_000 // self.bytes_per_s)
+
+    def visible_ns(self, tokens: int, overlap: Overlap, prefill_ns: int, last_tokens: int) -> int:
+        """Return what of a transfer is left when the prefill is over.
+
+        The transfer went along with `prefill_ns` of it.  By layers, all but the last of equal layers was computed and
+        sent one after the other: max(t / L, t - p (L - 1) / L) for t of transfer and p of prefill (source: Splitwise,
+        section on layer-wise transfer, as a two-stage pipeline).  By chunks, the `last_tokens` are sent afterwards, and
+        what the others' transfer was late.
+        """
+        whole_ns = self.transfer_ns(tokens)
+        if overlap == "layers":
+            hidden_ns = prefill_ns * (self.layers - 1) // self.layers
+            return max(-(-whole_ns // self.layers), whole_ns - hidden_ns) + self.sync_ns
+        if overlap == "chunks":
+            return max(self.transfer_ns(last_tokens), whole_ns - prefill_ns)
+        return whole_ns
 
 
 def host_link(latency: LatencyModel) -> KvLink:
@@ -48,13 +77,15 @@ def host_link(latency: LatencyModel) -> KvLink:
 class WorkerSpec:
     """A worker: how long its steps take, and how many tokens of KV it holds (None: the model's own figure).
 
-    With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: that of PCIe).
+    With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: that of PCIe).  Its
+    `role` says to policies which phase of a request it is there for.
     """
 
     latency: LatencyModel
     kv_capacity_tokens: int | None = None
     host_capacity_tokens: int = 0
     host_link: KvLink | None = None
+    role: Role = "both"
 
     @property
     def capacity(self) -> int:
@@ -64,7 +95,7 @@ class WorkerSpec:
     def empty(self, worker: int) -> WorkerState:
         """Return the state of a worker of this kind without requests."""
         host = Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
-        return WorkerState(worker, self.capacity, host=host)
+        return WorkerState(worker, self.capacity, host=host, role=self.role)
 
     @property
     def link(self) -> KvLink:
@@ -113,7 +144,19 @@ class Join:
     spec: WorkerSpec | None = None
 
 
-Change = Restart | Crash | Drain | Join
+@attrs.frozen
+class LinkDown:
+    """Worker `worker` cannot send or receive KV for `down_ns`; transfers under way fail, and their KV stays.
+
+    None: its link never comes back, and requests that are to go on elsewhere are computed there again.
+    """
+
+    worker: int
+    at_ns: int
+    down_ns: int | None = None
+
+
+Change = Restart | Crash | Drain | Join | LinkDown
 
 
 def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
@@ -136,7 +179,7 @@ def checked_changes(changes: Sequence[Change], workers: int) -> tuple[Change, ..
         what = type(change).__name__.lower()
         if change.at_ns < 0:
             raise ValueError(f"a {what} at {change.at_ns} ns: the run starts at 0")
-        if isinstance(change, Restart | Crash) and change.down_ns is not None and change.down_ns < 0:
+        if isinstance(change, Restart | Crash | LinkDown) and change.down_ns is not None and change.down_ns < 0:
             raise ValueError(f"worker {change.worker} cannot be down for {change.down_ns} ns")
         if not isinstance(change, Join) and not 0 <= change.worker < workers + joins:
             raise ValueError(f"a {what} of worker {change.worker}: there are {workers + joins} workers, from 0 on")
@@ -154,6 +197,9 @@ def described(change: Change) -> str:
         return f"a worker joins {at}"
     if isinstance(change, Drain):
         return f"worker {change.worker} drains {at}"
+    if isinstance(change, LinkDown):
+        down = "" if change.down_ns is None else f", back after {change.down_ns / 1e9:g} s"
+        return f"the link of worker {change.worker} fails {at}{down}"
     does = "dies" if isinstance(change, Crash) else "restarts"
     down = "" if change.down_ns is None else f", back after {change.down_ns / 1e9:g} s"
     return f"worker {change.worker} {does} {at}{down}"

@@ -131,8 +131,31 @@ class Cancelled(_Gone, frozen=True):
 class Migrated(_Gone, frozen=True):
     """The request left the worker for another one, with the `generated_tokens` that it has so far; it is not over.
 
-    To this worker it is as if its caller had given up: what was computed stays charged.
+    To this worker's batch and queue it is as if its caller had given up: what was computed stays charged.  The KV of
+    `kv_tokens` tokens stays until it has been sent (0: it departs without).
     """
+
+    kv_tokens: int = 0
+
+
+class TransferStarted(_OfRequest, frozen=True):
+    """The KV of a request that left the worker's batch is on its way to `target`, which keeps `reserved_tokens` for it.
+
+    `Arrived` at the target says that it is there, and then the worker has freed its own.
+    """
+
+    target: int
+    kv_tokens: int
+    reserved_tokens: int
+
+
+class TransferFailed(_OfRequest, frozen=True):
+    """The KV of a request does not come to `target`, which keeps no memory for it any more.
+
+    If the worker is alive the KV is still there, and may be sent again.
+    """
+
+    target: int
 
 
 class Rejected(_OfRequest, frozen=True):
@@ -203,6 +226,8 @@ Event = (
     | Finished
     | Cancelled
     | Migrated
+    | TransferStarted
+    | TransferFailed
     | Rejected
     | Cached
     | Evicted

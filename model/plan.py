@@ -1,5 +1,7 @@
 """What a policy decides: step plans for a worker, dispatches for a cluster.  The receiver applies it."""
 
+from typing import Literal
+
 import msgspec
 
 
@@ -46,22 +48,37 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dispatch(msgspec.Struct, frozen=True, gc=False):
-    """Send the request to the worker."""
+    """Send the request to the worker.
+
+    With `prefill_only` the request leaves the worker's batch when its first token is out, and its KV stays there until
+    a `Migration` says where it goes on.
+    """
 
     request_id: int
     worker: int
+    prefill_only: bool = False
+
+
+Overlap = Literal["none", "chunks", "layers"]
+"""What of a transfer happens during the prefill: nothing, all but the last chunk, or all but the last layer."""
 
 
 class Migration(msgspec.Struct, frozen=True, gc=False):
-    """Move a request that waits or runs on worker `source` to worker `target`, where it keeps the tokens that it has.
+    """Move a request from worker `source` to worker `target`, where it keeps the tokens that it has.
 
-    What it has in KV moves with it (`with_kv`) or is recomputed there.
+    What it has in KV moves with it (`with_kv`) or is recomputed there.  KV moves safely: the target reserves memory for
+    it, and for `reserved_output_tokens` more, before anything is sent; the source frees its own when all has arrived.
+    Where the target has no room, the transfer waits behind earlier ones to that target.  A request that was dispatched
+    `prefill_only` may be given its target at any time; with `overlap` its KV is sent while it is computed.  One whose
+    target is its source goes on where it is.
     """
 
     request_id: int
     source: int
     target: int
     with_kv: bool = False
+    reserved_output_tokens: int = 0
+    overlap: Overlap = "none"
 
 
 class ClusterPlan(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """What a policy may see when it decides: resources, never the truth about outputs and never a queue it has to scan."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from immutables import Map
@@ -75,6 +75,20 @@ class InFlight(msgspec.Struct, frozen=True, gc=False):
     clock_start: int | None = None
 
 
+Role = Literal["both", "prefill", "decode"]
+"""What a worker is there for.  Policies keep to it; a worker of any role can compute prompts and outputs."""
+
+
+class Landed(msgspec.Struct, frozen=True, gc=False):
+    """The memory of a waiting request that came with its KV: `promised` to it, of which `used` tokens are filled."""
+
+    promised: int
+    used: int
+
+
+NOTHING_LANDED: Map[int, Landed] = Map()
+
+
 class WorkerView(msgspec.Struct, frozen=True, gc=False):
     """One worker's resources at `now_ns`.
 
@@ -84,7 +98,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `prefilling` lists (request id, remaining extend tokens) in order of
     admission; `decoding_counts[k]` requests of client `decoding_clients[k]` are decoding (ascending ids);
     `running_ranks` holds (rank, request id), the youngest last.  `host` is the worker's host memory, with the KV of
-    requests that were swapped out.
+    requests that were swapped out.  `landed` says how much memory waiting requests hold that came with their KV.
     """
 
     now_ns: int
@@ -101,6 +115,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     running_ranks: SortedTuple[tuple[int, int]]
     clock: int
     host: Host = NO_HOST
+    landed: Map[int, Landed] = NOTHING_LANDED
 
     def decoded_tokens(self, request_id: int) -> int:
         """Output tokens that a running request produced since it was admitted.  O(1)."""
@@ -114,7 +129,10 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
-    """What a worker reports to a router: requests waiting and running, tokens waiting to be prefilled, KV in tokens."""
+    """What a worker reports to a router: requests waiting and running, tokens waiting to be prefilled, KV in tokens.
+
+    Free KV is what is neither promised to requests, nor pinned, nor kept for KV that comes or goes.
+    """
 
     worker: int
     waiting_requests: int
@@ -122,6 +140,7 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
     waiting_tokens: int
     kv_free_tokens: int
     kv_capacity_tokens: int
+    role: Role = "both"
 
 
 class ClusterView(msgspec.Struct, frozen=True, gc=False):

@@ -90,7 +90,8 @@ class Meter:
         assert self._engine is not None
         state = self._engine.state
         batch, context = (state.decoding, state.context) if plan.decode else (0, 0)
-        self._shape = StepShape(tuple(state.chunk_contexts(plan)), batch, context if batch else 0)
+        chunks, rows, contexts = state.step_shape(plan)
+        self._shape = StepShape(tuple(chunks), batch + rows, (context if batch else 0) + contexts)
         return self._executor.execute(plan)
 
     def close(self) -> None:

@@ -224,9 +224,9 @@ class WorkerReplica(Replica):
         match event:
             case Prefilled() | Cached():
                 self._step.append(event)
-            case Arrived(request=request, generated_tokens=generated, kv_tokens=kv):
+            case Arrived(request=request, generated_tokens=generated):
                 output_tokens = self._jobs[request.id].output_tokens
-                self._ran(event, transitions.arrive(state, request, output_tokens, time_ns, generated, kv))
+                self._ran(event, transitions.arrive(state, request, output_tokens, time_ns, generated))
             case Finished():
                 self._ran(event, transitions.stop(state, event.request_id, time_ns))
                 self._decides_at(time_ns)

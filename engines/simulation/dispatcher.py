@@ -18,22 +18,21 @@ from fairsched.engines.simulation.control_plane import ControlPlane
 from fairsched.engines.simulation.event_loop import CALLER_GIVES_UP, REQUEST_COMES, REQUEST_LANDS, EventLoop
 from fairsched.engines.simulation.predictors import Prediction
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
+from fairsched.engines.simulation.transfers import Transfers
 from fairsched.model import worker as transitions
 from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Rejected
-from fairsched.model.plan import Dispatch, Migration
+from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
-from fairsched.model.worker import generated, kv_tokens
 
 _ROOT = 1
 """A request that comes at its own time, as the next of the workload."""
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
-    """A request on its way to a worker, with its output so far and the KV of `kv_tokens` tokens of its context."""
+    """A request at no worker, or on its way to one without KV, with its output so far."""
 
     request: Request
     generated_tokens: int = 0
-    kv_tokens: int = 0
     target: int = -1
 
 
@@ -42,7 +41,8 @@ class Dispatcher:
     """The requests of a run, each at its place.
 
     `counts` says how often requests changed their worker: `placed_again` when it died, `redirected` when the chosen one
-    took none, `migrated`, and how many dispatches and migrations could not be executed (`refused`).
+    took none, `migrated`, how many dispatches and migrations could not be executed (`refused`), and how many requests
+    waited at the end for a transfer that nothing would begin (`stranded`).
     `on_events` learns what happens to requests at no worker.  `progress` is called with the number of requests that
     have ended, now and then.
     """
@@ -55,16 +55,18 @@ class Dispatcher:
     _prediction: Prediction | None
     _on_events: Callable[[list[Event]], object]
     _progress: Callable[[int], None] | None
-    _home: dict[int, SimulatedWorker] = attrs.field(init=False, factory=dict)
+    home: dict[int, SimulatedWorker] = attrs.field(init=False, factory=dict)
     _held: dict[int, Transfer] = attrs.field(init=False, factory=dict)
     _under_way: dict[int, Transfer] = attrs.field(init=False, factory=dict)
-    _moved_ns: dict[int, int] = attrs.field(init=False, factory=dict)
+    transfers: Transfers = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.counts = dict.fromkeys(("placed_again", "redirected", "migrated", "refused"), 0)
+        self.counts = dict.fromkeys(("placed_again", "redirected", "migrated", "refused", "stranded"), 0)
+        self.transfers = Transfers(self._loop, self._pool, self._link, self)
         self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in self._calls.roots()]))
         self._pool.on_end = self._end
         self._pool.on_step = self.let_go
+        self._pool.on_hand_over = self.transfers.handed_over
 
     # --- requests that come and end ---------------------------------------------------------------------------------
 
@@ -90,11 +92,15 @@ class Dispatcher:
         if request_id in self._calls.over:
             return
         transfer = self._held.pop(request_id, None) or self._under_way.pop(request_id, None)
+        if transfer is None and request_id not in self.home:
+            waiting = self.transfers.forget(request_id)
+            assert waiting is not None
+            transfer = Transfer(waiting.request, waiting.generated_tokens)
         if transfer is not None:
             client, done = transfer.request.client, transfer.generated_tokens
             self._nowhere(Cancelled(self._loop.now_ns, NOWHERE, request_id, client, False, 0, done))
             return
-        worker = self._home[request_id]
+        worker = self.home[request_id]
         self._pool.interrupt(worker)
         if request_id in worker.state.queue or worker.plan is None:
             self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
@@ -105,6 +111,7 @@ class Dispatcher:
     def _end(self, request_id: int, finished: bool) -> None:
         """Release the calls that depend on a request that ended, or drop them if it did not finish."""
         calls, now_ns = self._calls, self._loop.now_ns
+        self.transfers.forget(request_id)
         if finished and self._prediction is not None:
             self._prediction.finished(calls.jobs[request_id])
         due, lost = calls.end(request_id, finished)
@@ -118,6 +125,10 @@ class Dispatcher:
             for count in range(ended - len(lost), ended + 1):
                 if not count % 256:
                     self._progress(count)
+
+    def over(self, request_id: int) -> bool:
+        """Whether the request has ended."""
+        return request_id in self._calls.over
 
     def _now(self, request: Request) -> Request:
         """Return the request as one that arrives now."""
@@ -143,7 +154,8 @@ class Dispatcher:
                 self.follow_decoding()
                 view = control.view(takers, self._pool.known_credit)
                 if view.workers:
-                    self._deliver(self._taker(control.route(request, view).worker, takers), transfer)
+                    chosen = control.route(request, view)
+                    self._deliver(self._taker(chosen.worker, takers), transfer, chosen.prefill_only)
                     return
             if not takers and not self._pool.joining:
                 self._reject(request, f"request {request.id} finds no worker that takes requests, and none is to come")
@@ -160,11 +172,11 @@ class Dispatcher:
                 for _, transfer in sorted(held.items()):
                     self.place(transfer)
 
-    def place_again(self, request_id: int, generated_tokens: int) -> None:
-        """Place a request whose worker died, with the output that it has."""
-        del self._home[request_id]
+    def place_again(self, transfer: Transfer) -> None:
+        """Place a request whose worker lost it, with the output that it has."""
+        self.home.pop(transfer.request.id, None)
         self.counts["placed_again"] += 1
-        self.place(Transfer(self._calls.jobs[request_id].request, generated_tokens))
+        self.place(transfer)
 
     def dispatch(self, plan: Dispatch) -> None:
         """Deliver a held request where the cluster's policy says."""
@@ -172,7 +184,8 @@ class Dispatcher:
         if transfer is None:
             self.counts["refused"] += 1
         else:
-            self._deliver(self._taker(plan.worker, self._pool.takers(transfer.request)), transfer)
+            worker = self._taker(plan.worker, self._pool.takers(transfer.request))
+            self._deliver(worker, transfer, plan.prefill_only)
 
     def reject_held(self) -> None:
         """Reject the requests that are still held when nothing will happen any more."""
@@ -201,8 +214,8 @@ class Dispatcher:
         self._control.unanswered(number)
         return min(takers, key=lambda each: (len(each.state.queue) + len(each.state.in_flight), each.state.worker))
 
-    def _deliver(self, worker: SimulatedWorker, transfer: Transfer) -> None:
-        """Let a request arrive at a worker."""
+    def _deliver(self, worker: SimulatedWorker, transfer: Transfer, prefill_only: bool = False) -> None:
+        """Let a request arrive at a worker, for its prefill alone or for all of it."""
         pool, now_ns = self._pool, self._loop.now_ns
         pool.interrupt(worker)
         request = self._now(transfer.request)
@@ -211,81 +224,45 @@ class Dispatcher:
             pool.publish(worker, [Rejected(now_ns, worker.state.worker, request.id, request.client, refusal)])
             return
         output_tokens = self._calls.jobs[request.id].output_tokens
-        self._home[request.id] = worker
-        came = (transfer.generated_tokens, transfer.kv_tokens)
+        self.home[request.id] = worker
+        worker.hands_over |= prefill_only
+        came = (transfer.generated_tokens, prefill_only)
         pool.apply(worker, transitions.arrive(worker.state, request, output_tokens, now_ns, *came))
         if request.id not in self._calls.over:
             pool.wake(worker)
 
-    # --- migrations -------------------------------------------------------------------------------------------------
+    # --- requests that change their worker ---------------------------------------------------------------------------
 
-    def migrate(self, plan: Migration) -> None:
-        """Move a request now if it waits, after the current step if it runs; leave it where it cannot move."""
-        worker = self._home.get(plan.request_id)
-        if worker is None or not self._can_move(plan, worker):
-            self.counts["refused"] += 1
+    def departs(self, request: Request, generated_tokens: int, target: int) -> None:
+        """Note a request that has left its worker, without KV, for another one."""
+        self._under_way[request.id] = Transfer(request, generated_tokens, target)
+        self._loop.at(self._loop.now_ns, REQUEST_LANDS, request.id)
+
+    def request_lands(self, request_id: int, run: int) -> None:
+        """Deliver a request that has come to a worker, or place it anew if that takes none any more."""
+        if run:
+            self.transfers.lands(request_id, run)
             return
-        self._pool.interrupt(worker)
-        if plan.request_id in worker.state.queue or worker.plan is None:
-            self._depart(worker, plan)
-            self._pool.wake(worker)
-        else:
-            worker.moving[plan.request_id] = plan
-
-    def _can_move(self, plan: Migration, worker: SimulatedWorker) -> bool:
-        request_id, target, workers = plan.request_id, plan.target, self._pool.workers
-        if request_id in self._calls.over or request_id in worker.moving or request_id in worker.leaving:
-            return False
-        if worker.state.worker != plan.source or target == plan.source or not 0 <= target < len(workers):
-            return False
-        # A request moves once at one instant, so that it cannot go round in circles.
-        if self._moved_ns.get(request_id) == self._loop.now_ns:
-            return False
-        other, request = workers[target], self._calls.jobs[request_id].request
-        return other in self._pool.takers() and other.state.fits_alone(request)
-
-    def _depart(self, worker: SimulatedWorker, plan: Migration) -> None:
-        """Let a request leave its worker; it lands at the other when its KV has been transferred."""
-        request_id, state, now_ns = plan.request_id, worker.state, self._loop.now_ns
-        waiting = state.queue.get(request_id)
-        if waiting is not None:
-            done, kv = waiting.generated_tokens, waiting.kv_tokens or state.host.kept(request_id)
-        else:
-            done, kv = generated(state, request_id), kv_tokens(state, request_id)
-        kv = kv if plan.with_kv else 0
-        del self._home[request_id]
-        self._under_way[request_id] = Transfer(self._calls.jobs[request_id].request, done, kv, plan.target)
-        self.counts["migrated"] += 1
-        self._moved_ns[request_id] = now_ns
-        self._pool.apply(worker, transitions.depart(state, request_id, now_ns))
-        self._loop.at(now_ns + self._link.transfer_ns(kv), REQUEST_LANDS, request_id)
-
-    def request_lands(self, request_id: int, _: int) -> None:
-        """Deliver a migrated request, or place it anew if its target takes none any more."""
         transfer = self._under_way.pop(request_id, None)
         if transfer is None:
             return
         worker = self._pool.workers[transfer.target]
         if worker in self._pool.takers():
-            self._moved_ns[request_id] = self._loop.now_ns
             self._deliver(worker, transfer)
         else:
             self.place(Transfer(transfer.request, transfer.generated_tokens))
 
-    def stay(self, worker: SimulatedWorker) -> None:
-        """Call off the migrations that wait for the end of a worker's step."""
-        self.counts["refused"] += len(worker.moving)
-        worker.moving.clear()
+    def worker_lost(self, worker: SimulatedWorker) -> list[Transfer]:
+        """Call off the transfers from and to a worker that loses its memory; the requests that it had staged."""
+        lost = self.transfers.worker_lost(worker)
+        return [Transfer(waiting.request, waiting.generated_tokens) for waiting in lost]
 
     def let_go(self, worker: SimulatedWorker) -> None:
-        """After a step, cancel the requests whose callers gave up, and let the migrating ones depart."""
+        """After a step, cancel the requests whose callers gave up, and let others go to their next worker."""
         for request_id in worker.leaving:
-            if request_id not in self._calls.over:
+            if request_id not in self._calls.over and self.home.get(request_id) is worker:
                 self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
+            elif request_id not in self._calls.over:
+                self.caller_gives_up(request_id, 0)
         worker.leaving.clear()
-        for request_id, plan in worker.moving.items():
-            if self._home.get(request_id) is worker and request_id not in self._calls.over:
-                self._depart(worker, plan)
-            else:
-                self.counts["refused"] += 1
-        worker.moving.clear()
+        self.transfers.let_go(worker)

@@ -42,7 +42,9 @@ class SimulatedWorker:
     """One worker of a simulation.
 
     The worker executes `plan` for `steps` steps since `start_ns` (None: it is idle); `run` numbers these executions.
-    After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.
+    After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.  It is
+    `awaited` while transfers wait for room here; it `hands_over` requests that it was sent for their prefill alone,
+    whose prefills began at `began_ns`.
     """
 
     spec: WorkerSpec
@@ -60,6 +62,9 @@ class SimulatedWorker:
     leaving: list[int] = attrs.field(factory=list)
     moving: dict[int, Migration] = attrs.field(factory=dict)
     down_until_ns: int = 0
+    awaited: bool = False
+    hands_over: bool = False
+    began_ns: dict[int, int] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.latency = self.spec.latency
@@ -68,7 +73,13 @@ class SimulatedWorker:
     @property
     def idle(self) -> bool:
         """Whether no request waits or runs here."""
-        return self.plan is None and not self.state.queue and not self.state.in_flight
+        state, transit = self.state, self.state.transit
+        return self.plan is None and not (state.queue or state.in_flight or transit.outgoing or transit.incoming)
+
+    @property
+    def growth(self) -> tuple[int, int]:
+        """Tokens that the step under way computes, and how many of them are promised when it is over."""
+        return (0, 0) if self.plan is None else transitions.growth(self.state, self.plan)
 
     def load(self, now_ns: int) -> WorkerLoad:
         """Return the load of now.  In the middle of a leap only outputs that grow into free memory have changed."""
@@ -107,7 +118,10 @@ class SimulatedWorker:
         decoding = state.decoding if plan.decode else 0
         if not plan.chunks and not decoding:
             return 0
-        return self.latency.step_ns(state.chunk_contexts(plan), decoding, state.context)
+        chunks, rows, context = state.step_shape(plan)
+        if not decoding:
+            return self.latency.step_ns(chunks, rows, context)
+        return self.latency.step_ns(chunks, decoding + rows, state.context + context)
 
     def settle(self, now_ns: int) -> list[Event]:
         """Return the events of a leap's steps that are over by now; the leap goes on."""
@@ -145,8 +159,9 @@ class WorkerPool:
     """The workers of a run: they ask their policy, execute its plans, and publish what happens.
 
     `on_end` is called for each request that ends (and whether it finished), `on_step` after a step of a worker that
-    requests are to leave, and `on_idle` when a worker has decided to do nothing.  `joining` counts workers to come.
-    Where workers ask before each step, `answered_ns` says when a question of now is answered.
+    requests are to leave, `on_hand_over` for a request that left with its first token (worker, request, nanoseconds
+    since it was admitted, tokens of its last chunk), and `on_idle` when a worker has decided to do nothing.  `joining`
+    counts workers to come.  Where workers ask before each step, `answered_ns` says when a question of now is answered.
 
     The `credit` that the workers' policies share, if any, is checked out by one of them at a time, so that policies
     stay pure although the charges of one worker decide what another may do.
@@ -166,6 +181,9 @@ class WorkerPool:
         self.joining = 0
         self.on_end: Callable[[int, bool], None] = lambda request_id, finished: None
         self.on_step: Callable[[SimulatedWorker], None] = lambda worker: None
+        self.on_hand_over: Callable[[SimulatedWorker, int, int, int], None] = lambda worker, request_id, ns, tokens: (
+            None
+        )
         self.on_idle: Callable[[SimulatedWorker], None] = lambda worker: None
         self.answered_ns: Callable[[SimulatedWorker], int] | None = None
         self._loop = loop
@@ -184,7 +202,7 @@ class WorkerPool:
     def decide(self, worker: SimulatedWorker) -> None:
         """Ask the policy, apply its plan, and schedule the end of the step or leap."""
         now_ns = self._loop.now_ns
-        for _ in range(len(worker.state.in_flight) + 2):
+        for _ in range(len(worker.state.in_flight) + len(worker.state.transit.landed) + 2):
             state, policy_state = worker.state, worker.policy_state
             if self._sharing is not None:
                 policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
@@ -193,6 +211,8 @@ class WorkerPool:
             worker.policy_state = policy_state
             if self._sharing is not None:
                 self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
+            if worker.hands_over:
+                worker.began_ns |= dict.fromkeys((admission.request_id for admission in plan.admit), now_ns)
             if events:
                 self.publish(worker, events, decided=True)
             if plan.chunks or (plan.decode and worker.state.decoding) or worker.state.host.moves:
@@ -201,6 +221,8 @@ class WorkerPool:
                 heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, worker.run))
                 return
             if not plan.preempt and not plan.admit:
+                if self._makes_room(worker):
+                    continue
                 worker.stop()
                 if self._sharing is not None:
                     self._commit(worker, self._sharing.idle(self.credit, state.worker))
@@ -214,14 +236,33 @@ class WorkerPool:
         worker = self.workers[number]
         if run != worker.run or worker.plan is None:
             return
-        self.apply(worker, transitions.finish(worker.state, worker.plan, worker.steps, self._loop.now_ns))
-        if worker.leaving or worker.moving:
+        plan = worker.plan
+        self.apply(worker, transitions.finish(worker.state, plan, worker.steps, self._loop.now_ns))
+        if worker.hands_over:
+            self._hand_over(worker, plan)
+        if worker.leaving or worker.moving or worker.awaited:
             self.on_step(worker)
         if self.answered_ns is None:
             self.decide(worker)
         else:
             worker.stop()
             self.wake(worker)
+
+    def _hand_over(self, worker: SimulatedWorker, plan: StepPlan) -> None:
+        """Report the requests that left the batch with their first token, of those that this step computed."""
+        for request_id, tokens in plan.chunks:
+            if request_id in worker.state.transit.outgoing:
+                began_ns = worker.began_ns.pop(request_id)
+                self.on_hand_over(worker, request_id, self._loop.now_ns - began_ns, tokens)
+
+    def _makes_room(self, worker: SimulatedWorker) -> bool:
+        """Drop the KV that came with the youngest waiting request if memory keeps an idle worker from admitting any."""
+        landed = worker.state.transit.landed
+        if not landed or worker.state.in_flight or self._sharing is not None:
+            return False
+        youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
+        worker.state = transitions.drop_landed(worker.state, youngest)
+        return True
 
     def interrupt(self, worker: SimulatedWorker) -> None:
         """Settle the finished steps of a leap, since something is about to reach the worker in the middle of it."""

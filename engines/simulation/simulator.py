@@ -12,10 +12,20 @@ from collections.abc import Callable, Sequence
 from heapq import heapify
 from typing import Any
 
-from fairsched.engines.fleet import Change, Crash, Join, KvLink, Restart, WorkerSpec, checked_changes, checked_workers
+from fairsched.engines.fleet import (
+    Change,
+    Crash,
+    Join,
+    KvLink,
+    LinkDown,
+    Restart,
+    WorkerSpec,
+    checked_changes,
+    checked_workers,
+)
 from fairsched.engines.simulation.calls import CallGraph
 from fairsched.engines.simulation.control_plane import ControlPlane, Reports
-from fairsched.engines.simulation.dispatcher import Dispatcher
+from fairsched.engines.simulation.dispatcher import Dispatcher, Transfer
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORTS_ARE_DUE, WORKER_CHANGES, EventLoop
 from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
@@ -30,6 +40,8 @@ FRUITLESS_MAX = 1_000
 
 _BACK = -1
 """The change that brings a crashed worker back."""
+_LINKED = -2
+"""The change that brings a worker's link back."""
 
 
 class Simulator:
@@ -116,19 +128,20 @@ class Simulator:
             self.loop.beat(0, REPORTS_ARE_DUE)
         if self.control.decides and self.router.decide_every_us is not None:
             self.loop.beat(0, CLUSTER_DECIDES)
-        self.loop.run(
-            (
-                self.pool.step_ends,
-                self._worker_changes,
-                self.dispatcher.caller_gives_up,
-                self.dispatcher.request_lands,
-                self._report_comes,
-                self.dispatcher.request_comes,
-                self._reports_are_due,
-                self._cluster_decides,
-                self.pool.wakes,
-            )
+        handlers = (
+            self.pool.step_ends,
+            self._worker_changes,
+            self.dispatcher.caller_gives_up,
+            self.dispatcher.request_lands,
+            self._report_comes,
+            self.dispatcher.request_comes,
+            self._reports_are_due,
+            self._cluster_decides,
+            self.pool.wakes,
         )
+        self.loop.run(handlers)
+        while self.dispatcher.transfers.go_on():
+            self.loop.run(handlers)
         self._reject_stalled()
 
     def _reject_stalled(self) -> None:
@@ -143,6 +156,9 @@ class Simulator:
 
     def _worker_changes(self, number: int, index: int) -> None:
         worker = self.workers[number]
+        if index == _LINKED:
+            self.dispatcher.transfers.link_is_back(number)
+            return
         change = Join(self.loop.now_ns) if index == _BACK else self._changes[index]
         if isinstance(change, Join):
             self.pool.joining -= 1
@@ -154,9 +170,12 @@ class Simulator:
             self._restarts(worker, change.down_ns)
         elif isinstance(change, Crash):
             self._crashes(worker, change.down_ns)
+        elif isinstance(change, LinkDown):
+            self._link_fails(number, change.down_ns)
         elif worker.phase == "serving":
             self.pool.settle(worker)
             self.pool.enter(worker, "draining")
+            self.dispatcher.transfers.drains(worker)
             self._announce(worker, WorkerDraining(self.loop.now_ns, number))
             self._idles(worker)
 
@@ -172,6 +191,12 @@ class Simulator:
         )
         self.dispatcher.place_held()
 
+    def _link_fails(self, number: int, down_ns: int | None) -> None:
+        until_ns = None if down_ns is None else self.loop.now_ns + down_ns
+        self.dispatcher.transfers.link_fails(number, until_ns)
+        if until_ns is not None:
+            self.loop.at(until_ns, WORKER_CHANGES, number, _LINKED)
+
     def _announce(self, worker: SimulatedWorker, *events: Event) -> None:
         for event in events:
             self.pool.publish(worker, [event])
@@ -181,13 +206,16 @@ class Simulator:
         """Void the step under way: cancelled requests leave now, and no request migrates."""
         self.pool.interrupt(worker)
         worker.stop()
-        self.dispatcher.stay(worker)
+        self.dispatcher.transfers.stay(worker)
         self.dispatcher.let_go(worker)
 
     def _restarts(self, worker: SimulatedWorker, down_ns: int) -> None:
         self._void(worker)
+        staged = self.dispatcher.worker_lost(worker)
         self.pool.apply(worker, transitions.lose(worker.state, self.loop.now_ns))
         self.pool.take_down(worker, self.loop.now_ns + down_ns)
+        for transfer in staged:
+            self.dispatcher.place_again(transfer)
 
     def _crashes(self, worker: SimulatedWorker, down_ns: int | None) -> None:
         """Place the requests of a dead worker again, in order of ids, each with the output that it has."""
@@ -196,11 +224,13 @@ class Simulator:
         if down_ns is not None and worker.phase == "serving":
             self.pool.joining += 1
             self.loop.at(now_ns + down_ns, WORKER_CHANGES, number, _BACK)
+        staged = self.dispatcher.worker_lost(worker)
         lost, _ = transitions.lose(worker.state, now_ns)
         self.control.forget(number)
         self._leaves(worker)
-        for request_id, waiting in sorted(lost.queue.items()):
-            self.dispatcher.place_again(request_id, waiting.generated_tokens)
+        here = [Transfer(waiting.request, waiting.generated_tokens) for waiting in lost.queue.values()]
+        for transfer in sorted(here + staged, key=lambda transfer: transfer.request.id):
+            self.dispatcher.place_again(transfer)
 
     def _idles(self, worker: SimulatedWorker) -> None:
         """Let a draining worker leave when it has nothing left to do."""
@@ -252,7 +282,7 @@ class Simulator:
             for dispatch in plan.dispatches:
                 self.dispatcher.dispatch(dispatch)
             for migration in plan.migrations:
-                self.dispatcher.migrate(migration)
+                self.dispatcher.transfers.migrate(migration)
         every_us = self.router.decide_every_us
         if periodic and every_us is not None:
             self._renew(CLUSTER_DECIDES, every_us)

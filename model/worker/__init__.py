@@ -5,10 +5,20 @@
 from fairsched.model.worker.batch import generated, kv_tokens
 from fairsched.model.worker.feasibility import violations
 from fairsched.model.worker.host_memory import land, lose_host
-from fairsched.model.worker.state import Running, Waiting, WorkerState
+from fairsched.model.worker.state import Outgoing, Running, Step, Transit, Waiting, WorkerState
+from fairsched.model.worker.transit import (
+    NoRoomError,
+    drop_landed,
+    growth,
+    receive,
+    reserve,
+    resume,
+    sent,
+    stage,
+    unreserve,
+)
 from fairsched.model.worker.transitions import (
     InfeasiblePlanError,
-    Step,
     arrive,
     begin,
     cancel,
@@ -22,7 +32,8 @@ from fairsched.model.worker.transitions import (
 )
 
 __all__ = [
-    "InfeasiblePlanError", "Running", "Step", "Waiting", "WorkerState", "arrive", "begin", "cancel", "change_batch",
-    "depart", "finish", "generated", "kv_tokens", "land", "lose", "lose_host", "reject", "step", "stop",
+    "InfeasiblePlanError", "NoRoomError", "Outgoing", "Running", "Step", "Transit", "Waiting", "WorkerState", "arrive",
+    "begin", "cancel", "change_batch", "depart", "drop_landed", "finish", "generated", "growth", "kv_tokens", "land",
+    "lose", "lose_host", "receive", "reject", "reserve", "resume", "sent", "stage", "step", "stop", "unreserve",
     "violations"
 ]  # fmt: skip

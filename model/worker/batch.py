@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fairsched.model.events import Event, Evicted, Preempted
 from fairsched.model.view import InFlight
-from fairsched.model.worker.state import Waiting, WorkerState
+from fairsched.model.worker.state import WorkerState
 
 
 def generated(state: WorkerState, request_id: int) -> int:
@@ -80,7 +80,7 @@ def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSta
     run, flight = state.running[request_id], state.in_flight[request_id]
     done = generated(state, request_id)
     state = release(state, request_id)
-    waiting = Waiting(run.waiting.request, run.waiting.output_tokens, done)
+    waiting = replace(run.waiting, generated_tokens=done, kv_tokens=0)
     state = replace(
         state,
         queue=state.queue.set(request_id, waiting),

@@ -85,6 +85,10 @@ def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
     if plan.preempt:
         return
     need = sum(admission.extend_tokens + admission.reserved_output_tokens for admission in plan.admit)
+    if view.landed:
+        # What a request holds already, it need not be given.
+        held = ((admission, view.landed.get(admission.request_id)) for admission in plan.admit)
+        need -= sum(min(a.extend_tokens + a.reserved_output_tokens, h.promised) for a, h in held if h is not None)
     if plan.swap_in:
         need += sum(
             max(view.host.kv.get(admission.request_id, 0) - admission.cached_prefix_tokens, 0)

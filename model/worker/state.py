@@ -8,22 +8,25 @@ What is swapped out counts as used and promised until it has left.
 import msgspec
 from immutables import Map
 
+from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
 from fairsched.model.prefix_cache import PrefixCache, SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.view import NO_HOST, Host, InFlight, WorkerLoad, WorkerView
+from fairsched.model.view import NO_HOST, NOTHING_LANDED, Host, InFlight, Landed, Role, WorkerLoad, WorkerView
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A request in the queue, with the truth about its output and what it had generated before a preemption.
 
-    Of its prompt and these tokens the KV of the first `kv_tokens` came with it, and needs no computing.
+    Of its prompt and these tokens the KV of the first `kv_tokens` came with it, and needs no computing.  With
+    `prefill_only` it leaves this worker when its first token is out.
     """
 
     request: Request
     output_tokens: int
     generated_tokens: int
     kv_tokens: int = 0
+    prefill_only: bool = False
 
     @property
     def context_tokens(self) -> int:
@@ -44,10 +47,31 @@ class Running(msgspec.Struct, frozen=True, gc=False):
     clock_end: int | None = None
 
 
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """A request that left the batch and whose KV of `kv_tokens` is still here, `own_tokens` of it outside the cache."""
+
+    waiting: Waiting
+    own_tokens: int
+    kv_tokens: int
+
+
+class Transit(msgspec.Struct, frozen=True):
+    """Memory of requests between two workers: `outgoing` from here, `incoming` (tokens reserved), and `landed`."""
+
+    outgoing: Map[int, Outgoing] = Map()
+    incoming: Map[int, int] = Map()
+    landed: Map[int, Landed] = NOTHING_LANDED
+
+
+NO_TRANSIT = Transit()
+"""A worker without transfers."""
+
+
 class WorkerState(msgspec.Struct, frozen=True, gc=False):
     """Everything about one worker.  Make one by `WorkerState(worker=0, capacity=...)`, and with `host=Host(...)` if
     it has host memory.
 
+    Requests on their way to or from another worker hold memory in `transit`, which `used` and `promised` include.
     `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
     admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.
     """
@@ -72,6 +96,8 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
     clock: int = 0
     rank: int = 0
     host: Host = NO_HOST
+    role: Role = "both"
+    transit: Transit = NO_TRANSIT
 
     @property
     def free(self) -> int:
@@ -94,13 +120,19 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             steps = room // self.decoding
         return min(steps, self.free // self.growing) if self.growing else steps
 
-    def chunk_contexts(self, plan: StepPlan) -> list[tuple[int, int]]:
-        """(tokens, context before them) of each chunk of a plan that has begun: what a latency model needs."""
-        rows = []
+    def step_shape(self, plan: StepPlan) -> tuple[list[tuple[int, int]], int, int]:
+        """(tokens, context before them) of each chunk of a plan that has begun: what a latency model needs.
+
+        A request whose KV came with it computes its last token as a decode does: also how many do, and their contexts.
+        """
+        chunks, rows, context = [], 0, 0
         for request_id, tokens in plan.chunks:
             flight = self.in_flight[request_id]
-            rows.append((tokens, flight.context_tokens - flight.remaining_tokens))
-        return rows
+            if tokens == 1 and self.running[request_id].waiting.kv_tokens:
+                rows, context = rows + 1, context + flight.context_tokens
+            else:
+                chunks.append((tokens, flight.context_tokens - flight.remaining_tokens))
+        return chunks, rows, context
 
     def view(self, now_ns: int) -> WorkerView:
         """What a policy may see of this worker.  O(1)."""
@@ -119,9 +151,16 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             self.ranks,
             self.clock,
             self.host,
+            self.transit.landed,
         )
 
     def load(self) -> WorkerLoad:
         """What this worker reports to a router.  O(1)."""
         free = self.capacity - self.cache.tree.protected_tokens - self.promised
-        return WorkerLoad(self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, free, self.capacity)
+        return WorkerLoad(
+            self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, free, self.capacity, self.role
+        )
+
+
+Step = tuple[WorkerState, list[Event]]
+"""A transition's result: the next state and what happened, in order."""

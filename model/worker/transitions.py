@@ -28,7 +28,8 @@ from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, InFlight
 from fairsched.model.worker.batch import evict, generated, join_decode, release, requeue
 from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
-from fairsched.model.worker.state import Running, Waiting, WorkerState
+from fairsched.model.worker.state import Running, Step, Waiting, WorkerState
+from fairsched.model.worker.transit import drop_landed, sent, stage, unqueue_landed, unreserve
 
 EVICT_SHARE = 128
 """An eviction frees at least this share of the capacity (rounded down) where it can, so that it is rare."""
@@ -42,34 +43,30 @@ class NotDecodingError(ValueError):
     """A request is said to have produced its last token, and is not one that produces any."""
 
 
-Step = tuple[WorkerState, list[Event]]
-"""A transition's result: the next state and what happened, in order."""
-
-
 def arrive(
     state: WorkerState,
     request: Request,
     output_tokens: int,
     now_ns: int,
     generated_tokens: int = 0,
-    kv_tokens: int = 0,
+    prefill_only: bool = False,
 ) -> Step:
     """The request joins the queue, or is rejected if it could never fit.
 
-    Of its `output_tokens` it has `generated_tokens` already, from another worker, and of prompt and these together the
-    KV of the first `kv_tokens` came along.
+    Of its `output_tokens` it has `generated_tokens` already, from another worker.  With `prefill_only` it leaves the
+    batch with its first token out.
     """
     if not state.fits_alone(request):
         need = request.prompt.tokens + request.max_output_tokens
         reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
         return state, [Rejected(now_ns, state.worker, request.id, request.client, reason)]
-    waiting = Waiting(request, output_tokens, generated_tokens, kv_tokens)
+    waiting = Waiting(request, output_tokens, generated_tokens, prefill_only=prefill_only)
     state = replace(
         state,
         queue=state.queue.set(request.id, waiting),
         queue_tokens=state.queue_tokens + waiting.context_tokens,
     )
-    return state, [Arrived(now_ns, state.worker, request, generated_tokens, kv_tokens)]
+    return state, [Arrived(now_ns, state.worker, request, generated_tokens)]
 
 
 def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Step:
@@ -80,7 +77,8 @@ def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Ste
 
 
 def _unqueued(state: WorkerState, waiting: Waiting) -> WorkerState:
-    """The queue without a request."""
+    """The queue without a request, and without what it held."""
+    state = unqueue_landed(state, waiting.request.id)
     queue = state.queue.delete(waiting.request.id)
     host = drop(state.host, waiting.request.id) if state.host.kv else state.host
     return replace(state, queue=queue, queue_tokens=state.queue_tokens - waiting.context_tokens, host=host)
@@ -168,6 +166,10 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
             ended.append(request_id)
     for request_id in ended:
         waiting = state.running[request_id].waiting
+        if waiting.prefill_only and generated(state, request_id) < waiting.output_tokens:
+            state, left = stage(state, request_id, now_ns)
+            events += left
+            continue
         state = release(state, request_id)
         events.append(Finished(now_ns, state.worker, request_id, waiting.request.client, waiting.output_tokens))
     return state, events
@@ -221,17 +223,30 @@ def lose(state: WorkerState, now_ns: int) -> Step:
     """The worker lost its memory (its process died and was started again), and with it the step under way.
 
     Whatever ran waits again, in order of admission, and keeps what it had generated, to be computed once more; nothing
-    is cached or on the host any more; the queue stays.  O(batch + cache).
+    is cached or on the host any more; the queue stays, without the KV that came with requests.  What was staged, or
+    reserved for KV to come, is for the driver to place anew.  O(batch + cache).
     """
     events: list[Event] = []
     if state.host.kv or state.host.moves:
         state, lost = lose_host(state, now_ns)
         events.append(lost)
+    state = _without_transit(state)
     for _, request_id in state.ranks:
         state, preempted = requeue(state, request_id, now_ns)
         events.append(preempted)
     cached_tokens = state.cache.tree.cached_tokens
     return (evict(state, cached_tokens, now_ns, events) if cached_tokens else state), events
+
+
+def _without_transit(state: WorkerState) -> WorkerState:
+    """The worker that holds no memory for requests between two workers."""
+    for request_id in sorted(state.transit.landed):
+        state = drop_landed(state, request_id)
+    for request_id in sorted(state.transit.outgoing):
+        state = sent(state, request_id)
+    for request_id in sorted(state.transit.incoming):
+        state = unreserve(state, request_id)
+    return state
 
 
 def _infeasible(state: WorkerState, why: str) -> InfeasiblePlanError:
@@ -247,6 +262,7 @@ def _admit(
         raise _infeasible(state, f"request {request_id} is admitted and does not wait")
     request = waiting.request
     context = waiting.context_tokens
+    state = unqueue_landed(state, request_id)
     cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns)
     own = context - cached_tokens
     came = state.host.kv[request_id] if swapped else waiting.kv_tokens
@@ -350,6 +366,8 @@ def _prefill(
         events.append(Cached(now_ns, state.worker, request_id, request.prompt, request.prompt.blocks))
     produced[flight.client] = produced.get(flight.client, 0) + 1
     left = run.waiting.output_tokens - run.waiting.generated_tokens - 1
+    if run.waiting.prefill_only:
+        left = 0
     if left:
         state = join_decode(state, flight, left)
     else:

@@ -154,6 +154,11 @@ class AdmissionPass:
         output = entry.output_tokens_left if self.batching.reserve == "static" else 1
         return entry.context_tokens - cached_tokens + output
 
+    def _held(self, entry: QueuedRequest) -> int:
+        """Memory that the entry holds already, since its KV came with it from another worker."""
+        landed = self.view.landed.get(entry.request.id) if self.view.landed else None
+        return 0 if landed is None else landed.promised
+
     def _room(self, kept: int) -> int:
         """KV for the next that enters, of which so much is on the host.
 
@@ -174,12 +179,13 @@ class AdmissionPass:
     def fits(self, entry: QueuedRequest) -> bool:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
-        return self._need(entry, cached_tokens, cache)[0] <= self._room(self._kept(entry))
+        return self._need(entry, cached_tokens, cache)[0] - self._held(entry) <= self._room(self._kept(entry))
 
     def _admit(self, entry: QueuedRequest) -> bool:
         request = entry.request
         kept = self._kept(entry)
-        room = self._room(kept)
+        held = self._held(entry)
+        room = self._room(kept) + held
         if self._least_need(entry) > room:
             return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
@@ -188,11 +194,13 @@ class AdmissionPass:
         need, reserved = self._need(entry, cached_tokens, cache)
         if not chunk or need > room:
             return False
-        self.free -= need
+        self.free -= need - held
         if kept > cached_tokens:
             self.swap_in.append(request.id)
             self.moved += kept
             self.batching.seat(self.batch)
+        elif held and extend_tokens == 1:
+            self.batching.join(self.batch, request.id)
         else:
             self.batching.add(self.batch, request.id, chunk)
         self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))

@@ -36,7 +36,7 @@ from fairsched.model.events import (
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.model.worker import WorkerState, generated, kv_tokens
+from fairsched.model.worker import WorkerState, generated
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
@@ -50,6 +50,8 @@ LOCAL = FCFS(batching=Chunked(max_batched_tokens=7, max_running=3))
 """What the workers do with what they are sent."""
 PAUSES_NS = (1, 1_000, 50_000_000, 100_000_000, 400_000_000_000)
 """Waits between two rules, from less than any router's period to more than any router remembers."""
+REPORTED = ("waiting_requests", "running_requests", "waiting_tokens", "kv_free_tokens", "kv_capacity_tokens")
+"""What a worker reports of itself, which may not be so."""
 FIGURES = st.one_of(st.integers(0, 3), st.integers(0, 1 << 40))
 
 picks = st.integers(0, 99)
@@ -155,7 +157,7 @@ class RouterMachine(RuleBasedStateMachine):
     def lie(self, pick: int, figures: list[int]) -> None:
         """A worker reports what is not so, perhaps more free memory than it has in all."""
         server = self.pick(list(self.servers), pick)
-        server.report = WorkerLoad(server.worker.worker, *figures)
+        server.report = replace(server.report, **dict(zip(REPORTED, figures, strict=True)))
 
     # --- what workers are there -------------------------------------------------------------------------------------
 
@@ -229,15 +231,15 @@ class RouterMachine(RuleBasedStateMachine):
         self.state = after
         return decided
 
-    def deliver(self, request: Request, generated_tokens: int, worker: int, kv_tokens: int = 0) -> None:
+    def deliver(self, request: Request, generated_tokens: int, worker: int) -> None:
         """The worker has the request, or rejects it because it is too large."""
         server = self.servers[worker]
-        events = server.arrive(request, self.outputs[request.id], self.now_ns, generated_tokens, kv_tokens)
+        events = server.arrive(request, self.outputs[request.id], self.now_ns, generated_tokens)
         self.home[request.id] = worker
         self.tell(events)
 
     def migrate(self, migration: Migration) -> None:
-        """The request goes from its worker to the other one, with its KV or without."""
+        """The request goes from its worker to the other one."""
         request_id, source, target = migration.request_id, migration.source, migration.target
         assert self.home.get(request_id) == source, f"request {request_id} is not at worker {source}"
         assert target in self.serving(), f"request {request_id} cannot go to worker {target}, which takes none"
@@ -245,14 +247,14 @@ class RouterMachine(RuleBasedStateMachine):
         server = self.servers[source]
         waiting = server.worker.queue.get(request_id)
         if waiting is None:
-            done, kv = generated(server.worker, request_id), kv_tokens(server.worker, request_id)
+            done = generated(server.worker, request_id)
         else:
-            done, kv = waiting.generated_tokens, waiting.kv_tokens
+            done = waiting.generated_tokens
         request = self.requests[request_id]
         if not self.servers[target].worker.fits_alone(request):
             return
         self.tell(server.follow(transitions.depart(server.worker, request_id, self.now_ns)))
-        self.deliver(request, done, target, kv if migration.with_kv else 0)
+        self.deliver(request, done, target)
 
     def tell(self, events: list[Event]) -> None:
         """The router learns events one by one."""

@@ -19,6 +19,7 @@ def check(state: WorkerState) -> None:
     _check_decoding(state)
     _check_pins(state)
     _check_host(state)
+    _check_transit(state)
 
 
 def check_lost(before: WorkerState, after: WorkerState) -> None:
@@ -74,10 +75,14 @@ def _check_memory(state: WorkerState) -> None:
     flights = [(state.in_flight[i], run) for i, run in state.running.items()]
     # Used is what running requests computed outside the cache, and what has not left for the host yet.
     leaving = sum(tokens for _, tokens in state.host.outgoing)
-    assert state.used == sum(_computed(state, flight, run) for flight, run in flights) + leaving
+    transit = state.transit
+    sent = sum(each.own_tokens for each in transit.outgoing.values())
+    came = sum(each.used for each in transit.landed.values())
+    assert state.used == sum(_computed(state, flight, run) for flight, run in flights) + leaving + sent + came
     # Promised is each one's own share, and what grew without a reservation.
     grown = sum(produced(state, flight) for flight, _ in flights if not flight.reserved)
-    assert state.promised == sum(flight.kv_tokens for flight, _ in flights) + grown + leaving
+    kept = sent + sum(transit.incoming.values()) + sum(each.promised for each in transit.landed.values())
+    assert state.promised == sum(flight.kv_tokens for flight, _ in flights) + grown + leaving + kept
     # No request uses more than it was promised, and a reservation covers the rest of the output.
     for flight, run in flights:
         still = run.waiting.output_tokens - run.waiting.generated_tokens - produced(state, flight)
@@ -147,8 +152,9 @@ def _check_decoding(state: WorkerState) -> None:
 
 def _check_pins(state: WorkerState) -> None:
     state.cache.tree.check()
-    # Only what runs pins, or is on the way to the host, and every pin of the tree is one of theirs.
-    assert set(state.cache.pins) <= set(state.running) | {i for i, _ in state.host.outgoing}
+    # Only what runs pins, or has KV here on its way or before its admission, and every pin is one of theirs.
+    leaving = {i for i, _ in state.host.outgoing} | set(state.transit.outgoing) | set(state.transit.landed)
+    assert set(state.cache.pins) <= set(state.running) | leaving
     pins = Counter(state.cache.pins.values())
     assert all(node.pins == pins[i] for i, node in state.cache.tree.nodes.items())
 
@@ -164,3 +170,20 @@ def _check_host(state: WorkerState) -> None:
     assert len(set(going)) == len(going)
     assert not set(going) & set(state.running)
     assert 0 <= host.in_tokens <= host.vacated_tokens
+
+
+def _check_transit(state: WorkerState) -> None:
+    transit = state.transit
+    # A request is at one place: between workers, in the queue, or in the batch.
+    assert not set(transit.outgoing) & (set(state.queue) | set(state.running))
+    assert not set(transit.incoming) & (set(state.queue) | set(state.running) | set(transit.outgoing))
+    assert set(transit.landed) <= set(state.queue)
+    # What has come fits into what was reserved for it, and is KV of that request.
+    for i, landed in transit.landed.items():
+        assert 0 <= landed.used <= min(landed.promised, state.queue[i].kv_tokens)
+    # What is to be sent is the KV of a request that goes on, in the cache and outside.
+    for i, outgoing in transit.outgoing.items():
+        waiting = outgoing.waiting
+        assert waiting.request.id == i
+        assert 0 <= outgoing.own_tokens <= outgoing.kv_tokens == waiting.kv_tokens
+        assert waiting.generated_tokens < waiting.output_tokens

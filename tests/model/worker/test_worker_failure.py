@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fairsched.model.events import Event, Evicted, Finished, Preempted, WorkerJoined
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import WorkerState, transitions
+from fairsched.model.worker import Step, WorkerState, transitions
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.registry import LOCAL_POLICIES
@@ -30,7 +30,7 @@ class Run:
         self.ledger = Ledger()
         self.now_ns = 0
 
-    def apply(self, step: transitions.Step) -> list[Event]:
+    def apply(self, step: Step) -> list[Event]:
         """Take a transition, tell the policy and the ledger, and check that both agree with the worker."""
         self.worker, events = step
         for event in events:

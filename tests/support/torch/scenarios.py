@@ -14,7 +14,7 @@ from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Event, Preempted
 from fairsched.model.request import KEY_BYTES, Prompt, Request
-from fairsched.model.worker import WorkerState, transitions
+from fairsched.model.worker import Step, WorkerState, transitions
 from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
@@ -132,7 +132,7 @@ class Drive:
         self.now_ns += 1
         self._moved(transitions.finish(self.worker, plan, 1, self.now_ns))
 
-    def _moved(self, step: transitions.Step, decided: bool = False) -> None:
+    def _moved(self, step: Step, decided: bool = False) -> None:
         self.worker, events = step
         self.seen.extend(events)
         self.executor.follow(events)
