@@ -70,6 +70,7 @@ MODULES = (
     "orders.predicted_batches",
     "orders.preemption",
     "memory.swap",
+    "memory.transit",
     "routers.e2",
     "gates.shared_workers",
     "gates.shared",
