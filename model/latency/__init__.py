@@ -1,5 +1,5 @@
-"""How long a step takes: a linear model of a step, presets of known machines, and calibrated documents. Read `model`
-first.
+"""How long a step takes: a linear model of a step, pipelines, presets of known machines, accelerators, and
+calibrated documents. Read `model` first.
 """
 
 from fairsched.model.latency.document import (
@@ -11,11 +11,13 @@ from fairsched.model.latency.document import (
     from_builtins,
     preset_document,
 )
-from fairsched.model.latency.model import DecodePiece, LatencyModel
+from fairsched.model.latency.machines import GPUS, Gpu, gpu_of, mfu, step_flops
+from fairsched.model.latency.model import DecodePiece, Deployment, LatencyModel, pipelined
 from fairsched.model.latency.performance import PROMPT_TOKENS, Performance
 from fairsched.model.latency.presets import DEFAULT_PRESET, KV_BYTES, PRESETS
 
 __all__ = [
-    "DEFAULT_PRESET", "KV_BYTES", "PRESETS", "PROMPT_TOKENS", "DecodePiece", "EngineFacts", "LatencyModel",
-    "Performance", "PresetError", "as_builtins", "decoded", "encoded", "from_builtins", "preset_document"
+    "DEFAULT_PRESET", "GPUS", "KV_BYTES", "PRESETS", "PROMPT_TOKENS", "DecodePiece", "Deployment", "EngineFacts",
+    "Gpu", "LatencyModel", "Performance", "PresetError", "as_builtins", "decoded", "encoded", "from_builtins",
+    "gpu_of", "mfu", "pipelined", "preset_document", "step_flops"
 ]  # fmt: skip

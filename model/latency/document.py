@@ -57,9 +57,16 @@ class _Coefficients(Struct, frozen=True, forbid_unknown_fields=True):
     decode: Annotated[tuple[_Piece, ...], Meta(min_length=1)]
 
 
+class _Deployment(Struct, frozen=True, forbid_unknown_fields=True):
+    gpu: str
+    parameters: _Positive
+    weight_bytes: _Positive
+    kv_token_bytes: _Positive
+
+
 class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """The document.  `engine` is None where the coefficients were written by hand, `gpus` where no worker's GPUs were
-    counted, as in documents from before there was the key."""
+    counted, `deployment` where nothing says which; documents from before there were these keys have one stage."""
 
     fairsched_preset: int
     name: Annotated[str, Meta(min_length=1)]
@@ -67,6 +74,8 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     kv_capacity_tokens: Annotated[int, Meta(ge=2)]
     coefficients: _Coefficients
     gpus: _Positive | None = None
+    stages: _Positive = 1
+    deployment: _Deployment | None = None
     engine: EngineFacts | None = None
 
     def __post_init__(self) -> None:
@@ -79,17 +88,20 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def latency(self) -> LatencyModel:
         """The model."""
-        named = {"name": self.name, "source": self.source, "kv_capacity_tokens": self.kv_capacity_tokens}
-        named["gpus"] = self.gpus
+        named: dict[str, Any] = {"name": self.name, "source": self.source}
+        named["kv_capacity_tokens"] = self.kv_capacity_tokens
+        named |= {"gpus": self.gpus, "stages": self.stages}
+        named["deployment"] = None if self.deployment is None else msgspec.to_builtins(self.deployment)
         return msgspec.convert(msgspec.to_builtins(self.coefficients) | named, LatencyModel)
 
 
 def preset_document(latency: LatencyModel, engine: EngineFacts | None = None) -> PresetDocument:
     """The document of a model."""
     values: dict[str, Any] = attrs.asdict(latency)
-    named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens", "gpus")}
+    named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens", "gpus", "stages")}
+    deployment = msgspec.convert(values.pop("deployment"), _Deployment | None)
     coefficients = msgspec.convert(values, _Coefficients)
-    return PresetDocument(SCHEMA, coefficients=coefficients, engine=engine, **named)
+    return PresetDocument(SCHEMA, coefficients=coefficients, engine=engine, deployment=deployment, **named)
 
 
 def encoded(document: PresetDocument) -> bytes:

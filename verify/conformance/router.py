@@ -35,7 +35,7 @@ from fairsched.model.events import (
 )
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.model.view import ClusterView
 from fairsched.model.worker import WorkerState, generated
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked
