@@ -26,7 +26,7 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     wait again and their KV goes to host memory, then `chunks` (request id, tokens) are prefilled, and with `decode`
     every request whose prefill is complete produces a token.  A request that enters and is in `swap_in` uses its KV
     on the host.  Transfers last for the step: memory of requests that leave is free in a later step, and requests that
-    come back compute then.
+    come back compute then.  `padding_tokens` are computed beside the chunks and thrown away.
 
     `valid_steps` says for how many steps this plan stays what `decide` would return while nothing but decoding
     happens: 1 by default, None until another event.  Only a plan without preemptions, admissions and chunks may say
@@ -40,6 +40,7 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     valid_steps: int | None = 1
     swap_out: tuple[int, ...] = ()
     swap_in: tuple[int, ...] = ()
+    padding_tokens: int = 0
 
     @property
     def changes_batch(self) -> bool:

@@ -102,8 +102,13 @@ class Policy(ABC, Generic[State]):
 
     def state_from_json(self, document: dict[str, Any]) -> State:
         """The state of such a document; raises `StateError` for any other."""
-        restored: State = from_json(self.state_type, document)
+        restored: State = from_json(self.document_type, document)
         return restored
+
+    @property
+    def document_type(self) -> Any:
+        """The state's type with its parameters, which a document does not name."""
+        return self.state_type
 
 
 class Guarantee:

@@ -2,12 +2,13 @@
 
 A rule opens a `Batch` for each step: it continues the prefills that are under way, then says of each further request
 how much of it this step may compute.  Whether memory is promised to outputs when a request enters ("static") or taken
-as they grow ("optimistic", with preemption by recompute) is the rule's `reserve`.
+as they grow, with preemption by recompute, is the rule's `reserve`.  Of those that grow, "optimistic" lets in what fits
+now, and the others what also fits by the predicted outputs (`policies.local.reservation`).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import attrs
 
@@ -16,7 +17,8 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import Limits
 from fairsched.policies.validators import one_of, percent, positive
 
-Reserve = Literal["static", "optimistic"]
+Reserve = Literal["static", "optimistic", "predicted", "predicted-printed", "first-finish", "profile"]
+RESERVES_BY: tuple[Reserve, ...] = get_args(Reserve)
 
 
 KV_SUM = Theorem(
@@ -85,15 +87,17 @@ class Batch:
     """A step being filled: `chunks` so far, whether running requests `decode`, and what is left of the budgets.
 
     `postponed` prefills are under way too, and go on when requests whose prefix is cached have entered (`resume`).
+    Tokens that are left are `padded` if the step computes a piece of a prompt under a rule that pads.
     """
 
-    __slots__ = ("chunks", "decode", "postponed", "seats", "tokens")
+    __slots__ = ("chunks", "decode", "padded", "postponed", "seats", "tokens")
 
     def __init__(self, chunks: list[tuple[int, int]], tokens: int, seats: int) -> None:
         self.chunks = chunks
         self.tokens = tokens
         self.seats = seats
         self.decode = True
+        self.padded = False
         self.postponed: Sequence[tuple[int, int]] = ()
 
     def resume(self) -> None:
@@ -122,6 +126,8 @@ class Batching(ABC):
 
     name: ClassVar[str]
     theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE, P_NP_1, P_FC_1)
+    prefills_alone: ClassVar[bool] = False
+    """Whether no request decodes in a step in which others enter."""
     prefixes_last: ClassVar[bool] = False
     """Whether prefixes that others wait for go on after requests whose prefix is cached have entered."""
 
@@ -129,8 +135,19 @@ class Batching(ABC):
     """Budget of a step: tokens to prefill and requests to decode."""
     max_running: int = attrs.field(default=256, validator=positive)
     """Most requests in the batch."""
-    reserve: Reserve = attrs.field(default="static", validator=one_of("static", "optimistic"))
-    """Whether an admission reserves memory for its whole declared output, or outputs grow into free memory."""
+    reserve: Reserve = attrs.field(default="static", validator=one_of(*RESERVES_BY))
+    """Whether an admission reserves memory for its whole declared output, or outputs grow into free memory, and then
+    which foresight an admission needs (`policies.local.reservation`)."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether outputs grow into free memory, so that it may run short."""
+        return self.reserve != "static"
+
+    @property
+    def foresees(self) -> bool:
+        """Whether an admission also has to fit by what is predicted of outputs."""
+        return self.reserve not in ("static", "optimistic")
 
     @abstractmethod
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
@@ -168,6 +185,10 @@ class Batching(ABC):
         reserved = self.reserve == "static"
         return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, self.max_running, reserved)
 
+    def refuses(self, prompt_tokens: int) -> str | None:
+        """Why a prompt of this length would never be computed, or None."""
+        return None
+
     def vacate(self, batch: Batch) -> None:
         """A decoding request was taken out of the batch for another one to enter."""
         batch.seats += 1
@@ -191,6 +212,29 @@ class Chunked(Batching):
 
 
 @attrs.frozen
+class Padded(Chunked):
+    """TetriInfer's chunker: chunked prefill in pieces of one size, the last one padded.
+
+    Source: "Inference without Interference" (TetriInfer), section 3.3.  Prompts are concatenated in the order in which
+    they come and cut; with an order that takes requests in batches (`orders.SortedBatches`) a batch ends its last
+    piece.  What is padded is computed as if it were prompt.  512 tokens saturate OPT-13B on a V100.
+    """
+
+    name: ClassVar[str] = "padded"
+
+    max_batched_tokens: int = attrs.field(default=512, validator=positive)
+
+    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+        batch = super().open(view)
+        batch.padded = bool(batch.chunks)
+        return batch
+
+    def add(self, batch: Batch, request_id: int, tokens: int) -> None:
+        super().add(batch, request_id, tokens)
+        batch.padded = True
+
+
+@attrs.frozen
 class IterationLevel(Batching):
     """Orca's rule: requests enter and leave between any two iterations, prompts are computed whole beside decodes.
 
@@ -207,6 +251,13 @@ class IterationLevel(Batching):
         return extend_tokens if batch.seats > 0 else 0
 
 
+P_DS_4 = Theorem(
+    "P-DS-4",
+    "a step without other prompts computes a prompt of any length whole, so the first in line is never passed over",
+    "DistServe (OSDI'24), section 4.3: a prompt above the budget goes alone",
+)
+
+
 @attrs.frozen
 class EagerPrefill(Batching):
     """The first vLLM's rule: whenever a waiting request fits, a step prefills whole prompts and decodes nothing.
@@ -216,6 +267,8 @@ class EagerPrefill(Batching):
     """
 
     name: ClassVar[str] = "eager-prefill"
+    theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_DS_4)
+    prefills_alone: ClassVar[bool] = True
 
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         batch = Batch(list(view.prefilling), self.max_batched_tokens, self.max_running - view.running)
@@ -230,6 +283,24 @@ class EagerPrefill(Batching):
     def add(self, batch: Batch, request_id: int, tokens: int) -> None:
         super().add(batch, request_id, tokens)
         batch.decode = False
+
+
+@attrs.frozen
+class CappedPrefill(EagerPrefill):
+    """The rule of DistServe's released code: as `eager-prefill`, but no prompt is longer than the budget.
+
+    Source: LLMServe/DistServe, read in a snapshot of April 2025, whose context stage adds a request to a batch only if
+    the budget holds all of it.  A longer prompt is then never computed, and stops the line for ever (F-DS-4); here it
+    is refused when it comes.  The paper lets it go alone, which is `eager-prefill`.
+    """
+
+    name: ClassVar[str] = "capped-prefill"
+
+    def refuses(self, prompt_tokens: int) -> str | None:
+        if prompt_tokens <= self.max_batched_tokens:
+            return None
+        budget = self.max_batched_tokens
+        return f"a prompt of {prompt_tokens} tokens is longer than a batch may be (max_batched_tokens = {budget})"
 
 
 @attrs.frozen
@@ -291,6 +362,7 @@ class MemoryCentric(Chunked):
 
 
 BATCHINGS: dict[str, type[Batching]] = {
-    rule.name: rule for rule in (Chunked, IterationLevel, EagerPrefill, RequestLevel, MemoryCentric)
+    rule.name: rule
+    for rule in (Chunked, Padded, IterationLevel, EagerPrefill, CappedPrefill, RequestLevel, MemoryCentric)
 }
 """Batching rules by name."""

@@ -12,7 +12,15 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.policies.batching import Batching, Chunked, MemoryCentric, RequestLevel
+from fairsched.policies.batching import (
+    Batching,
+    CappedPrefill,
+    Chunked,
+    EagerPrefill,
+    MemoryCentric,
+    Padded,
+    RequestLevel,
+)
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
 from fairsched.policies.offline import PrefixGroupOrder
@@ -30,6 +38,7 @@ from fairsched.policies.orders import (
     ShortestPrompt,
     ShortestRemaining,
     SkipJoin,
+    SortedBatches,
 )
 
 _KEYWORD = Parameter.KEYWORD_ONLY
@@ -80,6 +89,23 @@ class NoPreempt(FCFS, name="no-preempt"):
 
     Memory stands unused while outputs end early.
     """
+
+
+class DistServe(FCFS, name="distserve", batching=partial(EagerPrefill, max_batched_tokens=512, reserve="optimistic")):
+    """DistServe's workers: prompts in order of arrival, in batches of about 512 tokens, a longer one alone.
+
+    Paper: "DistServe" (OSDI'24), section 4.3; 512 tokens saturate OPT-13B on an A100, and other workers at
+    `saturating_prompt` of their latency model.  Its controller is a router (`distserve`).
+    """
+
+
+class DistServeReleased(
+    DistServe,
+    name="distserve-released",
+    batching=partial(CappedPrefill, max_batched_tokens=2048, reserve="optimistic"),
+):
+    """The released code's workers: no prompt is longer than a batch (F-DS-4), and outputs grow into free memory.  For
+    comparison."""
 
 
 class ShortestPromptFirst(_Composition, name="shortest-prompt", order=ShortestPrompt):
@@ -199,6 +225,19 @@ class FastServe(_Composition, name="fastserve", order=SkipJoin, batching=OPTIMIS
     """A multi-level feedback queue with preemption."""
 
 
+class TetriInfer(_Composition, name="tetriinfer", order=SortedBatches, batching=partial(Padded, reserve="profile")):
+    """TetriInfer's prefill and decode schedulers: batches by prompt length in padded chunks, and outputs let in where
+    they fit until all have ended, by their predictions.
+
+    Paper: "Inference without Interference: Disaggregate LLM Inference for Mixed Downstream Workloads" (TetriInfer).
+    """
+
+
+class TetriInferPrinted(TetriInfer, name="tetriinfer-printed", batching=partial(Padded, reserve="first-finish")):
+    """TetriInfer with reserve-dynamic, which looks at the first request to end and runs short of memory.  For
+    comparison; with predictions of a bucket's lower end (`bucketed:end=lower`) it is as printed."""
+
+
 # --- prefix groups --------------------------------------------------------------------------------------------------
 
 
@@ -217,8 +256,8 @@ class HybridBatchLLM(
 
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
-    *(FCFSOptimistic, NoPreempt, Ageing, DfsWeight, S3, PiA),
+    *(FCFSOptimistic, NoPreempt, DistServe, DistServeReleased, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
-    *(TRAIL, LearningToRank, FastServe, BatchLLM, HybridBatchLLM),
+    *(TRAIL, LearningToRank, FastServe, TetriInfer, TetriInferPrinted, BatchLLM, HybridBatchLLM),
 )
 """All of them, in the order in which they are listed."""

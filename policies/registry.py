@@ -32,6 +32,8 @@ ROUTERS: dict[str, AnyRouter] = {
         *(routers.JoinShortestQueue(), routers.Freeness(), routers.Llumnix(), routers.SAL(), routers.SALPrinted()),
         *(routers.E2(), routers.E2Printed(), routers.LongestPrefixRouter(), routers.OraclePartition()),
         *(routers.D2LPM(), routers.D2LPMPrinted(), routers.Stealing()),
+        *(routers.DistServe(), routers.DistServeReleased(), routers.SplitJSQ(), routers.SplitP2C()),
+        *(routers.SplitD2LPM(), routers.TetriInfer(), routers.TetriInferPrinted()),
     )
 }
 """Routers by name, with their defaults."""

@@ -6,6 +6,7 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
+    from fairsched.engines.capacity.drift import DriftDetector, DriftState, Shift
     from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
     from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
@@ -16,7 +17,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "BatchSummary", "CapacityPlan", "Point", "Quanta", "Sizing", "Traffic", "Tuning", "attainment_plot",
-    "crossover", "fewest", "fitting", "fitting_to", "followed", "line", "measured", "one_instance", "order_batch",
-    "pareto_plot", "plan", "slo_text", "tune", "two_shards", "two_stages", "worker_sizes"
+    "BESIDE", "BatchSummary", "CapacityPlan", "DriftDetector", "DriftState", "Point", "Quanta", "Shift", "Sizing",
+    "Traffic", "Tuning", "attainment_plot", "crossover", "fewest", "fitting", "fitting_to", "followed", "line",
+    "measured", "one_instance", "order_batch", "pareto_plot", "plan", "slo_text", "tune", "two_shards",
+    "two_stages", "worker_sizes"
 ]  # fmt: skip

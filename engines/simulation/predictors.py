@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy as np
-from attrs.validators import ge, le
+from attrs.validators import ge, in_, le
 
 from fairsched.engines.workloads import WorkloadError, unknown
 from fairsched.model.request import Job
@@ -72,10 +72,12 @@ class Oracle(Predictor, Prediction):
 class Bucketed(Predictor, Prediction):
     """The upper end of the right bucket with probability `accuracy`, else of one of its neighbours, each as likely.
 
+    With `end="lower"` it is the lower end, as TetriInfer prints it, which says too little even of the right bucket.
     That is what a classifier of this accuracy says (S3's and TRAIL's have ten buckets), and the right bucket never says
     too little.  Bucket k of `buckets` has the outputs of more than k and at most k + 1 times `width_tokens`; the last
-    one also has those that are longer, and goes up to the declared limit.  The draw depends on `seed` and the request's
-    id alone, so that a request is predicted alike in every run.
+    one also has those that are longer, and goes up to the declared limit.  TetriInfer's classifier is right in 58.9 %
+    with buckets of 100 tokens, 74.9 % with 200 and 85 % with 400.  The draw depends on `seed` and the request's id
+    alone, so that a request is predicted alike in every run.
     """
 
     name: ClassVar[str] = "bucketed"
@@ -84,6 +86,7 @@ class Bucketed(Predictor, Prediction):
     buckets: int = attrs.field(default=10, validator=ge(1))
     width_tokens: int = attrs.field(default=100, validator=ge(1))
     seed: int = attrs.field(default=0, validator=ge(0))
+    end: str = attrs.field(default="upper", validator=in_(("upper", "lower")))
 
     def of(self, job: Job) -> int | None:
         request = job.request
@@ -94,6 +97,8 @@ class Bucketed(Predictor, Prediction):
             bucket = right + (1 if up < 0.5 else -1)
             # At the ends there is one neighbour only.
             bucket = bucket if 0 <= bucket <= last else 2 * right - bucket
+        if self.end == "lower":
+            return min(max(bucket * self.width_tokens, 1), request.max_output_tokens)
         upper = (bucket + 1) * self.width_tokens
         return request.max_output_tokens if bucket == last else min(upper, request.max_output_tokens)
 

@@ -79,7 +79,7 @@ class SimulatedWorker:
     @property
     def growth(self) -> tuple[int, int]:
         """Tokens that the step under way computes, and how many of them are promised when it is over."""
-        return (0, 0) if self.plan is None else transitions.growth(self.state, self.plan)
+        return transitions.growth(self.state, self.plan) if self.plan is not None and self.steps else (0, 0)
 
     def load(self, now_ns: int) -> WorkerLoad:
         """Return the load of now.  In the middle of a leap only outputs that grow into free memory have changed."""
@@ -238,6 +238,8 @@ class WorkerPool:
             return
         plan = worker.plan
         self.apply(worker, transitions.finish(worker.state, plan, worker.steps, self._loop.now_ns))
+        # The leap is over: what reaches the worker before its next plan must not settle it again.
+        worker.steps = 0
         if worker.hands_over:
             self._hand_over(worker, plan)
         if worker.leaving or worker.moving or worker.awaited:

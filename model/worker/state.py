@@ -132,6 +132,8 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
                 rows, context = rows + 1, context + flight.context_tokens
             else:
                 chunks.append((tokens, flight.context_tokens - flight.remaining_tokens))
+        if plan.padding_tokens:
+            chunks.append((plan.padding_tokens, 0))
         return chunks, rows, context
 
     def view(self, now_ns: int) -> WorkerView:

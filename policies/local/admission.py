@@ -10,9 +10,19 @@ from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
+from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed
 from fairsched.policies.orders import QueuedRequest
-from fairsched.policies.orders.abilities import NO_MATCHES, CacheMatches, Columns, Matches, Ranking, RanksQueue, Swaps
+from fairsched.policies.orders.abilities import (
+    NO_MATCHES,
+    CacheMatches,
+    Columns,
+    Matches,
+    Ranking,
+    RanksQueue,
+    Swaps,
+    TakenBatches,
+)
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for
@@ -44,6 +54,8 @@ class AdmissionPass:
         self.free = free
         self.ranking = self._ranking(order) if isinstance(order, RanksQueue) else None
         self.turn = gate.begin(state.gate, self.heads)
+        self.foreseen = Foreseen(self.batching, state, view, batch, free) if self.batching.foresees else None
+        self.refused_steps: int | None = None
         self.admissions: list[Admission] = []
         self.swap_in: list[int] = []
         self.moved = 0
@@ -73,7 +85,7 @@ class AdmissionPass:
         group: int | None = None
         while first_chunk(batch, 1):
             group = turn.choose(self.heads)
-            if group == NO_GROUP:
+            if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
                 break
             entry = self._head(group)
             if batch.postponed and (entry is None or not self._prefix_is_cached(entry)):
@@ -108,10 +120,10 @@ class AdmissionPass:
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
         stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
-        if self.batching.reserve == "static":
+        if not self.batching.grows:
             return stays
-        grows = growth_steps(view, self.batching)
-        return grows if stays is None else stays if grows is None else min(stays, grows)
+        limits = stays, growth_steps(view, self.batching), self.refused_steps
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def _head(self, group: int) -> QueuedRequest | None:
         """The group's next request that need not wait for its prefix.
@@ -139,7 +151,7 @@ class AdmissionPass:
 
     def _need(self, entry: QueuedRequest, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
         """KV that the entry would take from what is free, and how much of it is reserved for output."""
-        static = self.batching.reserve == "static"
+        static = not self.batching.grows
         reserved = entry.output_tokens_left if static else 0
         pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
         return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
@@ -151,7 +163,7 @@ class AdmissionPass:
         if stop is None:
             return 0
         cached_tokens = stop[1] * entry.request.prompt.block_tokens
-        output = entry.output_tokens_left if self.batching.reserve == "static" else 1
+        output = 1 if self.batching.grows else entry.output_tokens_left
         return entry.context_tokens - cached_tokens + output
 
     def _held(self, entry: QueuedRequest) -> int:
@@ -179,7 +191,30 @@ class AdmissionPass:
     def fits(self, entry: QueuedRequest) -> bool:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
-        return self._need(entry, cached_tokens, cache)[0] - self._held(entry) <= self._room(self._kept(entry))
+        need, _ = self._need(entry, cached_tokens, cache)
+        kept, held = self._kept(entry), self._held(entry)
+        extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
+        whole = kept <= cached_tokens and self.batching.first_chunk(self.batch, extend_tokens) == extend_tokens
+        size = entry.context_tokens - cached_tokens
+        foreseen = self._foresees(entry, size, need - size - 1 - held, whole)
+        return need - held <= self._room(kept) and foreseen
+
+    def _foresees(self, entry: QueuedRequest, size: int, pinned: int, whole: bool) -> bool:
+        """Whether the entry fits by what is foreseen, and protects `pinned` more tokens; a request alone always fits.
+
+        What it holds already is as if so many tokens fewer were protected.
+        """
+        if self.foreseen is None or not (self.view.running or self.admissions):
+            return True
+        slack = self.foreseen.slack(entry, size, whole) - pinned
+        if slack < 0:
+            self.refused_steps = self.foreseen.steps_refused(slack)
+        return slack >= 0
+
+    def _begins_batch(self, group: int) -> bool:
+        """Whether the group's next request begins a batch of an order that takes requests in batches."""
+        taken = self.state.queue.extension(TakenBatches)
+        return taken is not None and taken.begins(group)
 
     def _admit(self, entry: QueuedRequest) -> bool:
         request = entry.request
@@ -194,6 +229,12 @@ class AdmissionPass:
         need, reserved = self._need(entry, cached_tokens, cache)
         if not chunk or need > room:
             return False
+        if self.foreseen is not None:
+            size, whole = entry.context_tokens - cached_tokens, kept <= cached_tokens and chunk == extend_tokens
+            pinned = need - size - 1 - held
+            if not self._foresees(entry, size, pinned, whole):
+                return False
+            self.foreseen.enter(entry, size, pinned, whole)
         self.free -= need - held
         if kept > cached_tokens:
             self.swap_in.append(request.id)
@@ -214,7 +255,9 @@ def step_plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int 
     """The plan of a filled batch; with chunks it holds for one step only."""
     batch.resume()
     chunks = tuple(batch.chunks)
-    return StepPlan((), admissions, chunks, batch.decode, 1 if chunks else valid_steps)
+    if not chunks:
+        return StepPlan((), admissions, (), batch.decode, valid_steps)
+    return StepPlan((), admissions, chunks, batch.decode, 1, padding_tokens=max(batch.tokens, 0) * batch.padded)
 
 
 def growth_steps(view: WorkerView, batching: Batching) -> int | None:

@@ -129,7 +129,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         batching, waits = self.batching, bool(state.queue.entries)
-        optimistic = batching.reserve == "optimistic"
+        optimistic = batching.grows
         if not waits and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
         batch = opened(self, state, view)
@@ -153,7 +153,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def _free(self, view: WorkerView, batch: Batch) -> int:
         """KV that is free beside what is withheld and what this step's output takes; negative if that does not fit."""
         free = view.kv_free_tokens - self.batching.withheld(view.kv_capacity_tokens)
-        if self.batching.reserve == "static":
+        if not self.batching.grows:
             return free
         chunks = batch.chunks + chunks_of(batch.postponed, batch.tokens)[0]
         prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in chunks)
@@ -167,7 +167,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         batch.resume()
         chunked = {request_id for request_id, _ in batch.chunks}
         for _, request_id in reversed(view.running_ranks):
-            if short <= 0 or len(victims) == view.running - 1:
+            # One that runs alone fits, unless requests that wait hold memory for the KV that came with them.
+            if short <= 0 or (len(victims) == view.running - 1 and not view.landed):
                 break
             decodes = batch.decode and view.in_flight[request_id].clock_start is not None
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
@@ -317,7 +318,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     # --- answering --------------------------------------------------------------------------------------------------
 
     def refuses(self, request: Request) -> str | None:
-        return self.gate.refuses(request.prompt.tokens + request.max_output_tokens)
+        prompt_tokens = request.prompt.tokens
+        return self.gate.refuses(prompt_tokens + request.max_output_tokens) or self.batching.refuses(prompt_tokens)
 
     @property
     def guarantee(self) -> Guarantee:

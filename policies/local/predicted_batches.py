@@ -101,7 +101,7 @@ class PredictedBatches(ComposedPolicy):
             if not state.queue.entries:
                 return step_plan(batch, (), None), state
             return _BatchPass(self, state, view, batch, self._free(view, batch)).run()
-        if self.batching.reserve == "static":
+        if not self.batching.grows:
             return step_plan(batch, (), None), state
         free = self._free(view, batch)
         if free < 0:

@@ -48,7 +48,7 @@ def displaced(
         return None
     request_id = queue.best(group).request.id
     batch = batching.open(view)
-    optimistic = batching.reserve == "optimistic"
+    optimistic = batching.grows
     victims: list[int] = []
     for victim in behind(policy, state, view, group, queue.scores[request_id] >> AGE_BITS):
         free += freed_tokens(state, view, victim, batch.decode and optimistic)

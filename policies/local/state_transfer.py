@@ -340,7 +340,7 @@ def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> No
             f"debts are in cost units of {mine.input} an input and {mine.output} an output token, and {new.name} "
             f"charges {theirs.input} and {theirs.output}: keep the rates"
         )
-    if state.flights and old.batching.reserve == "optimistic" and new.batching.reserve == "static":
+    if state.flights and old.batching.grows and not new.batching.grows:
         raise MigrationError(
             f"{new.name} reserves outputs, and {len(state.flights)} requests run without: preempt them first"
         )

@@ -54,7 +54,7 @@ def swapping_step(
         plan, decided = admissions.run()
         free, moved = admissions.free, admissions.moved
     else:
-        optimistic = policy.batching.reserve == "optimistic"
+        optimistic = policy.batching.grows
         plan = step_plan(batch, (), growth_steps(view, policy.batching) if optimistic else None)
     head, output = _head(policy, decided, view, plan), _output(policy, view, plan)
     short_of_head = head is not None and (free < head.reach or head.seats)
@@ -79,7 +79,7 @@ def _head(policy: Composition, state: AnyLocalState, view: WorkerView, plan: Ste
         return None
     entry = state.queue.best(group)
     request, reserve = entry.request, _swap(policy).reserve(view)
-    output = entry.output_tokens_left if policy.batching.reserve == "static" else 1
+    output = 1 if policy.batching.grows else entry.output_tokens_left
     need = entry.context_tokens + output - state.cache.cached_tokens(request.prompt)
     must = need + (reserve if view.host.kv.get(request.id) else 0)
     seats = max(view.running + len(plan.admit) + 1 - policy.batching.max_running, 0)
@@ -88,7 +88,7 @@ def _head(policy: Composition, state: AnyLocalState, view: WorkerView, plan: Ste
 
 def _output(policy: Composition, view: WorkerView, plan: StepPlan) -> _Wants | None:
     """What the next step's output wants, at most; nothing where outputs are reserved."""
-    if policy.batching.reserve == "static":
+    if not policy.batching.grows:
         return None
     growth = view.running + len(plan.admit)
     return _Wants(max(_swap(policy).reserve(view), growth), growth)
@@ -108,7 +108,7 @@ def _victims(
         candidates = last_ranked(policy, state, view)
     else:
         candidates = behind(policy, state, view, wants.group, wants.rank)
-    grows = policy.batching.reserve == "optimistic"
+    grows = policy.batching.grows
     victims: list[int] = []
     after, room, host, open_ = state, free, view.host.free_tokens, True
     for count, victim in enumerate(candidates):

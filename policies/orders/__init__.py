@@ -23,7 +23,14 @@ from fairsched.policies.orders.larry import (
     LarryOrder,
     LarryPrintedOrder,
 )
-from fairsched.policies.orders.plain import Arrival, DownstreamLevels, LongestPrefix, PriorityGroups, ShortestPrompt
+from fairsched.policies.orders.plain import (
+    Arrival,
+    DownstreamLevels,
+    LongestPrefix,
+    PriorityGroups,
+    ShortestPrompt,
+    SortedBatches,
+)
 from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
 
 __all__ = [
@@ -31,5 +38,6 @@ __all__ = [
     "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "Arrival",
     "DfsWeightOrder", "DownstreamLevels", "LarryOrder", "LarryPrintedOrder", "LongestPrefix", "Order",
     "PriorityGroups", "QueueExtension", "QueuedRequest", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining",
-    "SkipJoin", "join_level", "key", "key_factors", "level_after", "predicted", "score_of", "service_left", "walked"
+    "SkipJoin", "SortedBatches", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
+    "service_left", "walked"
 ]  # fmt: skip

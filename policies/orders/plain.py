@@ -1,13 +1,21 @@
 """Orders by arrival, by prompt length, by the cached prefix or share of a prompt, and by the calls that wait for it."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import attrs
 
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Theorem
-from fairsched.policies.orders.abilities import THEOREMS, FollowsCache, LimitsBypass, TakesTurns, bypass_budget_field
-from fairsched.policies.orders.base import Order
+from fairsched.policies.orders.abilities import (
+    THEOREMS,
+    FollowsCache,
+    LimitsBypass,
+    TakesBatches,
+    TakesTurns,
+    batch_requests_field,
+    bypass_budget_field,
+)
+from fairsched.policies.orders.base import Order, QueuedRequest
 from fairsched.policies.validators import one_of, positive
 
 
@@ -30,6 +38,34 @@ class ShortestPrompt(LimitsBypass):
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return -request.prompt.tokens
+
+
+Sort = Literal["arrival", "shortest", "longest"]
+"""How requests of a batch are ordered: first come first served, fewest or most prompt tokens first."""
+
+
+@attrs.frozen
+class SortedBatches(TakesBatches):
+    """So many requests in order of arrival, and those by prompt length; the next ones when all of them went.
+
+    Source: TetriInfer's prefill scheduler (FCFS, SJF, LJF over `PrefillSchedBatch` requests).  A request is never far
+    from its place in order of arrival (P-TI-2), which shortest or longest first alone does not promise.
+    """
+
+    name: ClassVar[str] = "sorted-batches"
+
+    sort: Sort = attrs.field(default="shortest", validator=one_of(*get_args(Sort)))
+    """Which prompts of a batch go first: by arrival, the shortest, or the longest."""
+    batch_requests: int = batch_requests_field()
+
+    def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
+        """One whose prompt came with its KV has nothing to compute, and goes first."""
+        return TOKENS_MAX if queued.kv_tokens else self.rank(queued.request, cached_tokens)
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        if self.sort == "arrival":
+            return 0
+        return request.prompt.tokens if self.sort == "longest" else -request.prompt.tokens
 
 
 @attrs.frozen

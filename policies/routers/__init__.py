@@ -23,6 +23,18 @@ from fairsched.policies.routers.load_based import (
     RoundRobin,
     TurnState,
 )
+from fairsched.policies.routers.phases import (
+    P_DS_2,
+    P_DS_3,
+    DistServe,
+    DistServeReleased,
+    SplitD2LPM,
+    SplitJSQ,
+    SplitP2C,
+    SplitPhases,
+    TetriInfer,
+    TetriInferPrinted,
+)
 from fairsched.policies.routers.prefix_based import LongestPrefixRouter, OraclePartition
 from fairsched.policies.routers.sal import (
     NO_BUSIER,
@@ -46,9 +58,11 @@ from fairsched.policies.routers.stealing import Stealing
 
 __all__ = [
     "D2LPM", "E2", "MEASURES", "NOBODY_LEAVES", "NOBODY_PREEMPTED", "NOBODY_WAITED", "NO_BUSIER", "ONE_ROUTER",
-    "OUTPUTS_RESERVED", "P_JSQ_1", "P_JSQ_TOKENS", "P_LL_1", "P_LL_2", "P_P2C_1", "P_RR_1", "P_SAL_1",
-    "P_SAL_1_PRINTED", "P_SAL_2", "P_SAL_2_PRINTED", "P_SAL_3", "P_SAL_LEAST", "P_SAL_TIES", "REPORTS_FRESH", "SAL",
-    "SIZE_WITHIN", "CentralDLPM", "ClientTurnState", "D2LPMPrinted", "DrawState", "E2Printed", "Estimate", "Freeness",
-    "JoinShortestQueue", "Llumnix", "LongestPrefixRouter", "NoRouterState", "OraclePartition", "PerClientRoundRobin",
-    "PowerOfTwo", "Random", "RoundRobin", "SALPrinted", "SALState", "Stealing", "TurnState"
+    "OUTPUTS_RESERVED", "P_DS_2", "P_DS_3", "P_JSQ_1", "P_JSQ_TOKENS", "P_LL_1", "P_LL_2", "P_P2C_1", "P_RR_1",
+    "P_SAL_1", "P_SAL_1_PRINTED", "P_SAL_2", "P_SAL_2_PRINTED", "P_SAL_3", "P_SAL_LEAST", "P_SAL_TIES",
+    "REPORTS_FRESH", "SAL", "SIZE_WITHIN", "CentralDLPM", "ClientTurnState", "D2LPMPrinted", "DistServe",
+    "DistServeReleased", "DrawState", "E2Printed", "Estimate", "Freeness", "JoinShortestQueue", "Llumnix",
+    "LongestPrefixRouter", "NoRouterState", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo", "Random",
+    "RoundRobin", "SALPrinted", "SALState", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Stealing",
+    "TetriInfer", "TetriInferPrinted", "TurnState"
 ]  # fmt: skip

@@ -32,7 +32,6 @@ from fairsched.model.events import (
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.serialization import from_json
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.gates import GlobalState, refill_due, refill_rounds, waits
@@ -69,10 +68,9 @@ class Stealing(Router[StealingState[object]]):
     def init(self) -> StealingState[object]:
         return StealingState(self.router.init())
 
-    def state_from_json(self, document: dict[str, Any]) -> StealingState[object]:
-        """The state of such a document, with that of the router inside; raises `StateError` for any other."""
-        kind: type[StealingState[object]] = StealingState[self.router.state_type]  # type: ignore[name-defined]
-        return from_json(kind, document)
+    @property
+    def document_type(self) -> Any:
+        return StealingState[self.router.document_type]  # type: ignore[name-defined]
 
     def route(
         self, state: StealingState[object], request: Request, view: ClusterView

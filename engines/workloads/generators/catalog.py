@@ -17,6 +17,7 @@ from fairsched.engines.workloads.generators.azure import azure_chat, azure_code
 from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
 from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts
 from fairsched.engines.workloads.generators.preble import agent, loogle, programming, toolbench, video_qa
+from fairsched.engines.workloads.generators.sharegpt import sharegpt
 from fairsched.engines.workloads.sampling import (
     ONE_WORKER,
     Arrivals,
@@ -183,6 +184,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         WorkloadSpec("mixed", "several workloads at once, by default on arrivals like Azure's", mixed),
         WorkloadSpec("azure-chat", "lengths of Azure's conversations on bursty arrivals, no prefixes", azure_chat),
         WorkloadSpec("azure-code", "lengths of Azure's code completions on bursty arrivals, no prefixes", azure_code),
+        WorkloadSpec("sharegpt", "lengths as of ShareGPT, or one class of light and heavy phases", sharegpt),
         WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),
         WorkloadSpec("split", "organisations that ask for the same, one of which comes as many clients", split),
         WorkloadSpec("ce1", "the counterexample to forgiving debt at a rejoin", ce1),

@@ -4,6 +4,7 @@ queue.
 Read `cache_matching` first.
 """
 
+from fairsched.policies.orders.abilities.batches import P_TI_2, TakenBatches, TakesBatches, batch_requests_field
 from fairsched.policies.orders.abilities.bypass import (
     D_HEAD,
     D_LINE,
@@ -60,8 +61,9 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 __all__ = [
     "DUE_RESPECTED", "D_HEAD", "D_LINE", "D_OLDER", "D_PASSED", "D_REQUEST", "GROUPS_RISE", "KV_HOST", "KV_SWAP_IN",
     "KV_SWAP_OUT", "NO_MATCHES", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "PRIORITY_MAX",
-    "P_DISPLACED", "P_SWAP", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines",
+    "P_DISPLACED", "P_SWAP", "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines",
     "CacheMatches", "Columns", "FollowsCache", "FollowsOutput", "Grouped", "LimitsBypass", "Line", "Matches",
-    "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps", "TakesTurns",
-    "bypass_budget_field", "picks_max", "preempts", "round_picks", "row_keys", "turns_max", "waits_for_prefix"
+    "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps", "TakenBatches",
+    "TakesBatches", "TakesTurns", "batch_requests_field", "bypass_budget_field", "picks_max", "preempts", "round_picks",
+    "row_keys", "turns_max", "waits_for_prefix"
 ]  # fmt: skip

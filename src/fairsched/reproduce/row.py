@@ -68,6 +68,7 @@ PAPERS = {
         Paper("batchllm", "BatchLLM: Optimizing Large Batched LLM Inference", "Zheng et al., 2024"),
         Paper("distserve", "DistServe: Disaggregating Prefill and Decoding for LLM Serving", "Zhong, OSDI 2024"),
         Paper("splitwise", "Splitwise: Efficient Generative LLM Inference by Phase Splitting", "Patel, ISCA 2024"),
+        Paper("tetriinfer", "TetriInfer: Inference without Interference", "Hu et al., 2024"),
         Paper("queueing", "Queueing theory: orders before M/M/n queues", "textbook results"),
         Paper("fairsched", "Results of our own", "this project"),
     )

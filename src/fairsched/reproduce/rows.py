@@ -2,7 +2,7 @@
 
 import re
 
-from fairsched.reproduce import aladdin, batchllm, distserve, dlpm, larry, ours, preble, queueing, splitwise
+from fairsched.reproduce import aladdin, batchllm, distserve, dlpm, larry, ours, preble, queueing, splitwise, tetriinfer
 from fairsched.reproduce.row import PAPERS, Panel, Row
 
 _FILES = {
@@ -13,6 +13,7 @@ _FILES = {
     "batchllm": batchllm,
     "distserve": distserve,
     "splitwise": splitwise,
+    "tetriinfer": tetriinfer,
     "queueing": queueing,
     "fairsched": ours,
 }

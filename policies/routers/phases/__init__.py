@@ -1,0 +1,27 @@
+"""Routers for split phases: one router for prompts and one for outputs.  Read `split` first; `handover` follows
+requests between the phases, `distserve` and `tetriinfer` have the named pairs.
+"""
+
+from fairsched.policies.routers.phases.distserve import (
+    ONE_SERVER,
+    P_DS_2,
+    P_DS_3,
+    DistServe,
+    DistServeReleased,
+    LeastMemory,
+    ShortestPromptQueue,
+    SplitD2LPM,
+    SplitJSQ,
+    SplitP2C,
+    saturating_prompt,
+)
+from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handover, Handovers
+from fairsched.policies.routers.phases.heavy_light import HeavyLight
+from fairsched.policies.routers.phases.split import PhasesState, SplitPhases
+from fairsched.policies.routers.phases.tetriinfer import TetriInfer, TetriInferPrinted
+
+__all__ = [
+    "NO_HANDOVERS", "ONE_SERVER", "P_DS_2", "P_DS_3", "DistServe", "DistServeReleased", "Handover",
+    "Handovers", "HeavyLight", "LeastMemory", "PhasesState", "ShortestPromptQueue", "SplitD2LPM", "SplitJSQ",
+    "SplitP2C", "SplitPhases", "TetriInfer", "TetriInferPrinted", "saturating_prompt"
+]  # fmt: skip

@@ -1,0 +1,201 @@
+"""Requests between two phases: from their dispatch to a worker that only computes the prompt until they have arrived
+where they decode.
+
+A value that any policy may keep in its state.  It follows the facts: a request is *staged* when its first token is out,
+*sent* when the policy named a target, and forgotten when it is there, or over.  A transfer that failed makes a request
+staged again, unless its KV is lost: then an engine places it anew.  An event costs O(1), but `WorkerLeft` O(requests
+between two phases).
+"""
+
+import msgspec
+from immutables import Map
+from msgspec.structs import replace
+
+from fairsched.model.events import (
+    NOWHERE,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Rejected,
+    TransferFailed,
+    TransferStarted,
+    WorkerLeft,
+)
+from fairsched.model.request import Request
+from fairsched.model.view import WorkerLoad
+
+
+class Handover(msgspec.Struct, frozen=True, gc=False):
+    """A request from its dispatch until it has arrived where it decodes.
+
+    With its first token it is staged at `source` since `since_ns`, and then has `generated_tokens`.  When it is sent to
+    `target`, it needs `owed_tokens` of memory there until they are reserved.
+    """
+
+    request: Request
+    source: int = NOWHERE
+    generated_tokens: int = 0
+    since_ns: int = 0
+    target: int = NOWHERE
+    owed_tokens: int = 0
+
+    @property
+    def kv_tokens(self) -> int:
+        """KV of a staged request: that of its last token is not computed yet."""
+        return self.request.prompt.tokens + self.generated_tokens - 1
+
+    @property
+    def output_tokens_left(self) -> int:
+        """How much more a staged request may produce."""
+        return max(self.request.max_output_tokens - self.generated_tokens, 0)
+
+
+class Handovers(msgspec.Struct, frozen=True):
+    """Requests by id, those of them that are staged and not sent in the order in which they were staged, and by worker
+    how many transfers wait there for memory, and for how much."""
+
+    requests: Map[int, Handover] = Map()
+    staged: tuple[int, ...] = ()
+    owed: Map[int, tuple[int, int]] = Map()
+
+    # --- what a policy decides --------------------------------------------------------------------------------------
+
+    def dispatched(self, request: Request) -> "Handovers":
+        """With a request that goes to a worker for its prompt; one that was known begins again."""
+        return _with(self.without(request.id), Handover(request))
+
+    def begun(self, request_id: int, worker: int, now_ns: int) -> "Handovers":
+        """With a request that may be sent while its prompt is computed: it is staged as if it had its first token.
+
+        Itself if the request is not known, or is further already.
+        """
+        handover = self.requests.get(request_id)
+        if handover is None or handover.source != NOWHERE:
+            return self
+        return _staged(self, replace(handover, source=worker, generated_tokens=1, since_ns=now_ns))
+
+    def sent(self, request_id: int, target: int, reserved_tokens: int) -> "Handovers":
+        """With a staged request on its way to a target, where so many tokens are to be reserved beside its KV."""
+        handover = self.requests[request_id]
+        if target == handover.source:
+            # A request that goes on where it is has arrived.
+            return self.without(request_id)
+        tokens = handover.kv_tokens + reserved_tokens
+        after = _owing(_unstaged(self, request_id), target, 1, tokens)
+        return _with(after, replace(handover, target=target, owed_tokens=tokens))
+
+    def without(self, request_id: int) -> "Handovers":
+        """Without a request."""
+        handover = self.requests.get(request_id)
+        if handover is None:
+            return self
+        after = _settled(_unstaged(self, request_id), handover)
+        return replace(after, requests=after.requests.delete(request_id))
+
+    def expected(self, load: WorkerLoad) -> WorkerLoad:
+        """Return a worker's load with the transfers that wait there for memory, of which it does not know."""
+        requests, tokens = self.owed.get(load.worker, (0, 0))
+        if not requests:
+            return load
+        waiting, free = load.waiting_requests + requests, load.kv_free_tokens - tokens
+        return replace(load, waiting_requests=waiting, kv_free_tokens=free)
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def observed(self, event: Event) -> "Handovers":
+        """After an event; itself if that is about no request between two phases."""
+        match event:
+            case Migrated() if event.kv_tokens:
+                handover = self.requests.get(event.request_id)
+                if handover is not None and handover.target == NOWHERE:
+                    done, since_ns = event.generated_tokens, event.time_ns
+                    found = replace(handover, source=event.worker, generated_tokens=done, since_ns=since_ns)
+                    return _staged(self, found)
+            case TransferStarted():
+                handover = self.requests.get(event.request_id)
+                if handover is not None and handover.target == event.target:
+                    return _settled(self, handover)
+            case TransferFailed():
+                handover = self.requests.get(event.request_id)
+                if handover is not None and handover.target == event.target:
+                    return _staged(self, handover)
+            case Arrived():
+                handover = self.requests.get(event.request.id)
+                if handover is not None and handover.target == event.worker:
+                    return self.without(event.request.id)
+            case Finished() | Cancelled() | Rejected():
+                return self.without(event.request_id)
+            case WorkerLeft():
+                return _bereft(self, event.worker)
+        return self
+
+    def check(self) -> None:
+        """Raise `AssertionError` unless what is staged, sent and owed is what the requests say."""
+        # What is staged is known, once, with its place and its tokens, and is not sent.
+        assert len(set(self.staged)) == len(self.staged)
+        for request_id in self.staged:
+            handover = self.requests[request_id]
+            assert handover.source != NOWHERE
+            assert handover.target == NOWHERE
+            assert handover.generated_tokens > 0
+        # What is sent was staged, and leaves its worker; what it needs there is owed until it is reserved.
+        owed: dict[int, tuple[int, int]] = {}
+        for request_id, handover in self.requests.items():
+            assert handover.request.id == request_id
+            assert handover.target == NOWHERE or handover.source not in (NOWHERE, handover.target)
+            assert (handover.source == NOWHERE) == (handover.target == NOWHERE and request_id not in self.staged)
+            if handover.owed_tokens:
+                requests, tokens = owed.get(handover.target, (0, 0))
+                owed[handover.target] = requests + 1, tokens + handover.owed_tokens
+        assert owed == dict(self.owed)
+        assert NOWHERE not in owed
+
+
+NO_HANDOVERS = Handovers()
+
+
+def _with(handovers: Handovers, handover: Handover) -> Handovers:
+    return replace(handovers, requests=handovers.requests.set(handover.request.id, handover))
+
+
+def _unstaged(handovers: Handovers, request_id: int) -> Handovers:
+    if request_id not in handovers.staged:
+        return handovers
+    return replace(handovers, staged=tuple(each for each in handovers.staged if each != request_id))
+
+
+def _owing(handovers: Handovers, worker: int, requests: int, tokens: int) -> Handovers:
+    """So many more requests (or fewer) wait for memory at a worker."""
+    requests_before, tokens_before = handovers.owed.get(worker, (0, 0))
+    requests, tokens = requests_before + requests, tokens_before + tokens
+    owed = handovers.owed.set(worker, (requests, tokens)) if requests else handovers.owed.delete(worker)
+    return replace(handovers, owed=owed)
+
+
+def _settled(handovers: Handovers, handover: Handover) -> Handovers:
+    """Nothing is owed to the request any more: its memory is reserved, or it does not go there."""
+    if not handover.owed_tokens:
+        return handovers
+    handovers = _owing(handovers, handover.target, -1, -handover.owed_tokens)
+    return _with(handovers, replace(handover, owed_tokens=0))
+
+
+def _staged(handovers: Handovers, handover: Handover) -> Handovers:
+    """The request waits to be sent, behind those that wait already."""
+    request_id = handover.request.id
+    handovers = _with(_settled(handovers, handover), replace(handover, target=NOWHERE, owed_tokens=0))
+    if request_id in handovers.staged:
+        return handovers
+    return replace(handovers, staged=(*handovers.staged, request_id))
+
+
+def _bereft(handovers: Handovers, worker: int) -> Handovers:
+    """What was staged at a worker that left is gone, and what was on its way there is staged."""
+    for request_id, handover in sorted(handovers.requests.items()):
+        if handover.source == worker:
+            handovers = handovers.without(request_id)
+        elif handover.target == worker:
+            handovers = _staged(handovers, handover)
+    return handovers
