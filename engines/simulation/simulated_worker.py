@@ -227,6 +227,8 @@ class WorkerPool:
                 if self._sharing is not None:
                     self._commit(worker, self._sharing.idle(self.credit, state.worker))
                 self.on_idle(worker)
+                if self._sharing is not None:
+                    self._end_standstill()
                 return
         number = worker.state.worker
         raise PolicyStallError(f"worker {number}: the policy keeps changing its batch and computes nothing")
@@ -265,6 +267,25 @@ class WorkerPool:
         youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
         worker.state = transitions.drop_landed(worker.state, youngest)
         return True
+
+    def _end_standstill(self) -> None:
+        """Drop the KV that came with the youngest waiting request when nothing runs anywhere, and none is on its way.
+
+        Its client waits for credit, while one that has some waits for the memory that this KV holds, or that KV holds
+        which waits to come here.
+        """
+        if any(each.plan is not None or each.waking or each.state.transit.incoming for each in self.workers):
+            return
+        landed = [
+            (each.state.queue[request_id].request.arrival_ns, request_id, each)
+            for each in self.workers
+            for request_id in each.state.transit.landed
+        ]
+        if landed:
+            _, youngest, worker = max(landed, key=lambda found: found[:2])
+            worker.state = transitions.drop_landed(worker.state, youngest)
+            self.on_step(worker)
+            self.wake(worker)
 
     def interrupt(self, worker: SimulatedWorker) -> None:
         """Settle the finished steps of a leap, since something is about to reach the worker in the middle of it."""
