@@ -59,9 +59,7 @@ KV_SENT = Theorem("KV-sent", "what has arrived elsewhere is given back in full",
 KV_RESERVE = Theorem("KV-reserve", "memory is kept only where it fits, and a failure gives all of it back", _TRANSIT)
 KV_RECEIVE = Theorem("KV-receive", "KV that comes fits into what was kept for it, beside a step under way", _TRANSIT)
 KV_RESUME = Theorem("KV-resume", "a staged request that goes on where it is holds what it held", _TRANSIT)
-KV_LANDED = Theorem(
-    "KV-landed", "the admission of a request that came with its KV counts what it holds once", _TRANSIT
-)
+KV_LANDED = Theorem("KV-landed", "the admission of a request that came with its KV counts what it holds once", _TRANSIT)
 
 RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
 P_NP_1 = Theorem(

@@ -96,6 +96,8 @@ def enter(
     flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left, steps)
     charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
     admissions.admit(group, charged, flight.kv_tokens, group not in queue.queues)
+    if entry.kv_tokens:
+        admissions.unheld(request.client)
     ledger = state.ledger
     if ledger is not None:
         ledger = entered(ledger, cache, cut, request.id, request.client, admissions.take_over)

@@ -75,6 +75,7 @@ MODULES = (
     "gates.shared_workers",
     "gates.shared",
     "gates.phases",
+    "gates.phases_scenarios",
     "placement.aladdin_fit",
     "placement.aladdin",
     "memory.window",

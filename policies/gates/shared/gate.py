@@ -182,12 +182,21 @@ def refund(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> 
 # --- gate -----------------------------------------------------------------------------------------------------------
 
 
+_NONE = np.zeros(0, np.int64)
+
+
 class GlobalState(msgspec.Struct, frozen=True):
-    """The deficit gate's vectors, at how many workers each client waits, and all credit that refills ever gave."""
+    """The deficit gate's vectors, at how many workers each client waits, and all credit that refills ever gave.
+
+    `landed` counts the requests that wait with KV which came with them, from a prefill worker.  A client's other
+    requests go after those: else it would spend its credit on prefills, and their KV would fill the memory of all
+    workers.  To the theorems that is a client which is not ready.
+    """
 
     deficit: DeficitState
     places: Ints
     granted: Ints
+    landed: Ints = msgspec.field(default_factory=lambda: _NONE)
 
 
 class _GlobalAdmissions(DeficitAdmissions):
@@ -199,6 +208,7 @@ class _GlobalAdmissions(DeficitAdmissions):
         self.here = self.ready = self.queued
         self.places = state.places
         self.granted = state.granted
+        self.landed = state.landed
         self.queued = waits(NUMPY, state.places)
 
     def choose(self, heads: Ints) -> int:
@@ -214,6 +224,12 @@ class _GlobalAdmissions(DeficitAdmissions):
         if self.ready is self.here:
             self.ready = self.here.copy()
         self.ready[group] = False
+
+    def behind_landed(self, client: int) -> bool:
+        return client < len(self.landed) and bool(self.landed[client])
+
+    def unheld(self, client: int) -> None:
+        self.landed = NUMPY.bump(self.landed, client, -1)
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         if self.refilled is not self.q:
@@ -282,7 +298,8 @@ class GlobalDeficitGate(DeficitGate):
         assert isinstance(admissions, _GlobalAdmissions)
         if not admissions.owned:
             return state
-        return GlobalState(super().after(state.deficit, admissions), admissions.places, admissions.granted)
+        deficit = super().after(state.deficit, admissions)
+        return GlobalState(deficit, admissions.places, admissions.granted, admissions.landed)
 
     def joined(self, state: Any, client: int, heads: Ints, waited: bool) -> Any:
         state = _of(super().joined(state.deficit, client, heads, waited), state)
@@ -290,6 +307,10 @@ class GlobalDeficitGate(DeficitGate):
 
     def left(self, state: Any, client: int) -> Any:
         return replace(state, places=depart(NUMPY, state.places, client))
+
+    def held(self, state: Any, client: int, change: int) -> Any:
+        landed = grown(state.landed, max(client + 1, len(state.places)), 0)
+        return replace(state, landed=NUMPY.bump(landed, client, change))
 
     def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
         return _of(super().decoded(state.deficit, clients, tokens), state)
@@ -336,10 +357,12 @@ class GlobalDeficitGate(DeficitGate):
         assert len(state.places) == len(state.granted) == len(state.deficit.q)
         # No client waits at fewer workers than none, and all that wait are known.
         assert bool((state.places >= 0).all())
+        # Nor do fewer requests wait with KV than none.
+        assert bool((state.landed >= 0).all())
         assert bool(state.deficit.known[state.places > 0].all())
 
 
 def _of(deficit: DeficitState, state: GlobalState) -> GlobalState:
     """The state with other deficits, and room for as many clients."""
     size = len(deficit.q)
-    return GlobalState(deficit, grown(state.places, size, 0), grown(state.granted, size, 0))
+    return GlobalState(deficit, grown(state.places, size, 0), grown(state.granted, size, 0), state.landed)

@@ -1,7 +1,7 @@
 """What is false of split phases without one deficit for both: worlds in which shipped workers and gates show it.
 
-A prefill and a decode worker of 16 tokens of KV each, a quantum of 4.  A client is ``[prompt, output]`` and keeps three
-requests in the system that are not decoding, so that it waits at the prefill worker throughout.  Each tick both
+A prefill and a decode worker of 16 tokens of KV each, a quantum of 4.  A client is ``[prompt, output]`` and keeps eight
+requests in the queue of the prefill worker, more than that one can let in, so that it waits throughout.  Each tick both
 workers take a step, and KV is there in the same tick, in the order in which it was staged.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Decoded, Event
+from fairsched.model.events import Admitted, Decoded, Event, Settled
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.worker import NoRoomError, WorkerState
@@ -23,7 +23,7 @@ from fairsched.policies.gates import DeficitGate, GlobalDeficitGate
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import RefutedClaim, Shown, refuted
 
-CAPACITY, QUANTUM, WAITING = 16, 4, 3
+CAPACITY, QUANTUM, WAITING = 16, 4, 8
 RATES = Rates()
 F, G = 0, 1
 _BATCHING = Chunked(max_batched_tokens=CAPACITY, max_running=8)
@@ -81,6 +81,7 @@ class Split:
         self.workers = [_Sharing(policy, WorkerState(i, CAPACITY), credit) for i, policy in enumerate(policies)]
         self.service = [[0, 0], [0, 0]]
         """By client, then worker."""
+        self._planned: dict[int, int] = {}
 
     def arrives(self, request: Request, output_tokens: int, now_ns: int) -> None:
         """A request comes for its prefill."""
@@ -89,15 +90,19 @@ class Split:
 
     def step(self, now_ns: int) -> None:
         """Prefill, hand over what fits, and decode."""
-        self._charge(0, self.workers[0].step(now_ns))
-        self._hand_over(now_ns)
-        self._charge(1, self.workers[1].step(now_ns))
+        computed = self.workers[0].step(now_ns)
+        self._charge(0, computed)
+        moved = self._hand_over(now_ns)
+        decoded = self.workers[1].step(now_ns)
+        self._charge(1, decoded)
         decode = self.workers[1]
-        if decode.worker.transit.landed and not any(each.worker.in_flight for each in self.workers):
+        if decode.worker.transit.landed and not (computed or moved or decoded):
             # KV that waits for credit keeps out requests that have some: the youngest is computed again.
             decode.worker = transitions.drop_landed(decode.worker, max(decode.worker.transit.landed))
 
-    def _hand_over(self, now_ns: int) -> None:
+    def _hand_over(self, now_ns: int) -> int:
+        """Send what is staged, as long as it fits; return how many requests came."""
+        moved = 0
         prefill, decode = self.workers
         for request_id, outgoing in sorted(prefill.worker.transit.outgoing.items()):
             waiting = outgoing.waiting
@@ -105,16 +110,22 @@ class Split:
             try:
                 decode.worker = transitions.reserve(decode.worker, request_id, outgoing.kv_tokens + left)
             except NoRoomError:
-                return
+                break
             came = (waiting.generated_tokens, waiting.kv_tokens)
             request = replace(waiting.request, arrival_ns=now_ns)
             decode.follow(transitions.receive(decode.worker, request, waiting.output_tokens, now_ns, *came))
             prefill.worker = transitions.sent(prefill.worker, request_id)
+            moved += 1
+        return moved
 
     def _charge(self, worker: int, happened: list[Event]) -> None:
         for event in happened:
             if isinstance(event, Admitted):
+                self._planned[event.request_id] = event.extend_tokens
                 self.service[event.client][worker] += event.extend_tokens * RATES.input
+            elif isinstance(event, Settled):
+                more = event.extend_tokens - self._planned[event.request_id]
+                self.service[event.client][worker] += more * RATES.input
             elif isinstance(event, Decoded):
                 for client, tokens in zip(event.clients, event.tokens, strict=True):
                     self.service[client][worker] += tokens * RATES.output

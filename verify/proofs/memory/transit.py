@@ -419,8 +419,9 @@ def _places(state: WorkerState) -> tuple[int, ...]:
     Condition(lambda w: w.kv >= w.extend + 1 + w.clock - w.clock_start),
     Condition(lambda w: (w.came <= w.own) & (w.own <= w.promised)),
 )
-def stages(w: SimpleNamespace, stage: Any = transit.stage) -> Shown:
+def stages(w: SimpleNamespace, stage: Any = None) -> Shown:
     """From the batch, where the request decodes; and from the queue, where it holds `own` tokens, `came` of them full."""
+    stage = stage or transit.stage
     done, _ = stage(flying(w, w.clock_start, remaining=0), 0, 0)
     grew = 0 if w.is_reserved else 1 + w.clock - w.clock_start
     queued, _ = stage(_queueing(w, Landed(w.own, w.came), w.came), 0, 0)
@@ -442,9 +443,9 @@ def stages(w: SimpleNamespace, stage: Any = transit.stage) -> Shown:
 
 
 @arithmetic(KV_SENT, _MORE, *_BOOKS, *at_least(0, "after"), Condition(lambda w: w.own <= w.used))
-def frees(w: SimpleNamespace, sent: Any = transit.sent) -> Shown:
+def frees(w: SimpleNamespace, sent: Any = None) -> Shown:
     """What the source does when all has arrived."""
-    done = sent(_holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own, w.came)), 0)
+    done = (sent or transit.sent)(_holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own, w.came)), 0)
     return {
         "it is nowhere": _places(done) == (0, 0, 0, 0, 0),
         "its promise is given back": done.promised == w.promised - w.own,
@@ -453,14 +454,14 @@ def frees(w: SimpleNamespace, sent: Any = transit.sent) -> Shown:
 
 
 @arithmetic(KV_RESERVE, _MORE, *_BOOKS)
-def reserves(w: SimpleNamespace, reserve: Any = transit.reserve, unreserve: Any = transit.unreserve) -> Shown:
+def reserves(w: SimpleNamespace, reserve: Any = None, unreserve: Any = None) -> Shown:
     """Memory is kept, or not; and a failure gives it back."""
     state = _holding(w)
     try:
-        done = reserve(state, 0, w.tokens, w.under_way)
+        done = (reserve or transit.reserve)(state, 0, w.tokens, w.under_way)
     except NoRoomError:
         return {"it did not fit": w.before + w.promised + w.tokens + w.under_way > w.capacity}
-    back = unreserve(done, 0)
+    back = (unreserve or transit.unreserve)(done, 0)
     return {
         "memory is kept, and nothing else": _places(done) == (0, 0, 0, 1, 0),
         "promised grows by that": done.promised == w.promised + w.tokens,
@@ -480,15 +481,14 @@ def reserves(w: SimpleNamespace, reserve: Any = transit.reserve, unreserve: Any 
     Condition(lambda w: (w.before <= w.cached_before) & (w.cached_before + w.used <= w.capacity)),
     # What an eviction leaves: enough is gone, or all that is not pinned.
     Condition(lambda w: (w.before <= w.cached_after) & (w.cached_after <= w.cached_before)),
-    Condition(
-        lambda w: (w.cached_after == w.before) | (w.cached_after + w.used + w.came + w.under_way <= w.capacity)
-    ),
+    Condition(lambda w: (w.cached_after == w.before) | (w.cached_after + w.used + w.came + w.under_way <= w.capacity)),
     Condition(lambda w: w.used + w.tokens + w.under_way <= w.promised),
 )
-def receives(w: SimpleNamespace, receive: Any = transit.receive) -> Shown:
+def receives(w: SimpleNamespace, receive: Any = None) -> Shown:
     """The KV has come to where `tokens` were kept, while a step is under way that computes `under_way` tokens."""
     cache: Any = Evictable(w.before, w.cached_before, w.cached_after)
     state = _holding(w, cache, incoming=w.tokens)
+    receive = receive or transit.receive
     done, _ = receive(state, request_of(w), w.output, 0, w.generated, w.came, w.under_way)
     landed = done.transit.landed[0]
     return {
@@ -503,12 +503,11 @@ def receives(w: SimpleNamespace, receive: Any = transit.receive) -> Shown:
 
 
 @arithmetic(KV_RESUME, _MORE, *_BOOKS, Condition(lambda w: w.own <= w.used))
-def resumes(w: SimpleNamespace, resume: Any = transit.resume, drop: Any = transit.drop_landed) -> Shown:
+def resumes(w: SimpleNamespace, resume: Any = None, drop: Any = None) -> Shown:
     """A staged request goes on where it is; and, waiting, loses its KV."""
     state = _holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own, w.came))
-    renewed = with_request(resume)
-    done, _ = renewed(state, 0, 0)
-    dropped = drop(done, 0)
+    done, _ = with_request(resume or transit.resume)(state, 0, 0)
+    dropped = (drop or transit.drop_landed)(done, 0)
     return {
         "it waits with its KV": _places(done) == (0, 1, 0, 0, 1),
         "nothing moves": (done.promised == w.promised) & (done.used == w.used),
@@ -520,6 +519,7 @@ def resumes(w: SimpleNamespace, resume: Any = transit.resume, drop: Any = transi
 
 def with_request(function: Any) -> Any:
     """The function, in which a request that is no struct is itself when a field of it changes."""
+
     def changed(value: Any, **fields: Any) -> Any:
         return value if isinstance(value, SimpleNamespace) else replace(value, **fields)
 
@@ -536,7 +536,7 @@ def with_request(function: Any) -> Any:
     Condition(lambda w: w.cached <= w.came),
     Condition(lambda w: (w.came <= w.own) & (w.own <= w.promised) & (w.came <= w.used)),
 )
-def lands(w: SimpleNamespace, admit: Any = worker._admit) -> Shown:
+def lands(w: SimpleNamespace, admit: Any = None) -> Shown:
     """`_admit` of a request that holds `own` tokens, of which the KV of `came` tokens of its context fills as many."""
     context = w.prompt + w.generated
     cache: Any = Cache(w.before, w.after, w.cached)
@@ -544,7 +544,7 @@ def lands(w: SimpleNamespace, admit: Any = worker._admit) -> Shown:
     cache.release = lambda _request_id: cache
     state = _queueing(w, Landed(w.own, w.came), w.came, cache)
     try:
-        done = admit(state, Admission(0, 0, context - w.came, w.cached, w.reserved), 0, [])
+        done = (admit or worker._admit)(state, Admission(0, 0, context - w.came, w.cached, w.reserved), 0, [])
     except InfeasiblePlanError:
         return {}
     return {
