@@ -5,6 +5,7 @@
 from fairsched.policies.local.admission import AdmissionPass
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.predicted_batches import P_S3_1, PredictedBatches, SimilarLength
+from fairsched.policies.local.reservation import NO_OTHER, P_TI_1, P_TI_3
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState
 from fairsched.policies.local.state_transfer import (
     SWAP_D,
@@ -18,7 +19,7 @@ from fairsched.policies.local.state_transfer import (
 )
 
 __all__ = [
-    "P_S3_1", "SWAP_D", "SWAP_GAP_D", "SWAP_GAP_V", "SWAP_V", "AdmissionPass", "AnyLocalState", "ComposedPolicy",
-    "Flight", "LocalState", "PredictedBatches", "SimilarLength", "gap_to_counter_cost", "gap_to_deficit_cost",
-    "keep_debts", "migrate"
+    "NO_OTHER", "P_S3_1", "P_TI_1", "P_TI_3", "SWAP_D", "SWAP_GAP_D", "SWAP_GAP_V", "SWAP_V", "AdmissionPass",
+    "AnyLocalState", "ComposedPolicy", "Flight", "LocalState", "PredictedBatches", "SimilarLength",
+    "gap_to_counter_cost", "gap_to_deficit_cost", "keep_debts", "migrate"
 ]  # fmt: skip

@@ -68,6 +68,7 @@ MODULES = (
     "orders.ageing",
     "orders.dfs_weight",
     "orders.predicted_batches",
+    "orders.batches",
     "orders.preemption",
     "memory.swap",
     "memory.transit",

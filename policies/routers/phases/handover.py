@@ -31,7 +31,7 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
     """A request from its dispatch until it has arrived where it decodes.
 
     With its first token it is staged at `source` since `since_ns`, and then has `generated_tokens`.  When it is sent to
-    `target`, it needs `owed_tokens` of memory there until they are reserved.
+    `target`, it needs `owed_tokens` of memory there until they are reserved.  An `early` one still computes its prompt.
     """
 
     request: Request
@@ -40,6 +40,7 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
     since_ns: int = 0
     target: int = NOWHERE
     owed_tokens: int = 0
+    early: bool = False
 
     @property
     def kv_tokens(self) -> int:
@@ -74,7 +75,12 @@ class Handovers(msgspec.Struct, frozen=True):
         handover = self.requests.get(request_id)
         if handover is None or handover.source != NOWHERE:
             return self
-        return _staged(self, replace(handover, source=worker, generated_tokens=1, since_ns=now_ns))
+        return _staged(self, replace(handover, source=worker, generated_tokens=1, since_ns=now_ns, early=True))
+
+    def postponed(self, request_id: int) -> "Handovers":
+        """With an early request as not to be sent before it has its first token."""
+        handover = self.requests[request_id]
+        return _with(_unstaged(self, request_id), Handover(handover.request))
 
     def sent(self, request_id: int, target: int, reserved_tokens: int) -> "Handovers":
         """With a staged request on its way to a target, where so many tokens are to be reserved beside its KV."""
@@ -111,7 +117,9 @@ class Handovers(msgspec.Struct, frozen=True):
                 handover = self.requests.get(event.request_id)
                 if handover is not None and handover.target == NOWHERE:
                     done, since_ns = event.generated_tokens, event.time_ns
-                    found = replace(handover, source=event.worker, generated_tokens=done, since_ns=since_ns)
+                    found = replace(
+                        handover, source=event.worker, generated_tokens=done, since_ns=since_ns, early=False
+                    )
                     return _staged(self, found)
             case TransferStarted():
                 handover = self.requests.get(event.request_id)

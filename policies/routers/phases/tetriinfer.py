@@ -5,9 +5,13 @@ A request goes to the prefill worker with the fewest tokens that wait.  Once its
 names the worker that decodes it (`heavy_light`), so that the KV of each chunk is sent while the next is computed.
 Idle workers flip to the phase that has load (`flips`).  Its schedulers within a worker are the local policy
 `tetriinfer`.
+
+The paper sends KV as soon as there is some.  Where memory is short, KV that waits then takes the room into which
+running outputs were to grow, and a worker may come to decode one request at a time beside dozens that wait; so here a
+worker takes the KV of one more only when none waits (`pull`).
 """
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Literal, get_args
 
 import attrs
 from msgspec.structs import replace
@@ -18,6 +22,7 @@ from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyRouter
+from fairsched.policies.routers.load_based import NoRouterState
 from fairsched.policies.routers.phases.distserve import ShortestPromptQueue
 from fairsched.policies.routers.phases.flips import (
     NO_FLIPS,
@@ -28,12 +33,9 @@ from fairsched.policies.routers.phases.flips import (
     as_they_serve,
     without_worker,
 )
-from fairsched.policies.routers.phases.heavy_light import Counts, HeavyLight
+from fairsched.policies.routers.phases.heavy_light import Counts, HeavyLight, MixState
 from fairsched.policies.routers.phases.split import PhasesState, Reserve, SplitPhases
 from fairsched.policies.validators import not_negative, one_of, percent, positive
-
-First = TypeVar("First")
-Second = TypeVar("Second")
 
 
 def _dispatcher(policy: "TetriInfer") -> HeavyLight:
@@ -44,13 +46,15 @@ def _dispatcher(policy: "TetriInfer") -> HeavyLight:
 _DISPATCHER = attrs.Factory(_dispatcher, takes_self=True)
 
 
-class TetriState(PhasesState[First, Second], Generic[First, Second], frozen=True):
+Pull = Literal["greedy", "one", "room"]
+
+
+class TetriState(PhasesState[NoRouterState, MixState], frozen=True):
     """The state of split phases, and the roles of workers."""
 
+    prefill: NoRouterState = NoRouterState()
+    decode: MixState = MixState()
     flips: Flips = NO_FLIPS
-
-
-AnyState = TetriState[Any, Any]
 
 
 @attrs.frozen
@@ -66,6 +70,9 @@ class TetriInfer(SplitPhases):
 
     reserve: Reserve = attrs.field(default="optimistic", validator=one_of("static", "optimistic"))
     """What a transfer reserves at its target beside its KV: none, since the worker's own scheduler admits."""
+    pull: Pull = attrs.field(default="one", validator=one_of(*get_args(Pull)))
+    """When a worker takes the KV of a request: at once, if no other one waits there, or if it has room for the peaks of
+    all that were sent there."""
     heavy_tokens: int = attrs.field(default=128, validator=positive)
     """An output that is foreseen to be longer is heavy."""
     counts: Counts = attrs.field(default="upper", validator=one_of("upper", "lower"))
@@ -85,10 +92,10 @@ class TetriInfer(SplitPhases):
 
     @property
     def document_type(self) -> Any:
-        return TetriState[self.prefill.document_type, self.decode.document_type]  # type: ignore[name-defined]
+        return TetriState
 
-    def init(self) -> AnyState:
-        return TetriState(self.prefill.init(), self.decode.init())
+    def init(self) -> TetriState:
+        return TetriState()
 
     def fitted(self, latency: Any) -> "TetriInfer":
         return self
@@ -98,10 +105,10 @@ class TetriInfer(SplitPhases):
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
-    def route(self, state: AnyState, request: Request, view: ClusterView) -> tuple[Dispatch, AnyState]:
+    def route(self, state: TetriState, request: Request, view: ClusterView) -> tuple[Dispatch, TetriState]:
         return super().route(state, request, self._serving(state, view))
 
-    def decide(self, state: AnyState, view: ClusterView) -> tuple[ClusterPlan, AnyState]:
+    def decide(self, state: TetriState, view: ClusterView) -> tuple[ClusterPlan, TetriState]:
         flips = advanced(
             state.flips,
             view.workers,
@@ -114,18 +121,33 @@ class TetriInfer(SplitPhases):
             state = replace(state, flips=flips)
         return super().decide(state, self._serving(state, view))
 
-    def _serving(self, state: AnyState, view: ClusterView) -> ClusterView:
+    def _serving(self, state: TetriState, view: ClusterView) -> ClusterView:
         """Return the view without workers that flip, and with the roles of the others; all if it would be empty."""
         workers = as_they_serve(state.flips, view.workers)
         return replace(view, workers=workers) if workers and workers != view.workers else view
 
-    def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration | None, AnyState]:
+    def _handed_over(
+        self, state: TetriState, request_id: int, view: ClusterView
+    ) -> tuple[Migration | None, TetriState]:
         migration, after = super()._handed_over(state, request_id, view)
-        return None if migration is None else replace(migration, overlap="chunks"), after
+        if migration is None or not self._pulled(state, after, migration, view):
+            return None, state
+        return replace(migration, overlap="chunks"), after
+
+    def _pulled(self, before: TetriState, after: TetriState, migration: Migration, view: ClusterView) -> bool:
+        """Whether the target takes the request's KV now.  O(requests between the phases)."""
+        target = migration.target
+        load = next((load for load in view.workers if load.worker == target), None)
+        if self.pull == "greedy" or target == migration.source or load is None:
+            return True
+        if self.pull == "room":
+            return bool(after.decode.mixes[target].tokens <= load.kv_capacity_tokens)
+        on_the_way = any(handover.target == target for handover in before.handovers.requests.values())
+        return not (load.waiting_requests or on_the_way)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def observe(self, state: AnyState, event: Event) -> AnyState:
+    def observe(self, state: TetriState, event: Event) -> TetriState:
         state = super().observe(state, event)
         match event:
             case Prefilled() if event.remaining_tokens:
@@ -138,12 +160,13 @@ class TetriInfer(SplitPhases):
 
 @attrs.frozen
 class TetriInferPrinted(TetriInfer):
-    """As printed: the lower end of a predicted range counts, outputs of more than 512 tokens are heavy, and workers
-    flip when their load is below 10 %.  For comparison, with `tetriinfer-printed` on the workers."""
+    """As printed: the lower end of a predicted range counts, outputs of more than 512 tokens are heavy, KV is sent at
+    once, and workers flip when their load is below 10 %.  For comparison, with `tetriinfer-printed` on the workers."""
 
     name: ClassVar[str] = "tetriinfer-printed"
 
     counts: Counts = attrs.field(default="lower", validator=one_of("upper", "lower"))
+    pull: Pull = attrs.field(default="greedy", validator=one_of(*get_args(Pull)))
     heavy_tokens: int = attrs.field(default=512, validator=positive)
     flip_percent: int = attrs.field(default=10, validator=percent)
     decode: AnyRouter = attrs.field(default=_DISPATCHER, init=False, metadata={"text": False})

@@ -15,7 +15,7 @@ from fairsched.model.request import Client
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
 from fairsched.policies.base import Guarantee, Limits
-from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.batching import BATCHINGS, RESERVES_BY
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
@@ -116,6 +116,7 @@ VARIANTS = {
             "trail+deficit",
             "s3+deficit",
             "pia+counter",
+            "tetriinfer+deficit",
         )
     },
     "strict priority, bypass budget 2": attrs.evolve(LOCAL_POLICIES["ageing"], order=AgeingOrder(0, 2)),
@@ -136,6 +137,19 @@ def test_variants_conform(name: str, reserve: Any, full_budget: bool) -> None:
     policy = VARIANTS[name]
     policy = attrs.evolve(policy, batching=attrs.evolve(policy.batching, reserve=reserve))
     check_local_policy(policy, World(block_tokens=2), budget(full_budget))
+
+
+FORESEEING = [reserve for reserve in RESERVES_BY if reserve not in ("static", "optimistic")]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("reserve", FORESEEING)
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("name", ["fcfs", "tetriinfer", "dlpm", "fastserve"])
+def test_admission_by_predictions_conforms(name: str, batching: str, reserve: Any, full_budget: bool) -> None:
+    """What an admission needs by predicted outputs is the same in a leap as in single steps, under every rule."""
+    rule = BATCHINGS[batching](**SMALL, reserve=reserve)
+    check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), settings=budget(full_budget))
 
 
 @attrs.frozen
