@@ -72,6 +72,7 @@ MODULES = (
     "orders.preemption",
     "memory.swap",
     "memory.transit",
+    "memory.reservation",
     "routers.e2",
     "gates.shared_workers",
     "gates.shared",
