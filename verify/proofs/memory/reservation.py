@@ -61,6 +61,7 @@ def _profile(w: SimpleNamespace) -> list[tuple[Any, Any]]:
 @arithmetic(
     P_TI_1,
     (
+        "rule",
         "capacity",
         "other",
         "k",
@@ -78,16 +79,19 @@ def _profile(w: SimpleNamespace) -> list[tuple[Any, Any]]:
 def never_short(
     w: SimpleNamespace, peaks: Any = peak_slack, profile: Any = profile_slack, held: Any = most_held
 ) -> Shown:
-    """By the rule of peaks each is at a time of its own, by the profile all are at step k."""
-    shown: dict[str, Any] = {}
-    if peaks(w.capacity - w.a_now - w.b_now, w.a_left + w.b_left, w.c_now, w.c_left) >= 0:
-        shown["predicted: never more than there is"] = w.a_own + w.b_own + w.c_own + w.other <= w.capacity
+    """By the rule of peaks each is at a time of its own, by the profile all are at step k; the third rule is what the
+    profile's becomes for a request of which it is not known when it begins to decode."""
     entries = _profile(w)
-    if profile(TOKENS, w.capacity, profile_of(TOKENS, entries), w.c_left, w.c_now) >= 0:
-        shown["profile: never more than there is"] = w.a_held + w.b_held + w.c_held + w.other <= w.capacity
-    if held(entries) + w.c_now + w.c_left <= w.capacity:
-        shown["profile, beside one that begins whenever"] = w.a_held + w.b_held + w.c_own + w.other <= w.capacity
-    return shown
+    if w.rule == 0:
+        fits = peaks(w.capacity - w.a_now - w.b_now, w.a_left + w.b_left, w.c_now, w.c_left) >= 0
+        holds = w.a_own + w.b_own + w.c_own
+    elif w.rule == 1:
+        fits = profile(TOKENS, w.capacity, profile_of(TOKENS, entries), w.c_left, w.c_now) >= 0
+        holds = w.a_held + w.b_held + w.c_held
+    else:
+        fits = held(entries) + w.c_now + w.c_left <= w.capacity
+        holds = w.a_held + w.b_held + w.c_own
+    return {"never more than there is": holds + w.other <= w.capacity} if fits else {}
 
 
 @arithmetic(
