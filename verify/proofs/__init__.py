@@ -73,6 +73,7 @@ MODULES = (
     "memory.swap",
     "memory.transit",
     "memory.reservation",
+    "routers.phases",
     "routers.e2",
     "gates.shared_workers",
     "gates.shared",
