@@ -52,8 +52,9 @@ class AdmissionTransaction(ABC):
         """Whether requests of the client that came with their KV wait somewhere, and so go before others of it."""
         return False
 
-    def unheld(self, client: int) -> None:
-        """The request of the client that was admitted last had come with its KV."""
+    def unheld(self, client: int) -> bool:
+        """The request of the client that was admitted last had come with its KV.  Whether the gate counts those."""
+        return False
 
     @abstractmethod
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:

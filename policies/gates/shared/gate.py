@@ -228,8 +228,9 @@ class _GlobalAdmissions(DeficitAdmissions):
     def behind_landed(self, client: int) -> bool:
         return client < len(self.landed) and bool(self.landed[client])
 
-    def unheld(self, client: int) -> None:
+    def unheld(self, client: int) -> bool:
         self.landed = NUMPY.bump(self.landed, client, -1)
+        return True
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         if self.refilled is not self.q:

@@ -73,7 +73,7 @@ def test_shared_credit_never_stands_still_on_split_workers(memory: int) -> None:
 
 
 def test_a_client_s_landed_requests_go_before_its_others() -> None:
-    """A prefill worker passes over a client whose KV waits for credit elsewhere, and takes the other client's request."""
+    """A prefill worker passes over a client whose KV waits for credit elsewhere, and takes another one's request."""
     policy = LOCAL_POLICIES["dlpm-global"]
     play = WorkerPlay(policy, WorkerState(0, 1_000))
     for client in (0, 0, 1):

@@ -11,19 +11,10 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.policies.local.reservation import (
-    NO_OTHER,
-    P_TI_1,
-    P_TI_3,
-    TOKENS,
-    first_finish_slack,
-    most_held,
-    peak_slack,
-    peak_slack_printed,
-)
 from fairsched.policies.placement.aladdin import PREDICTIONS_BOUND, profile_of, profile_slack
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, RefutedClaim, Shown, at_least, refuted
 from fairsched.verify.proofs import arithmetic
+from fairsched.verify.proofs.kernels import reservation
 
 _THREE = ("a", "b", "c")
 
@@ -50,7 +41,7 @@ def _each(name: str) -> tuple[Condition, ...]:
 def _tight() -> tuple[int, int]:
     """One request of two tokens that decodes for three steps, beside one that ends when it has seven: twelve in all."""
     capacity = 12
-    assert peak_slack(capacity - 4, 3, 2, 3) == 0
+    assert reservation.peak_slack(capacity - 4, 3, 2, 3) == 0
     return (4 + 3) + (2 + 3), capacity
 
 
@@ -59,7 +50,7 @@ def _profile(w: SimpleNamespace) -> list[tuple[Any, Any]]:
 
 
 @arithmetic(
-    P_TI_1,
+    reservation.P_TI_1,
     (
         "rule",
         "capacity",
@@ -73,11 +64,14 @@ def _profile(w: SimpleNamespace) -> list[tuple[Any, Any]]:
     # What runs was let in by the same rule, so that it fits at both ends.
     Condition(lambda w: w.a_now + w.a_left + w.b_now + w.a_left <= w.capacity),
     Condition(lambda w: w.b_now + w.b_left <= w.capacity),
-    Condition(lambda w: w.other <= 0, NO_OTHER),
+    Condition(lambda w: w.other <= 0, reservation.NO_OTHER),
     attained=_tight,
 )
 def never_short(
-    w: SimpleNamespace, peaks: Any = peak_slack, profile: Any = profile_slack, held: Any = most_held
+    w: SimpleNamespace,
+    peaks: Any = reservation.peak_slack,
+    profile: Any = profile_slack,
+    held: Any = reservation.most_held,
 ) -> Shown:
     """By the rule of peaks each is at a time of its own, by the profile all are at step k; the third rule is what the
     profile's becomes for a request of which it is not known when it begins to decode."""
@@ -86,7 +80,7 @@ def never_short(
         fits = peaks(w.capacity - w.a_now - w.b_now, w.a_left + w.b_left, w.c_now, w.c_left) >= 0
         holds = w.a_own + w.b_own + w.c_own
     elif w.rule == 1:
-        fits = profile(TOKENS, w.capacity, profile_of(TOKENS, entries), w.c_left, w.c_now) >= 0
+        fits = profile(reservation.TOKENS, w.capacity, profile_of(reservation.TOKENS, entries), w.c_left, w.c_now) >= 0
         holds = w.a_held + w.b_held + w.c_held
     else:
         fits = held(entries) + w.c_now + w.c_left <= w.capacity
@@ -95,17 +89,17 @@ def never_short(
 
 
 @arithmetic(
-    P_TI_3,
+    reservation.P_TI_3,
     ("capacity", *(f"{name}_{part}" for name in _THREE for part in ("now", "left"))),
     *at_least(0, "capacity", "a_now", "b_now", "c_now"),
     *at_least(1, "a_left", "b_left", "c_left"),
     Condition(lambda w: w.a_left <= w.b_left),
 )
-def profile_admits_more(w: SimpleNamespace, profile: Any = profile_slack, held: Any = most_held) -> Shown:
+def profile_admits_more(w: SimpleNamespace, profile: Any = profile_slack, held: Any = reservation.most_held) -> Shown:
     """What fits with all peaks together fits in every step."""
-    if peak_slack(w.capacity - w.a_now - w.b_now, w.a_left + w.b_left, w.c_now, w.c_left) < 0:
+    if reservation.peak_slack(w.capacity - w.a_now - w.b_now, w.a_left + w.b_left, w.c_now, w.c_left) < 0:
         return {}
-    slack = profile(TOKENS, w.capacity, profile_of(TOKENS, _profile(w)), w.c_left, w.c_now)
+    slack = profile(reservation.TOKENS, w.capacity, profile_of(reservation.TOKENS, _profile(w)), w.c_left, w.c_now)
     return {
         "the profile has room": slack >= 0,
         "also where it is not known when it begins": held(_profile(w)) + w.c_now + w.c_left <= w.capacity,
@@ -128,7 +122,7 @@ def _peak_of(requests: list[list[int]]) -> int:
 
 def _slack_printed(w: SimpleNamespace) -> int:
     size, output = w.new
-    return peak_slack_printed(
+    return reservation.peak_slack_printed(
         w.capacity - sum(now for now, _ in w.running), sum(left for _, left in w.running), size, output
     )
 
@@ -137,7 +131,7 @@ def _slack_first(w: SimpleNamespace) -> int:
     size, output = w.new
     first, freed = min((left, now) for now, left in w.running)
     free = w.capacity - sum(now for now, _ in w.running)
-    return first_finish_slack(free, len(w.running), first, freed, size + min(first, output))
+    return reservation.first_finish_slack(free, len(w.running), first, freed, size + min(first, output))
 
 
 def _within_capacity(slack: Any) -> Any:
@@ -151,7 +145,7 @@ def _within_capacity(slack: Any) -> Any:
 
 def _lower_end(w: SimpleNamespace) -> Shown:
     """A request of `size` is predicted in a bucket from `lower` on, `bucket` long, and produces `output`."""
-    if peak_slack(w.capacity, 0, w.size, w.lower) < 0 or not w.lower <= w.output < w.lower + w.bucket:
+    if reservation.peak_slack(w.capacity, 0, w.size, w.lower) < 0 or not w.lower <= w.output < w.lower + w.bucket:
         return {}
     return {"never more than there is": w.size + w.output <= w.capacity}
 
@@ -172,7 +166,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _within_capacity(_slack_first),
             {"capacity": 11, "running": [[1, 1], [1, 10]], "new": [7, 10]},
             variant="it fits when the first of the running requests has left, as printed (`first-finish`)",
-            instead=P_TI_1.id,
+            instead=reservation.P_TI_1.id,
             text="11 tokens; two requests of a token each with 1 and 10 steps left; one of 7 with 10 is let in, and "
             "after ten steps two hold 28",
             worlds=_small,
@@ -184,9 +178,9 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _within_capacity(_slack_printed),
             {"capacity": 20, "running": [[1, 1], [1, 8]], "new": [10, 8]},
             variant="running requests count as they are now, as printed (`predicted-printed`)",
-            instead=P_TI_1.id,
-            text="20 tokens; two requests of a token each with 1 and 8 steps left; one of 10 with 8 is let in, and after "
-            "eight steps two hold 27",
+            instead=reservation.P_TI_1.id,
+            text="20 tokens; two requests of a token each with 1 and 8 steps left; one of 10 with 8 is let in, and "
+            "after eight steps two hold 27",
         ),
         refuted(
             "F-TI-3",
@@ -195,7 +189,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             _lower_end,
             {"capacity": 400, "size": 200, "lower": 200, "bucket": 200, "output": 399},
             variant="reserve-static as meant, with the lower end of a bucket of 200 tokens",
-            instead=P_TI_1.id,
+            instead=reservation.P_TI_1.id,
             text="400 tokens; a request of 200, foreseen between 200 and 399, is let in for 400 and comes to hold 599",
         ),
     )
@@ -215,7 +209,7 @@ def _at_its_own_end(p: Any, capacity: Any, profile: Any, end: Any, level: Any) -
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     return (
-        Bug("what runs does not grow, as printed", never_short(peaks=peak_slack_printed)),
+        Bug("what runs does not grow, as printed", never_short(peaks=reservation.peak_slack_printed)),
         Bug("only its own end is looked at", never_short(profile=_at_its_own_end)),
         Bug("only the last end is looked at", never_short(held=_last_end_only)),
         Bug(

@@ -421,7 +421,7 @@ def _places(state: WorkerState) -> tuple[int, ...]:
     Condition(lambda w: (w.came <= w.own) & (w.own <= w.promised)),
 )
 def stages(w: SimpleNamespace, stage: Any = None) -> Shown:
-    """From the batch, where the request decodes; and from the queue, where it holds `own` tokens, `came` of them full."""
+    """From the batch, where the request decodes; and from the queue, where `came` of its `own` tokens are full."""
     stage = stage or transit.stage
     done, _ = stage(flying(w, w.clock_start, remaining=0), 0, 0)
     grew = 0 if w.is_reserved else 1 + w.clock - w.clock_start
